@@ -1,0 +1,25 @@
+"""The turn of an author's code: whatever it raises is an outcome, never our crash.
+
+This is one of the two places with a broad `except`. A kill and a cancellation pass through it, because they derive from `BaseException`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
+    """What the author's code returned, or what it raised."""
+    try:
+        return await job, None
+    except Exception as problem:  # noqa: BLE001 - see above
+        return None, problem
+
+
+def in_words(problem: Exception) -> str:
+    """An author's exception as a person reads it in an error field."""
+    words = str(problem)
+    return f"{type(problem).__name__}: {words}" if words else type(problem).__name__

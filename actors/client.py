@@ -1,0 +1,145 @@
+"""A client: the driver's side of the conversation. Everything here is a coroutine; `Runtime` is its face for sync code.
+
+A client has no storage and no life that is fenced. What it asks for under a run id of its own can be asked for again by any other client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from actors.agent import Agent
+from actors.asking import Asking
+from actors.code import type_name
+from actors.dispatch import class_options, encoded_input, pool_spec, result_of
+from actors.peer import Peer
+from actors.ports import Courier, World
+from actors.results import RunHandle, RunResult
+from actors.schema import shapes_of
+from ledger import BadRequest, Request, agent_id, check_id, digest_of, pack, unpack
+from policies import Limits
+
+
+class Client:
+    """One client of one supervisor. Use `serve` as a task for as long as the client is in use."""
+
+    def __init__(self, world: World, courier: Courier, limits: Limits) -> None:
+        self.world, self.limits = world, limits
+        self.client_id = "client-" + world.dice.token()[:10]
+        self.asking = Asking(world.dice)
+        self.peer = self.asking.peer = Peer(world, courier, self.client_id, limits, self._hello, self._receive)
+        self._frames: dict[str, list[Callable[[dict[str, Any]], None]]] = {}
+        self._observers: list[Callable[..., None]] = []
+
+    async def serve(self) -> None:
+        """Keep the conversation going."""
+        await self.peer.serve()
+
+    def _hello(self, again: bool) -> list[Any]:  # noqa: FBT001 - one flag
+        if again:
+            followed = [["follow", topic] for topic in self._frames] + ([["observe"]] if self._observers else [])
+            for said in [*self.asking.ask_again(), *followed]:
+                asyncio.get_running_loop().call_soon(self.peer.push, said)
+        return ["hello", {"role": "client", "waits": self.asking.waits}]
+
+    def _receive(self, said: list[Any]) -> None:
+        if self.asking.receive(said):
+            return
+        if said[0] == "frame":
+            frame = said[1]
+            for topic in (frame["run_id"], frame["event"].get("parent")):
+                for follower in self._frames.get(topic, ()):
+                    follower(frame)
+        elif said[0] == "happening":
+            for observer in self._observers:
+                observer(*said[1:])
+
+    # agents
+
+    async def call(self, agent_class: type[Agent], name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Call an exposed method of an agent, at most once."""
+        function = getattr(agent_class, method, None)
+        marked = getattr(function, "__perdure_exposed__", None)
+        if function is None or marked is None:
+            raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method!r}")
+        parameters, returned = shapes_of(function)
+        bound = inspect.signature(function).bind(None, *args, **kwargs)
+        for key in list(bound.arguments)[1:]:
+            bound.arguments[key] = unpack(parameters[key].encode(key, bound.arguments[key], self.limits.input_bytes_max))
+        body = pack([list(bound.args[1:]), bound.kwargs])
+        address = agent_id(type_name(agent_class), check_id("name", name, self.limits.id_max))
+        reply = await self.asking.ask("call", address, method, body, pool_spec(agent_class), marked["repeatable"], False)  # noqa: FBT003
+        return returned.decode("return", reply)
+
+    # runs
+
+    def request(self, agent_class: type[Agent], input: Any, run_id: str | None, *, wait: bool) -> Request:  # noqa: A002, ANN401
+        """The request for a run without a parent."""
+        body = encoded_input(agent_class, input, self.limits.input_bytes_max)
+        run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
+        return Request(run_id, type_name(agent_class), "", "", digest_of(body), body, class_options(agent_class, None), 0, wait)
+
+    async def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:  # noqa: A002, ANN401
+        """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""
+        request = self.request(agent_class, input, run_id, wait=True)
+        return result_of(agent_class, request.run_id, await self.asking.begin(request))
+
+    async def start(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunHandle:  # noqa: A002, ANN401
+        """Begin a run and come back as soon as it is durable."""
+        request = self.request(agent_class, input, run_id, wait=False)
+        status = await self.asking.begin(request)
+        return RunHandle(request.run_id, request.agent_type, status or "running")
+
+    async def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401
+        """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `requeue`."""
+        return await self.asking.ask(name, *args)
+
+    async def clear(self, statuses: Sequence[str] | None = None, older_than_ms: int | None = None) -> int:
+        """Clear retained runs of any parent; returns how many."""
+        cleared = 0
+        while found := await self.ask("list", None, None if statuses is None else list(statuses), older_than_ms, 500):
+            await self.ask("clear", [run["run_id"] for run in found])
+            cleared += len(found)
+        return cleared
+
+    # events
+
+    async def follow(self, run_id: str, after: int = -1) -> AsyncIterator[dict[str, Any]]:
+        """The events of a run after a number: first what is kept, then live, without a hole, until its hard end."""
+        arrived: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._frames.setdefault(run_id, []).append(arrived.put_nowait)
+        try:
+            await self.peer.durable(["follow", run_id])
+            last = after
+            for frame in await self.ask("frames", run_id, after):
+                last = frame["sequence"]
+                yield frame
+                if frame["event"]["kind"] in _LAST:
+                    return
+            while True:
+                frame = await arrived.get()
+                if frame["sequence"] <= last:
+                    continue
+                missed = await self.ask("frames", run_id, last) if frame["sequence"] > last + 1 else [frame]
+                for each in missed:
+                    last = each["sequence"]
+                    yield each
+                    if each["event"]["kind"] in _LAST:
+                        return
+        finally:
+            self._frames[run_id].remove(arrived.put_nowait)
+
+    @property
+    def is_observing(self) -> bool:
+        """Whether somebody hears of happenings already."""
+        return bool(self._observers)
+
+    def observe(self, observer: Callable[..., None]) -> None:
+        """Hear of every happening: `(channel, type, subject, payload, at_ms)`."""
+        self._observers.append(observer)
+        self.peer.push(["observe"])
+
+
+_LAST = {"finished", "error", "aborted", "cleared"}

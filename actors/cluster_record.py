@@ -1,0 +1,104 @@
+"""Where the Ray of a data directory is: a small file in it, so that a second command joins the Ray that the first one started."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from ledger import BadRequest, LedgerUnwritable
+
+RECORD: Final = "cluster.json"
+LOCK: Final = "cluster.lock"
+PROJECT: Final = Path(__file__).resolve().parents[1]
+KNOCK_S: Final = 1.0
+
+# What a Ray of our own is started with. Whoever sets one of these in the environment is obeyed.
+ENVIRONMENT: Final = {
+    "OMP_NUM_THREADS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_enable_open_telemetry": "0",
+    "RAY_num_workers_soft_limit": "4",  # idle processes that Ray keeps
+    "RAY_worker_niceness": "0",  # Ray would put its workers, our supervisor among them, behind everything else on the machine
+    "RAY_core_worker_internal_heartbeat_ms": "50",  # after the supervisor's death, callers find its next life so soon, not in 1 s
+    "RAY_timeout_ms_task_wait_for_death_info": "50",  # and a call that went down with it fails so soon, not in 1 s
+    "RAY_preload_python_modules": "actors.ray_world",
+}
+
+
+@contextlib.contextmanager
+def deciding(data: Path) -> Iterator[None]:
+    """Let one process at a time decide whether the directory's Ray is there or must be started."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = (data / LOCK).open("a")
+    except OSError as error:
+        raise LedgerUnwritable(
+            str(data), f"it cannot be written: {error.strerror}", "name another directory"
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def recorded_address(data: Path) -> str | None:
+    """The address of the Ray that was last used with this directory, if somebody answers there."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        address = str(json.loads((data / RECORD).read_text(encoding="utf-8"))["address"])
+        return address if answers(address) else None
+    return None
+
+
+def record_address(data: Path, address: str) -> None:
+    """Remember where this directory's Ray is."""
+    draft = data / f"{RECORD}.{os.getpid()}"
+    draft.write_text(json.dumps({"address": address, "pid": os.getpid()}), encoding="utf-8")
+    draft.replace(data / RECORD)
+
+
+def forget_address(data: Path, address: str) -> None:
+    """This directory's Ray is no more."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        if json.loads((data / RECORD).read_text(encoding="utf-8"))["address"] == address:
+            (data / RECORD).unlink()
+
+
+def answers(address: str) -> bool:
+    """Whether anybody listens at `host:port`. Raises `BadRequest` if it is no such address."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise BadRequest("address", f"{address!r} is not host:port of a Ray cluster that this machine belongs to")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def surroundings() -> Iterator[None]:
+    """The environment in which Ray is started and joined. It is put back afterwards."""
+    before = dict(os.environ)
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in before})
+    os.environ["PYTHONPATH"] = os.pathsep.join(_import_path(before))
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _import_path(environment: Mapping[str, str]) -> list[str]:
+    """Where our own code is, and all that this process can import but a fresh one could not."""
+    usual = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
+    places = [str(PROJECT), *(path for path in sys.path if path and Path(path).is_dir())]
+    special = [path for path in places if not any(Path(path).resolve().is_relative_to(prefix) for prefix in usual)]
+    return list(dict.fromkeys([*special, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]))

@@ -1,0 +1,284 @@
+"""Agent types by name: how a class is named so that another process, perhaps years later, finds its code again.
+
+    module:Qual.Name             it can be imported
+    script:/path/file.py:Name    it stands in a file that was run, or that is not on the import path
+    cell:<digest>:Name           it was typed into a notebook or handed to `python -c`; its text is kept in the code directory
+
+Nothing is pickled. A script is loaded again under a stable module name, so its `if __name__ == "__main__"` block does not run;
+a script without such a block is read like a notebook: the classes, and what these need, but nothing that merely happens.
+A notebook's text is cut down to what the class needs (`excerpt`), so that its name does not change when other cells do.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import cast
+
+from actors.excerpt import bound_names, definitions, excerpt, is_main_block, typed_texts
+from ledger import BadRequest, UnknownAgentType
+
+FIELD = "agent_type"
+ROOTS = "roots.txt"
+
+_loading: ContextVar[bool] = ContextVar("perdure_loading", default=False)
+_origins: dict[
+    str, str
+] = {}  # module name → the first parts of the names of its types, for modules that `load_type` made
+_lock = threading.RLock()
+
+
+# ---------------------------------------------------------------- naming
+
+
+@functools.lru_cache(maxsize=4096)
+def type_name(cls: type, code_dir: Path | None = None) -> str:
+    """Name a class. Text typed at a prompt is written to `code_dir`. Raises `BadRequest` when no other process could find it."""
+    if not isinstance(cls, type):
+        raise BadRequest(FIELD, f"{cls!r} is not a class")
+    if "<locals>" in cls.__qualname__:
+        raise BadRequest(
+            FIELD, f"{cls.__qualname__} is defined inside a function, where no other process can find it; move it out"
+        )
+    module = sys.modules.get(cls.__module__)
+    if module is None or _lookup(module, cls.__qualname__) is not cls:
+        raise BadRequest(FIELD, f"{cls.__module__}.{cls.__qualname__} is not this class (was it defined again since?)")
+    if module.__name__ in _origins:
+        return f"{_origins[module.__name__]}:{cls.__qualname__}"
+    if module.__name__ == "__main__":
+        return _main_name(module, cls, code_dir)
+    root = _root(module)
+    if root is not None:
+        _remember_root(root, code_dir)
+        return f"{module.__name__}:{cls.__qualname__}"
+    file = _file(module)
+    if file is None:
+        raise BadRequest(
+            FIELD, f"the module {module.__name__} of {cls.__qualname__} has no file, so no other process can import it"
+        )
+    return f"script:{file}:{cls.__qualname__}"
+
+
+def _main_name(module: ModuleType, cls: type, code_dir: Path | None) -> str:
+    spec = module.__spec__
+    if spec is not None and spec.name != "__main__":  # python -m package.module
+        return f"{spec.name}:{cls.__qualname__}"
+    top = cls.__qualname__.partition(".")[0]
+    file = _file(module)
+    if file is not None and any(top in bound_names(node) for node in ast.parse(file.read_bytes()).body):
+        return f"script:{file}:{cls.__qualname__}"
+    text = excerpt(typed_texts(), top)
+    if not text:
+        raise BadRequest(
+            FIELD, f"{cls.__qualname__} was typed at a prompt that does not keep its text; put it into a file"
+        )
+    if code_dir is None:
+        raise BadRequest(
+            FIELD, f"{cls.__qualname__} was typed at a prompt, and there is no directory to keep its text in"
+        )
+    digest = _digest(text)
+    _write_once(code_dir / f"{digest}.py", text)
+    return f"cell:{digest}:{cls.__qualname__}"
+
+
+def _file(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file and Path(file).is_file() else None
+
+
+def _lookup(module: ModuleType, qualname: str) -> object:
+    return functools.reduce(
+        lambda holder, part: getattr(holder, part, None), qualname.split("."), cast("object", module)
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def _write_once(path: Path, text: str) -> None:
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+# ---------------------------------------------------------------- the import path
+
+
+def _spec_on_path(top: str) -> ModuleSpec | None:
+    """Where a fresh process would find a top-level module, whatever this process has loaded under its name."""
+    found = (finder.find_spec(top, None) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    return next((spec for spec in found if spec is not None), None)
+
+
+def _root(module: ModuleType) -> Path | None:
+    """The directory from which a fresh process would import this very module, or None if it would not."""
+    top, *inner = module.__name__.split(".")
+    spec, file = _spec_on_path(top), _file(module)
+    if spec is None:
+        return None
+    for place in spec.submodule_search_locations or ():
+        home = Path(place).resolve().joinpath(*inner)
+        if file in (home.with_suffix(".py"), home / "__init__.py"):
+            return Path(place).resolve().parent
+    if file is None or (spec.origin and Path(spec.origin).resolve() == file):
+        return file.parent if file else Path(sysconfig.get_path("stdlib"))
+    return None
+
+
+def _installed(place: Path) -> bool:
+    homes = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return any(place.is_relative_to(Path(home).resolve()) for home in homes)
+
+
+def _remember_root(root: Path, code_dir: Path | None) -> None:
+    if code_dir is None or _installed(root) or str(root) in _known_roots(code_dir):
+        return
+    code_dir.mkdir(parents=True, exist_ok=True)
+    with (code_dir / ROOTS).open("a", encoding="utf-8") as roots:
+        roots.write(f"{root}\n")
+
+
+def _known_roots(code_dir: Path | None) -> list[str]:
+    if code_dir is None or not (code_dir / ROOTS).is_file():
+        return []
+    return (code_dir / ROOTS).read_text(encoding="utf-8").splitlines()
+
+
+def runtime_env_for(classes: Iterable[type]) -> dict[str, list[str]]:
+    """What Ray must ship so that these classes load where they are not installed: their packages, and what lies beside and was imported.
+
+    Text from a notebook needs no shipping: it lies in the data directory, which every node shares.
+    """
+    entries: set[str] = set()
+    for module in {sys.modules[cls.__module__] for cls in classes}:
+        file = _file(module)
+        if file is None or _installed(file):
+            continue
+        root = _root(module) or file.parent
+        entries.add(str(file if file.parent == root else root / file.relative_to(root).parts[0]))
+        entries.update(_imported_from(root))
+    return {"py_modules": sorted(entries)} if entries else {}
+
+
+def _imported_from(root: Path) -> Iterator[str]:
+    for name, module in list(sys.modules.items()):
+        file = _file(module) if "." not in name and name != "__main__" else None
+        if file is not None and file.name == "__init__.py" and file.parent.parent == root:
+            yield str(file.parent)
+        elif file is not None and file.parent == root and not _installed(file):
+            yield str(file)
+
+
+# ---------------------------------------------------------------- loading
+
+
+@functools.lru_cache(maxsize=4096)
+def load_type(name: str, code_dir: Path | None = None) -> type:
+    """Find the class of this name, importing its code if need be. Raises `UnknownAgentType`, which says what went wrong."""
+    kind, _, rest = name.partition(":")
+    place, _, qualname = rest.rpartition(":")
+    with _lock, _Loading(name):
+        if kind == "script" and place:
+            module = _script(place)
+        elif kind == "cell" and place:
+            module = _cell(place, code_dir)
+        elif kind and qualname and not place:
+            module = _module(kind, code_dir)
+        else:
+            raise UnknownAgentType(FIELD, f"{name!r} is not the name of an agent type, such as 'package.module:Class'")
+        found = _lookup(module, qualname)
+    if found is None:
+        raise UnknownAgentType(FIELD, f"{name}: there is no {qualname} in {module.__file__ or module.__name__}")
+    if not isinstance(found, type):
+        raise UnknownAgentType(FIELD, f"{name} is not a class but {found!r}")
+    return found
+
+
+def refuse_while_loading() -> None:
+    """Raise `BadRequest` if this is called by code that runs only because a class is being loaded from it."""
+    if _loading.get():
+        raise BadRequest(
+            "runtime", "this code starts a Runtime whenever it is imported; put that under `if __name__ == '__main__':`"
+        )
+
+
+class _Loading:
+    """While an author's code is imported, whatever it raises means that the type is unknown, and why."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._token = _loading.set(True)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _loading.reset(self._token)
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, UnknownAgentType):
+            raise UnknownAgentType(
+                FIELD, f"{self._name} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _module(name: str, code_dir: Path | None) -> ModuleType:
+    if name not in sys.modules and _spec_on_path(name.partition(".")[0]) is None:
+        importlib.invalidate_caches()
+        sys.path.extend(root for root in _known_roots(code_dir) if root not in sys.path)
+    return importlib.import_module(name)
+
+
+def _script(place: str) -> ModuleType:
+    """The module of a script. Where it was shipped to another machine, it lies on the import path under its own name."""
+    file = Path(place)
+    if not file.is_file():
+        spec = _spec_on_path(file.stem)
+        if spec is None or spec.origin is None:
+            raise UnknownAgentType(FIELD, f"the script {place} is not there any more")
+        file = Path(spec.origin)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    tree = ast.parse(file.read_bytes(), str(file))
+    if not any(is_main_block(node) for node in tree.body):
+        tree = definitions(tree)
+    return _execute(f"perdure_script_{_digest(place)}", f"script:{place}", file, compile(tree, str(file), "exec"))
+
+
+def _cell(digest: str, code_dir: Path | None) -> ModuleType:
+    file = (code_dir or Path()) / f"{digest}.py"
+    if code_dir is None or not file.is_file():
+        raise UnknownAgentType(FIELD, f"the text of the notebook cell {digest} is not in the code directory {code_dir}")
+    text = file.read_text(encoding="utf-8")
+    if _digest(text) != digest:
+        raise UnknownAgentType(FIELD, f"{file} was changed: it is not the text that was typed")
+    return _execute(f"perdure_cell_{digest}", f"cell:{digest}", file, compile(text, str(file), "exec"))
+
+
+def _execute(name: str, origin: str, file: Path, code: CodeType) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(file)
+    with contextlib.ExitStack() as undo:
+        sys.modules[name] = module  # before its code runs, so that its annotations can be resolved
+        undo.callback(sys.modules.pop, name, None)
+        exec(code, module.__dict__)  # noqa: S102 - the author's own code
+        undo.pop_all()
+    _origins[name] = origin
+    return module

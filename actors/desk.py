@@ -1,0 +1,302 @@
+"""The supervisor's desk: hellos, calls between agents, and everything that is asked and answered without becoming a fact.
+
+A *call* is made at most once. It is remembered only while it is under way: if the agent's host dies after the call was handed over, the
+caller is told that nobody knows whether it took effect, unless the method was declared repeatable. Work that must survive is a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from actors.bulletin import Bulletin
+from actors.ports import World
+from actors.switchboard import Port, Switchboard
+from actors.wire import error_to_plain
+from ledger import (
+    BadRequest,
+    CallInterrupted,
+    Cancel,
+    Clear,
+    HostUp,
+    PerdureError,
+    Requeue,
+    Run,
+    Stimulus,
+    Store,
+    UnknownRun,
+    View,
+    audit,
+    counts,
+    explain,
+    frame_of,
+    inspection,
+    outcome_of,
+    parked,
+    run_from,
+)
+from policies import Limits
+
+
+@dataclass(slots=True)
+class Call:
+    """A call under way. `incarnation` is the life of the agent that it was handed to, 0 before."""
+
+    peer_id: str
+    agent_id: str
+    method: str
+    body: bytes
+    repeatable: bool
+    again: bool
+    incarnation: int = 0
+
+
+class Desk:
+    """Answers what peers ask."""
+
+    def __init__(
+        self, world: World, view: View, switchboard: Switchboard, store: Store, limits: Limits, findings: list[str], bulletin: Bulletin
+    ) -> None:
+        self._world, self._view, self._switchboard, self._store, self._limits = world, view, switchboard, store, limits
+        self._findings, self._bulletin = findings, bulletin
+        self._calls: dict[str, Call] = {}
+        self._questions: list[tuple[Port, str, str, list[Any]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def hello(self, port: Port, said: dict[str, Any]) -> Iterator[Stimulus]:
+        """A peer begins a session. A host that was given up meanwhile is told to leave; tenants of earlier lives are stopped."""
+        for run_id in said.get("waits", ()):
+            self._switchboard.wait(port, run_id)
+            self._view.touched[run_id] = None
+        if said["role"] != "host":
+            return
+        port.is_host = True
+        host = self._view.hosts.get(port.peer_id)
+        if host is None:
+            port.say("retire")
+            return
+        host.pid, host.node, host.rss_mb = said["pid"], said["node"], said["rss_mb"]
+        for agent, incarnation in said["tenants"]:
+            activation = self._view.agents.get(agent)
+            if activation is None or activation.incarnation != incarnation or activation.host_id != port.peer_id:
+                port.say("stop", agent, incarnation, "stale")
+        yield HostUp(port.peer_id, [(agent, incarnation) for agent, incarnation in said["tenants"]])
+
+    def runs_of(self, message: list[Any]) -> list[str]:
+        """The runs that a message speaks of, so that they can be brought back into memory first."""
+        tag = message[0]
+        if tag in ("Request", "Up", "Progress", "Milestone", "Chunk", "Ended", "Unstarted"):
+            return [message[1]]
+        if tag == "hello":
+            return list(message[1].get("waits", ()))
+        if tag == "wait":
+            return list(message[1])
+        if tag == "ask" and message[2] in ("cancel", "inspect", "show", "explain", "frames", "clear"):
+            first = message[3][0]
+            return list(first) if isinstance(first, list) else [first]
+        return []
+
+    def receive(self, port: Port, message: list[Any]) -> Stimulus | None:
+        """Take in a message that is no stimulus. What must be decided first is handed back as one."""
+        tag, *rest = message
+        if tag == "wait":
+            for run_id in rest[0]:
+                self._switchboard.wait(port, run_id)
+                self._view.touched[run_id] = None
+        elif tag == "answer":
+            self._answered(*rest)
+        elif tag == "follow":
+            self._bulletin.follow(port.peer_id, rest[0])
+        elif tag == "observe":
+            self._bulletin.observers[port.peer_id] = None
+        elif tag == "rss":
+            host = self._view.hosts.get(port.peer_id)
+            if host is not None:
+                host.rss_mb = rest[0]
+        elif tag == "ask":
+            return self._asked(port, *rest)
+        return None
+
+    def _asked(self, port: Port, ref: str, name: str, args: list[Any]) -> Stimulus | None:
+        if name == "cancel":
+            return Cancel(*args)
+        if name == "clear":
+            return Clear(*args)
+        if name == "requeue":
+            return Requeue(*args)
+        if name == "call":
+            self._call(port, ref, *args)
+        else:
+            self._questions.append((port, ref, name, args))
+        return None
+
+    def _call(self, port: Port, ref: str, agent: str, method: str, body: bytes, home: Any, repeatable: bool, again: bool) -> None:  # noqa: ANN401, FBT001 - as it came
+        known = self._calls.get(ref)
+        if known is not None:
+            known.peer_id = port.peer_id
+            return
+        self._calls[ref] = Call(port.peer_id, agent, method, body, repeatable, again)
+        if home is not None:
+            self._view.homes[agent] = home
+        self._view.want(agent)
+
+    def _answered(self, ref: str, ok: bool, value: Any) -> None:  # noqa: ANN401, FBT001 - as it came
+        call = self._calls.pop(ref, None)
+        port = self._switchboard.ports.get(call.peer_id) if call is not None else None
+        if port is not None:
+            port.say("reply", ref, ok, value)
+
+    def after_turn(self) -> None:
+        """Hand over the calls whose agents are awake, and answer the questions; what they read is durable."""
+        for ref, call in self._calls.items():
+            activation = self._view.agents.get(call.agent_id)
+            port = self._switchboard.ports.get(activation.host_id) if activation is not None else None
+            if activation is None or not activation.host_id:
+                if call.agent_id not in self._view.wanted:
+                    self._view.want(call.agent_id)
+                    self._switchboard.arrived.set()
+            elif port is not None and call.incarnation != activation.incarnation:
+                call.incarnation = activation.incarnation
+                port.say("call", call.agent_id, call.incarnation, ref, call.method, call.body, call.again and not call.repeatable)
+        questions, self._questions = self._questions, []
+        for port, ref, name, args in questions:
+            self._spawn(self._answer(port, ref, name, args))
+
+    def hosts_changed(self) -> None:
+        """Agents have lost their lives: tell the callers of the calls that were with them, or hand the repeatable ones over again."""
+        for ref, call in list(self._calls.items()):
+            activation = self._view.agents.get(call.agent_id)
+            if not call.incarnation or (activation is not None and activation.incarnation == call.incarnation and activation.host_id):
+                continue
+            if call.repeatable:
+                call.incarnation = 0
+            else:
+                self._answered(ref, False, error_to_plain(CallInterrupted(call.agent_id, call.method)))
+
+    async def _answer(self, port: Port, ref: str, name: str, args: list[Any]) -> None:
+        question = _QUESTIONS.get(name)
+        try:
+            if question is None:
+                raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
+            answer = await question(self, *args)
+        except PerdureError as problem:
+            port.say("reply", ref, False, error_to_plain(problem))
+        else:
+            port.say("reply", ref, True, answer)
+        self._switchboard.flush()
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _run(self, run_id: str) -> Run:
+        run = self._view.runs.get(run_id)
+        if run is None or run.cleared:
+            raise UnknownRun("run_id", f"no run {run_id!r} is known")
+        return run
+
+    async def _inspect(self, run_id: str) -> dict[str, Any] | None:
+        run = self._view.runs.get(run_id)
+        return None if run is None or run.cleared else await self._with_output(run)
+
+    async def _show(self, run_id: str) -> dict[str, Any]:
+        run = self._run(run_id)
+        told = await self._with_output(run)
+        told["options"] = run.options
+        return told
+
+    async def _with_output(self, run: Run) -> dict[str, Any]:
+        told = inspection(run)
+        if run.large_output:
+            told["output_body"] = await self._world.threads.commit(lambda: self._store.payload(run.run_id, "output"))
+        return told
+
+    async def _explain(self, run_id: str) -> list[str]:
+        return explain(self._view, self._run(run_id), self._world.clock.now_ms(), self._limits)
+
+    async def _frames(self, run_id: str, after: int) -> list[dict[str, Any]]:
+        run = self._run(run_id)
+        rows = await self._world.threads.commit(lambda: self._store.facts(run_id, after, frames_only=True))
+        frames = (frame_of(row, run.options.get("tool_call"), replay=True) for row in rows)
+        return [frame for frame in frames if frame is not None]
+
+    async def _list(self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int) -> list[dict[str, Any]]:
+        """Runs by request time. Ended runs that left memory are read from the snapshot."""
+        told: dict[str, tuple[int, dict[str, Any]]] = {}
+        asked = (parent, statuses, older_than_ms, limit)
+        for record in await self._world.threads.commit(lambda: self._store.ended_runs(*asked)):
+            run = run_from(record)
+            told[run.run_id] = (run.requested_at_ms, _line(run))
+        for run in self._view.runs.values():
+            told.pop(run.run_id, None)
+            if not run.cleared and _matches(run, parent, statuses, older_than_ms):
+                told[run.run_id] = (run.requested_at_ms, _line(run))
+        ordered = sorted(told.values(), key=lambda pair: pair[0])
+        return [row for _, row in ordered[:limit]]
+
+    async def _ps(self) -> dict[str, Any]:
+        """What a person watches: counts, hosts, and the runs that are live."""
+        view = self._view
+        live = [_line(view.runs[key]) for family in view.children.values() for key in family]
+        hosts = [
+            {"host": h.host_id, "pid": h.pid, "up": h.up, "tenants": len(h.tenants), "load": h.load, "rss_mb": h.rss_mb, "node": h.node}
+            for h in view.hosts.values()
+        ]
+        return {
+            "epoch": view.epoch,
+            "facts": view.seq,
+            "runs": counts(view),
+            "live": live[:200],
+            "hosts": hosts,
+            "agents": [[a.agent_id, a.host_id, a.incarnation] for a in list(view.agents.values())[:1000]],
+            "waiting": sum(map(len, view.queues.values())),
+            "audit": audit(view),
+        }
+
+    async def _audit(self) -> dict[str, Any]:
+        return {**audit(self._view), "parked_mail": parked(self._view), "findings": self._findings}
+
+    async def _limits_shown(self) -> dict[str, Any]:
+        return asdict(self._limits)
+
+
+def _matches(run: Run, parent: str | None, statuses: list[str] | None, older_than_ms: int | None) -> bool:
+    return (
+        (parent is None or run.parent == parent)
+        and (statuses is None or run.status in statuses)
+        and (older_than_ms is None or run.requested_at_ms < older_than_ms)
+    )
+
+
+def _line(run: Run) -> dict[str, Any]:
+    """A run in one line of a list."""
+    told = {
+        "run_id": run.run_id,
+        "agent_type": run.agent_type,
+        "status": str(run.status),
+        "parent": run.parent,
+        "attempt": run.attempt,
+        "host": run.host_id,
+        "started_at_ms": run.requested_at_ms,
+        "completed_at_ms": run.ended_at_ms or None,
+    }
+    inspected = inspection(run)
+    told["progress"] = inspected.get("progress")
+    told["milestones"] = [each["name"] for each in inspected["milestones"]]
+    told["outcome"] = {key: value for key, value in outcome_of(run).items() if key in ("summary", "error", "reason")}
+    return told
+
+
+_QUESTIONS: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+    "inspect": Desk._inspect,  # noqa: SLF001 - the table of this class's own answers
+    "show": Desk._show,  # noqa: SLF001
+    "explain": Desk._explain,  # noqa: SLF001
+    "frames": Desk._frames,  # noqa: SLF001
+    "list": Desk._list,  # noqa: SLF001
+    "ps": Desk._ps,  # noqa: SLF001
+    "audit": Desk._audit,  # noqa: SLF001
+    "limits": Desk._limits_shown,  # noqa: SLF001
+}

@@ -1,0 +1,255 @@
+"""The parent's side of agents as tools: check a request, give it its id, ask for it, and wait for its end."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from actors.activity import ACTIVITY, Activity
+from actors.agent import Agent
+from actors.code import type_name
+from actors.results import Detached, RunHandle, RunInfo, RunResult, check_budget
+from actors.schema import run_shapes
+from ledger import AwaitedInsideHandler, BadRequest, Request, UnknownAgentType, check_id, digest_of, unpack
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+
+SOON = 500
+
+
+class Dispatch:
+    """Asks for runs on behalf of one agent."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._tenant = tenant
+
+    def run(self, agent_class: type[Agent], input: Any, **asked: Any) -> Any:  # noqa: A002, ANN401
+        """One run; see `Agent.run_agent_tool`."""
+        request = self.request(agent_class, input, **asked)
+        detached = bool(request.options.get("detached"))
+        if self._tenant.in_transaction:
+            if not detached:
+                raise AwaitedInsideHandler("detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached")
+            self._tenant.post(request)
+            return RunHandle(request.run_id, request.agent_type)
+        return self._tenant.bridge(self._detached(request) if detached else self._awaited(agent_class, request))
+
+    def run_many(self, requests: Sequence[Any], *, detached: bool | Detached) -> Any:  # noqa: ANN401
+        """Many runs; see `Agent.run_agent_tools`."""
+        asked = [self._from_plain(each, detached) for each in requests]
+        if self._tenant.in_transaction:
+            if any(not request.options.get("detached") for _, request in asked):
+                raise AwaitedInsideHandler("detached", "runs cannot be waited for inside a transaction or a handler; ask for them detached")
+            for _, request in asked:
+                self._tenant.post(request)
+            return [RunHandle(request.run_id, request.agent_type) for _, request in asked]
+        return self._tenant.bridge(self._many(asked))
+
+    async def _many(self, asked: list[tuple[type[Agent], Request]]) -> list[Any]:
+        await self._start_hooks([request for _, request in asked])
+        futures = [self._tenant.begin(request) for _, request in asked]
+        done = []
+        for (agent_class, request), future in zip(asked, futures, strict=True):
+            outcome = await future
+            handle = RunHandle(request.run_id, request.agent_type)
+            done.append(handle if request.options.get("detached") else result_of(agent_class, request.run_id, outcome))
+        return done
+
+    async def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult]:
+        """Results in the order of completion."""
+        asked = [self._from_plain(each, detached=False) for each in requests]
+        await self._start_hooks([request for _, request in asked])
+        finished: asyncio.Queue[tuple[type[Agent], Request, asyncio.Future[Any]]] = asyncio.Queue()
+        for agent_class, request in asked:
+            entry = (agent_class, request)
+            self._tenant.begin(request).add_done_callback(lambda future, entry=entry: finished.put_nowait((*entry, future)))  # type: ignore[misc]
+        for _ in asked:
+            agent_class, request, future = await finished.get()
+            yield result_of(agent_class, request.run_id, future.result())
+
+    async def _awaited(self, agent_class: type[Agent], request: Request) -> RunResult:
+        await self._start_hooks([request])
+        return result_of(agent_class, request.run_id, await self._tenant.begin(request))
+
+    async def _detached(self, request: Request) -> RunHandle:
+        await self._start_hooks([request])
+        status = await self._tenant.begin(request)
+        return RunHandle(request.run_id, request.agent_type, status or "running")
+
+    async def _start_hooks(self, requests: list[Request]) -> None:
+        agent = self._tenant.agent
+        if not self._tenant.overrides("on_agent_tool_start"):
+            return
+        for request in requests:
+            options = request.options
+            info = RunInfo(
+                run_id=request.run_id,
+                agent_type=request.agent_type,
+                parent_tool_call_id=options.get("tool_call"),
+                display_order=options.get("order", 0),
+                display=options.get("display"),
+                detached=bool(options.get("detached")),
+                input_preview=options.get("preview"),
+            )
+            outcome = agent.on_agent_tool_start(info)
+            if inspect.isawaitable(outcome):
+                await outcome
+
+    def _from_plain(self, each: Any, detached: bool | Detached) -> tuple[type[Agent], Request]:  # noqa: ANN401, FBT001
+        if isinstance(each, dict):
+            asked = {"detached": detached, **each}
+            agent_class = asked.pop("agent_class", None)
+            if agent_class is None:
+                raise BadRequest("agent_class", "is missing")
+            return agent_class, self.request(agent_class, asked.pop("input", None), **asked)
+        agent_class, value = each
+        return agent_class, self.request(agent_class, value, detached=detached)
+
+    def request(
+        self,
+        agent_class: type[Agent],
+        input: Any,  # noqa: A002, ANN401
+        *,
+        run_id: str | None = None,
+        detached: bool | Detached = False,
+        parent_tool_call_id: str | None = None,
+        display_order: int = 0,
+        display: dict[str, Any] | None = None,
+        input_preview: Any = None,  # noqa: ANN401
+        on_limit: str = "queue",
+    ) -> Request:
+        """The request for a run, checked: what is wrong with it is said before anything is written."""
+        tenant = self._tenant
+        body = encoded_input(agent_class, input, tenant.limits.input_bytes_max)
+        agent_type, digest = type_name(agent_class), digest_of(body)
+        options = class_options(agent_class, tenant.agent)
+        if detached:
+            options.update(self._detached_options(detached if isinstance(detached, Detached) else Detached()))
+        for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):
+            if value is not None:
+                options[key] = value
+        if display_order:
+            options["order"] = display_order
+        if on_limit == "reject":
+            options["on_limit"] = "reject"
+        elif on_limit != "queue":
+            raise BadRequest("on_limit", f"{on_limit!r} is not 'queue' or 'reject'")
+        activity = ACTIVITY.get() or Activity(tenant.agent_id)
+        if run_id is None:
+            run_id = activity.derive(agent_type, digest)
+        check_id("run_id", run_id, tenant.limits.id_max)
+        return Request(
+            run_id, agent_type, tenant.agent_id, activity.run_id, digest, body, options, tenant.incarnation, wait=not detached
+        )
+
+    def _detached_options(self, detached: Detached) -> dict[str, Any]:
+        options = detached.options()
+        agent = self._tenant.agent
+        for field in ("on_finish", "on_give_up", "on_milestone"):
+            name = options.get(field)
+            if name is not None and not callable(getattr(agent, name, None)):
+                raise BadRequest(field, f"{type(agent).__name__} has no method {name!r}")
+        if options.get("notify") and not hasattr(agent, "on_detached_notify"):
+            raise BadRequest("notify", f"{type(agent).__name__} is no chat agent, so there is no chat to notify; name a handler instead")
+        for option, attribute in (("max_budget_ms", "detached_max_budget_ms"), ("no_progress_budget_ms", "detached_no_progress_budget_ms")):
+            value = getattr(agent, attribute, None)
+            if option not in options and value is not None:
+                options[option] = check_budget(attribute, value)
+        return options
+
+    async def inspect(self, run_id: str) -> dict[str, Any] | None:
+        """What is known of a run of this agent."""
+        told = await self._tenant.ask("inspect", check_id("run_id", run_id, self._tenant.limits.id_max))
+        if told is None or told["parent"] != self._tenant.agent_id:
+            return None
+        body = told.pop("output_body", None)
+        return told if body is None else {**told, "output": unpack(body)}
+
+    async def has(self, agent_class: type[Agent] | str, run_id: str) -> bool:
+        """Whether a run of this class under this id ever had a place."""
+        told = await self.inspect(run_id)
+        wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class)
+        return told is not None and told["agent_type"] == wanted and told["attempt"] > 0
+
+    async def clear(self, status: Sequence[str] | None, older_than: int | None) -> int:
+        """Clear this agent's runs, a batch at a time."""
+        statuses = None if status is None else [str(each) for each in status]
+        cleared = 0
+        while True:
+            found = await self._tenant.ask("list", self._tenant.agent_id, statuses, older_than, SOON)
+            if not found:
+                return cleared
+            await self._tenant.ask("clear", [run["run_id"] for run in found])
+            cleared += len(found)
+
+
+def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:  # noqa: ANN401
+    """The input of a run, checked against what `run` of its class takes."""
+    if not isinstance(agent_class, type) or not callable(getattr(agent_class, "run", None)):
+        name = getattr(agent_class, "__name__", repr(agent_class))
+        raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
+    return run_shapes(agent_class)[0].encode("input", value, bytes_max)
+
+
+def class_options(agent_class: type[Agent], parent: Any) -> dict[str, Any]:  # noqa: ANN401 - an agent, or None for a client
+    """What the child's class and the parent's object say about the run; only what differs from the defaults."""
+    options: dict[str, Any] = {}
+    if agent_class.attempts_max is not None:
+        options["attempts_max"] = _count("attempts_max", agent_class.attempts_max)
+    pool = pool_spec(agent_class)
+    if pool is not None:
+        options["pool"] = pool
+    if parent is None:
+        return options
+    kind = type(parent)
+    limit = parent.max_concurrent_agent_tools
+    if limit < math.inf:
+        options["limit"] = _count("max_concurrent_agent_tools", limit)
+    for option, attribute in (
+        ("reattach_no_progress_ms", "agent_tool_reattach_no_progress_timeout_ms"),
+        ("reattach_window_ms", "agent_tool_reattach_max_window_ms"),
+    ):
+        value = getattr(kind, attribute)
+        if value is not None:
+            options[option] = check_budget(attribute, value)
+    home = pool_spec(kind)
+    if home is not None:
+        options["home"] = home
+    for option, hook in (("hook", "on_agent_tool_finish"), ("on_progress", "on_progress")):
+        if getattr(kind, hook) is not getattr(Agent, hook):
+            options[option] = True
+    return options
+
+
+def _count(field: str, value: object) -> int:
+    """Return the limit if it is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 1:
+        raise BadRequest(field, f"{value!r} is not a whole number of at least 1")
+    return int(value)
+
+
+def pool_spec(agent_class: type[Agent]) -> list[Any] | None:
+    """What a class asks of its host, as plain data, or None for the default pool."""
+    if not (agent_class.num_cpus or agent_class.resources or agent_class.runtime_env or agent_class.exclusive):
+        return None
+    resources = [[name, amount] for name, amount in sorted(agent_class.resources.items())]
+    return [agent_class.num_cpus, resources, repr(agent_class.runtime_env) if agent_class.runtime_env else "", agent_class.exclusive]
+
+
+def result_of(agent_class: type[Agent], run_id: str, outcome: dict[str, Any]) -> RunResult:
+    """The end of a run as its parent sees it, the output typed by the child's annotation."""
+    output = outcome.get("output")
+    return RunResult(
+        run_id=run_id,
+        agent_type=outcome.get("agent_type", ""),
+        status=outcome["status"],
+        output=None if output is None else run_shapes(agent_class)[1].decode("output", output),
+        summary=outcome.get("summary", ""),
+        error=outcome.get("error", ""),
+        reason=outcome.get("reason"),
+        child_still_running=outcome.get("child_still_running"),
+    )

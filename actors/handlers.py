@@ -1,0 +1,169 @@
+"""Handling mail: the third link of exactly-once.
+
+A group of mails is handled in **one transaction** of the agent's storage: the inbox rows (primary key: the mail's id), everything the
+handlers wrote, and the outbox rows of everything they asked for. Killed before the commit, nothing happened and the mail comes again.
+Killed after it, the inbox refuses the second delivery, and only the acknowledgement is said again. When a handler of a group fails, the group
+is rolled back and handled one by one, so that one poisonous mail costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actors.activity import ACTIVITY, Activity
+from actors.author import in_words, tried
+from actors.code import load_type
+from actors.ports import KillPoint
+from actors.results import MilestoneInfo, RunInfo, RunResult
+from actors.schema import run_shapes
+from ledger import BadRequest, StaleIncarnation, StorageConflict, UnknownAgentType, unpack
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+
+CONFLICTS_MAX = 20
+
+
+class Letter(NamedTuple):
+    """A mail as it reached the host."""
+
+    mail_id: str
+    slot: str
+    handler: str
+    run: dict[str, Any]
+    content: dict[str, Any]
+
+
+class Failure(NamedTuple):
+    """A mail whose handler raised. With `park` there is no use in trying again by itself: the handler does not exist."""
+
+    mail_id: str
+    error: str
+    park: bool
+
+
+async def handle(tenant: Tenant, letters: list[Letter]) -> tuple[list[str], list[Failure]]:
+    """Handle these mails exactly once each; returns the ids that are done (now or earlier) and the failures."""
+    known = tenant.storage.known_inbox([letter.mail_id for letter in letters]) if tenant.storage.exists else set()
+    fresh = [letter for letter in letters if letter.mail_id not in known]
+    done = [letter.mail_id for letter in letters if letter.mail_id in known]
+    problem = await _attempt(tenant, fresh) if fresh else None
+    if problem is None:
+        return done + [letter.mail_id for letter in fresh], []
+    failures: list[Failure] = []
+    for letter in fresh:
+        problem = await _attempt(tenant, [letter]) if len(fresh) > 1 else problem
+        if problem is None:
+            done.append(letter.mail_id)
+        else:
+            failures.append(Failure(letter.mail_id, problem[0], problem[1]))
+    return done, failures
+
+
+async def _attempt(tenant: Tenant, letters: list[Letter]) -> tuple[str, bool] | None:
+    """One transaction over these mails, run again while other work of the agent gets in its way. Returns what went wrong, if anything."""
+    problem: Exception | None = None
+    for _ in range(CONFLICTS_MAX):
+        _, problem = await tried(asyncio.wait_for(_transact(tenant, letters), tenant.limits.handler_timeout_ms / 1000))
+        if problem is None:
+            return None
+        if isinstance(problem, StaleIncarnation):
+            raise problem
+        if not isinstance(problem, StorageConflict):
+            break
+    if isinstance(problem, TimeoutError):
+        return f"the handler did not return within {tenant.limits.handler_timeout_ms} ms", False
+    return in_words(problem) if problem is not None else "", isinstance(problem, _NoHandler)
+
+
+async def _transact(tenant: Tenant, letters: list[Letter]) -> None:
+    steps = [step for letter in letters for step in _steps(tenant, letter)]
+    ids = [letter.mail_id for letter in letters]
+    transaction = tenant.begin_transaction()
+    try:
+        if any(inspect.iscoroutinefunction(method) for method, _, _ in steps):
+            for step in steps:
+                with transaction.active():
+                    await _call(step)
+        else:
+            await tenant.threads.run(lambda: _call_all(transaction, steps))
+        tenant.faults.at(KillPoint.MID_HANDLER, ids[0])
+        transaction.record_inbox(ids)
+        tenant.faults.at(KillPoint.BEFORE_HANDLER_COMMIT, ids[0])
+        tenant.commit(transaction)
+    except BaseException:
+        transaction.rollback()
+        raise
+    tenant.faults.at(KillPoint.AFTER_HANDLER_COMMIT, ids[0])
+
+
+Step = tuple[Any, tuple[Any, ...], Activity]
+
+
+def _call_all(transaction: Any, steps: list[Step]) -> None:  # noqa: ANN401
+    with transaction.active():
+        for method, args, activity in steps:
+            token = ACTIVITY.set(activity)
+            try:
+                method(*args)
+            finally:
+                ACTIVITY.reset(token)
+
+
+async def _call(step: Step) -> None:
+    method, args, activity = step
+    token = ACTIVITY.set(activity)
+    try:
+        outcome = method(*args)
+        if inspect.isawaitable(outcome):
+            await outcome
+    finally:
+        ACTIVITY.reset(token)
+
+
+def _steps(tenant: Tenant, letter: Letter) -> list[Step]:
+    """The methods that a mail calls, with their arguments: the agent's own hook first, then the named handler."""
+    agent = tenant.agent
+    known = {key: value for key, value in letter.run.items() if key in RunInfo.__dataclass_fields__}
+    run = RunInfo(**known, delivery_id=letter.mail_id)
+    activity = Activity(origin=letter.mail_id, is_handler=True)
+    if letter.slot.startswith("milestone:"):
+        content = {key: value for key, value in letter.content.items() if key in ("data", "fraction", "message", "phase", "at_ms")}
+        told: Any = MilestoneInfo(name=letter.content["milestone"], sequence=letter.content["number"], **content)
+        calls = []
+    else:
+        told = _result(letter, tenant)
+        calls = [(agent.on_agent_tool_finish, (run, told), activity)] if tenant.overrides("on_agent_tool_finish") else []
+    if letter.handler:
+        method = getattr(agent, letter.handler, None)
+        if not callable(method):
+            raise _NoHandler("handler", f"{type(agent).__name__} has no method {letter.handler!r}; the mail is parked")
+        calls.append((method, (run, told), activity))
+    return calls
+
+
+def _result(letter: Letter, tenant: Tenant) -> RunResult:
+    content = letter.content
+    output = None
+    if content.get("output") is not None:
+        try:
+            output = run_shapes(load_type(letter.run["agent_type"], tenant.code_dir))[1].decode("output", content["output"])
+        except UnknownAgentType:
+            output = unpack(content["output"])
+    return RunResult(
+        run_id=letter.run["run_id"],
+        agent_type=letter.run["agent_type"],
+        status=content["status"],
+        output=output,
+        summary=content.get("summary", ""),
+        error=content.get("error", ""),
+        reason=content.get("reason"),
+        child_still_running=content.get("child_still_running"),
+    )
+
+
+class _NoHandler(BadRequest):
+    """The named handler does not exist on this class."""
+

@@ -1,0 +1,268 @@
+"""A host: the process in which agents live while they are active. A plain class; a world wraps it.
+
+It does what the supervisor says and reports what comes of it. Every command names the incarnation that it means, and a command for
+another life is dropped. When the supervisor has been gone for too long the host ends itself: its agents' storages are then free for
+whoever is told to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from actors.asking import Asking
+from actors.handlers import Letter
+from actors.peer import Peer
+from actors.ports import Courier, World
+from actors.results import RunInfo
+from actors.tenant import Tenant
+from actors.wire import error_to_plain, message
+from ledger import CallInterrupted, StorageError, Up
+from ledger.storage import Cabinet
+from policies import Limits
+
+ANSWERS_KEPT = 1000
+log = logging.getLogger("perdure.host")
+
+
+class Host:
+    """One host's life.
+
+    Args:
+        cabinet: the storages of the agents that come to live here.
+        code_dir: where classes of notebooks lie, if there are any.
+    """
+
+    def __init__(
+        self, world: World, courier: Courier, cabinet: Cabinet, host_id: str, limits: Limits, code_dir: Path | None = None
+    ) -> None:
+        self.world, self.cabinet, self.host_id, self.limits, self.code_dir = world, cabinet, host_id, limits, code_dir
+        self.tenants: dict[str, Tenant] = {}
+        self.asking = Asking(world.dice)
+        self._ended: dict[str, None] = {}
+        self._ups: dict[str, Up] = {}
+        self._answers: dict[str, tuple[bool, Any] | None] = {}
+        self._end: asyncio.Future[str] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.peer = self.asking.peer = Peer(world, courier, host_id, limits, self._hello, self._receive)
+
+    async def serve(self) -> str:
+        """Live until retired or orphaned; returns why it ended."""
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.create_future()
+        tasks = [self._loop.create_task(job) for job in (self.peer.serve(), self._tidy())]
+        await asyncio.wait([self._end, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+            task.cancel()
+        return self._end.result()
+
+    def _hello(self, again: bool) -> list[Any]:  # noqa: FBT001 - one flag
+        """Who this is, who lives here, and what is waited for."""
+        tenants = [[tenant.agent_id, tenant.incarnation] for tenant in self.tenants.values()]
+        for said in self.asking.ask_again() if again else ():
+            if self._loop is not None:
+                self._loop.call_soon(self.peer.push, said)
+        return [
+            "hello",
+            {
+                "role": "host",
+                "pid": os.getpid(),
+                "node": socket.gethostname(),
+                "rss_mb": _rss_mb(),
+                "tenants": tenants,
+                "waits": self.asking.waits,
+            },
+        ]
+
+    # what the supervisor says
+
+    def _receive(self, said: list[Any]) -> None:
+        if self.asking.receive(said):
+            return
+        tag, *rest = said
+        command = self._COMMANDS.get(tag)
+        if command is not None:
+            command(self, *rest)
+
+    def _ping(self) -> None:
+        """The next exchange is the answer, and it is on its way already."""
+
+    def _retire(self) -> None:
+        self._finish("retired")
+
+    def _finish(self, why: str) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(why)
+
+    def _open(self, agent_id: str, incarnation: int) -> Tenant | None:
+        """The tenant of this life, opened if it is new. An older life that is still here is over."""
+        tenant = self.tenants.get(agent_id)
+        if tenant is not None and tenant.incarnation == incarnation:
+            return tenant
+        if tenant is not None:
+            if tenant.incarnation > incarnation:
+                return None
+            self.forget(tenant)
+            self._spawn(tenant.stop())
+        try:
+            tenant = Tenant(self, agent_id, incarnation)
+        except StorageError as problem:
+            self.report_trouble(agent_id, "opening its storage", problem)
+            return None
+        self.tenants[agent_id] = tenant
+        return tenant
+
+    def _start(
+        self, agent_id: str, incarnation: int, run_id: str, attempt: int, body: bytes, collect: bool, options: dict[str, Any], epoch: int  # noqa: FBT001 - as it came
+    ) -> None:
+        known = self.tenants.get(agent_id)
+        if known is not None and known.incarnation == incarnation and known.carries(run_id):
+            return
+        tenant = self._open(agent_id, incarnation)
+        if tenant is not None:
+            tenant.begin_run(run_id, attempt, body, options, collect=collect)
+
+    def _wake(self, agent_id: str, incarnation: int) -> None:
+        tenant = self._open(agent_id, incarnation)
+        if tenant is not None:
+            tenant.spawn(tenant.wake())
+
+    def _deliver(self, agent_id: str, incarnation: int, letters: list[list[Any]]) -> None:
+        tenant = self._open(agent_id, incarnation) if self._is_current(agent_id, incarnation) else None
+        if tenant is not None:
+            tenant.deliver([Letter(*letter) for letter in letters])
+
+    def _is_current(self, agent_id: str, incarnation: int) -> bool:
+        """Whether this life is here. Mail and calls open no life of their own: the wake-up does, and comes before them."""
+        tenant = self.tenants.get(agent_id)
+        return tenant is not None and tenant.incarnation == incarnation
+
+    def _stop(self, agent_id: str, incarnation: int, _why: str) -> None:
+        if self._is_current(agent_id, incarnation):
+            tenant = self.tenants[agent_id]
+            if not tenant.is_leaving:
+                self._spawn(tenant.stop())
+        else:
+            self.peer.push(["Released", agent_id, incarnation])
+
+    def _call(self, agent_id: str, incarnation: int, ref: str, method: str, body: bytes, again: bool) -> None:  # noqa: FBT001 - as it came
+        if ref in self._answers:
+            known = self._answers[ref]
+            if known is not None:
+                self.peer.push(["answer", ref, *known])
+            return
+        if again:
+            self.peer.push(["answer", ref, False, error_to_plain(CallInterrupted(agent_id, method))])
+            return
+        if self._is_current(agent_id, incarnation):
+            self._answers[ref] = None
+            tenant = self.tenants[agent_id]
+            tenant.spawn(tenant.answer(ref, method, body))
+
+    def _signal(self, agent_id: str, incarnation: int, run: dict[str, Any], snapshot: dict[str, Any]) -> None:
+        if self._is_current(agent_id, incarnation):
+            tenant = self.tenants[agent_id]
+            info = RunInfo(**{key: value for key, value in run.items() if key in RunInfo.__dataclass_fields__})
+            tenant.spawn(tenant.signal(info, snapshot))
+
+    _COMMANDS: dict[str, Callable[..., None]] = {
+        "start": _start,
+        "wake": _wake,
+        "deliver": _deliver,
+        "stop": _stop,
+        "call": _call,
+        "signal": _signal,
+        "retire": _retire,
+        "ping": _ping,
+    }
+
+    # what tenants need
+
+    def answer(self, ref: str, ok: bool, value: Any) -> None:  # noqa: ANN401, FBT001 - as it goes
+        """Answer a call, and keep the answer for a supervisor that asks again."""
+        self._answers[ref] = (ok, value)
+        if len(self._answers) > ANSWERS_KEPT:
+            self._answers.pop(next(iter(self._answers)))
+        self.peer.push(["answer", ref, ok, value])
+
+    def soon_up(self, said: Up) -> None:
+        """Say that an attempt is at work, unless it ends in this very turn of the loop."""
+        if not self._ups:
+            asyncio.get_running_loop().call_soon(self._say_ups)
+        self._ups[said.run_id] = said
+
+    def _say_ups(self) -> None:
+        ups, self._ups = self._ups, {}
+        for said in ups.values():
+            self.peer.push(message(said))
+
+    def ended(self, run_id: str) -> None:
+        """An attempt is over; that it began need not be said any more."""
+        self._ups.pop(run_id, None)
+
+    def forget(self, tenant: Tenant) -> None:
+        """A tenant has left."""
+        if self.tenants.get(tenant.agent_id) is tenant:
+            del self.tenants[tenant.agent_id]
+
+    def touch(self, tenant: Tenant) -> None:
+        """A tenant did something; its idle time begins anew."""
+        tenant.idle_since_s = asyncio.get_running_loop().time()
+
+    def report_trouble(self, agent_id: str, doing: str, problem: Exception) -> None:
+        """An author's hook, or a storage, failed where no run or mail can carry the error."""
+        log.warning("agent %s failed in %s: %s: %s", agent_id, doing, type(problem).__name__, problem)
+
+    def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - the value in sync code, an awaitable in async code
+        """Wait for a coroutine from a worker thread; on the loop hand it back to be awaited."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            assert self._loop is not None
+            waiting: Future[Any] = asyncio.run_coroutine_threadsafe(job, self._loop)
+            return waiting.result()
+        return job
+
+    def on_loop(self, job: Callable[[], None]) -> None:
+        """Do something on the loop, from whichever thread."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(job)
+        else:
+            job()
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._running = getattr(self, "_running", set())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _tidy(self) -> None:
+        """Let idle agents go, tell how much memory is in use, and end this host when nobody leads it any more."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(self.limits.idle_ms, self.limits.heartbeat_ms) / 1000)
+            now = loop.time()
+            for tenant in list(self.tenants.values()):
+                if tenant.may_sleep and now - tenant.idle_since_s >= self.limits.idle_ms / 1000:
+                    tenant.leave()
+            failing = self.peer.failing_since
+            if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
+                self._finish("orphaned")
+            self.peer.push(["rss", _rss_mb()])
+
+
+def _rss_mb() -> int:
+    """The most memory this process has held, in megabytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

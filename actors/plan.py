@@ -1,0 +1,65 @@
+"""What every process of one data directory is told at its birth."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from actors.code import load_type
+from actors.ports import PoolSpec
+from policies import Limits
+
+
+class Parts(NamedTuple):
+    """By which classes the processes are played. Names, so that a test may put toys in their places."""
+
+    supervisor: str = "actors.supervisor:Supervisor"
+    host: str = "actors.host:Host"
+    store: str = "ledger.duckdb_store:DuckDBStore"
+    cabinet: str = "ledger.storage:Cabinet"
+    disk: str = "ledger.storage:FileDisk"
+
+
+class Plan(NamedTuple):
+    """The directory, its limits, and its players. `own` says that Ray was started for this directory, by us, on this machine."""
+
+    data: Path
+    limits: Limits
+    own: bool = False
+    parts: Parts = Parts()
+
+    @property
+    def key(self) -> str:
+        """The directory's share in the names of its actors."""
+        return hashlib.blake2b(str(self.data).encode(), digest_size=8).hexdigest()
+
+    @property
+    def supervisor(self) -> str:
+        """The name of the directory's supervisor."""
+        return f"supervisor-{self.key}"
+
+    def host(self, host_id: str) -> str:
+        """The name of a host; of none, the prefix that the names of all share."""
+        return f"host-{self.key}-{host_id}"
+
+    @property
+    def code_dir(self) -> Path:
+        """Where the text of notebooks is kept."""
+        return self.data / "code"
+
+    def part(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - whatever plays the part
+        """Make what plays this part."""
+        return load_type(getattr(self.parts, name))(*arguments)
+
+    def cabinet(self) -> Any:  # noqa: ANN401 - whatever plays the part
+        """Open the cabinet of the agents' storages."""
+        return self.part("cabinet", self.part("disk", self.data / "agents"))
+
+
+class About(NamedTuple):
+    """What a process says of itself."""
+
+    pid: int
+    machine: str
+    spec: PoolSpec

@@ -1,0 +1,115 @@
+"""The hosts: started ahead of demand, watched for death, asked whether they answer, retired when they are worn.
+
+The pool sees hosts and reports what it sees as stimuli; whom a host's death concerns is decided by the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from actors.ports import Fleet, PoolSpec, World
+from actors.switchboard import Switchboard
+from ledger import HostLost, HostUnavailable, HostView, Stimulus, View, hosts_wanted
+from policies import Limits, backoff_ms
+
+COMING_MAX = 2
+
+
+def spec_of(plain: Any) -> PoolSpec:  # noqa: ANN401 - plain data
+    """What to ask of Ray, from the plain form `[num_cpus, [[resource, amount], …], runtime_env, exclusive]`."""
+    if plain is None:
+        return PoolSpec()
+    num_cpus, resources, runtime_env, _exclusive = plain
+    return PoolSpec(num_cpus, tuple((name, amount) for name, amount in resources), runtime_env)
+
+
+class Pool:
+    """All hosts of one supervisor life."""
+
+    def __init__(
+        self, world: World, fleet: Fleet, view: View, switchboard: Switchboard, limits: Limits, report: Callable[[Stimulus], None]
+    ) -> None:
+        self._world, self._fleet, self._view, self._limits = world, fleet, view, limits
+        self._switchboard, self._report = switchboard, report
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failures = 0
+        self._not_before_s = 0.0
+
+    async def adopt(self) -> None:
+        """Take over the hosts that an earlier life left; what was placed on any other host is lost."""
+        survivors = await self._fleet.survivors()
+        for activation in self._view.agents.values():
+            if activation.host_id:
+                host = self._view.hosts.setdefault(activation.host_id, HostView(activation.host_id, None))
+                host.tenants[activation.agent_id] = None
+                host.load += 0 if self._view.awaiting.get(activation.agent_id) else 1
+        for host_id, spec in survivors.items():
+            plain = None if spec == PoolSpec() else [spec.num_cpus, [list(pair) for pair in spec.resources], spec.runtime_env, False]
+            self._view.hosts.setdefault(host_id, HostView(host_id, plain)).spec = plain
+            self._view.hosts[host_id].seen_at_ms = self._world.clock.now_ms()
+            self._spawn_task(self._watch(host_id))
+        for host_id in self._view.hosts:
+            if host_id not in survivors:
+                self._report(HostLost(host_id, "it did not survive the supervisor"))
+
+    def ensure(self) -> None:
+        """Start the hosts that are wanted now, a few at a time."""
+        if asyncio.get_running_loop().time() < self._not_before_s:
+            return
+        coming = sum(not host.up for host in self._view.hosts.values())
+        for spec in hosts_wanted(self._view, self._limits):
+            if coming >= COMING_MAX:
+                return
+            coming += 1
+            host_id = self._world.dice.token()[:12]
+            self._view.hosts[host_id] = HostView(host_id, spec, seen_at_ms=self._world.clock.now_ms())
+            self._spawn_task(self._start(host_id, spec))
+
+    async def _start(self, host_id: str, spec: Any) -> None:  # noqa: ANN401 - plain data
+        try:
+            await self._fleet.spawn(host_id, spec_of(spec))
+        except HostUnavailable as problem:
+            self._failures += 1
+            pause = backoff_ms(self._failures, self._limits.retry_first_ms, self._limits.retry_most_ms)
+            self._not_before_s = asyncio.get_running_loop().time() + pause / 1000
+            self._report(HostLost(host_id, str(problem)))
+            return
+        self._failures = 0
+        await self._watch(host_id)
+
+    async def _watch(self, host_id: str) -> None:
+        cause = await self._fleet.death(host_id)
+        self._switchboard.drop(host_id)
+        self._report(HostLost(host_id, cause))
+
+    async def heartbeat(self) -> None:
+        """Ask every host whether it answers, and kill those that have not for too long; a killed host is then seen to die."""
+        loop = asyncio.get_running_loop()
+        patience_s = self._limits.heartbeat_ms * self._limits.heartbeat_misses_max / 1000
+        born_s = loop.time()
+        while True:
+            await asyncio.sleep(self._limits.heartbeat_ms / 1000)
+            for host in list(self._view.hosts.values()):
+                port = self._switchboard.ports.get(host.host_id)
+                if port is not None:
+                    port.say("ping")
+                silent_s = loop.time() - (port.seen_s if port is not None else max(born_s, host.seen_at_ms and born_s))
+                if silent_s > patience_s * (1 if port is not None else 6):
+                    await self._fleet.kill(host.host_id)
+            self._switchboard.flush()
+
+    def retire_worn(self) -> None:
+        """Ask an empty host to leave when it has served too many agents or holds too much memory."""
+        for host in self._view.hosts.values():
+            worn = host.tenancies >= self._limits.tenancies_max or host.rss_mb >= self._limits.rss_mb_max
+            port = self._switchboard.ports.get(host.host_id)
+            if worn and host.up and not host.draining and not host.tenants and port is not None:
+                host.draining = True
+                port.say("retire")
+
+    def _spawn_task(self, job: Any) -> None:  # noqa: ANN401 - a coroutine
+        task = asyncio.get_running_loop().create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

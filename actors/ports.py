@@ -1,0 +1,111 @@
+"""What a world must offer. Two worlds do: `ray_world` (processes that truly die) and `sim_world` (one seeded die, virtual time).
+
+All code of `actors/` is written against these ports and plain `asyncio`; in the simulated world the event loop itself runs on
+virtual time, so `asyncio.sleep` and timeouts need no port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class KillPoint(StrEnum):
+    """The named places where a process may be killed. In the simulation they raise `Killed`; under Ray they `SIGKILL`."""
+
+    BEFORE_COMMIT = "before_commit"
+    AFTER_COMMIT = "after_commit"
+    BEFORE_EFFECT = "before_effect"
+    AFTER_EFFECT = "after_effect"
+    BEFORE_CHECKPOINT = "before_checkpoint"
+    AFTER_CHECKPOINT = "after_checkpoint"
+    BEFORE_RUN = "before_run"
+    MID_RUN = "mid_run"
+    AFTER_RESULT_COMMIT = "after_result_commit"
+    BEFORE_REPORT = "before_report"
+    MID_HANDLER = "mid_handler"
+    BEFORE_HANDLER_COMMIT = "before_handler_commit"
+    AFTER_HANDLER_COMMIT = "after_handler_commit"
+    MID_STORAGE = "mid_storage"
+    MID_CANCEL = "mid_cancel"
+    MID_CLEAR = "mid_clear"
+    MID_PASSIVATION = "mid_passivation"
+
+
+class Killed(BaseException):
+    """A simulated `SIGKILL`: derives from `BaseException` so that no author's `except Exception` survives its own death."""
+
+
+class Faults(Protocol):
+    """Where death may strike. Production code calls `at` at each kill point; in production nothing happens there."""
+
+    def at(self, point: KillPoint, detail: str = "") -> None: ...
+
+
+class Clock(Protocol):
+    """Wall time. It may jump; durations are measured by the event loop instead."""
+
+    def now_ms(self) -> int: ...
+
+
+class Dice(Protocol):
+    """The only source of chance."""
+
+    def roll(self) -> float:
+        """A number in [0, 1)."""
+
+    def token(self) -> str:
+        """A short random identifier (20 hexadecimal digits)."""
+
+
+class Threads(Protocol):
+    """Runs blocking code beside the event loop (inline, in the simulation)."""
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """Run `job` on a shared thread with the caller's context variables."""
+
+    async def commit(self, job: Callable[[], T]) -> T:
+        """Run `job` on the one thread that owns the ledger, in call order."""
+
+
+class Courier(Protocol):
+    """A peer's (a host's or a client's) way to the supervisor."""
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Hand over a frame and wait for the answer, which may take long. Raises `SupervisorUnreachable` when the outcome is unknown."""
+
+
+class PoolSpec(NamedTuple):
+    """What a class of hosts asks of Ray: a pool of hosts exists per distinct value."""
+
+    num_cpus: float = 0.0
+    resources: tuple[tuple[str, float], ...] = ()
+    runtime_env: str = ""
+
+
+class Fleet(Protocol):
+    """The supervisor's way to hosts: create, list, watch, kill. Commands to a host travel as answers to its own exchanges."""
+
+    async def spawn(self, host_id: str, spec: PoolSpec) -> None:
+        """Start a host; returns when its creation was asked for. Raises `HostUnavailable`."""
+
+    async def survivors(self) -> dict[str, PoolSpec]:
+        """The hosts that an earlier supervisor life left running."""
+
+    async def death(self, host_id: str) -> str:
+        """Wait until the host has died and say why."""
+
+    async def kill(self, host_id: str) -> None:
+        """End a host at once. Idempotent."""
+
+
+class World(NamedTuple):
+    """What every process of Perdure is given: its clock, dice, threads and faults."""
+
+    clock: Clock
+    dice: Dice
+    threads: Threads
+    faults: Faults

@@ -1,0 +1,426 @@
+"""The world in which processes truly die: the supervisor and the hosts are actors of Ray, and only this file knows Ray.
+
+Names stand for actors: `supervisor-<directory>` and `host-<directory>-<id>`, detached, in one namespace. Ray restarts the
+supervisor and nothing else, and repeats no call (`max_task_retries=0`): what is to be done again is for the ledger to say. A call
+for which Ray has no answer, whatever it raises, has an unknown outcome: `SupervisorUnreachable`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Self, cast
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
+from ray.util import list_named_actors, metrics
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.cluster_record import (
+    PROJECT,
+    answers,
+    deciding,
+    forget_address,
+    record_address,
+    recorded_address,
+    surroundings,
+)
+from actors.code import refuse_while_loading
+from actors.fleet import ActorFleet, HostGone, HostSilent
+from actors.plan import About, Parts, Plan
+from actors.ports import PoolSpec
+from actors.processes import HostProcess, Process, SupervisorProcess
+from actors.system_world import descendants, machine, strike, system_world, wait_for_death
+from ledger import BadRequest, HostUnavailable, PerdureError, SupervisorUnreachable
+from policies import Limits
+
+NAMESPACE: Final = "perdure"
+PACKAGES: Final = ("policies", "ledger", "actors", "scenarios")
+OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024  # what we send travels inside the calls; Ray accepts no less than 75 MB
+CALLS_MAX: Final = 100_000  # calls that one actor holds open
+ANSWER_S: Final = 5.0  # for a living process to say who it is, or to stop
+DEATH_S: Final = 2.0  # for a killed process to be gone, before it is struck down
+SUPERVISOR: Final = "supervisor"  # its key among the ids of hosts
+
+Handle = Any  # Ray's handles and actor classes are untyped
+
+
+# ---------------------------------------------------------------- the way to the supervisor
+
+
+class RayCourier:
+    """The way to the supervisor, from a host or from a driver. `find` looks it up by its name, and blocks meanwhile."""
+
+    def __init__(self, find: Callable[[], Handle]) -> None:
+        self._find = find
+        self._handle: Handle = None
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Hand over a frame and wait for the answer. Raises `SupervisorUnreachable`, or what the supervisor itself raised."""
+        try:
+            if self._handle is None:
+                self._handle = await asyncio.to_thread(self._find)
+            answer: bytes = await self._handle.exchange.remote(frame)
+        except RayTaskError as error:
+            raise _carried(error) from None
+        except (RayError, ValueError, OSError, RuntimeError) as error:
+            if isinstance(error, ActorDiedError):
+                self._handle = None
+            raise SupervisorUnreachable(_cause(error)) from error
+        return answer
+
+
+def _carried(error: RayTaskError) -> PerdureError:
+    """The error that the method raised, if it is meant for the caller. Any other is our bug, and then the outcome is unknown."""
+    cause = error.cause
+    return (
+        cause if isinstance(cause, PerdureError) else SupervisorUnreachable(f"the supervisor failed: {_cause(error)}")
+    )
+
+
+def _cause(error: BaseException) -> str:
+    """One line of what Ray tells in many."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    _, mark, detail = lines[-1].rpartition("Worker exit detail: ")
+    return (detail.partition(" Some common causes")[0] if mark else lines[-1])[:300]
+
+
+def _find_supervisor(plan: Plan) -> Handle:
+    if not ray.is_initialized():  # or Ray would start a cluster in order to look there
+        raise SupervisorUnreachable("Ray is not running")
+    return ray.get_actor(plan.supervisor, NAMESPACE)
+
+
+def _ensure_supervisor(plan: Plan) -> Handle:
+    """Find the supervisor or create it. Several may try at once, and a name may be on its way out."""
+    for pause_s in (0.0, 0.05, 0.2, 1.0):
+        time.sleep(pause_s)
+        with contextlib.suppress(ValueError):
+            return _find_supervisor(plan)
+        with contextlib.suppress(ValueError):
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            options = {"name": plan.supervisor, "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": here}
+            return _actor(RaySupervisor, **options).remote(plan)
+    raise SupervisorUnreachable(f"the name {plan.supervisor} is neither free nor taken")
+
+
+# ---------------------------------------------------------------- the actors
+
+
+class RaySupervisor(SupervisorProcess):
+    """The supervisor's actor."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan, system_world(), ActorFleet(RayActors(plan)))
+
+
+class RayHost(HostProcess):
+    """A host's actor."""
+
+    def __init__(self, plan: Plan, host_id: str, spec: PoolSpec) -> None:
+        super().__init__(plan, system_world(), RayCourier(functools.partial(_find_supervisor, plan)), host_id, spec)
+
+
+def _actor(cls: Callable[..., Process], **options: object) -> Handle:
+    return _wrapped(cls).options(namespace=NAMESPACE, lifetime="detached", max_concurrency=CALLS_MAX, **options)
+
+
+@functools.cache
+def _wrapped(cls: Callable[..., Process]) -> Handle:
+    return cast("Any", ray).remote(concurrency_groups={"control": 2}, max_task_retries=0, enable_task_events=False)(cls)
+
+
+def _about(handle: Handle) -> Any:  # noqa: ANN401 - a reference of Ray's, which is awaitable
+    return handle.about.options(concurrency_group="control").remote()
+
+
+def _named(name: str) -> Handle | None:
+    with contextlib.suppress(ValueError):
+        return ray.get_actor(name, NAMESPACE)
+    return None
+
+
+def _patiently(references: Iterable[Any]) -> list[Any]:
+    """Those of the references that have an answer, after a while."""
+    waiting = list(references)
+    return ray.wait(waiting, num_returns=len(waiting), timeout=ANSWER_S)[0] if waiting else []
+
+
+def _kill(handle: Handle) -> None:
+    with contextlib.suppress(RayError, ValueError):
+        ray.kill(handle)
+
+
+def _names(plan: Plan) -> dict[str, str]:
+    """The actors of a data directory: `supervisor` and the ids of hosts, with the names they have in Ray."""
+    named = (each["name"] for each in list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE)
+    known = {plan.supervisor: "supervisor"}
+    prefix = plan.host("")
+    return {
+        known.get(name, name.removeprefix(prefix)): name for name in named if name in known or name.startswith(prefix)
+    }
+
+
+class RayActors:
+    """The hosts of one data directory, for the fleet."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def create(self, host_id: str, spec: PoolSpec) -> Handle:
+        """Ask Ray for a host."""
+        try:
+            options = {"name": self._plan.host(host_id), "num_cpus": spec.num_cpus, "resources": dict(spec.resources)}
+            if self._plan.own:
+                _check_room(spec)
+            if spec.runtime_env:
+                options["runtime_env"] = _with_our_code(json.loads(spec.runtime_env))
+            actor = _actor(RayHost, max_restarts=0, scheduling_strategy="SPREAD", **options)
+            return actor.remote(self._plan, host_id, spec)
+        except (RayError, ValueError, TypeError, OSError) as error:
+            raise HostUnavailable(f"host {host_id} cannot be created: {_cause(error)}") from error
+
+    def find(self, host_id: str) -> Handle | None:
+        """A host by its name."""
+        return _named(self._plan.host(host_id))
+
+    def host_ids(self) -> list[str]:
+        """The hosts that have a name."""
+        return [key for key in _names(self._plan) if key != SUPERVISOR]
+
+    def kill(self, handle: Handle) -> None:
+        """End a host."""
+        _kill(handle)
+
+    async def about(self, handle: Handle) -> About:
+        """Ask a host who it is."""
+        return About(*await _translated(_about(handle)))
+
+    async def watch(self, handle: Handle) -> str:
+        """Wait until a host ends."""
+        return str(await _translated(handle.watch.remote()))
+
+    async def start_ahead(self) -> None:
+        """Have Ray start a process that nobody uses yet: an actor is made of it in 0.1 s, otherwise in 0.6 s.
+
+        Ray starts a process for a task that waits. When the task is cancelled before the process is there, the process stays. (One
+        that has run a task may not become an actor any more.)
+        """
+        if self._plan.own:
+            waiting = _errand().remote()
+            await asyncio.sleep(0.1)
+            ray.cancel(waiting)
+            with contextlib.suppress(RayError):
+                await waiting
+
+
+async def _translated(answer: Any) -> Any:  # noqa: ANN401 - an awaitable reference of Ray's
+    try:
+        return await answer
+    except ActorUnavailableError as error:
+        raise HostSilent(_cause(error)) from error
+    except RayError as error:
+        raise HostGone(_cause(error)) from error
+
+
+def _check_room(spec: PoolSpec) -> None:
+    """Ray would wait forever for a node that can never come; a cluster that grows by itself is not ours to judge."""
+    wanted = {**dict(spec.resources), **({"CPU": spec.num_cpus} if spec.num_cpus else {})}
+    nodes = [node["Resources"] for node in cast("Any", ray).nodes() if node["Alive"]] if wanted else [{}]
+    if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in nodes):
+        raise ValueError(f"no node has {wanted}")
+
+
+def _with_our_code(environment: dict[str, Any]) -> dict[str, Any]:
+    """A host's own environment replaces its supervisor's, so the code that was shipped with that goes along."""
+    modules = [*environment.get("py_modules", []), *ray.get_runtime_context().runtime_env.get("py_modules", [])]
+    return {**environment, "py_modules": modules} if modules else environment
+
+
+@functools.cache
+def _errand() -> Handle:
+    return cast("Any", ray).remote(num_cpus=0, max_retries=0, enable_task_events=False)(machine)
+
+
+# ---------------------------------------------------------------- the cluster, as a driver sees it
+
+
+class RayCluster:
+    """A driver's connection to the Ray of one data directory. `own` says that this driver started it, and ends it."""
+
+    def __init__(self, plan: Plan, *, borrowed: bool) -> None:
+        self.plan, self.own = plan, plan.own
+        self.address: str = ray.get_runtime_context().gcs_address
+        self._session: str = ray.get_runtime_context().get_session_name()
+        self._borrowed, self._closed = borrowed, False
+
+    @classmethod
+    def start(
+        cls,
+        data: Path,
+        *,
+        address: str | None = None,
+        limits: Limits | None = None,
+        num_cpus: int | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        parts: Parts | None = None,
+    ) -> Self:
+        """Join the Ray that is named or that serves the directory already, else start one; see that its supervisor exists.
+
+        Raises `LedgerUnwritable`, `BadRequest` for an address that is none, and `SupervisorUnreachable` if nobody answers there.
+        """
+        refuse_while_loading()
+        data = data.resolve()
+        with deciding(data), surroundings():
+            borrowed = ray.is_initialized()
+            own = not borrowed and not _join(data, address or os.environ.get("RAY_ADDRESS"), dict(runtime_env or {}))
+            if own:
+                _init(
+                    address="local", num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False
+                )
+            cluster = cls(Plan(data, limits or Limits(), own, parts or Parts()), borrowed=borrowed)
+            _ensure_supervisor(cluster.plan)
+            if not borrowed:
+                record_address(data, cluster.address)
+        return cluster
+
+    def courier(self) -> RayCourier:
+        """A way to the supervisor for one event loop of this driver."""
+        return RayCourier(functools.partial(_ensure_supervisor, self.plan))
+
+    def shipped(self) -> dict[str, Any]:
+        """The environment in which this driver's code was shipped, by address; what a `PoolSpec.runtime_env` may name."""
+        modules = ray.get_runtime_context().runtime_env.get("py_modules", [])
+        return {"py_modules": list(modules)} if modules else {}
+
+    def pids(self) -> dict[str, int]:
+        """The processes by `supervisor` or id of host. Those that do not answer are left out."""
+        handles = {key: _named(name) for key, name in _names(self.plan).items()}
+        asked = {key: _about(handle) for key, handle in handles.items() if handle is not None}
+        answered = _patiently(asked.values())
+        found = {}
+        for key, reference in asked.items():
+            with contextlib.suppress(RayError):
+                found[key] = About(*ray.get(reference)).pid if reference in answered else 0
+        return {key: pid for key, pid in found.items() if pid}
+
+    def close(self, *, stop_cluster: bool = True) -> None:
+        """Leave. A Ray of our own ends with us, after its supervisor and hosts have put everything away (if `stop_cluster`)."""
+        if self._closed:
+            return
+        self._closed = True
+        family = self._family()
+        if self.own and stop_cluster:
+            self._stop_actors()
+        self._disconnect(family)
+
+    def kill_everything(self) -> None:
+        """`SIGKILL` everything of a Ray of our own at once, as a power cut would; then let go of it."""
+        if not self.own or self._closed:
+            raise BadRequest("cluster", "only a Ray that this process has started can be killed by it")
+        self._closed = True
+        family = self._family()
+        head = set(descendants(os.getpid(), "gcs_server"))  # without it, Ray's own farewell would take a minute
+        strike(pid for pid in family if pid not in head)
+        self._disconnect(family)
+
+    def _family(self) -> list[int]:
+        return descendants(os.getpid(), self._session) if self.own else []
+
+    def _stop_actors(self) -> None:
+        """First the supervisor, lest it replaces the hosts."""
+        names = _names(self.plan)
+        for group in ([names.pop(SUPERVISOR, "")], names.values()):
+            handles = [handle for name in group if (handle := _named(name)) is not None]
+            _patiently([handle.stop.remote() for handle in handles])
+            for handle in handles:
+                _kill(handle)
+
+    def _disconnect(self, family: list[int]) -> None:
+        if not self._borrowed:
+            ray.shutdown()
+        if self.own:
+            strike(wait_for_death(family, DEATH_S))
+            wait_for_death(family, DEATH_S)
+            forget_address(self.plan.data, self.address)
+
+
+def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
+    """Join the Ray at this address, or the one that serves the directory already; False if there is none."""
+    if address not in (None, "local"):
+        if address != "auto" and not answers(str(address)):
+            raise SupervisorUnreachable(f"no Ray answers at {address}")
+        _init(address=address, runtime_env=environment)
+        if not ray.get(ray.remote(num_cpus=0)(_looks_for_us()).remote()):
+            ray.shutdown()
+            ours = [str(PROJECT / name) for name in PACKAGES]
+            _init(
+                address=address, runtime_env={**environment, "py_modules": [*environment.get("py_modules", []), *ours]}
+            )
+        return True
+    known = recorded_address(data)
+    if known is None or address == "local":
+        return False
+    with contextlib.suppress(SupervisorUnreachable, ValueError):
+        _init(address=known)
+        _find_supervisor(Plan(data, Limits()))
+        return True
+    ray.shutdown()
+    return False
+
+
+def _looks_for_us() -> Callable[[], bool]:
+    """Asks a node whether we are installed there. An inner function, because Ray sends those by value."""
+
+    def look() -> bool:
+        return (
+            importlib.util.find_spec("actors") is not None and importlib.util.find_spec("actors.ray_world") is not None
+        )
+
+    return look
+
+
+def _init(**options: Any) -> None:  # noqa: ANN401 - whatever `ray.init` takes
+    try:
+        ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, RayError) as error:
+        raise SupervisorUnreachable(f"Ray cannot be started or joined: {_cause(error)}") from error
+    if "PERDURE_RAY_NOISE" not in os.environ:  # Ray writes each death of a worker to our stdout, `log_to_driver` or not
+        vars(importlib.import_module("ray._private.worker"))["print_to_stdstream"] = lambda *_, **__: None
+
+
+# ---------------------------------------------------------------- metrics
+
+
+class RayMetrics:
+    """Ray's metrics behind three words. A metric comes into being when it is first used, with the tags it has then."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def count(self, name: str, amount: float = 1.0, **tags: str) -> None:
+        """Add to a counter."""
+        self._metric(metrics.Counter, name, tags).inc(amount, tags)
+
+    def gauge(self, name: str, value: float, **tags: str) -> None:
+        """Set a gauge."""
+        self._metric(metrics.Gauge, name, tags).set(value, tags)
+
+    def observe(self, name: str, milliseconds: float, **tags: str) -> None:
+        """Add to a histogram of durations."""
+        decades = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000]
+        self._metric(metrics.Histogram, name, tags, boundaries=decades).observe(milliseconds, tags)
+
+    def _metric(self, kind: Callable[..., Any], name: str, tags: Mapping[str, str], **options: object) -> Any:  # noqa: ANN401
+        if name not in self._known:
+            self._known[name] = kind(f"perdure_{name}", tag_keys=tuple(tags), **options)
+        return self._known[name]

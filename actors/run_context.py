@@ -1,0 +1,157 @@
+"""What a run is given beside its input: its number of attempts, what it remembers, and the way to say how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from actors.ports import KillPoint
+from ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, pack, unpack
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+
+T = TypeVar("T")
+STASH = "\x00stash"
+
+
+class RunContext:
+    """One attempt at a run, as its child sees it.
+
+    Attributes:
+        run_id: the id of the run.
+        attempt: 1, 2, …; above 1 the run was interrupted before, and `stashed` and `step` tell how far it had come.
+        parent_tool_call_id: the model's tool call that asked for it, if one did.
+    """
+
+    def __init__(self, tenant: Tenant, run_id: str, attempt: int, incarnation: int, tool_call: str | None) -> None:
+        self.run_id, self.attempt, self.parent_tool_call_id = run_id, attempt, tool_call
+        self._tenant, self._incarnation = tenant, incarnation
+        self._latest: bytes | None = None
+        self._sent_s = -math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._occurrences: dict[str, int] = {}
+        self._chunks = 0
+
+    @property
+    def stashed(self) -> Any:  # noqa: ANN401 - an author's plain data
+        """What an earlier attempt stashed last, or None."""
+        body = self._tenant.steps(self.run_id).get(STASH)
+        return None if body is None else unpack(body)
+
+    def stash(self, value: Any) -> None:  # noqa: ANN401 - an author's plain data
+        """Remember a value for a later attempt; durable on return."""
+        self._tenant.save_step(self.run_id, STASH, _encoded("stash", value))
+
+    def step(self, name: str, job: Callable[[], T | Awaitable[T]]) -> Any:  # noqa: ANN401 - a value, or its awaitable in async code
+        """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
+
+        Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
+        storage want `run.run_id` and `name` as their idempotency key.
+        """
+        known = self._tenant.steps(self.run_id).get(name)
+        if inspect.iscoroutinefunction(job):
+            return self._async_step(name, job, known)
+        if known is not None:
+            return unpack(known)
+        value = job()
+        if inspect.isawaitable(value):
+            return self._finish_step(name, value)
+        self._tenant.save_step(self.run_id, name, _encoded(f"step {name!r}", value))
+        return value
+
+    async def _async_step(self, name: str, job: Callable[[], Awaitable[T]], known: bytes | None) -> Any:  # noqa: ANN401
+        return unpack(known) if known is not None else await self._finish_step(name, job())
+
+    async def _finish_step(self, name: str, pending: Awaitable[T]) -> T:
+        value = await pending
+        self._tenant.save_step(self.run_id, name, _encoded(f"step {name!r}", value))
+        return value
+
+    def report_progress(
+        self,
+        fraction: float | None = None,
+        *,
+        message: str | None = None,
+        phase: str | None = None,
+        milestone: str | None = None,
+        data: Any = None,  # noqa: ANN401 - an author's plain data
+        persist: bool = False,
+    ) -> Any:  # noqa: ANN401 - awaitable in async code
+        """Say how far the run is. Await it in async code.
+
+        Without a milestone the signal is coalesced: within a short window the latest wins and goes out at the window's end, and
+        a fraction of 1 or more goes out at once (spec §8.1 and W-28). `data` is live only unless `persist` is set. A named
+        `milestone` is durable on return, numbered, replayed, and the same one in a later attempt is not a second one.
+        """
+        signal = _signal(fraction, message, phase, data, keep_data=persist or milestone is not None)
+        limit = self._tenant.limits.progress_bytes_max
+        if len(signal) > limit:
+            raise TooLarge("data", f"a progress signal of {len(signal)} bytes; the limit is {limit}")
+        self._tenant.faults.at(KillPoint.MID_RUN, "progress")
+        if milestone is not None:
+            return self._tenant.bridge(self._milestone(milestone, signal))
+        self._tenant.on_loop(lambda: self._progress(signal, urgent=fraction is not None and fraction >= 1))
+        return self._tenant.done()
+
+    async def _milestone(self, name: str, body: bytes) -> None:
+        if not isinstance(name, str) or not name:
+            raise BadRequest("milestone", f"{name!r} is not a name")
+        nth = self._occurrences[name] = self._occurrences.get(name, 0) + 1
+        self._flush()
+        await self._tenant.durable(Milestone(self.run_id, self._incarnation, name, nth, body))
+        self._tenant.faults.at(KillPoint.MID_RUN, f"milestone {name}")
+
+    def _progress(self, body: bytes, *, urgent: bool) -> None:
+        self._latest = body
+        loop = asyncio.get_running_loop()
+        wait_s = 0.0 if urgent else self._sent_s + self._tenant.limits.progress_ms / 1000 - loop.time()
+        if wait_s <= 0:
+            self._flush()
+        elif self._timer is None:
+            self._timer = loop.call_later(wait_s, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._latest is not None:
+            self._tenant.push(Progress(self.run_id, self._incarnation, self._latest))
+            self._latest, self._sent_s = None, asyncio.get_running_loop().time()
+
+    def emit(self, body: Any) -> None:  # noqa: ANN401 - an author's plain data
+        """Add a piece to the run's stream of events, to be followed live and replayed later."""
+        encoded = _encoded("chunk", body)
+
+        def push() -> None:
+            self._tenant.push(Chunk(self.run_id, self._incarnation, self._chunks, encoded))
+            self._chunks += 1
+
+        self._tenant.on_loop(push)
+
+    def close(self) -> None:
+        """The attempt is over: send what was coalesced, and no signal after it."""
+        self._flush()
+
+
+def _encoded(field: str, value: Any) -> bytes:  # noqa: ANN401
+    try:
+        return pack(value)
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem
+
+
+def _signal(fraction: float | None, message: str | None, phase: str | None, data: Any, *, keep_data: bool) -> bytes:  # noqa: ANN401
+    """The well-typed fields of a signal. Live-only data travels too, marked so that nobody keeps it."""
+    if fraction is not None and (isinstance(fraction, bool) or not isinstance(fraction, int | float) or math.isnan(fraction)):
+        raise BadRequest("fraction", f"{fraction!r} is not a number")
+    told: dict[str, Any] = {}
+    for name, value in (("fraction", fraction), ("message", message), ("phase", phase)):
+        if value is not None:
+            told[name] = value
+    if data is not None:
+        told["data" if keep_data else "live_data"] = data
+    return _encoded("data", told)

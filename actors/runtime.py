@@ -1,0 +1,250 @@
+"""The runtime: what an author opens, in a script, a notebook or async code.
+
+    with Runtime(data="./perdure-data") as runtime:
+        census = runtime.agent(Census, "stdlib")
+        report = census.take(root)
+
+In sync code every call blocks until its answer; in code that runs on an event loop the same call gives an awaitable. Both are served by one
+thread with a loop of its own, so a client keeps its conversation with the supervisor whatever the author's code does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, cast
+
+from actors.agent import Agent
+from actors.client import Client
+from actors.observability import Channels
+from actors.ports import Courier, World
+from actors.ray_world import RayCluster
+from actors.results import RunHandle, RunResult
+from policies import Limits
+
+A = TypeVar("A", bound=Agent)
+
+
+class Cluster(Protocol):
+    """What a runtime needs of the cluster that it runs on."""
+
+    world: World
+    courier: Courier
+
+    def close(self) -> None:
+        """Let go of the cluster; one that this process started ends."""
+
+
+class Runtime:
+    """A client of the supervisor of one data directory; starts Ray, or joins it.
+
+    Args:
+        data: the directory under which everything durable lies.
+        address: the Ray cluster to join; by default the one that already serves `data`, else a new one on this machine.
+        limits: every limit; see `policies.Limits`.
+    """
+
+    def __init__(self, data: str | Path = "./perdure-data", *, address: str | None = None, limits: Limits | None = None) -> None:
+        self.data = Path(data)
+        self.limits = limits or Limits()
+        self._address = address
+        self._cluster: RayCluster | None = None
+        self._client: Client | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._channels = Channels()
+
+    # opening and closing
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.open)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        await asyncio.to_thread(self.close)
+
+    def open(self) -> None:
+        """Start or join the cluster and find the supervisor. Raises a `LedgerError` if the data directory cannot be used."""
+        self._cluster = RayCluster.start(self.data, address=self._address, limits=self.limits)
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(self._cluster, started), name="perdure-client", daemon=True)
+        self._thread.start()
+        started.wait()
+        self._wait(self._first_answer())
+
+    async def _first_answer(self) -> None:
+        """The first exchange tells whether the ledger could be opened."""
+        asking = asyncio.ensure_future(self.client.ask("limits"))
+        done, _ = await asyncio.wait([asking, self._serving], return_when=asyncio.FIRST_COMPLETED)
+        if self._serving in done:
+            asking.cancel()
+            problem = self._serving.exception()
+            while isinstance(problem, ExceptionGroup):
+                problem = problem.exceptions[0]
+            self._shut()
+            raise problem if problem is not None else RuntimeError("the client ended")
+        asking.result()
+
+    def close(self) -> None:
+        """End the conversation; a cluster that this runtime started ends too, and everything durable stays."""
+        self._shut()
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def _shut(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self, cluster: RayCluster, started: threading.Event) -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        self._loop = loop
+        loop.call_soon(self._begin, cluster, started)
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+    def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
+        self._client = Client(cluster.world, cluster.courier, self.limits)
+        self._serving: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._client.serve())
+        started.set()
+
+    @property
+    def client(self) -> Client:
+        """The client underneath, whose methods are coroutines of this runtime's own loop."""
+        assert self._client is not None, "the runtime is not open"
+        return self._client
+
+    @property
+    def cluster(self) -> RayCluster:
+        """The cluster underneath."""
+        assert self._cluster is not None, "the runtime is not open"
+        return self._cluster
+
+    def _wait(self, job: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401
+        assert self._loop is not None, "the runtime is not open"
+        return asyncio.run_coroutine_threadsafe(job, self._loop).result()
+
+    def _settle(self, job: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - the value in sync code, an awaitable in async code
+        assert self._loop is not None, "the runtime is not open"
+        future = asyncio.run_coroutine_threadsafe(job, self._loop)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return future.result()
+        return asyncio.wrap_future(future)
+
+    # agents and runs
+
+    def agent(self, agent_class: type[A], name: str) -> A:
+        """A typed handle of an agent. Nothing is started by it; a call of an exposed method wakes the agent."""
+        return cast("A", Handle(agent_class, name, self.client, self._settle))
+
+    def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:  # noqa: A002, ANN401
+        """Run an agent and wait for its end. Repeat it with the same `run_id` after any death: it is the same run."""
+        return cast("RunResult", self._settle(self.client.run(agent_class, input, run_id=run_id)))
+
+    def start(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunHandle:  # noqa: A002, ANN401
+        """Begin a run and come back as soon as it is durable."""
+        return cast("RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id)))
+
+    # looking and steering
+
+    def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401
+        """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`."""
+        return self._settle(self.client.ask(name, *args))
+
+    def ps(self) -> dict[str, Any]:
+        """Counts, hosts, and the runs that are live."""
+        return cast("dict[str, Any]", self.ask("ps"))
+
+    def audit(self) -> dict[str, Any]:
+        """The audit equation, parked mail, and what a boot found."""
+        return cast("dict[str, Any]", self.ask("audit"))
+
+    def inspect(self, run_id: str) -> dict[str, Any] | None:
+        """What is known of a run; None means not known yet."""
+        return cast("dict[str, Any] | None", self.ask("inspect", run_id))
+
+    def explain(self, run_id: str) -> list[str]:
+        """In sentences: where a run is, why, and what comes next."""
+        return cast("list[str]", self.ask("explain", run_id))
+
+    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> None:
+        """Cancel any run, and what its child waits for."""
+        self._settle(self.client.ask("cancel", run_id, None, reason))
+
+    def retry(self, mail_id: str) -> None:
+        """Try a parked mail again."""
+        self._settle(self.client.ask("requeue", mail_id))
+
+    def list(self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000) -> Sequence[dict[str, Any]]:
+        """Runs, oldest first."""
+        statuses = None if status is None else [*status]
+        return cast("Sequence[dict[str, Any]]", self.ask("list", parent, statuses, None, limit))
+
+    def clear(self, *, status: Sequence[str] | None = None, older_than_ms: int | None = None) -> int:
+        """Clear retained runs of any parent; live ones are cancelled first. Returns how many."""
+        return cast("int", self._settle(self.client.clear(status, older_than_ms)))
+
+    def events(self, run_id: str, after: int = -1) -> Iterator[dict[str, Any]]:
+        """The events of a run after a number: kept ones, then live ones, until its hard end."""
+        stream: AsyncIterator[dict[str, Any]] = self.client.follow(run_id, after)
+        while True:
+            try:
+                yield self._wait(_next(stream))
+            except StopAsyncIteration:
+                return
+
+    def subscribe(self, channel: str, callback: Callable[[Any], None]) -> Callable[[], None]:
+        """Hear of happenings in the whole runtime: `agent_tool`, `supervisor`. Returns the way to unsubscribe."""
+        assert self._loop is not None, "the runtime is not open"
+        unsubscribe = self._channels.subscribe(channel, callback)
+        if not self.client.is_observing:
+            self._loop.call_soon_threadsafe(self.client.observe, self._happened)
+        return unsubscribe
+
+    def _happened(self, channel: str, name: str, subject: str, payload: dict[str, Any], at_ms: int) -> None:
+        self._channels.emit(channel, name, agent=payload.get("parent") or subject, payload=payload, at_ms=at_ms)
+
+
+async def _next(stream: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
+    return await anext(stream)
+
+
+class Handle:
+    """Stands for an agent: its exposed methods can be called as if it were here."""
+
+    def __init__(self, agent_class: type[Agent], name: str, client: Client, settle: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._agent_class, self._name, self._client, self._settle = agent_class, name, client, settle
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """An exposed method, ready to be called."""
+        if method.startswith("__"):
+            raise AttributeError(method)
+        client, settle = self._client, self._settle
+
+        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            return settle(client.call(self._agent_class, self._name, method, args, kwargs))
+
+        return call
+
+    def __repr__(self) -> str:
+        return f"<handle of {self._name}@{self._agent_class.__name__}>"

@@ -1,0 +1,86 @@
+"""Typed values at the edge: what an author's annotations say, and plain data on the wire.
+
+A method without annotations takes and gives plain data. With them, pydantic checks on the way in and out, so that wrong input is refused
+before a run exists, and a child that returns the wrong type fails with words about it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from ledger import BadRequest, TooLarge, pack, unpack
+
+_PLAIN = {None, type(None), bool, int, float, str, bytes, list, dict, Any}
+
+
+class Shape:
+    """The type of one value. `adapter` is None where plain data passes as it is."""
+
+    def __init__(self, annotation: Any) -> None:  # noqa: ANN401 - any annotation
+        self.annotation = annotation
+        self._plain = type(None) if annotation is None else annotation if isinstance(annotation, type) else object
+        self.adapter = None if annotation in _PLAIN else TypeAdapter(annotation)
+
+    def encode(self, field: str, value: Any, bytes_max: int) -> bytes:  # noqa: ANN401 - an author's value
+        """Check a value and turn it into bytes. Raises `BadRequest` naming the field, `TooLarge` naming the limit."""
+        if self.adapter is not None:
+            try:
+                value = self.adapter.dump_python(self.adapter.validate_python(value), mode="json")
+            except (ValidationError, ValueError, TypeError) as problem:
+                raise BadRequest(field, _words(problem)) from problem
+        elif self.annotation not in (Any, float) and not isinstance(value, self._plain):
+            raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not {self._plain.__name__}")
+        try:
+            body = pack(value)
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem
+        if len(body) > bytes_max:
+            raise TooLarge(field, f"has {len(body)} bytes encoded; the limit is {bytes_max}")
+        return body
+
+    def decode(self, field: str, body: bytes) -> Any:  # noqa: ANN401 - an author's value
+        """Bytes to the value that the annotation promises."""
+        plain = unpack(body)
+        if self.adapter is None:
+            return plain
+        try:
+            return self.adapter.validate_python(plain)
+        except ValidationError as problem:
+            raise BadRequest(field, _words(problem)) from problem
+
+
+def _words(problem: Exception) -> str:
+    """A validation problem in one line a person can act on."""
+    if isinstance(problem, ValidationError):
+        first = problem.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{place + ': ' if place else ''}{first['msg']}" + (f" (and {problem.error_count() - 1} more)" if problem.error_count() > 1 else "")
+    return str(problem)
+
+
+@cache
+def shapes_of(method: Callable[..., Any]) -> tuple[dict[str, Shape], Shape]:
+    """The shapes of a method's parameters (without `self`) and of what it returns."""
+    hints, parameters = _hints(method)
+    return {name: Shape(hints.get(name, Any)) for name in parameters}, Shape(hints.get("return", Any))
+
+
+@cache
+def run_shapes(agent_class: type) -> tuple[Shape, Shape, int]:
+    """The input and output shapes of an agent's `run`, and how many arguments it takes beside `self`: none, the input, or the input and the run."""
+    hints, parameters = _hints(agent_class.run)  # type: ignore[attr-defined]
+    takes = Shape(hints.get(parameters[0], Any)) if parameters else Shape(Any)
+    return takes, Shape(hints.get("return", Any)), min(len(parameters), 2)
+
+
+def _hints(method: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
+    try:
+        hints = get_type_hints(method)
+    except (NameError, TypeError):
+        hints = {}
+    return hints, list(inspect.signature(method).parameters)[1:]

@@ -1,0 +1,372 @@
+"""The supervisor: the one process that decides what must survive. A plain class; a world wraps it.
+
+Its turn has one order: take everything that has come in → decide (pure) → fold → **commit** → perform what is outstanding → answer.
+Nothing leaves before the facts behind it are durable, and nothing is remembered that the ledger does not say, but for pacing. A
+crash at any line is therefore a boot: the snapshot and the facts after it give the same view, the hosts say hello, and a sweep performs
+what is still outstanding. An error of a commit ends the life at once, because after it nobody can know what is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from actors.bulletin import Bulletin
+from actors.desk import Desk
+from actors.pool import Pool
+from actors.ports import Fleet, KillPoint, World
+from actors.switchboard import Port, Switchboard
+from actors.wire import STIMULI, error_to_plain
+from ledger import (
+    BadRequest,
+    DeliverMail,
+    Effect,
+    Ended,
+    Fact,
+    FactRow,
+    ForgetStorage,
+    Overloaded,
+    Payload,
+    Request,
+    StartAttempt,
+    Stimulus,
+    StopAgent,
+    Store,
+    SupervisorStarted,
+    TellEnd,
+    Tick,
+    View,
+    WakeAgent,
+    arm,
+    decide,
+    dirty_records,
+    everything,
+    meta_of,
+    outcome_of,
+    outstanding,
+    pack,
+    restore,
+    run_from,
+    run_record,
+    seat,
+    unpack,
+)
+from ledger.storage import Cabinet
+from policies import Limits
+
+
+class Supervisor:
+    """One life of the supervisor.
+
+    Args:
+        store: the durable ledger; used by this life alone.
+        cabinet: where agents' storages lie; the supervisor only deletes what was cleared.
+    """
+
+    def __init__(self, world: World, fleet: Fleet, store: Store, cabinet: Cabinet, limits: Limits) -> None:
+        self.world, self.limits, self.store = world, limits, store
+        self.view = View()
+        self.switchboard = Switchboard()
+        self.findings: list[str] = []
+        self._fleet, self._cabinet = fleet, cabinet
+        self._ready = asyncio.Event()
+        self._ticks = asyncio.Event()
+        self._stimuli: list[Stimulus] = []
+        self._payloads: dict[tuple[str, str], bytes] = {}
+        self._has_archive = False
+        self._forgetting: list[str] = []
+        self._facts_since_checkpoint = 0
+        self._quiet_since_s = 0.0
+        self._paced: dict[str, float] = {}
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """A peer's door: opaque frame in, opaque frame out, held open while there is nothing to say."""
+        await self._ready.wait()
+        return await self.switchboard.exchange(frame)
+
+    async def serve(self) -> None:
+        """Boot, then take turns until the end of this life."""
+        await self._boot()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._turns())
+            group.create_task(self._sweeps())
+            group.create_task(self._timers())
+            group.create_task(self.pool.heartbeat())
+            self._ready.set()
+
+    async def _boot(self) -> None:
+        boot = await self.world.threads.commit(self.store.boot)
+        self.findings = list(boot.findings)
+        self.view = restore(boot)
+        self._has_archive = boot.meta is not None
+        self.bulletin = Bulletin(self.view, self.switchboard)
+        self.desk = Desk(self.world, self.view, self.switchboard, self.store, self.limits, self.findings, self.bulletin)
+        self.pool = Pool(self.world, self._fleet, self.view, self.switchboard, self.limits, self.report)
+        await self.pool.adopt()
+        self.switchboard.epoch = self.view.epoch + 1
+        await self._commit([(SupervisorStarted(self.view.epoch + 1), None)])
+        self._stimuli.append(Tick())
+        self.switchboard.arrived.set()
+
+    def report(self, stimulus: Stimulus) -> None:
+        """Something was seen; it is decided in the next turn."""
+        self._stimuli.append(stimulus)
+        self.switchboard.arrived.set()
+
+    async def _turns(self) -> None:
+        await self._perform(everything(self.view))
+        while True:
+            await self.switchboard.arrived.wait()
+            self.switchboard.arrived.clear()
+            await self._turn()
+
+    async def _turn(self) -> None:
+        """One group: everything that is waiting, in order."""
+        arrived, self.switchboard.inbox = self.switchboard.inbox, []
+        seen, self._stimuli = self._stimuli, []
+        await self._recall(arrived)
+        at_ms = self.world.clock.now_ms()
+        rows: list[FactRow] = []
+        payloads: list[Payload] = []
+        for stimulus in seen:
+            self._decide(stimulus, at_ms, rows, payloads)
+        for port, _number, message in arrived:
+            self._receive(port, message, at_ms, rows, payloads)
+        for fact in seat(self.view, at_ms, self.limits):
+            rows.append(self.view.record(fact, at_ms))
+        touched = list(self.view.touched)
+        self.view.touched.clear()
+        for key in touched:
+            run = self.view.runs.get(key)
+            if run is not None:
+                arm(self.view, run, self.limits)
+        await self._append(rows, payloads)
+        for port, number, _message in arrived:
+            port.durable = max(port.durable, number)
+        await self._perform(touched)
+        self.bulletin.publish(rows)
+        self.desk.hosts_changed()
+        self.desk.after_turn()
+        self.pool.ensure()
+        for port in {port.peer_id: port for port, _, _ in arrived}.values():
+            port.committed(port.durable)
+        self.switchboard.flush()
+        self._ticks.set()
+
+    def _receive(self, port: Port, message: list[Any], at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
+        """One message of a peer: a stimulus, or one of the few that only this life cares for."""
+        kind = STIMULI.get(message[0])
+        if message[0] == "hello":
+            for seen in self.desk.hello(port, message[1]):
+                self._decide(seen, at_ms, rows, payloads)
+            return
+        if kind is None:
+            wish = self.desk.receive(port, message)
+            if wish is not None:
+                self._ask(port, message[1], wish, at_ms, rows)
+            return
+        stimulus = kind(*message[1:])
+        count = len(rows)
+        try:
+            self._decide(stimulus, at_ms, rows, payloads)
+        except (BadRequest, Overloaded) as problem:
+            port.say("refused", stimulus[0], error_to_plain(problem))
+        else:
+            if isinstance(stimulus, Request):
+                self._answer_request(port, stimulus, accepted=len(rows) > count)
+
+    def _answer_request(self, port: Port, asked: Request, *, accepted: bool) -> None:
+        """Whoever waits is told the end; whoever does not is told where a run that existed already stands (spec W-20)."""
+        if asked.wait:
+            self.switchboard.wait(port, asked.run_id)
+            self.view.touched[asked.run_id] = None
+        elif not accepted:
+            port.say("exists", asked.run_id, str(self.view.runs[asked.run_id].status))
+
+    def _ask(self, port: Port, ref: str, stimulus: Stimulus, at_ms: int, rows: list[FactRow]) -> None:
+        """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
+        try:
+            self._decide(stimulus, at_ms, rows, [])
+        except BadRequest as problem:
+            port.say("reply", ref, False, error_to_plain(problem))
+        else:
+            port.say("reply", ref, True, None)
+
+    def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
+        count = len(rows)
+        for fact in decide(self.view, stimulus, at_ms, self.limits):
+            rows.append(self.view.record(fact, at_ms))
+        for row in rows[count:]:
+            payload = _payload_of(row.kind, stimulus, self.limits)
+            if payload is not None:
+                payloads.append(payload)
+                self._payloads[payload.run_id, payload.part] = payload.body
+
+    async def _recall(self, arrived: list[tuple[Port, int, list[Any]]]) -> None:
+        """Bring runs that are no longer in memory back, if a message speaks of them."""
+        if not self._has_archive:
+            return
+        keys: dict[str, None] = {}
+        for _port, _number, message in arrived:
+            for key in self.desk.runs_of(message):
+                if key not in self.view.runs:
+                    keys[key] = None
+        if not keys:
+            return
+        for record in await self.world.threads.commit(lambda: self.store.records("runs", list(keys))):
+            if record.body:
+                self.view.runs.setdefault(record.key, run_from(record))
+
+    async def _commit(self, facts: list[tuple[Fact, None]]) -> None:
+        at_ms = self.world.clock.now_ms()
+        await self._append([self.view.record(fact, at_ms) for fact, _ in facts], [])
+
+    async def _append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
+        if not rows:
+            return
+        self.world.faults.at(KillPoint.BEFORE_COMMIT)
+        await self.world.threads.commit(lambda: self.store.append(rows, payloads))
+        self.world.faults.at(KillPoint.AFTER_COMMIT)
+        self._facts_since_checkpoint += len(rows)
+        self._quiet_since_s = asyncio.get_running_loop().time()
+
+    async def _perform(self, keys: list[str]) -> None:
+        """Do what is outstanding for these records. Messages to a host that is not there yet wait for its hello."""
+        effects = list(outstanding(self.view, keys, self.world.clock.now_ms()))
+        await self._fetch_payloads(effects)
+        if effects:
+            self.world.faults.at(KillPoint.BEFORE_EFFECT)
+        for effect in effects:
+            self._do(effect)
+        if effects:
+            self.world.faults.at(KillPoint.AFTER_EFFECT)
+
+    def _do(self, effect: Effect) -> None:
+        if isinstance(effect, TellEnd):
+            if effect.run_id in self.switchboard.waiters:
+                self.switchboard.tell_end(effect.run_id, self._outcome(effect.run_id))
+            return
+        if isinstance(effect, ForgetStorage):
+            self._forgetting.append(effect.run_id)
+            return
+        port = self.switchboard.ports.get(effect.host_id)
+        host = self.view.hosts.get(effect.host_id)
+        if port is None or host is None or not host.up or not self._is_due(effect):
+            return
+        if isinstance(effect, StartAttempt):
+            body = effect.input if effect.input is not None else self._payloads.get((effect.run_id, "input"), b"")
+            port.say("start", *effect[1:5], body, effect.collect, effect.options, self.switchboard.epoch)
+        elif isinstance(effect, WakeAgent):
+            port.say("wake", *effect[1:])
+        elif isinstance(effect, DeliverMail):
+            port.say("deliver", *effect[1:3], [self._with_output(mail) for mail in effect.mails])
+        elif isinstance(effect, StopAgent):
+            port.say("stop", *effect[1:])
+
+    def _is_due(self, effect: StartAttempt | WakeAgent | DeliverMail | StopAgent) -> bool:
+        """Pacing: the same effect for the same life goes out again only after a sweep's time. The link has not lost it meanwhile."""
+        now = asyncio.get_running_loop().time()
+        pause = self.limits.sweep_ms / 1000
+        if isinstance(effect, DeliverMail):
+            fresh = [mail for mail in effect.mails if now - self._paced.get(mail[0], -pause) >= pause]
+            effect.mails[:] = fresh
+            self._paced.update((mail[0], now) for mail in fresh)
+            return bool(fresh)
+        key = f"{type(effect).__name__}:{effect.agent_id}:{effect.incarnation}"
+        if now - self._paced.get(key, -pause) < pause:
+            return False
+        self._paced[key] = now
+        return True
+
+    def _outcome(self, run_id: str) -> dict[str, Any]:
+        run = self.view.runs[run_id]
+        outcome = outcome_of(run)
+        if run.large_output:
+            outcome["output"] = self._payloads.get((run_id, "output"))
+        outcome["agent_type"] = run.agent_type
+        return outcome
+
+    def _with_output(self, mail: tuple[str, str, str, dict[str, Any], dict[str, Any]]) -> list[Any]:
+        content = mail[4]
+        if content.get("large"):
+            content = {**content, "output": self._payloads.get((mail[3]["run_id"], "output"))}
+        return [*mail[:4], content]
+
+    async def _fetch_payloads(self, effects: list[Effect]) -> None:
+        """Read the large inputs and outputs that these effects carry, if they are not at hand."""
+        missing: list[tuple[str, str]] = []
+        for effect in effects:
+            if isinstance(effect, StartAttempt) and effect.input is None:
+                missing.append((effect.run_id, "input"))
+            elif isinstance(effect, TellEnd) and effect.run_id in self.switchboard.waiters and self.view.runs[effect.run_id].large_output:
+                missing.append((effect.run_id, "output"))
+            elif isinstance(effect, DeliverMail):
+                missing.extend((mail[3]["run_id"], "output") for mail in effect.mails if mail[4].get("large"))
+        for run_id, part in missing:
+            if (run_id, part) not in self._payloads:
+                body = await self.world.threads.commit(lambda run_id=run_id, part=part: self.store.payload(run_id, part))  # type: ignore[misc]
+                self._payloads[run_id, part] = body or b""
+
+    async def _timers(self) -> None:
+        """Turn the passing of time into ticks."""
+        while True:
+            self._ticks.clear()
+            due_ms = self.view.timers[0][0] - self.world.clock.now_ms() if self.view.timers else 60_000
+            try:
+                await asyncio.wait_for(self._ticks.wait(), max(0.0, min(due_ms, 60_000) / 1000))
+            except TimeoutError:
+                if self.view.timers:
+                    self.report(Tick())
+                    await self._ticks.wait()
+
+    async def _sweeps(self) -> None:
+        """Look at everything outstanding again, clean up, and take checkpoints in quiet moments."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(self.limits.sweep_ms, self.limits.checkpoint_idle_ms) / 1000)
+            now = loop.time()
+            for key in everything(self.view):
+                self.view.touched[key] = None
+            pause = self.limits.sweep_ms / 1000
+            self._paced = {key: at for key, at in self._paced.items() if now - at < pause}
+            self.report(Tick())
+            self.pool.retire_worn()
+            quiet = now - self._quiet_since_s >= self.limits.checkpoint_idle_ms / 1000
+            if self._forgetting or self._facts_since_checkpoint > (0 if quiet else self.limits.checkpoint_facts):
+                await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
+        """Bring the snapshot up to date, delete what was cleared, and let go of ended runs that nobody asks for."""
+        forgotten = list(dict.fromkeys(self._forgetting))
+        self._forgetting = []
+        view = self.view
+        for run_id in forgotten:
+            view.dirty_runs.pop(run_id, None)
+            child = view.runs[run_id].child
+            await self.world.threads.commit(lambda child=child: self._cabinet.forget(child))  # type: ignore[misc]
+        meta, upto, records = meta_of(view), view.seq, dirty_records(view)
+        view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
+        self._facts_since_checkpoint = 0
+        self.world.faults.at(KillPoint.BEFORE_CHECKPOINT)
+        await self.world.threads.commit(lambda: self.store.checkpoint(meta, upto, records, forgotten))
+        self.world.faults.at(KillPoint.AFTER_CHECKPOINT)
+        for run_id in forgotten:
+            view.runs.pop(run_id, None)
+        self._evict()
+
+    def _evict(self) -> None:
+        """Let go of the oldest settled runs beyond `retained_in_memory`, and of payloads of ended runs."""
+        settled = [key for key, run in self.view.runs.items() if run.is_settled and not run.cleared and key not in self.view.dirty_runs]
+        for key in settled[: max(0, len(settled) - self.limits.retained_in_memory)]:
+            del self.view.runs[key]
+            self._has_archive = True
+        self._payloads = {key: body for key, body in self._payloads.items() if key[0] in self.view.runs and not self.view.runs[key[0]].is_settled}
+
+
+def _payload_of(kind: str, stimulus: Stimulus, limits: Limits) -> Payload | None:
+    """The large input or output behind a fact of this kind."""
+    if kind == "RunRequested" and isinstance(stimulus, Request) and len(stimulus.input) > limits.inline_bytes_max:
+        return Payload(stimulus.run_id, "input", stimulus.input)
+    if kind == "RunCompleted" and isinstance(stimulus, Ended) and len(stimulus.output or b"") > limits.inline_bytes_max:
+        return Payload(stimulus.run_id, "output", stimulus.output or b"")
+    return None

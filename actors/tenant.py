@@ -1,0 +1,404 @@
+"""One life of one agent on a host: it comes up, carries a run, handles mail, answers calls, and leaves.
+
+What a death at each line costs. Before the result is committed: the attempt, and what was not stepped, stashed or written. After
+it: nothing, because the next life finds the result and reports it without running again. A child that never wrote anything has no
+storage; its report itself makes its result durable, and until then it has not finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from actors.activity import ACTIVITY, Activity
+from actors.agent import Agent
+from actors.author import in_words, tried
+from actors.code import load_type
+from actors.dispatch import Dispatch
+from actors.handlers import Letter, handle
+from actors.ports import KillPoint
+from actors.results import RunInfo
+from actors.run_context import RunContext
+from actors.schema import run_shapes, shapes_of
+from actors.wire import error_to_plain, message
+from ledger import (
+    COLLECTED_NOTHING,
+    NOT_RUNNABLE,
+    START_FAILED,
+    UNIMPORTABLE,
+    Awake,
+    BadRequest,
+    Ended,
+    Handled,
+    Released,
+    Request,
+    Stimulus,
+    UnknownAgentType,
+    Unstarted,
+    Up,
+    name_of,
+    pack,
+    type_of,
+    unpack,
+)
+
+from ledger.agent_transaction import bound_to
+
+if TYPE_CHECKING:
+    from actors.host import Host
+
+
+class Tenant:
+    """An agent in memory, and everything that is under way for it."""
+
+    def __init__(self, host: Host, agent_id: str, incarnation: int) -> None:
+        self.host, self.agent_id, self.incarnation = host, agent_id, incarnation
+        self.name = name_of(agent_id)
+        self.limits, self.threads, self.faults = host.limits, host.world.threads, host.world.faults
+        self.code_dir = host.code_dir
+        self.agent: Any = None
+        self.storage = host.cabinet.open(agent_id, incarnation)
+        self.dispatch = Dispatch(self)
+        self.is_leaving = False
+        self.idle_since_s = 0.0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._letters: dict[str, Letter] = {}
+        self._handling = False
+        self._steps: dict[str, dict[str, bytes]] = {}
+        self._up: asyncio.Task[None] | None = None
+        self._is_up = False
+        self._sent = 0
+        self._runs: dict[str, None] = {}
+
+    # coming up
+
+    async def ready(self) -> None:
+        """Bring the agent up, once; everything else of this life waits for it. What `on_start` raises is raised to all who wait."""
+        if self._is_up:
+            return
+        if self._up is None:
+            self._construct()
+            if not self.storage.exists and not self.overrides("on_start"):
+                self._is_up = True
+                return
+            self._up = asyncio.get_running_loop().create_task(self._come_up())
+            self._up.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+        await asyncio.shield(self._up)
+
+    def _construct(self) -> None:
+        agent_class = load_type(type_of(self.agent_id), self.code_dir)
+        self.agent = agent_class()
+        self.agent._perdure = self  # noqa: SLF001 - the one attribute of ours
+
+    async def _come_up(self) -> None:
+        if self.storage.exists:
+            self._flush_outbox()
+        if self.overrides("on_start"):
+            ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
+            await self._call(self.agent.on_start)
+        self._is_up = True
+
+    def overrides(self, method: str) -> bool:
+        """Whether the author's class has its own version of a method of `Agent`."""
+        return getattr(type(self.agent), method) is not getattr(Agent, method)
+
+    async def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Call an author's method: async ones on the loop, sync ones on a worker thread."""
+        if inspect.iscoroutinefunction(method):
+            return await method(*args, **kwargs)
+        outcome = await self.threads.run(lambda: method(*args, **kwargs))
+        return await outcome if inspect.isawaitable(outcome) else outcome
+
+    async def wake(self) -> None:
+        """Come up without work of its own."""
+        _, problem = await tried(self.ready())
+        if problem is not None:
+            self.host.report_trouble(self.agent_id, "on_start", problem)
+            self.leave()
+            return
+        self.push(Awake(self.agent_id, self.incarnation))
+        self.host.touch(self)
+
+    # a run
+
+    def carries(self, run_id: str) -> bool:
+        """Whether this life has been given the run."""
+        return run_id in self._runs
+
+    def begin_run(self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool) -> None:
+        """Begin one attempt."""
+        self._runs[run_id] = None
+        self.spawn(self.carry(run_id, attempt, body, options, collect=collect))
+
+    async def carry(self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool) -> None:
+        """Carry one attempt to its end, or take the result that an earlier one left."""
+        if attempt > 1 and self.storage.exists:
+            kept = self.storage.result(run_id)
+            if kept is not None:
+                self._report_end(Ended(run_id, self.incarnation, *unpack(kept), released=False))
+                return
+        if collect:
+            self._unstarted(run_id, COLLECTED_NOTHING, "its child was lost in every attempt that it may have, and left no result")
+            return
+        _, problem = await tried(self.ready())
+        if problem is not None:
+            cause = UNIMPORTABLE if isinstance(problem, UnknownAgentType) else START_FAILED
+            self._unstarted(run_id, cause, in_words(problem))
+            return
+        if not callable(getattr(self.agent, "run", None)):
+            self._unstarted(run_id, NOT_RUNNABLE, f"{type(self.agent).__name__} has no `run` method")
+            return
+        run = RunContext(self, run_id, attempt, self.incarnation, options.get("tool_call"))
+        self.host.soon_up(Up(run_id, self.incarnation))
+        ACTIVITY.set(Activity(run_id, run_id=run_id, run=run))
+        self.faults.at(KillPoint.BEFORE_RUN, run_id)
+        output, summary, error = await self._execute(run, body)
+        run.close()
+        if self.is_leaving:
+            return
+        if self.storage.exists:
+            self.storage.save_result(run_id, pack([output, summary, error]))
+            self.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)
+        self._report_end(Ended(run_id, self.incarnation, output, summary, error, released=False))
+
+    async def _execute(self, run: RunContext, body: bytes) -> tuple[bytes | None, str, str | None]:
+        """What the author's `run` came to: output and summary, or an error."""
+        takes, gives, arguments = run_shapes(type(self.agent))
+
+        async def work() -> tuple[bytes, str]:
+            value = takes.decode("input", body)
+            outcome = await self._call(self.agent.run, *(value, run)[:arguments])
+            return gives.encode("output", outcome, self.limits.output_bytes_max), self._summary(outcome)
+
+        done, problem = await tried(work())
+        if done is None:
+            words = in_words(problem) if problem is not None else "no outcome"
+            return None, "", words[: self.limits.error_chars_max]
+        return done[0], done[1], None
+
+    def _summary(self, outcome: Any) -> str:  # noqa: ANN401
+        summarise = getattr(self.agent, "get_agent_tool_summary", None)
+        if summarise is not None:
+            return str(summarise(outcome))
+        return outcome if isinstance(outcome, str) else ""
+
+    def _report_end(self, ended: Ended) -> None:
+        """Report the end; a child that has nothing else to do leaves in the same breath."""
+        self.faults.at(KillPoint.BEFORE_REPORT, ended.run_id)
+        self.host.ended(ended.run_id)
+        if self._has_other_work():
+            self.push(ended)
+            self.host.touch(self)
+        else:
+            self._close()
+            self.push(ended._replace(released=True))
+            self.host.forget(self)
+
+    def _unstarted(self, run_id: str, cause: str, error: str) -> None:
+        self._close()
+        self.push(Unstarted(run_id, self.incarnation, cause, error))
+        self.host.forget(self)
+
+    def _has_other_work(self) -> bool:
+        mine = asyncio.current_task()
+        return bool(self._letters) or self._handling or any(task is not mine and not task.done() for task in self._tasks)
+
+    # mail
+
+    def deliver(self, letters: list[Letter]) -> None:
+        """Take mail in; it is handled in groups, in order."""
+        for letter in letters:
+            self._letters.setdefault(letter.mail_id, letter)
+        if not self._handling and self._letters:
+            self._handling = True
+            self.spawn(self._handle())
+
+    async def _handle(self) -> None:
+        _, problem = await tried(self._handle_all())
+        self._handling = False
+        if problem is not None and not self.is_leaving:
+            self.host.report_trouble(self.agent_id, "handling mail", problem)
+            self._letters.clear()
+        self.host.touch(self)
+
+    async def _handle_all(self) -> None:
+        await self.ready()
+        while self._letters and not self.is_leaving:
+            group = [self._letters[key] for key in list(self._letters)[: self.limits.group_max]]
+            done, failures = await handle(self, group)
+            self.push(Handled(self.agent_id, self.incarnation, done, [tuple(failure) for failure in failures]))
+            for letter in group:
+                self._letters.pop(letter.mail_id, None)
+
+    # calls and signals
+
+    async def answer(self, ref: str, method_name: str, body: bytes) -> None:
+        """Answer a call from outside."""
+        reply, problem = await tried(self._answer(ref, method_name, body))
+        if problem is None:
+            self.host.answer(ref, True, reply)
+        else:
+            self.host.answer(ref, False, error_to_plain(problem))
+        self.host.touch(self)
+
+    async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:
+        await self.ready()
+        method = getattr(type(self.agent), method_name, None)
+        if not hasattr(method, "__perdure_exposed__"):
+            raise BadRequest("method", f"{type(self.agent).__name__} has no exposed method {method_name!r}")
+        ACTIVITY.set(Activity(f"call/{ref}"))
+        parameters, returned = shapes_of(method)
+        args, kwargs = unpack(body)
+        bound = inspect.signature(method).bind(self.agent, *args, **kwargs)
+        for name in list(bound.arguments)[1:]:
+            bound.arguments[name] = parameters[name].decode(name, pack(bound.arguments[name]))
+        outcome = await self._call(getattr(self.agent, method_name), *bound.args[1:], **bound.kwargs)
+        return returned.encode("return", outcome, self.limits.output_bytes_max)
+
+    async def signal(self, info: RunInfo, snapshot: dict[str, Any]) -> None:
+        """Tell the author's `on_progress`; what it raises stops nothing (spec W-54)."""
+        if "live_data" in snapshot:
+            snapshot["data"] = snapshot.pop("live_data")
+        await self.ready()
+        _, problem = await tried(self._call(self.agent.on_progress, info, snapshot))
+        if problem is not None:
+            self.host.report_trouble(self.agent_id, "on_progress", problem)
+
+    # transactions and the outbox
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the current code runs inside a transaction of this agent."""
+        return bound_to(self.storage) is not None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """An author's transaction; what it put into the outbox goes out after the commit."""
+        joined = bound_to(self.storage)
+        if joined is not None:
+            yield joined
+            return
+        transaction = self.begin_transaction()
+        try:
+            with transaction.active():
+                yield transaction
+            self.commit(transaction)
+        except BaseException:
+            transaction.rollback()
+            raise
+
+    def begin_transaction(self) -> Any:  # noqa: ANN401
+        """A transaction on a cursor of its own."""
+        return self.storage.begin()
+
+    def commit(self, transaction: Any) -> None:  # noqa: ANN401
+        """Commit, then say what the transaction left in the outbox."""
+        transaction.commit()
+        self.on_loop(self._flush_outbox)
+
+    def post(self, request: Request) -> None:
+        """Ask for a detached run as part of the open transaction."""
+        transaction = bound_to(self.storage)
+        assert transaction is not None, "post is for open transactions"
+        transaction.add_outbox(pack(message(request)))
+
+    def _flush_outbox(self) -> None:
+        """Send what the last commits left in the outbox; the rows go when it is durable with the supervisor."""
+        fresh = [(number, unpack(body)) for number, body in self.storage.outbox() if number > self._sent]
+        if fresh:
+            self._sent = fresh[-1][0]
+            self.spawn(self._send(fresh))
+
+    async def _send(self, fresh: list[tuple[int, list[Any]]]) -> None:
+        for _, said in fresh[:-1]:
+            self.host.peer.push(said)
+        await self.host.peer.durable(fresh[-1][1])
+        if not self.is_leaving:
+            self.storage.forget_outbox([number for number, _ in fresh])
+
+    # what runs and agents use
+
+    def steps(self, run_id: str) -> dict[str, bytes]:
+        """The steps that this run remembers."""
+        if run_id not in self._steps:
+            self._steps[run_id] = self.storage.steps(run_id) if self.storage.exists else {}
+        return self._steps[run_id]
+
+    def save_step(self, run_id: str, name: str, body: bytes) -> None:
+        """Remember a step; durable on return."""
+        self.storage.save_step(run_id, name, body)
+        self.steps(run_id)[name] = body
+
+    def push(self, stimulus: Stimulus) -> None:
+        """Say something to the supervisor."""
+        self.host.peer.push(message(stimulus))
+
+    async def durable(self, stimulus: Stimulus) -> None:
+        """Say something to the supervisor and wait until it is durable."""
+        await self.host.peer.durable(message(stimulus))
+
+    async def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401
+        """Ask the supervisor a question."""
+        return await self.host.asking.ask(name, *args)
+
+    def begin(self, request: Request) -> asyncio.Future[Any]:
+        """Ask for a run: the future of its end, or for a detached one of its acceptance."""
+        return self.host.asking.begin(request)
+
+    def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - the value in sync code, an awaitable in async code
+        """The way from sync code on a worker thread into the loop; in async code just the coroutine."""
+        return self.host.bridge(job)
+
+    def on_loop(self, job: Callable[[], None]) -> None:
+        """Do something on the host's loop, from whichever thread."""
+        self.host.on_loop(job)
+
+    def done(self) -> Any:  # noqa: ANN401 - nothing in sync code, an awaitable in async code
+        """Nothing to wait for."""
+        return self.bridge(_nothing())
+
+    def spawn(self, job: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin a task of this life."""
+        task = asyncio.get_running_loop().create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # leaving
+
+    @property
+    def may_sleep(self) -> bool:
+        """Whether nothing is under way, and the agent is up: one that is coming up has work to do."""
+        return not (self._tasks or self._letters or self._handling or self.is_leaving) and self._is_up
+
+    def leave(self) -> None:
+        """Leave the host cleanly: everything durable, nothing in memory."""
+        self.faults.at(KillPoint.MID_PASSIVATION, self.agent_id)
+        self._close()
+        self.push(Released(self.agent_id, self.incarnation))
+        self.host.forget(self)
+
+    async def stop(self) -> None:
+        """End all work of this life and leave. An author's code that does not let itself be cancelled keeps the place."""
+        self.is_leaving = True
+        self.faults.at(KillPoint.MID_CANCEL, self.agent_id)
+        mine = asyncio.current_task()
+        coming = [self._up] if self._up is not None and not self._up.done() else []
+        tasks = [task for task in (*self._tasks, *coming) if task is not mine]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self.leave()
+
+    def _close(self) -> None:
+        self.is_leaving = True
+        self.storage.close()
+
+
+async def _nothing() -> None:
+    return None
+

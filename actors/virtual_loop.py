@@ -1,0 +1,154 @@
+"""An asyncio event loop on virtual time: nothing waits, everything happens in a repeatable order.
+
+`asyncio`'s own loop is kept (`BaseEventLoop`: its ready queue, its heap of timers, its tasks). Only the selector is
+another one. Where a real selector would sleep until the next timer, `_Jump` moves the clock there; where it would sleep
+for ever, because no timer is set and nothing can ever become ready, it raises `Deadlock` and says who waits for what.
+There are no sockets, signals, subprocesses or threads: `run_in_executor` (and so `asyncio.to_thread`) runs its function
+inline and lets the caller go on in the next iteration.
+
+Order is asyncio's: callbacks run in the order in which they were scheduled, timers in the order in which they are
+due. So two runs that schedule the same things do the same things. The cyclic garbage collector could disturb that,
+since it runs finalizers (of asynchronous generators, say) at moments of its own choosing: whoever wants repeatability
+switches it off, and the loop then collects at fixed steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+STEPS_MAX = 5_000_000
+COLLECT_STRIDE = 1 << 14  # steps between two collections of garbage, while the automatic one is off
+TIMER_RESOLUTION_S = 1e-6  # timers this close fire together, so that no float remainder can make the clock stand still
+PENDING_SHOWN_MAX = 40
+
+
+class Stuck(Exception):
+    """The simulation cannot go on usefully. `pending` says, one line each, which tasks wait and where."""
+
+    def __init__(self, problem: str, pending: list[str]) -> None:
+        super().__init__(problem, pending)
+        self.problem = problem
+        self.pending = pending
+
+    def __str__(self) -> str:
+        shown = self.pending[:PENDING_SHOWN_MAX]
+        hidden = len(self.pending) - len(shown)
+        more = [f"… and {hidden} more"] if hidden else []
+        return "\n  ".join([f"{self.problem}; {len(self.pending)} tasks pending", *shown, *more])
+
+
+class Deadlock(Stuck):
+    """Nothing is ready and no timer is set: whatever is awaited will never come."""
+
+
+class Runaway(Stuck):
+    """More loop iterations than allowed: most likely something spins without letting time pass."""
+
+
+class Overdue(Stuck):
+    """The next timer lies beyond the deadline."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """The loop. `time()` starts at 0 and moves only from timer to timer.
+
+    `after_step` is called between iterations, each `step_stride`-th time; what it raises ends the run.
+    """
+
+    def __init__(self, steps_max: int = STEPS_MAX) -> None:
+        super().__init__()
+        self.steps = 0
+        self.steps_max = steps_max
+        self.deadline_s: float | None = None
+        self.after_step: Callable[[], None] | None = None
+        self.step_stride = 1
+        self._now_s = 0.0
+        self._clock_resolution = TIMER_RESOLUTION_S
+        self._selector = _Jump(self)
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now_s
+
+    def between_steps(self, wait_s: float | None) -> None:
+        """The selector asks: an iteration has ended, and nothing is ready for `wait_s` seconds (None: for ever)."""
+        self.steps += 1
+        if not self.steps % COLLECT_STRIDE and not gc.isenabled():
+            gc.collect(0)
+        if self.after_step is not None and self.steps % self.step_stride == 0:
+            self.after_step()
+        if self.steps > self.steps_max:
+            raise Runaway(f"more than {self.steps_max} steps, at {self._now_s:.3f} s", self.pending())
+        if wait_s is None:
+            raise Deadlock(f"deadlock at {self._now_s:.3f} s: nothing is ready and no timer is set", self.pending())
+        if wait_s <= 0:
+            return
+        if self.deadline_s is not None and self._now_s + wait_s > self.deadline_s:
+            raise Overdue(f"not finished at the deadline of {self.deadline_s:.3f} s", self.pending())
+        self._now_s += wait_s
+
+    def pending(self) -> list[str]:
+        """Each unfinished task and the line where it waits, sorted by text (asyncio keeps its tasks in a set)."""
+        return sorted(f"{_title(task)} at {_line(task.get_coro())}" for task in asyncio.all_tasks(self))
+
+    def turn(self) -> None:
+        """Run one iteration, without letting time pass. For shutting down."""
+        self.call_soon(self.stop)
+        self.run_forever()
+
+    def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Run `func` now, in the caller's stack; the future is done in the next iteration, as a thread's may be.
+
+        What is not an `Exception` (a simulated kill, say) goes straight up the caller's stack.
+        """
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            result = func(*args)
+        except Exception as error:  # noqa: BLE001 - the edge of a thread: its caller gets it
+            self.call_soon(_settle, future, future.set_exception, error)
+        else:
+            self.call_soon(_settle, future, future.set_result, result)
+        return future
+
+    def _process_events(self, event_list: object) -> None:
+        """Part of `BaseEventLoop`'s contract: there are never any events."""
+
+    def _write_to_self(self) -> None:
+        """Part of `BaseEventLoop`'s contract: nobody sleeps, so nobody needs to be woken."""
+
+
+class _Jump:
+    """All that `BaseEventLoop` asks of a selector. It has no files, and passes time instead of waiting."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[NoReturn]:
+        self._loop.between_steps(timeout)
+        return []
+
+
+def _settle(future: asyncio.Future[T], settle: Callable[[Any], None], value: object) -> None:
+    if not future.done():
+        settle(value)
+
+
+def _title(task: asyncio.Task[Any]) -> str:
+    return getattr(task.get_coro(), "__qualname__", task.get_name())
+
+
+def _line(coroutine: object) -> str:
+    """Where a suspended coroutine stands: the innermost frame of the chain of awaits."""
+    line = "?"
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
+        if frame is not None:
+            line = f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} in {frame.f_code.co_name}"
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
+    return line

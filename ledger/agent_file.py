@@ -1,0 +1,210 @@
+"""One agent's database while it is attached: its creation, whose it is, its cursors, its end.
+
+`meta` holds the agent's id (a file under a wrong name is found out), the latest incarnation (a lower one is refused) and the
+version of the schema. Creation is one transaction and then a checkpoint, so that the log never begins with table definitions,
+which is where DuckDB's replay is weakest. A death before that transaction leaves a database without tables: the next opening
+completes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import RLock
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from ledger.agent_records import GONE, OUTBOX, STATE, Records, Row
+from ledger.agent_sql import Lane
+from ledger.errors import StaleIncarnation, StorageConflict, StorageError
+
+if TYPE_CHECKING:
+    from ledger.disk import Disk
+
+SCHEMA_VERSION = 1
+
+# No primary keys: DuckDB gives the room of deleted rows back only where no index holds it (and with the storage format of 1.4
+# not even that, if there is one). What keys would guard is guarded by the one writer and its commit lock.
+_SCHEMA = """
+CREATE SCHEMA perdure;
+CREATE TABLE perdure.meta (agent_id VARCHAR, incarnation BIGINT, schema_version INTEGER, clock BIGINT);
+CREATE TABLE perdure.records (number BIGINT, kind VARCHAR, key VARCHAR, body BLOB)
+"""
+_LOAD = "SELECT number, kind, key, CASE WHEN kind IN ($1, $2, $3) THEN body END FROM perdure.records ORDER BY number"
+_LANES_IDLE_MAX = 4
+
+
+class AgentFile:
+    """The attached database of one incarnation, or none yet. `holder` is the cabinet; `on_end` is told once when this ends."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        holder: object,
+        agent_id: str,
+        incarnation: int,
+        on_write: Callable[[str], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self.disk = disk
+        self.agent_id = agent_id
+        self.incarnation = incarnation
+        self.database: str | None = None
+        self.clock = 1
+        self._holder = holder
+        self._on_write = on_write
+        self._on_end = on_end
+        self._ended: StorageError | None = None
+        self._ending = RLock()
+        self._idle: list[Lane] = []
+        self._lanes: set[Lane] = set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether this life is over."""
+        return self._ended is not None
+
+    def check(self) -> None:
+        """Refuse if this life is over."""
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
+
+    def wake(self) -> None:
+        """Attach what lies on the disk and take it for this incarnation."""
+        self._attach(self._take)
+
+    def create(self) -> None:
+        """Make the storage, for the first write. Another process may have been faster: then the caller has to look again."""
+        appeared = self.disk.has(self.agent_id)
+        self._attach(self._take if appeared else self._furnish)
+        if appeared:
+            raise StorageConflict(self.agent_id, "another process created the storage meanwhile")
+
+    @contextmanager
+    def durable(self, lane: Lane) -> Iterator[None]:
+        """Commit a lane's transaction; the body is what follows in memory. The two kill points of every write are here."""
+        self._on_write("before")
+        self.check()
+        lane.commit()
+        yield
+        self._on_write("after")
+        self.check()
+
+    def load(self) -> Records:
+        """Read and fold the records."""
+        records = Records(self.clock)
+        lane = self.borrow()
+        try:
+            stored = lane.run(_LOAD, [STATE, OUTBOX, GONE])
+        except duckdb.Error as problem:
+            raise self.broken(problem) from problem
+        records.load((number, Row(kind, key, body)) for number, kind, key, body in stored)
+        self.give_back(lane)
+        return records
+
+    def borrow(self) -> Lane:
+        """A cursor in this database, for one transaction or one question; before there is one, in an empty place."""
+        self.check()
+        if self._idle:
+            with suppress(IndexError):  # another thread took the last one
+                return self._idle.pop()
+        lane = self.disk.lane(self.agent_id, self.database)
+        with self._ending:
+            self._lanes.add(lane)
+            if self._ended is not None:
+                lane.shut()
+        self.check()
+        return lane
+
+    def give_back(self, lane: Lane, *, keep: bool = True) -> None:
+        """The transaction or the question is over."""
+        if keep and lane.database == self.database and len(self._idle) < _LANES_IDLE_MAX:
+            self._idle.append(lane)
+            return
+        lane.shut()
+        self._lanes.discard(lane)
+
+    def secure(self) -> None:
+        """Checkpoint. Put off, without an error, while a transaction of the agent keeps DuckDB from it."""
+        if self.database is None:
+            return
+        try:
+            self.disk.secure(self.agent_id, self.database)
+        except duckdb.TransactionException:
+            return
+        except (duckdb.Error, OSError) as problem:
+            raise self.broken(problem) from problem
+
+    def broken(self, problem: Exception) -> StorageError:
+        """What could not be written ends this life. Nothing is read after it: what memory shows may differ from the file."""
+        reason = StorageError(
+            self.agent_id,
+            f"it could not be written ({problem}); what was committed before is safe. "
+            "Make room or repair the disk, then open the storage again",
+        )
+        self.end(reason, checkpoint=False)
+        return reason
+
+    def end(self, reason: StorageError, *, checkpoint: bool) -> None:
+        """Shut every cursor, let go of the database, refuse from now on with this reason. Idempotent."""
+        with self._ending:
+            if self._ended is not None:
+                return
+            self._ended = reason
+        for lane in list(self._lanes):
+            lane.shut()
+        self._idle.clear()
+        self._lanes.clear()
+        if self.database is not None:
+            self.disk.detach(self.agent_id, self.database, checkpoint=checkpoint)
+        self._on_end()
+
+    def _attach(self, take: Callable[[Lane], int]) -> None:
+        database = self.disk.attach(self.agent_id, self._holder)
+        lane = self.disk.lane(self.agent_id, database)
+        try:
+            self.clock = take(lane)
+            with self._ending:
+                self.check()
+                self.database = database
+        except duckdb.Error as problem:
+            raise StorageError(self.agent_id, f"its storage cannot be opened: {problem}") from problem
+        finally:
+            lane.shut()
+            if self.database is None:
+                self.disk.detach(self.agent_id, database, checkpoint=False)
+
+    def _take(self, lane: Lane) -> int:
+        try:
+            meta = lane.run("SELECT * FROM perdure.meta")[0]
+        except (duckdb.CatalogException, IndexError) as problem:
+            if lane.run("SELECT 1 FROM duckdb_tables() WHERE database_name = current_database()"):
+                raise StorageError(self.agent_id, "the database in its place is no storage of an agent") from problem
+            return self._furnish(lane)
+        agent_id, incarnation, version = meta[:3]
+        if version > SCHEMA_VERSION:
+            raise StorageError(
+                self.agent_id, f"a newer Perdure wrote it (schema {version}, this one knows {SCHEMA_VERSION})"
+            )
+        if agent_id != self.agent_id:
+            raise StorageError(
+                self.agent_id, f"the file in its place is the storage of {agent_id!r}; put each back under its name"
+            )
+        if incarnation > self.incarnation:
+            raise StaleIncarnation(self.agent_id, f"incarnation {incarnation} has taken over from {self.incarnation}")
+        if incarnation < self.incarnation:
+            lane.begin()
+            lane.run("UPDATE perdure.meta SET incarnation = $1", [self.incarnation])
+            with self.durable(lane):
+                pass
+        return int(meta[3])
+
+    def _furnish(self, lane: Lane) -> int:
+        lane.begin()
+        lane.run(_SCHEMA)
+        lane.run("INSERT INTO perdure.meta VALUES ($1, $2, $3, 1)", [self.agent_id, self.incarnation, SCHEMA_VERSION])
+        with self.durable(lane):
+            pass
+        lane.run("CHECKPOINT")
+        return 1

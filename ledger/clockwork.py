@@ -1,0 +1,96 @@
+"""Decisions that time makes: patience that ends, attempts that never came up, teardowns that take too long, backoffs that are over.
+
+Timers are hints, not promises: a key that is due is looked at, what its record says is done, and the record says when to look again.
+So a clock that jumps may make a look early or late, and never changes what is decided on the way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ledger.facts import Fact, RunInterrupted, TeardownBegan
+from ledger.reports import seal
+from ledger.run import Run
+from ledger.status import InterruptedReason
+from ledger.view import View
+from policies import Budget, Limits, Sighting, expiry
+
+
+def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    """Look at everything that is due."""
+    for key in view.due(at_ms):
+        run = view.runs.get(key)
+        if run is not None:
+            yield from _look(view, run, at_ms, limits)
+            arm(view, run, limits)
+        activation = view.agents.get(key)
+        if key in view.mailbox or (activation is not None and activation.unclean):
+            view.want(key)
+            view.touched[key] = None
+
+
+def arm(view: View, run: Run, limits: Limits) -> None:
+    """Look at a run again when its record says so."""
+    at_ms = next_look(run, limits)
+    if at_ms < view.armed.get(run.run_id, math.inf):
+        view.arm(run.run_id, at_ms)
+
+
+def next_look(run: Run, limits: Limits) -> float:
+    """When something is next due for a run; infinity when nothing is."""
+    if not run.is_live:
+        return math.inf
+    if run.teardown:
+        return run.teardown_at_ms + limits.teardown_grace_ms
+    looks = [expiry(budget_of(run, limits), sighting_of(run)).at_ms]
+    if run.is_placed and not run.confirmed:
+        looks.append(run.placed_at_ms + limits.start_timeout_ms)
+    if not run.is_placed and run.lost_at_ms:
+        looks.append(run.lost_at_ms + limits.recovery_deadline_ms)
+    return min(looks)
+
+
+def budget_of(run: Run, limits: Limits) -> Budget:
+    """What the parent allows this run: its own words first, the runtime's limits otherwise."""
+    options = run.options
+    return Budget(
+        options.get("max_budget_ms", limits.detached_max_budget_ms),
+        options.get("no_progress_budget_ms", limits.detached_no_progress_budget_ms),
+        options.get("reattach_no_progress_ms", limits.reattach_no_progress_ms),
+        options.get("reattach_window_ms", limits.reattach_window_ms),
+    )
+
+
+def sighting_of(run: Run) -> Sighting:
+    """When what was seen of this run. A request without a parent outlives any parent, so it has no budget of its own to run out."""
+    return Sighting(not run.is_awaited, run.requested_at_ms, run.signal_at_ms, run.reattached_at_ms)
+
+
+def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    if not run.is_live:
+        return
+    if run.teardown:
+        if at_ms >= run.teardown_at_ms + limits.teardown_grace_ms:
+            yield from seal(view, run, still_running=run.is_placed)
+        return
+    end = expiry(budget_of(run, limits), sighting_of(run))
+    if at_ms >= end.at_ms:
+        yield from _lose_patience(view, run, end.reason, teardown=end.teardown)
+    elif run.is_placed and not run.confirmed and at_ms >= run.placed_at_ms + limits.start_timeout_ms:
+        yield TeardownBegan(run.run_id, InterruptedReason.INSPECT_TIMEOUT)
+    elif not run.is_placed and run.lost_at_ms and at_ms >= run.lost_at_ms + limits.recovery_deadline_ms:
+        error = f"no place was found within {limits.recovery_deadline_ms} ms after its child was lost ({run.cause})"
+        yield RunInterrupted(run.run_id, InterruptedReason.RECOVERY_DEADLINE, None, error)
+    elif not run.is_placed and at_ms >= run.retry_at_ms and run.run_id not in view.held.get(run.parent, ()):
+        view.enqueue(run)
+
+
+def _lose_patience(view: View, run: Run, reason: str, *, teardown: bool) -> Iterator[Fact]:
+    """Stop waiting. A child that shall stop is told first, because its true end still wins until it has stopped."""
+    if not teardown:
+        yield RunInterrupted(run.run_id, reason, run.is_placed, f"no progress was seen for too long ({reason})")
+        return
+    yield TeardownBegan(run.run_id, reason)
+    if not run.is_placed:
+        yield from seal(view, run, still_running=False)

@@ -1,0 +1,36 @@
+"""Facts to rows and back. Everything durable is msgpack of plain data; nothing is ever pickled."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgpack
+
+from ledger.errors import LedgerDamaged
+from ledger.facts import Fact
+
+_KINDS: dict[str, type[Fact]] = {kind.__name__: kind for kind in get_args(Fact)}
+
+
+def pack(value: Any) -> bytes:  # noqa: ANN401 - plain data of any shape
+    """Encode plain data (None, booleans, numbers, strings, bytes, lists, dicts)."""
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def unpack(body: bytes) -> Any:  # noqa: ANN401 - plain data of any shape
+    """Decode what `pack` made."""
+    return msgpack.unpackb(body, raw=False, strict_map_key=False)
+
+
+def encode(fact: Fact) -> tuple[str, bytes]:
+    """The kind and the body of a fact's row."""
+    return type(fact).__name__, pack(tuple(fact))
+
+
+def decode(kind: str, body: bytes) -> Fact:
+    """The fact in a row. A row of an older version lacks its last fields; they take their defaults."""
+    try:
+        return _KINDS[kind](*unpack(body))  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError) as problem:
+        raise LedgerDamaged("ledger", f"a fact of kind {kind!r} cannot be read: {problem}", "run `perdure doctor`") from problem

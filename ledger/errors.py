@@ -1,0 +1,168 @@
+"""What can be wrong, for the person who reads it.
+
+    PerdureError
+    ├── BadRequest                    the caller's mistake; `field` names what to change
+    │   ├── ConflictingRequest        a run id was used again with other content
+    │   ├── UnknownRun                no run has this id
+    │   ├── UnknownAgentType          the agent's class cannot be found or imported
+    │   ├── TooLarge                  a value is over its limit
+    │   ├── AwaitedInsideHandler      a completion handler may not wait for a run
+    │   └── AdmissionRefused          the parent's limit of concurrent runs, on `on_limit="reject"`
+    ├── LedgerError                   the world's refusal, on the supervisor's side
+    │   ├── LedgerLocked              another process owns the data directory
+    │   ├── LedgerTooNew              a newer Perdure wrote it
+    │   ├── LedgerDamaged             what was found does not verify; `perdure doctor` tells more
+    │   └── LedgerUnwritable          read-only, or no space left
+    ├── StorageError                  the same for one agent's storage
+    │   ├── StorageConflict           another transaction of this agent wrote the same rows; run it again
+    │   └── StaleIncarnation          this life of the agent is over; its storage is closed to it
+    └── WorldError
+        ├── SupervisorUnreachable     the outcome of the call is unknown; it is repeated with the same ids
+        ├── HostUnavailable           no host could be created
+        ├── Overloaded                the supervisor refuses more work for now; `retry_after_ms` says when
+        └── CallInterrupted           the agent's host died during a call; the call may or may not have taken effect
+
+`IllegalTransition` is not in the tree: it derives from `AssertionError`, because only a bug of ours can cause it.
+Every exception carries fields, and survives pickling because the fields are its arguments.
+"""
+
+from __future__ import annotations
+
+
+class PerdureError(Exception):
+    """Something that Perdure tells a person about."""
+
+
+class BadRequest(PerdureError):
+    """A request that cannot be accepted as it is. Nothing was written."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(field, problem)
+        self.field = field
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}"
+
+
+class ConflictingRequest(BadRequest):
+    """The run id exists with other content. Use another id, or repeat the request as it was."""
+
+
+class UnknownRun(BadRequest):
+    """No run has this id."""
+
+
+class UnknownAgentType(BadRequest):
+    """The class of the agent cannot be found under its name."""
+
+
+class TooLarge(BadRequest):
+    """A value is over its limit; the problem says the limit."""
+
+
+class AwaitedInsideHandler(BadRequest):
+    """A handler runs inside one transaction, so it may start runs but not wait for them."""
+
+
+class AdmissionRefused(BadRequest):
+    """The parent has as many live runs as it allows. The run id was not used up."""
+
+
+class LedgerError(PerdureError):
+    """The ledger cannot do what was asked."""
+
+    def __init__(self, path: str, problem: str, advice: str = "") -> None:
+        super().__init__(path, problem, advice)
+        self.path = path
+        self.problem = problem
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}" + (f" — {self.advice}" if self.advice else "")
+
+
+class LedgerLocked(LedgerError):
+    """Another process owns the data directory."""
+
+
+class LedgerTooNew(LedgerError):
+    """The data directory was written by a newer version."""
+
+
+class LedgerDamaged(LedgerError):
+    """The ledger does not verify."""
+
+
+class LedgerUnwritable(LedgerError):
+    """The data directory is read-only or full."""
+
+
+class StorageError(PerdureError):
+    """An agent's storage cannot do what was asked."""
+
+    def __init__(self, agent_id: str, problem: str) -> None:
+        super().__init__(agent_id, problem)
+        self.agent_id = agent_id
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"storage of {self.agent_id}: {self.problem}"
+
+
+class StorageConflict(StorageError):
+    """Another transaction of this agent wrote the same rows first."""
+
+
+class StaleIncarnation(StorageError):
+    """This life of the agent is over."""
+
+
+class WorldError(PerdureError):
+    """The surroundings refused, or did not answer."""
+
+
+class SupervisorUnreachable(WorldError):
+    """The supervisor did not answer; whether it received the message is unknown."""
+
+
+class HostUnavailable(WorldError):
+    """No host could be created."""
+
+
+class Overloaded(WorldError):
+    """More work is waiting than the supervisor accepts."""
+
+    def __init__(self, waiting: int, limit: int, retry_after_ms: int) -> None:
+        super().__init__(waiting, limit, retry_after_ms)
+        self.waiting = waiting
+        self.limit = limit
+        self.retry_after_ms = retry_after_ms
+
+    def __str__(self) -> str:
+        return f"{self.waiting} runs are waiting (limit {self.limit}); ask again in {self.retry_after_ms} ms"
+
+
+class CallInterrupted(WorldError):
+    """The agent's host died while it answered a call, so the call may or may not have taken effect."""
+
+    def __init__(self, agent_id: str, method: str) -> None:
+        super().__init__(agent_id, method)
+        self.agent_id = agent_id
+        self.method = method
+
+    def __str__(self) -> str:
+        return f"the host of {self.agent_id} died during {self.method}(): it may or may not have taken effect"
+
+
+class IllegalTransition(AssertionError):
+    """A fact that our own code may never produce in this state."""
+
+    def __init__(self, subject: str, state: str, fact: str) -> None:
+        super().__init__(subject, state, fact)
+        self.subject = subject
+        self.state = state
+        self.fact = fact
+
+    def __str__(self) -> str:
+        return f"{self.fact} cannot happen to {self.subject} while it is {self.state}"

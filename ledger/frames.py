@@ -1,0 +1,81 @@
+"""Events: what the facts of a run look like to whoever follows it.
+
+A run's facts are its event stream. The fold numbers them 0, 1, 2, … over all attempts and supervisor lives, so a follower that has
+everything up to a number can always be given the rest, and live and replayed events carry the same numbers (spec W-30).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ledger.codec import decode, unpack
+from ledger.facts import (
+    AttemptStarted,
+    ChunkEmitted,
+    Fact,
+    MilestoneReached,
+    ProgressReported,
+    RunAborted,
+    RunCleared,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunReattached,
+    RunRequested,
+)
+from ledger.store import FactRow
+
+
+def frame_of(row: FactRow, tool_call: str | None, *, replay: bool = False) -> dict[str, Any] | None:
+    """The frame of a fact's row, or None if the fact is no event."""
+    if row.frame is None:
+        return None
+    fact = decode(row.kind, row.body)
+    frame: dict[str, Any] = {"type": "agent-tool-event", "run_id": row.subject, "sequence": row.frame}
+    if tool_call:
+        frame["parent_tool_call_id"] = tool_call
+    if replay:
+        frame["replay"] = True
+    frame["event"] = _EVENTS[type(fact)](fact, row.at_ms)
+    return frame
+
+
+def _started(fact: RunRequested, at_ms: int) -> dict[str, Any]:
+    options = fact.options
+    event = {"kind": "started", "agent_type": fact.agent_type, "order": options.get("order", 0), "parent": fact.parent, "at_ms": at_ms}
+    for key, name in (("preview", "input_preview"), ("display", "display")):
+        if key in options:
+            event[name] = options[key]
+    return event
+
+
+def _milestone(fact: MilestoneReached, at_ms: int) -> dict[str, Any]:
+    return {"kind": "milestone", "name": fact.name, "milestone_sequence": fact.number, "at_ms": at_ms, **unpack(fact.body)}
+
+
+def _finished(fact: RunCompleted, at_ms: int) -> dict[str, Any]:
+    output = None if fact.output is None else unpack(fact.output)
+    return {"kind": "finished", "summary": fact.summary, "output": output, "at_ms": at_ms}
+
+
+def _interrupted(fact: RunInterrupted, at_ms: int) -> dict[str, Any]:
+    event = {"kind": "interrupted", "error": fact.error, "reason": fact.reason, "at_ms": at_ms}
+    if fact.child_still_running is not None:
+        event["child_still_running"] = fact.child_still_running
+    return event
+
+
+_EVENTS: dict[type[Fact], Callable[[Any, int], dict[str, Any]]] = {
+    RunRequested: _started,
+    AttemptStarted: lambda fact, at_ms: {"kind": "attempt", "attempt": fact.attempt, "at_ms": at_ms},
+    RunReattached: lambda fact, at_ms: {"kind": "attempt", "attempt": max(1, fact.attempt), "at_ms": at_ms},
+    ChunkEmitted: lambda fact, at_ms: {"kind": "chunk", "body": unpack(fact.body), "at_ms": at_ms},
+    ProgressReported: lambda fact, at_ms: {"kind": "progress", "at_ms": at_ms, **unpack(fact.body)},
+    MilestoneReached: _milestone,
+    RunCompleted: _finished,
+    RunFailed: lambda fact, at_ms: {"kind": "error", "error": fact.error, "at_ms": at_ms},
+    RunAborted: lambda fact, at_ms: {"kind": "aborted", "reason": fact.reason, "at_ms": at_ms},
+    RunInterrupted: _interrupted,
+    RunCleared: lambda _fact, at_ms: {"kind": "cleared", "at_ms": at_ms},
+}

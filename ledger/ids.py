@@ -1,0 +1,54 @@
+"""Names: of agents, runs and mail, and how they derive from one another.
+
+A name that can be derived is never rolled: a parent that is entered again after its death asks for the same run ids, and a
+handler that runs twice puts the same mail on its way (spec W-26).
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from ledger.errors import BadRequest
+
+
+def agent_id(agent_type: str, name: str) -> str:
+    """The address of an agent: `stdlib@scenarios.fan_out:Census`."""
+    return f"{name}@{agent_type.replace('@', '%40')}"
+
+
+def type_of(agent: str) -> str:
+    """The agent type inside an address."""
+    return agent.rpartition("@")[2].replace("%40", "@")
+
+
+def name_of(agent: str) -> str:
+    """The name inside an address; for a child it is the id of its run."""
+    return agent.rpartition("@")[0]
+
+
+def mail_id(run_id: str, slot: str) -> str:
+    """The id of the one mail that a run can ever put into this slot."""
+    return f"{run_id}!{slot}"
+
+
+def digest_of(content: bytes) -> str:
+    """A short digest of canonical content, by which a repeated request is told from a conflicting one."""
+    return blake2b(content, digest_size=12).hexdigest()
+
+
+def derived_run_id(origin: str, agent_type: str, digest: str, occurrence: int) -> str:
+    """The id of a run that its author did not name: from where it was asked, what was asked, and for which time."""
+    return blake2b(f"{origin}|{agent_type}|{digest}|{occurrence}".encode(), digest_size=10).hexdigest()
+
+
+def check_id(field: str, value: object, most: int) -> str:
+    """Return the id if it is one: a string, not blank, without NUL, at most `most` characters."""
+    if not isinstance(value, str):
+        raise BadRequest(field, f"{value!r} is not a string")
+    if not value.strip():
+        raise BadRequest(field, "is blank")
+    if "\x00" in value:
+        raise BadRequest(field, "contains a NUL character")
+    if len(value) > most:
+        raise BadRequest(field, f"has {len(value)} characters; the limit is {most}")
+    return value

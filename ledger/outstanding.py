@@ -1,0 +1,95 @@
+"""What is left to do: a function of the ledger, never of what the shell remembers having tried.
+
+The supervisor performs what is outstanding for the records it has just touched, and a sweep performs all, at boot and every
+`sweep_ms`. An effect is done when a fact says so: a start when the attempt is confirmed or ended, a delivery when it is acknowledged,
+a stop when the agent is released. (A prototype that remembered what it had handed out failed to converge in 70 of 300 seeds.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ledger.codec import unpack
+from ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
+from ledger.mail import Mail
+from ledger.run import Run
+from ledger.view import Activation, View, outcome_of
+
+LETTERS_MAX = 1024
+
+
+def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]:
+    """What is left to do for these runs and agents."""
+    for key in keys:
+        run = view.runs.get(key)
+        if run is not None:
+            yield from _for_run(view, run)
+        activation = view.agents.get(key)
+        if activation is not None and activation.host_id:
+            yield from _for_agent(view, activation, at_ms)
+
+
+def everything(view: View) -> list[str]:
+    """The keys that a sweep looks at: all that is live, cleared, active or has mail."""
+    runs = [key for family in view.children.values() for key in family]
+    ended = [key for key, run in view.runs.items() if not run.is_live and (run.is_placed or run.cleared)]
+    return list(dict.fromkeys([*runs, *ended, *view.agents, *view.mailbox]))
+
+
+def _for_run(view: View, run: Run) -> Iterator[Effect]:
+    activation = view.agents.get(run.child)
+    active = activation is not None and bool(activation.host_id)
+    if active and activation is not None and (run.teardown or run.cleared):
+        yield StopAgent(activation.host_id, run.child, activation.incarnation, run.teardown or "cleared")
+    elif run.is_live and run.is_placed and not run.confirmed:
+        yield StartAttempt(
+            run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, run.options
+        )
+    if run.has_ended:
+        yield TellEnd(run.run_id)
+    if run.cleared and not active:
+        yield ForgetStorage(run.run_id, run.child)
+
+
+def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effect]:
+    run = view.runs.get(activation.run_id)
+    if not activation.confirmed and run is None:
+        yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation)
+    letters = []
+    for key in view.mailbox.get(activation.agent_id, ()):
+        mail = view.mail[key]
+        if mail.retry_at_ms <= at_ms and len(letters) < LETTERS_MAX:
+            letters.append(letter(view, mail))
+    if letters:
+        yield DeliverMail(activation.host_id, activation.agent_id, activation.incarnation, letters)
+
+
+def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
+    """A mail as it travels: about which run, and what happened to it."""
+    run = view.runs[mail.run_id]
+    content = outcome_of(run) if mail.content is None else dict(mail.content)
+    if "body" in content:
+        content.update(unpack(content.pop("body")))
+    return mail.mail_id, mail.slot, mail.handler, about(run), content
+
+
+def about(run: Run) -> dict[str, Any]:
+    """What a parent is told of a run beside its outcome."""
+    options = run.options
+    told = {
+        "run_id": run.run_id,
+        "agent_type": run.agent_type,
+        "status": str(run.status),
+        "attempt": run.attempt,
+        "parent_tool_call_id": options.get("tool_call"),
+        "display_order": options.get("order", 0),
+        "display": options.get("display"),
+        "input_preview": options.get("preview"),
+        "detached": not run.is_awaited,
+        "started_at_ms": run.requested_at_ms,
+        "completed_at_ms": run.ended_at_ms or None,
+    }
+    if "source" in options:
+        told["source"] = options["source"]
+    return told

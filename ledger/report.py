@@ -1,0 +1,115 @@
+"""Read-only questions about the view: one run in full, lists, the counts, the audit equation, and why a run is where it is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ledger.clockwork import budget_of, next_look, sighting_of
+from ledger.codec import unpack
+from ledger.mail import PARKED, PENDING
+from ledger.outstanding import about
+from ledger.run import Run
+from ledger.status import Status
+from ledger.view import View, outcome_of
+from policies import Limits, expiry
+
+
+def inspection(run: Run) -> dict[str, Any]:
+    """What a parent (or `perdure show`) learns of a run: its outcome so far, progress and milestones included."""
+    told = {**about(run), **outcome_of(run), "parent": run.parent, "digest": run.digest, "attempt": run.attempt}
+    told["output"] = None if run.output is None else unpack(run.output)
+    told["host"] = run.host_id
+    if run.progress is not None:
+        told["progress"] = {**unpack(run.progress), "at_ms": run.signal_at_ms}
+    told["milestones"] = [
+        {"name": name, "sequence": number, "at_ms": at_ms, **unpack(body)} for number, name, _, at_ms, body in run.milestones
+    ]
+    told["deliveries"] = dict(run.slots)
+    return told
+
+
+def counts(view: View) -> dict[str, int]:
+    """How many runs in memory have each status."""
+    tally = dict.fromkeys(map(str, Status), 0)
+    for run in view.runs.values():
+        tally[run.status] += 1
+    return tally
+
+
+def audit(view: View) -> dict[str, Any]:
+    """The audit equation: everything that was ever put into a mailbox is somewhere."""
+    pending = sum(mail.state == PENDING for mail in view.mail.values())
+    told: dict[str, Any] = {**view.tally, "pending": pending}
+    right = sum(told[key] for key in ("delivered", "superseded", "suppressed", "parked", "pending"))
+    told["balanced"] = told["enqueued"] == right
+    return told
+
+
+def parked(view: View) -> list[dict[str, Any]]:
+    """The mails that gave up on their handlers, for a person to look at."""
+    return [
+        {"mail_id": mail.mail_id, "recipient": mail.recipient, "run_id": mail.run_id, "handler": mail.handler, "error": mail.error}
+        for mail in view.mail.values()
+        if mail.state == PARKED
+    ]
+
+
+def explain(view: View, run: Run, at_ms: int, limits: Limits) -> list[str]:
+    """Sentences: where the run is, why, which limit applied, and what comes next and when."""
+    said = [f"Run {run.run_id} is {_place(view, run)}."]
+    if run.attempt > 1:
+        said.append(f"It is in attempt {run.attempt}, because {run.cause or 'its child was lost before'}.")
+    if run.reattached_at_ms:
+        said.append(f"Its parent {run.parent or '(a client)'} re-attached to it {_ago(at_ms - run.reattached_at_ms)}.")
+    if run.signal_at_ms and run.is_live:
+        said.append(f"Its child last reported progress {_ago(at_ms - run.signal_at_ms)}.")
+    if run.status is Status.INTERRUPTED:
+        still = {True: "its child was still running", False: "its child has been stopped", None: "nobody knows of its child"}
+        said.append(f"The parent stopped waiting: {run.reason}; {still[run.child_still_running]}. A late result repairs this.")
+        said.append("Ask for the same run id again to re-attach, or clear it.")
+    said.extend(_error(run))
+    said.extend(_next(run, at_ms, limits))
+    for slot, state in run.slots.items():
+        said.append(f"Its {slot} mail to {run.parent} is {state}.")
+    return said
+
+
+def _place(view: View, run: Run) -> str:
+    if not run.is_live:
+        return f"{run.status}" + (" and waits to be deleted" if run.cleared else "")
+    if run.teardown:
+        return f"{run.status}, and being stopped ({run.teardown})"
+    if run.is_placed:
+        waits = view.awaiting.get(run.child)
+        return f"{run.status} on host {run.host_id}" + (f", waiting for {waits} runs of its own" if waits else "")
+    if run.run_id in view.held.get(run.parent, ()):
+        return f"{run.status}: it waits, because its parent allows {run.options['limit']} runs at a time (max_concurrent_agent_tools)"
+    return f"{run.status}: it waits for a place on a host"
+
+
+def _error(run: Run) -> list[str]:
+    if run.status is Status.ERROR:
+        return [f"It failed: {run.error}"]
+    if run.status is Status.ABORTED:
+        return [f"It was cancelled: {run.error}"]
+    return []
+
+
+def _next(run: Run, at_ms: int, limits: Limits) -> list[str]:
+    if not run.is_live:
+        return []
+    end = expiry(budget_of(run, limits), sighting_of(run))
+    look = next_look(run, limits)
+    said = []
+    if end.at_ms < math.inf:
+        said.append(f"Its parent's patience ends in {(end.at_ms - at_ms) / 1000:.0f} s ({end.reason}).")
+    if run.retry_at_ms > at_ms:
+        said.append(f"Its next attempt begins in {(run.retry_at_ms - at_ms) / 1000:.1f} s.")
+    elif look < math.inf:
+        said.append(f"It is looked at again in {max(0.0, (look - at_ms) / 1000):.0f} s, or when something is heard of it.")
+    return said
+
+
+def _ago(duration_ms: int) -> str:
+    return f"{max(0, duration_ms) / 1000:.1f} s ago"

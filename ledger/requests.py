@@ -1,0 +1,104 @@
+"""Decisions about what parents, clients and operators ask for: request, cancel, clear, try again.
+
+Every function yields facts, and whoever consumes them folds each into the view before it asks for the next. So a cascade sees what it
+has already done. A request that cannot be accepted raises a `BadRequest` before its first fact, and nothing has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ledger.errors import AdmissionRefused, ConflictingRequest, Overloaded, UnknownRun
+from ledger.facts import Fact, MailRequeued, MailSuppressed, RunAborted, RunCleared, RunReattached, RunRequested
+from ledger.ids import mail_id
+from ledger.mail import PARKED, PENDING
+from ledger.run import Run
+from ledger.stimulus import Cancel, Clear, Request, Requeue
+from ledger.transitions import permits
+from ledger.view import View
+from policies import Limits
+
+
+def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
+    """Accept a run, or answer a repeated request with the run that exists (spec W-19: never trust the id blindly)."""
+    run = view.runs.get(asked.run_id)
+    if run is not None:
+        _same_content(run, asked)
+        if run.is_awaited and permits(run.status, RunReattached) and _lost_sight(run, asked):
+            yield RunReattached(run.run_id, asked.life, run.attempt)
+            view.arm(run.run_id, 0)
+        return
+    most = asked.options.get("limit")
+    live = len(view.children.get(asked.parent, ()))
+    if most is not None and live >= most and asked.options.get("on_limit") == "reject":
+        raise AdmissionRefused("max_concurrent_agent_tools", f"{live} runs are live; the limit is {most}")
+    waiting = sum(map(len, view.queues.values()))
+    if waiting >= limits.waiting_max:
+        raise Overloaded(waiting, limits.waiting_max, 1_000)
+    inline = asked.input if len(asked.input) <= limits.inline_bytes_max else None
+    yield RunRequested(
+        asked.run_id, asked.agent_type, asked.parent, asked.parent_run, asked.digest, inline, asked.options, asked.life
+    )
+
+
+def _lost_sight(run: Run, asked: Request) -> bool:
+    """Whether the one who asks is not the one who has been watching: a later life of the parent, or anybody after an interruption."""
+    return not run.is_live or asked.life != run.life
+
+
+def _same_content(run: Run, asked: Request) -> None:
+    """Refuse a run id that is used again for something else."""
+    pairs = (
+        ("agent_type", run.agent_type, asked.agent_type),
+        ("parent", run.parent, asked.parent),
+        ("input", run.digest, asked.digest),
+        ("detached", bool(run.options.get("detached")), bool(asked.options.get("detached"))),
+    )
+    for field, old, new in pairs:
+        if old != new:
+            raise ConflictingRequest(field, f"run {run.run_id!r} exists with another {field} ({old} instead of {new})")
+
+
+def cancel(view: View, asked: Cancel) -> Iterator[Fact]:
+    """End a run that its parent (or an operator) no longer wants. A run that has ended stays as it is."""
+    run = view.runs.get(asked.run_id)
+    if run is None or (asked.parent is not None and run.parent != asked.parent):
+        raise UnknownRun("run_id", f"no run {asked.run_id!r} is known")
+    yield from abort(view, run, asked.reason)
+
+
+def abort(view: View, run: Run, reason: str) -> Iterator[Fact]:
+    """Abort a run that has not ended for ever, and every run that it waits for."""
+    if permits(run.status, RunAborted):
+        yield RunAborted(run.run_id, reason)
+        yield from abort_awaited(view, run)
+
+
+def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
+    """Abort what the child of this run waits for: nobody is left to take the results. Detached runs go on (spec W-47)."""
+    for child_id in list(view.children.get(run.child, ())):
+        child = view.runs[child_id]
+        if child.is_awaited:
+            yield from abort(view, child, f"run {run.run_id} that waited for it has ended")
+
+
+def clear(view: View, asked: Clear) -> Iterator[Fact]:
+    """Forget runs: live ones are cancelled first, mail about them loses its meaning, and the tombstone stands before anything is deleted."""
+    for run_id in asked.run_ids:
+        run = view.runs.get(run_id)
+        if run is None or run.cleared:
+            continue
+        yield from abort(view, run, "cleared")
+        for slot, state in list(run.slots.items()):
+            if state in (PENDING, PARKED):
+                yield MailSuppressed(mail_id(run_id, slot))
+        yield RunCleared(run_id)
+        yield from clear(view, Clear([each for each in view.runs if view.runs[each].parent == run.child]))
+
+
+def requeue(view: View, asked: Requeue) -> Iterator[Fact]:
+    """Try a parked mail again."""
+    mail = view.mail.get(asked.mail_id)
+    if mail is None or mail.state != PARKED:
+        raise UnknownRun("mail_id", f"no parked mail {asked.mail_id!r} is known")
+    yield MailRequeued(asked.mail_id)

@@ -1,0 +1,252 @@
+"""The record of one run, and the fold that makes it from its facts.
+
+The record is all that the supervisor knows of a run. It is changed by `apply` alone, one fact at a time, so the same facts always
+give the same record (invariant 8). The table in `transitions` moves the status; the functions below keep the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ledger.errors import IllegalTransition
+from ledger.facts import (
+    FRAME_FACTS,
+    AttemptLost,
+    AttemptStarted,
+    ChunkEmitted,
+    Fact,
+    MilestoneReached,
+    ProgressReported,
+    RunAborted,
+    RunCleared,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunReattached,
+    RunRequested,
+    RunStarted,
+    TeardownBegan,
+)
+from ledger.ids import agent_id
+from ledger.status import ENDED, HARD, LIVE, Status
+from ledger.transitions import Cell, cell
+
+
+@dataclass(slots=True)
+class Run:
+    """One logical execution of a child, requested by a parent under a run id."""
+
+    run_id: str
+    agent_type: str
+    parent: str
+    parent_run: str
+    digest: str
+    input: bytes | None
+    options: dict[str, Any]
+    life: int
+    requested_at_ms: int
+    first_seq: int
+    last_seq: int = 0
+    frames: int = 0
+    status: Status = Status.STARTING
+    attempt: int = 0
+    incarnation: int = 0
+    host_id: str = ""
+    collect: bool = False
+    placed_at_ms: int = 0
+    confirmed: bool = False
+    losses: int = 0
+    idle_attempts: int = 0
+    lost_at_ms: int = 0
+    retry_at_ms: int = 0
+    cause: str = ""
+    signal_at_ms: int = 0
+    progress: bytes | None = None
+    milestones: list[tuple[int, str, int, int, bytes]] = field(default_factory=list)
+    chunk: tuple[int, int] = (0, -1)
+    reattached_at_ms: int = 0
+    teardown: str = ""
+    teardown_at_ms: int = 0
+    ended_at_ms: int = 0
+    output: bytes | None = None
+    large_output: bool = False
+    summary: str = ""
+    error: str = ""
+    reason: str = ""
+    child_still_running: bool | None = None
+    cleared: bool = False
+    slots: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def child(self) -> str:
+        """The address of the agent that executes this run: one child per run, named by its id."""
+        return agent_id(self.agent_type, self.run_id)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody still drives this run."""
+        return self.status in LIVE
+
+    @property
+    def is_hard(self) -> bool:
+        """Whether the run has ended for ever."""
+        return self.status in HARD
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nobody has to wait for it any longer, be it softly."""
+        return self.status in ENDED
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether a host has been given this run and has not let go of it."""
+        return self.host_id != ""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its parent waits for the result in place."""
+        return not self.options.get("detached")
+
+    @property
+    def wants_mail(self) -> bool:
+        """Whether its ends must reach a handler of its parent."""
+        options = self.options
+        return bool(self.parent) and bool(options.get("on_finish") or options.get("hook") or options.get("notify"))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to do for it: ended, off its host, and no mail on its way."""
+        return self.has_ended and not self.host_id and "pending" not in self.slots.values()
+
+    def to_plain(self) -> list[Any]:
+        """The record as plain data, for the snapshot."""
+        return [getattr(self, name) for name in _FIELDS]
+
+    @classmethod
+    def from_plain(cls, plain: list[Any]) -> Run:
+        """The record from plain data; a shorter list of an older version takes the defaults."""
+        run = cls(*plain)
+        run.status = Status(run.status)
+        run.milestones = [(number, name, nth, at_ms, body) for number, name, nth, at_ms, body in run.milestones]
+        run.chunk = (run.chunk[0], run.chunk[1])
+        return run
+
+
+_FIELDS = [each.name for each in fields(Run)]
+
+
+def open_run(fact: RunRequested, seq: int, at_ms: int) -> Run:
+    """The record that a request begins."""
+    return Run(*fact, requested_at_ms=at_ms, first_seq=seq, last_seq=seq, frames=1)
+
+
+def apply(run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:
+    """Change the record by one fact, and return the fact's number in the run's event stream, if it is an event."""
+    outcome = cell(run.status, type(fact))
+    if isinstance(outcome, Cell):
+        raise IllegalTransition(run.run_id, run.status, type(fact).__name__)
+    run.status = outcome
+    run.last_seq = seq
+    keep = _KEEPERS.get(type(fact))
+    if keep is not None:
+        keep(run, fact, at_ms)
+    if type(fact) in FRAME_FACTS or (isinstance(fact, AttemptStarted) and fact.attempt > 1):
+        run.frames += 1
+        return run.frames - 1
+    return None
+
+
+def _attempt_started(run: Run, fact: AttemptStarted, at_ms: int) -> None:
+    run.attempt, run.incarnation, run.host_id, run.collect = fact[1:5]
+    run.placed_at_ms, run.confirmed, run.retry_at_ms = at_ms, False, 0
+    run.idle_attempts += 1
+
+
+def _signalled(run: Run, at_ms: int) -> None:
+    run.confirmed, run.signal_at_ms, run.idle_attempts, run.losses = True, at_ms, 0, 0
+
+
+def _progress(run: Run, fact: ProgressReported, at_ms: int) -> None:
+    _signalled(run, at_ms)
+    run.progress = fact.body
+
+
+def _milestone(run: Run, fact: MilestoneReached, at_ms: int) -> None:
+    _signalled(run, at_ms)
+    run.milestones.append((fact.number, fact.name, fact.occurrence, at_ms, fact.body))
+
+
+def _chunk(run: Run, fact: ChunkEmitted, at_ms: int) -> None:
+    _signalled(run, at_ms)
+    run.chunk = (fact.attempt, fact.number)
+
+
+def _end(run: Run, at_ms: int, *, released: bool) -> None:
+    run.ended_at_ms, run.reason, run.child_still_running, run.teardown = at_ms, "", None, ""
+    if released:
+        run.host_id = ""
+
+
+def _completed(run: Run, fact: RunCompleted, at_ms: int) -> None:
+    _end(run, at_ms, released=fact.released)
+    run.output, run.summary, run.large_output, run.error = fact.output, fact.summary, fact.large, ""
+
+
+def _failed(run: Run, fact: RunFailed, at_ms: int) -> None:
+    _end(run, at_ms, released=fact.released)
+    run.error = fact.error
+
+
+def _aborted(run: Run, fact: RunAborted, at_ms: int) -> None:
+    _end(run, at_ms, released=False)
+    run.error, run.teardown, run.teardown_at_ms = fact.reason, "aborted" if run.host_id else "", at_ms
+
+
+def _interrupted(run: Run, fact: RunInterrupted, at_ms: int) -> None:
+    run.ended_at_ms, run.reason, run.error = at_ms, fact.reason, fact.error
+    run.child_still_running = fact.child_still_running
+
+
+def _teardown(run: Run, fact: TeardownBegan, at_ms: int) -> None:
+    run.teardown, run.teardown_at_ms = fact.reason, at_ms
+
+
+def _lost(run: Run, fact: AttemptLost, at_ms: int) -> None:
+    run.host_id, run.confirmed, run.cause = "", False, fact.cause
+    run.losses += 1
+    run.retry_at_ms, run.lost_at_ms = fact.retry_at_ms, at_ms
+
+
+def _reattached(run: Run, fact: RunReattached, at_ms: int) -> None:
+    run.life = fact.life
+    run.reattached_at_ms, run.reason, run.child_still_running, run.error, run.ended_at_ms = at_ms, "", None, "", 0
+    run.teardown = ""
+    if not run.host_id:
+        run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms = 0, 0, 0, 0
+
+
+def _cleared(run: Run, _fact: RunCleared, _at_ms: int) -> None:
+    run.cleared = True
+
+
+def _started(run: Run, _fact: Fact, _at_ms: int) -> None:
+    run.confirmed = True
+
+
+_KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
+    AttemptStarted: _attempt_started,
+    RunStarted: _started,
+    ProgressReported: _progress,
+    MilestoneReached: _milestone,
+    ChunkEmitted: _chunk,
+    RunCompleted: _completed,
+    RunFailed: _failed,
+    RunAborted: _aborted,
+    RunInterrupted: _interrupted,
+    TeardownBegan: _teardown,
+    AttemptLost: _lost,
+    RunReattached: _reattached,
+    RunCleared: _cleared,
+}

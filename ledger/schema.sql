@@ -1,0 +1,39 @@
+-- The ledger's file. Keys are kept by the fold above it, so there are primary keys only where a lookup by key must not scan,
+-- and no other index: an index besides the primary key is where DuckDB loses its way after a crash.
+
+-- What happened, in order, for ever, until its run is forgotten. `seq` comes from the one writer, without holes. The last row of
+-- a commit carries the digest that chains it to the commit before.
+CREATE TABLE facts (
+    seq BIGINT,
+    at_ms BIGINT,
+    subject VARCHAR,
+    frame INTEGER,
+    kind VARCHAR,
+    body BLOB,
+    digest BLOB
+);
+
+-- Inputs and outputs that are too large for their fact. `seq` is the fact that they belong to.
+CREATE TABLE payloads (run_id VARCHAR, part VARCHAR, body BLOB, seq BIGINT);
+
+-- The snapshot: every record as it was at the last checkpoint. `body` is the whole record, the columns are for readers.
+CREATE TABLE runs (
+    run_id VARCHAR PRIMARY KEY,
+    live BOOLEAN,
+    status VARCHAR,
+    agent_type VARCHAR,
+    parent VARCHAR,
+    requested_at_ms BIGINT,
+    ended_at_ms BIGINT,
+    first_seq BIGINT,
+    last_seq BIGINT,
+    body BLOB
+);
+CREATE TABLE agents (agent_id VARCHAR PRIMARY KEY, live BOOLEAN, host_id VARCHAR, incarnation BIGINT, body BLOB);
+CREATE TABLE mail (mail_id VARCHAR PRIMARY KEY, live BOOLEAN, recipient VARCHAR, state VARCHAR, run_id VARCHAR, body BLOB);
+
+-- What the facts up to the last checkpoint weigh, in stretches; forgetting a run takes its weight out (see `seals.py`).
+CREATE TABLE seals (first_seq BIGINT, last_seq BIGINT, items BIGINT, total BLOB);
+
+-- `schema_version`, `snapshot` (the caller's) and `mark` (up to where snapshot and seals reach).
+CREATE TABLE meta (key VARCHAR, value BLOB);

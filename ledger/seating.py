@@ -1,0 +1,106 @@
+"""Decisions about places: which waiting agent goes to which host, and how many hosts are wanted.
+
+Agents that are woken for mail, calls or an unclean end go before runs: a parent that is waited for must not queue behind its own children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ledger.facts import AgentActivated, AttemptStarted, Fact
+from ledger.run import Run
+from ledger.view import HostView, View, pool_key
+from policies import Limits, choose, wanted_hosts
+
+
+def seat(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    """Give places to whoever waits for one and may have it now."""
+    for agent in list(view.wanted):
+        yield from _wake(view, agent, at_ms, limits)
+    for key in list(view.queues):
+        yield from _seat_runs(view, key, limits)
+
+
+def _wake(view: View, agent: str, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    activation = view.agents.get(agent)
+    if activation is not None and activation.host_id:
+        view.wanted.pop(agent)
+        return
+    if activation is not None and activation.wake_at_ms > at_ms:
+        return
+    home = home_of(view, agent)
+    host = choose(pool(view, pool_key(home)), len(view.wanted), limits, alone=bool(home and home[-1]))
+    if host is not None:
+        host.exclusive = host.exclusive or bool(home and home[-1])
+        yield AgentActivated(agent, view.incarnation + 1, host.host_id, home)
+
+
+def _seat_runs(view: View, key: str, limits: Limits) -> Iterator[Fact]:
+    seats = pool(view, key)
+    for run_id in list(view.queues[key]):
+        run = view.runs[run_id]
+        most = run.options.get("limit")
+        if most is not None and view.placed.get(run.parent, 0) >= most:
+            view.hold(run)
+            continue
+        alone = is_alone(run, limits)
+        demand = len(view.queues[key])
+        host = choose(seats, demand, limits, alone=alone)
+        if host is None:
+            if alone:
+                continue
+            return
+        host.exclusive = host.exclusive or alone
+        collect = run.idle_attempts >= (run.options.get("attempts_max") or limits.attempts_max)
+        yield AttemptStarted(run_id, run.attempt + 1, view.incarnation + 1, host.host_id, collect)
+
+
+def is_alone(run: Run, limits: Limits) -> bool:
+    """Whether a run must have a host to itself: its class asks for it, or its host died under it too often."""
+    spec = run.options.get("pool")
+    return bool(spec and spec[-1]) or run.losses >= limits.alone_after_losses
+
+
+def home_of(view: View, agent: str) -> list[Any] | None:
+    """What an agent's class asks of its host: as told by the work that waits for it, or by its last activation."""
+    activation = view.agents.get(agent)
+    if activation is not None and activation.home is not None:
+        return activation.home
+    if agent in view.homes:
+        return view.homes[agent]
+    for key in view.mailbox.get(agent, ()):
+        run = view.runs.get(view.mail[key].run_id)
+        return run.options.get("home") if run is not None else None
+    return None
+
+
+def pool(view: View, key: str) -> list[HostView]:
+    """The hosts of one pool."""
+    return [host for host in view.hosts.values() if pool_key(host.spec) == key]
+
+
+def hosts_wanted(view: View, limits: Limits) -> list[Any]:
+    """What hosts should be started now, one spec for each. The default pool is kept warm; others exist on demand."""
+    specs: dict[str, Any] = {"": None}
+    demand: dict[str, int] = {}
+    alone: dict[str, int] = {}
+    for key, line in view.queues.items():
+        demand[key] = len(line)
+        first = [view.runs[run_id] for run_id, _ in zip(line, range(64), strict=False)]
+        specs[key] = first[0].options.get("pool")
+        alone[key] = sum(is_alone(run, limits) for run in first)
+    for agent in view.wanted:
+        home = home_of(view, agent)
+        key = pool_key(home)
+        specs[key] = home
+        demand[key] = demand.get(key, 0) + 1
+        alone[key] = alone.get(key, 0) + bool(home and home[-1])
+    wanted: list[Any] = []
+    for key, spec in specs.items():
+        seats = pool(view, key)
+        count = wanted_hosts(seats, demand.get(key, 0), alone.get(key, 0), limits)
+        if key and not demand.get(key):
+            count = 0
+        wanted.extend([spec] * count)
+    return wanted

@@ -1,0 +1,107 @@
+"""The snapshot: the view as rows, and a view from rows and the facts after them.
+
+A boot must end with the view that the last life had (invariant 8). Only records are kept; every index is made again from them, so an
+index can never disagree with its records after a boot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from ledger.codec import decode, pack, unpack
+from ledger.mail import PENDING, Mail
+from ledger.run import Run
+from ledger.store import Boot, Record
+from ledger.view import Activation, View
+
+_ACTIVATION_FIELDS = [each.name for each in fields(Activation) if each.name != "confirmed"]
+
+
+def meta_of(view: View) -> bytes:
+    """What is true of the ledger as a whole."""
+    return pack({"epoch": view.epoch, "seq": view.seq, "incarnation": view.incarnation, "tally": view.tally})
+
+
+def dirty_records(view: View) -> list[Record]:
+    """The records that changed since the last snapshot. A mail or an activation that is over leaves a dead row behind, to be replaced."""
+    rows = [run_record(view.runs[key]) for key in view.dirty_runs if key in view.runs]
+    for key in view.dirty_agents:
+        rows.append(_agent_record(view.agents.get(key) or Activation(key)))
+    for key in view.dirty_mail:
+        mail = view.mail.get(key)
+        if mail is None:
+            rows.append(Record("mail", key, live=False, columns=(None, None, None), body=b""))
+        else:
+            live = mail.state in (PENDING, "parked", "superseded")
+            rows.append(Record("mail", key, live, (mail.recipient, mail.state, mail.run_id), pack(mail.to_plain())))
+    return rows
+
+
+def run_record(run: Run) -> Record:
+    """One run as a row."""
+    columns = (
+        str(run.status), run.agent_type, run.parent, run.requested_at_ms, run.ended_at_ms or None, run.first_seq, run.last_seq,
+    )  # fmt: skip
+    return Record("runs", run.run_id, not run.is_settled or run.cleared, columns, pack(run.to_plain()))
+
+
+def run_from(record: Record) -> Run:
+    """One run from its row."""
+    return Run.from_plain(unpack(record.body))
+
+
+def _agent_record(activation: Activation) -> Record:
+    live = bool(activation.host_id) or activation.unclean
+    body = pack([getattr(activation, name) for name in _ACTIVATION_FIELDS])
+    return Record("agents", activation.agent_id, live, (activation.host_id, activation.incarnation), body)
+
+
+def restore(boot: Boot) -> View:
+    """The view that these rows and facts describe."""
+    view = View()
+    if boot.meta is not None:
+        meta = unpack(boot.meta)
+        view.epoch, view.seq, view.incarnation = meta["epoch"], meta["seq"], meta["incarnation"]
+        view.tally.update(meta["tally"])
+    for record in boot.records:
+        _restore_record(view, record)
+    _index(view)
+    for row in boot.facts:
+        view.fold(decode(row.kind, row.body), row.seq, row.at_ms)
+    _index(view)
+    return view
+
+
+def _restore_record(view: View, record: Record) -> None:
+    if not record.body:
+        return
+    if record.table == "runs":
+        run = run_from(record)
+        view.runs[run.run_id] = run
+    elif record.table == "agents" and record.live:
+        view.agents[record.key] = Activation(*unpack(record.body))
+    elif record.table == "mail" and record.live:
+        mail = Mail(*unpack(record.body))
+        view.mail[mail.mail_id] = mail
+
+
+def _index(view: View) -> None:
+    """Make every index again from the records."""
+    for index in (view.mailbox, view.children, view.placed, view.awaiting, view.queues, view.held, view.wanted, view.armed):
+        index.clear()
+    view.timers.clear()
+    for run in view.runs.values():
+        if run.is_placed:
+            view.placed[run.parent] = view.placed.get(run.parent, 0) + 1
+        if run.is_live:
+            view.children.setdefault(run.parent, {})[run.run_id] = None
+            if run.is_awaited and run.parent:
+                view.awaiting[run.parent] = view.awaiting.get(run.parent, 0) + 1
+            view.arm(run.run_id, run.retry_at_ms)
+    for mail in view.mail.values():
+        if mail.state == PENDING:
+            view.mailbox.setdefault(mail.recipient, {})[mail.mail_id] = None
+            view.want(mail.recipient)
+    for activation in view.agents.values():
+        if activation.unclean:
+            view.arm(activation.agent_id, activation.wake_at_ms)

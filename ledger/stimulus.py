@@ -1,0 +1,148 @@
+"""What can reach the supervisor: requests of parents and clients, reports of hosts, and the clock.
+
+A stimulus is also the message that brings it: a list of its class's tag and its fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Request(NamedTuple):
+    """Somebody asks for a run. With `wait`, the sender is told its end."""
+
+    run_id: str
+    agent_type: str
+    parent: str
+    parent_run: str
+    digest: str
+    input: bytes
+    options: dict[str, Any]
+    life: int
+    wait: bool
+
+
+class Up(NamedTuple):
+    """The attempt is at work."""
+
+    run_id: str
+    incarnation: int
+
+
+class Progress(NamedTuple):
+    """The child is this far."""
+
+    run_id: str
+    incarnation: int
+    body: bytes
+
+
+class Milestone(NamedTuple):
+    """The child reached the `occurrence`-th milestone of this name in its attempt."""
+
+    run_id: str
+    incarnation: int
+    name: str
+    occurrence: int
+    body: bytes
+
+
+class Chunk(NamedTuple):
+    """The `number`-th piece of the child's stream in its attempt."""
+
+    run_id: str
+    incarnation: int
+    number: int
+    body: bytes
+
+
+class Ended(NamedTuple):
+    """The child returned (`output`, `summary`) or raised (`error`). With `released`, nothing of it is left on the host."""
+
+    run_id: str
+    incarnation: int
+    output: bytes | None
+    summary: str
+    error: str | None
+    released: bool
+
+
+class Unstarted(NamedTuple):
+    """The host could not carry the attempt: `cause` is one of `COLLECTED_NOTHING`, `UNIMPORTABLE`, `NOT_RUNNABLE`, `START_FAILED`."""
+
+    run_id: str
+    incarnation: int
+    cause: str
+    error: str
+
+
+class Released(NamedTuple):
+    """The agent left its host cleanly."""
+
+    agent_id: str
+    incarnation: int
+
+
+class Awake(NamedTuple):
+    """The agent came up on its host."""
+
+    agent_id: str
+    incarnation: int
+
+
+class Handled(NamedTuple):
+    """The recipient's transaction with these mails is durable; `failures` are `(mail id, error, park)`."""
+
+    agent_id: str
+    incarnation: int
+    mail_ids: list[str]
+    failures: list[tuple[str, str, bool]]
+
+
+class Cancel(NamedTuple):
+    """Somebody wants the run to stop. `parent` restricts it to runs of that agent; None is an operator."""
+
+    run_id: str
+    parent: str | None
+    reason: str
+
+
+class Clear(NamedTuple):
+    """The owner no longer wants these runs retained."""
+
+    run_ids: list[str]
+
+
+class Requeue(NamedTuple):
+    """A person wants a parked mail to be tried again."""
+
+    mail_id: str
+
+
+class HostUp(NamedTuple):
+    """A host introduced itself, with its tenants as `(agent, incarnation)`."""
+
+    host_id: str
+    tenants: list[tuple[str, int]]
+
+
+class HostLost(NamedTuple):
+    """A host died, or is taken for dead after it was killed."""
+
+    host_id: str
+    cause: str
+
+
+class Tick(NamedTuple):
+    """Time passed."""
+
+
+Stimulus = (
+    Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Handled | Cancel | Clear | Requeue
+    | HostUp | HostLost | Tick
+)  # fmt: skip
+
+COLLECTED_NOTHING = "collected-nothing"
+UNIMPORTABLE = "unimportable"
+NOT_RUNNABLE = "not-runnable"
+START_FAILED = "start-failed"

@@ -1,0 +1,84 @@
+"""What a ledger store must do: keep facts in order, and give them back after any crash.
+
+A store knows nothing of what facts mean. It receives *rows* that are already encoded, makes a group of them durable at once,
+and keeps a *snapshot* (one row per record) that lets a boot read only what is alive. Two stores exist: `MemoryStore` here in
+memory, and `DuckDBStore`. One contract test binds both.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class FactRow(NamedTuple):
+    """One fact as it is stored. `frame` is the run's event number if the fact is also an event of its run's stream, else None."""
+
+    seq: int
+    at_ms: int
+    subject: str
+    frame: int | None
+    kind: str
+    body: bytes
+
+
+class Payload(NamedTuple):
+    """A full input or output that is too large to stand in its fact. `part` is `"input"` or `"output"`."""
+
+    run_id: str
+    part: str
+    body: bytes
+
+
+class Record(NamedTuple):
+    """One record of the snapshot: the folded state of a run, an agent or a mail at the time of a checkpoint.
+
+    `table` is `"runs"`, `"agents"` or `"mail"`; `live` says whether a boot needs it; `columns` are the values that SQL readers
+    see beside the opaque `body` (see `schema.sql`): for runs `(status, agent_type, parent, requested_at_ms, ended_at_ms,
+    first_seq, last_seq)`, for agents `(host_id, incarnation)`, for mail `(recipient, state, run_id)`.
+    """
+
+    table: str
+    key: str
+    live: bool
+    columns: tuple[str | int | None, ...]
+    body: bytes
+
+
+class Boot(NamedTuple):
+    """What a supervisor reads when it starts: the live records, the facts after the snapshot, the records these facts touch."""
+
+    meta: bytes | None
+    records: list[Record]
+    facts: list[FactRow]
+    findings: list[str]
+
+
+class Store(Protocol):
+    """The durable side of the ledger. Every method blocks; the supervisor calls it from one thread."""
+
+    def boot(self) -> Boot:
+        """Read what a start needs, healing what the journal can heal; `findings` says what was found and done."""
+
+    def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
+        """Make a group of facts durable: all of them or none. Any error means that the store must not be used again."""
+
+    def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
+        """Replace these records in the snapshot, which now covers all facts up to `upto_seq`, and remove every trace (record, facts, payloads) of the `forgotten` runs."""
+
+    def records(self, table: str, keys: list[str]) -> list[Record]:
+        """The snapshot's records under these keys; missing ones are left out."""
+
+    def ended_runs(self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int) -> list[Record]:
+        """The snapshot's runs that are not live, oldest request first, optionally of one parent, of these statuses, requested before an instant."""
+
+    def facts(self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000) -> list[FactRow]:
+        """A run's facts in order. With `frames_only`, just its events after number `after_frame`."""
+
+    def payload(self, run_id: str, part: str) -> bytes | None:
+        """A large input or output, or None if it was never stored apart."""
+
+    def rows(self, query: str, parameters: list[object]) -> list[tuple[object, ...]]:
+        """Answer a read-only question in SQL over `runs`, `facts`, `agents` and `mail`. The memory store refuses with `LedgerError`."""
+
+    def close(self) -> None:
+        """Release the file. Idempotent."""

@@ -1,0 +1,80 @@
+"""What a fact does to the status of a run: one table, read before anything else here.
+
+Three kinds of cell. A status: the run moves there. `IGNORED`: a late or doubled echo, which `decide` drops without a fact.
+`ILLEGAL`: only a bug of ours can bring this about, so the fold raises `IllegalTransition`.
+
+Who may move the machine: `protocol` alone makes facts, and asks `permits` first when a fact answers a message from outside
+(messages come late, doubled and in any order; that is normal weather and never illegal). The fold moves the status.
+
+What each row survives:
+
+- `starting` and `running` accept every end, because with lossy mail a result can overtake the news that its attempt began.
+- `interrupted` is soft. A true end repairs it; a new request re-attaches to it; the child's own signals still arrive.
+- The hard rows accept `RunCleared` alone. A second end, a cancel that comes late, a loss of the host after the end: echoes.
+- A `cleared` run is gone from the view, so it has no row: whatever arrives for it finds no run and is dropped.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ledger.facts import (
+    AttemptLost,
+    AttemptStarted,
+    ChunkEmitted,
+    Fact,
+    MilestoneReached,
+    ProgressReported,
+    RunAborted,
+    RunCleared,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunReattached,
+    RunRequested,
+    RunStarted,
+    TeardownBegan,
+)
+from ledger.status import Status
+
+
+class Cell(Enum):
+    """The two cells that are not a status."""
+
+    IGNORED = "ignored"
+    ILLEGAL = "illegal"
+
+
+_S, _R, _I = Status.STARTING, Status.RUNNING, Status.INTERRUPTED
+_C, _E, _A = Status.COMPLETED, Status.ERROR, Status.ABORTED
+_ignored, _illegal = Cell.IGNORED, Cell.ILLEGAL
+
+#                     starting   running    interrupted  completed  error      aborted
+TABLE: dict[type[Fact], tuple[Status | Cell, ...]] = {
+    RunRequested:     (_illegal, _illegal,  _illegal,    _illegal,  _illegal,  _illegal),
+    AttemptStarted:   (_S,       _S,        _illegal,    _illegal,  _illegal,  _illegal),
+    RunStarted:       (_R,       _ignored,  _ignored,    _ignored,  _ignored,  _ignored),
+    ProgressReported: (_R,       _R,        _I,          _ignored,  _ignored,  _ignored),
+    MilestoneReached: (_R,       _R,        _I,          _ignored,  _ignored,  _ignored),
+    ChunkEmitted:     (_R,       _R,        _I,          _ignored,  _ignored,  _ignored),
+    RunCompleted:     (_C,       _C,        _C,          _ignored,  _ignored,  _ignored),
+    RunFailed:        (_E,       _E,        _E,          _ignored,  _ignored,  _ignored),
+    RunAborted:       (_A,       _A,        _A,          _ignored,  _ignored,  _ignored),
+    RunInterrupted:   (_I,       _I,        _ignored,    _ignored,  _ignored,  _ignored),
+    TeardownBegan:    (_S,       _R,        _ignored,    _ignored,  _ignored,  _ignored),
+    AttemptLost:      (_S,       _S,        _I,          _ignored,  _ignored,  _ignored),
+    RunReattached:    (_S,       _R,        _R,          _ignored,  _ignored,  _ignored),
+    RunCleared:       (_illegal, _illegal,  _I,          _C,        _E,        _A),
+}  # fmt: skip
+
+_COLUMN = {status: index for index, status in enumerate((_S, _R, _I, _C, _E, _A))}
+
+
+def cell(status: Status, fact: type[Fact]) -> Status | Cell:
+    """What the table says about this fact in this status."""
+    return TABLE[fact][_COLUMN[status]]
+
+
+def permits(status: Status, fact: type[Fact]) -> bool:
+    """Whether the fact would move or keep the run, rather than be an echo."""
+    return isinstance(cell(status, fact), Status)

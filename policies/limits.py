@@ -1,0 +1,66 @@
+"""Every limit of Perdure, with its default, in one place.
+
+`Limits()` is what a runtime starts with; `Runtime(limits=Limits(...))` changes any of it, and `perdure show` prints what is in force.
+Durations are milliseconds; infinity switches a limit off where its description says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+INFINITY = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The limits of one runtime. Kept by the supervisor and handed to every host."""
+
+    hosts_max: int = 4  # hosts per pool; further agents are packed
+    hosts_warm: int = 2  # hosts kept ready ahead of demand
+    pack_max: int = 1000  # agents per host that are at work at the same time
+    tenancies_max: int = 200_000  # agents a host may have served before it is retired
+    rss_mb_max: int = 1024  # memory of a host above which it is retired when empty
+    idle_ms: int = 5_000  # an agent without work for so long is passivated
+    waiting_max: int = 200_000  # runs that may wait for a place before requests are refused
+
+    heartbeat_ms: int = 2_000  # how often a host is asked whether it answers
+    heartbeat_misses_max: int = 5  # unanswered heartbeats before a host is killed
+    orphan_ms: int = 60_000  # a host without a supervisor for so long ends itself
+    start_timeout_ms: int = 30_000  # an attempt whose agent has not come up by then is interrupted (`inspect-timeout`)
+    teardown_grace_ms: int = 5_000  # how long a torn-down child may take to stop before it counts as still running
+    recovery_deadline_ms: int = 300_000  # a run that finds no place after a loss for so long is interrupted
+    sweep_ms: int = 2_000  # how often everything outstanding is looked at again
+
+    attempts_max: int = 5  # attempts without progress in between; an agent class may set its own
+    recovery_work_max: int = 100  # attempts in the whole life of a run; never resets
+    alone_after_losses: int = 2  # a run whose host died under it so often is placed alone
+    retry_first_ms: int = 200  # backoff of attempts, handlers and wake-ups: first, factor 2, most
+    retry_most_ms: int = 30_000
+    handler_attempts_max: int = 8  # then the mail is parked
+    handler_timeout_ms: int = 600_000  # a handler that has not returned by then has failed
+
+    reattach_no_progress_ms: float = 120_000  # seed 003; 0 does not wait, infinity never gives up on silence
+    reattach_window_ms: float = INFINITY  # seed 003; 0 and infinity are off
+    detached_max_budget_ms: float = 86_400_000  # seed 003; 0 gives up at once, infinity never
+    detached_no_progress_budget_ms: float = 3_600_000  # seed 003; 0 and infinity are off
+
+    progress_ms: int = 200  # progress of a run goes out at most this often
+    group_max: int = 256  # mail handled in one transaction
+    commit_rows_max: int = 20_000  # facts in one commit
+    checkpoint_facts: int = 200_000  # facts after which a checkpoint is due even under load
+    checkpoint_idle_ms: int = 1_000  # quiet time after which a checkpoint is taken
+    retained_in_memory: int = 20_000  # ended runs kept in memory for quick answers
+
+    id_max: int = 256  # characters of an id
+    input_bytes_max: int = 4 * 1024 * 1024
+    output_bytes_max: int = 4 * 1024 * 1024
+    progress_bytes_max: int = 64 * 1024
+    inline_bytes_max: int = 512  # larger inputs and outputs stand in the payload table
+    error_chars_max: int = 4_000
+    preview_chars_max: int = 500
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int | float) or value != value or value < 0:  # noqa: PLR0124 - NaN differs from itself
+                raise ValueError(f"{field.name}: {value!r} is not a number of at least 0")

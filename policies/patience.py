@@ -1,0 +1,67 @@
+"""How long a parent waits for a child, and for which reason it stops. Pure: every instant comes in.
+
+Two kinds of patience (seed 003):
+
+- a *detached* run has an absolute budget from its request, and a window of silence that every signal resets. The window counts only
+  once the child has reported at all: nobody is given up for being slow.
+- an *awaited* run is waited for without limit, until its parent had to re-attach to it. From then on silence is measured against the
+  reported progress, and a finite hard window may cap the whole wait.
+
+`0` and infinity. Absolute budget: 0 gives up at once, infinity never. Detached silence: 0 and infinity are off. Re-attached silence: 0
+does not wait, infinity never gives up on silence. Hard window: 0 and infinity are off.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class Budget(NamedTuple):
+    """What a parent allows one run, in milliseconds."""
+
+    absolute_ms: float
+    silence_ms: float
+    reattach_silence_ms: float
+    reattach_window_ms: float
+
+
+class Sighting(NamedTuple):
+    """When what was seen of a run. Zero is never."""
+
+    detached: bool
+    requested_at_ms: int
+    signal_at_ms: int
+    reattached_at_ms: int
+
+
+class Expiry(NamedTuple):
+    """When patience ends, for which reason, and whether the child is then stopped."""
+
+    at_ms: float
+    reason: str
+    teardown: bool
+
+
+NEVER = Expiry(math.inf, "", False)
+
+
+def is_window(limit_ms: float) -> bool:
+    """Whether a window that 0 and infinity switch off is on."""
+    return 0 < limit_ms < math.inf
+
+
+def expiry(budget: Budget, seen: Sighting) -> Expiry:
+    """The first end of patience for a live run, as far as is known now. A later signal can only move it later."""
+    if seen.detached:
+        ends = [Expiry(seen.requested_at_ms + budget.absolute_ms, "budget-exceeded", True)]
+        if is_window(budget.silence_ms) and seen.signal_at_ms:
+            ends.append(Expiry(seen.signal_at_ms + budget.silence_ms, "no-progress", True))
+        return min(ends)
+    if not seen.reattached_at_ms:
+        return NEVER
+    quiet_since = max(seen.reattached_at_ms, seen.signal_at_ms)
+    ends = [Expiry(quiet_since + budget.reattach_silence_ms, "no-progress", False)]
+    if is_window(budget.reattach_window_ms):
+        ends.append(Expiry(seen.reattached_at_ms + budget.reattach_window_ms, "window-exceeded", True))
+    return min(ends)

@@ -1,0 +1,85 @@
+"""What becomes of a run whose child is gone.
+
+The evidence is six yes-or-no facts; the table below gives each combination exactly one letter, and a test walks all of them.
+
+| | ended hard | torn down | work left | attempts left | collected | verdict |
+|---|---|---|---|---|---|---|
+| A | yes | – | – | – | – | `Release`: nothing is left to do but to let go of the place |
+| B | no | yes | – | – | – | `Seal`: the child that a budget condemned is gone, so it does not run any more |
+| C | no | no | no | – | – | `Fail`: the whole life of the run has used up `recovery_work_max` |
+| D | no | no | yes | yes | – | `Retry`, alone if its host died under it too often |
+| E | no | no | yes | no | no | `Collect`: one more attempt that may hand over a result, but may not run |
+| F | no | no | yes | no | yes | `Fail`: there was no result either |
+
+How the world gets there. A: a cancel or an end was decided while the host was dying. B: a give-up asked the child to stop, and the
+death did it. C: a run that makes progress after every crash resets its attempts each time, so one bound must never reset
+(the out-of-memory loop of Cloudflare #1825). D: the ordinary crash. E: with `attempts_max = 1` a run is at-most-once, and still its
+child may have committed a result in the instant before it died; that result must not be lost. F: it had not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from policies.limits import Limits
+from policies.retry import backoff_ms
+
+
+class Evidence(NamedTuple):
+    """What is known of a run whose child is gone. Attempts are counted since the last sign of progress, work over its whole life."""
+
+    ended_hard: bool
+    torn_down: bool
+    attempt: int
+    idle_attempts: int
+    attempts_max: int
+    losses: int
+    collected: bool
+
+
+@dataclass(frozen=True)
+class Release:
+    """Let go of the place."""
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Interrupt the run for the reason for which it was torn down."""
+
+
+@dataclass(frozen=True)
+class Fail:
+    """End the run with an error."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Begin another attempt after a pause; `alone` on a host of its own."""
+
+    after_ms: int
+    alone: bool
+    collect: bool = False
+
+
+Verdict = Release | Seal | Fail | Retry
+
+
+def judge(evidence: Evidence, limits: Limits) -> Verdict:
+    """Say what becomes of a run whose child is gone. The letters refer to the table above."""
+    if evidence.ended_hard:  # A
+        return Release()
+    if evidence.torn_down:  # B
+        return Seal()
+    if evidence.attempt >= limits.recovery_work_max:  # C
+        return Fail(f"its child was lost {evidence.attempt} times in all; the limit recovery_work_max is {limits.recovery_work_max}")
+    pause = backoff_ms(evidence.losses, limits.retry_first_ms, limits.retry_most_ms) if evidence.losses > 1 else 0
+    alone = evidence.losses >= limits.alone_after_losses
+    if evidence.idle_attempts < evidence.attempts_max:  # D
+        return Retry(pause, alone)
+    if not evidence.collected:  # E
+        return Retry(pause, alone, collect=True)
+    times = f"{evidence.attempts_max} attempt" + ("s" if evidence.attempts_max != 1 else "")
+    return Fail(f"its child was lost in each of {times} without progress in between, and left no result")  # F

@@ -1,0 +1,55 @@
+"""The virtual loop waits for nothing, and says so when there is nothing to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors.ports import Courier, World
+from actors.sim_world import Deadlock, Overdue, Runaway
+from tests.actors.echo import CALM, after, echo, forever, supervised
+
+
+def test_a_deadlock_is_found_at_once_and_says_who_waits_where() -> None:
+    with supervised(forever) as simulation, pytest.raises(Deadlock) as caught:
+        simulation.run(forever)
+    assert any("client: " in line and "in wait" in line for line in caught.value.pending)
+    assert any("supervisor: " in line for line in caught.value.pending)
+
+
+def test_a_run_that_takes_too_long_is_overdue() -> None:
+    with supervised(forever) as simulation, pytest.raises(Overdue):
+        simulation.run(after(10_000), timeout_ms=5_000)
+
+
+def test_spinning_without_letting_time_pass_is_a_runaway() -> None:
+    async def spin(world: World, courier: Courier) -> None:
+        while True:
+            await asyncio.to_thread(len, "x")
+
+    with supervised(forever, steps_max=1_000) as simulation, pytest.raises(Runaway):
+        simulation.run(spin)
+
+
+def test_threads_of_authors_run_inline() -> None:
+    async def main(world: World, courier: Courier) -> tuple[int, str]:
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(lambda: 1 // 0)
+        return await asyncio.to_thread(len, "four"), await world.threads.run(lambda: "beside")
+
+    with supervised(forever) as simulation:
+        assert simulation.run(main) == (4, "beside")
+
+
+def test_the_check_after_a_step_can_end_the_run() -> None:
+    calls: list[float] = []
+
+    def check() -> None:
+        calls.append(simulation.now_ms())
+        assert simulation.now_ms() < 1_000, "an invariant"
+
+    with echo(1, CALM, after_step=check, step_stride=3) as simulation, pytest.raises(AssertionError, match="invariant"):
+        simulation.run(after(5_000))
+    assert len(calls) > 3
+    assert calls[-2] < 1_000 <= calls[-1]

@@ -1,0 +1,30 @@
+"""Formatting, lint and types are part of the one test command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.tidy import ROOT
+
+
+def run(*command: str) -> None:
+    """Run a tool of this environment over the checkout, and fail with what it says."""
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.fail(f"{' '.join(command)}\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+def test_ruff_finds_nothing() -> None:
+    run("ruff", "check", "--quiet", ".")
+
+
+def test_the_code_is_formatted() -> None:
+    run("ruff", "format", "--check", ".")
+
+
+@pytest.mark.slow
+def test_mypy_finds_nothing() -> None:
+    run("mypy")

@@ -1,0 +1,240 @@
+"""How the tidy tests read the code: modules as syntax trees, and the questions that the rules ask of them.
+
+Every rule yields offenders as `path:line: what is wrong`, so that a failing test is a list to click through. Nothing here imports
+the code it reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("policies", "ledger", "actors", "scenarios")  # imports go from right to left
+DOORS = frozenset(
+    {"ledger.duckdb_store", "ledger.storage", "actors.ray_world", "actors.sim_world"}
+)  # open to other folders
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name that a module imports. `within` names the function it is imported in, if any."""
+
+    line: int
+    module: str
+    name: str = ""
+    within: str = ""
+
+    @property
+    def path(self) -> str:
+        return f"{self.module}.{self.name}" if self.name else self.module
+
+    @property
+    def top(self) -> str:
+        return self.module.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file, read once."""
+
+    path: str
+    text: str
+    tree: ast.Module = field(repr=False)
+
+    @classmethod
+    def parse(cls, path: str, text: str) -> Source:
+        return cls(path, text, ast.parse(text, path))
+
+    @property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @property
+    def folder(self) -> str:
+        return self.path.partition("/")[0]
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    def at(self, line: int, what: str) -> str:
+        return f"{self.path}:{line}: {what}"
+
+
+@cache
+def sources(*folders: str) -> tuple[Source, ...]:
+    """The Python files of these folders of the checkout, those that git does not know yet included."""
+    paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return tuple(Source.parse(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths)
+
+
+def imports(source: Source) -> Iterator[Import]:
+    """Everything a module imports, wherever in it. Relative imports are resolved."""
+    for node, within in _with_function(source.tree, ""):
+        if isinstance(node, ast.Import):
+            yield from (Import(node.lineno, alias.name, within=within) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = ".".join(filter(None, [_anchor(source, node.level), node.module]))
+            yield from (Import(node.lineno, module, alias.name, within) for alias in node.names)
+
+
+def _anchor(source: Source, level: int) -> str:
+    parts = source.path.removesuffix(".py").split("/")
+    return ".".join(parts[:-level]) if level else ""
+
+
+def _with_function(node: ast.AST, within: str) -> Iterator[tuple[ast.AST, str]]:
+    for child in ast.iter_child_nodes(node):
+        yield child, within
+        yield from _with_function(child, child.name if isinstance(child, Function) else within)
+
+
+def functions(source: Source) -> Iterator[Function]:
+    """All functions and methods, nested ones too."""
+    return (node for node in ast.walk(source.tree) if isinstance(node, Function))
+
+
+def against_the_arrow(source: Source) -> Iterator[str]:
+    allowed = FOLDERS[: FOLDERS.index(source.folder) + 1]
+    for each in imports(source):
+        if each.top in {*FOLDERS, "tests"} - {*allowed}:
+            yield source.at(each.line, f"{source.folder} must not import {each.module}")
+
+
+def past_the_door(source: Source) -> Iterator[str]:
+    for each in imports(source):
+        foreign = each.top in FOLDERS and each.top != source.folder
+        if foreign and each.module not in {each.top, *DOORS}:
+            yield source.at(each.line, f"import it from `{each.top}`, not from `{each.module}`")
+
+
+def private_imports(source: Source) -> Iterator[str]:
+    for each in imports(source):
+        if any(part.startswith("_") and not part.startswith("__") for part in each.path.split(".")):
+            yield source.at(each.line, f"`{each.path}` is private to its module")
+
+
+def lazy_imports(source: Source) -> Iterator[str]:
+    for each in imports(source):
+        if each.within and each.top in FOLDERS:
+            yield source.at(each.line, f"`{each.within}` imports `{each.path}`; import it at the top")
+
+
+def imports_of(source: Source, *tops: str) -> Iterator[str]:
+    for each in imports(source):
+        if each.top in tops:
+            yield source.at(each.line, f"imports `{each.path}`")
+
+
+IMPURE_MODULES = (
+    "asyncio io logging os pathlib random secrets shutil socket subprocess sys tempfile threading time uuid".split()
+)
+IMPURE_CALLS = frozenset({"open", "input", "print"})
+CLOCK_READS = frozenset({"now", "utcnow", "today"})
+
+
+def impurities(source: Source) -> Iterator[str]:
+    """What a pure module may not touch: clocks, dice, files, the environment, logs, threads."""
+    yield from imports_of(source, *IMPURE_MODULES)
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in IMPURE_CALLS:
+                yield source.at(node.lineno, f"calls `{name}`")
+            case ast.Attribute(value=ast.Name(id="datetime" | "date"), attr=name) if name in CLOCK_READS:
+                yield source.at(node.lineno, f"reads the clock by `{name}`")
+
+
+def body_lines(function: Function) -> int:
+    """The lines of a function below its docstring, blank ones and comments included."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def depth(node: ast.AST) -> int:
+    """How deep blocks nest inside a function. An `elif` is no deeper than its `if`; inner functions count for themselves."""
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, SCOPES):
+            continue
+        is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
+        step = isinstance(child, BLOCKS) and not is_elif
+        deepest = max(deepest, depth(child) + step)
+    return deepest
+
+
+def swallowing_handlers(source: Source) -> Iterator[int]:
+    """The lines of broad `except` clauses that end an exception there, instead of raising again or telling a future."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and not _passes_on(node):
+            yield node.lineno
+
+
+def _is_broad(caught: ast.expr | None) -> bool:
+    match caught:
+        case None | ast.Name(id="Exception" | "BaseException"):
+            return True
+        case ast.Tuple(elts=kinds):
+            return any(_is_broad(kind) for kind in kinds)
+    return False
+
+
+def _passes_on(handler: ast.ExceptHandler) -> bool:
+    reaches_a_future = any(
+        isinstance(node, ast.Attribute) and node.attr == "set_exception" for node in ast.walk(handler)
+    )
+    return isinstance(handler.body[-1], ast.Raise) or reaches_a_future
+
+
+def undocumented(source: Source) -> Iterator[str]:
+    """Public modules, classes, functions and methods that say nothing about themselves. An empty file has nothing to say."""
+    if source.tree.body and ast.get_docstring(source.tree) is None:
+        yield source.at(1, "the module has no docstring")
+    yield from _undocumented_in(source, source.tree, "")
+
+
+def _undocumented_in(source: Source, parent: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
+    for node in parent.body:
+        if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        if ast.get_docstring(node) is None and not _speaks_elsewhere(node):
+            yield source.at(node.lineno, f"`{prefix}{node.name}` has no docstring")
+        if isinstance(node, ast.ClassDef):
+            yield from _undocumented_in(source, node, f"{prefix}{node.name}.")
+
+
+def _speaks_elsewhere(node: Function | ast.ClassDef) -> bool:
+    """An override is described where it is declared, a bare `...` by its protocol, a setter by its getter."""
+    marks = {ast.unparse(mark).rpartition(".")[2] for mark in node.decorator_list}
+    is_stub = isinstance(node, Function) and ast.unparse(node.body[-1]) == "..."
+    return is_stub or bool(marks & {"override", "overload", "setter", "deleter"})
+
+
+MACHINE_PATH = re.compile(r"(?<![\w.~*-])/(?:work|tmp|home|root|Users)/\w")
+
+
+def machine_paths(path: str, text: str) -> Iterator[str]:
+    """Lines that name a place which exists on somebody's machine only."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := MACHINE_PATH.search(line):
+            yield f"{path}:{number}: `{found.group()}…`"
+
+
+def waits_and_mocks(source: Source) -> Iterator[str]:
+    """What a test outside tests/cluster may not do: sleep for real, mock, or bring in Ray."""
+    yield from imports_of(source, "ray", "mock", "pytest_mock")
+    for each in imports(source):
+        if each.path.startswith("unittest.mock") or each.path == "time.sleep":
+            yield source.at(each.line, f"imports `{each.path}`")
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="time"), attr="sleep"):
+                yield source.at(node.lineno, "sleeps")
