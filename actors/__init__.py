@@ -3,6 +3,11 @@
 `actors.ray_world` and `actors.sim_world` are imported by name, so that neither loads the other.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from actors.agent import Agent, exposed
 from actors.client import Client
 from actors.events import AgentToolEvents
@@ -13,6 +18,9 @@ from actors.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle,
 from actors.run_context import RunContext
 from actors.supervisor import Supervisor
 from actors.wire import RemoteError
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
 
 __all__ = [
     "Agent",
@@ -35,9 +43,18 @@ __all__ = [
     "RunHandle",
     "RunInfo",
     "RunResult",
+    "Runtime",
     "Supervisor",
     "Threads",
     "World",
     "exposed",
     "subscribe",
 ]
+
+
+def __getattr__(name: str) -> type[Runtime]:
+    """`Runtime` brings Ray with it, so it is loaded when it is first asked for."""
+    if name == "Runtime":
+        runtime: type[Runtime] = import_module("actors.runtime").Runtime
+        return runtime
+    raise AttributeError(f"module 'actors' has no attribute {name!r}")

@@ -8,14 +8,15 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ledger import BadRequest, LedgerUnwritable
 
 RECORD: Final = "cluster.json"
 LOCK: Final = "cluster.lock"
+AUTH: Final = "RAY_AUTH_MODE"
 PROJECT: Final = Path(__file__).resolve().parents[1]
 KNOCK_S: Final = 1.0
 
@@ -48,25 +49,33 @@ def deciding(data: Path) -> Iterator[None]:
         yield
 
 
-def recorded_address(data: Path) -> str | None:
-    """The address of the Ray that was last used with this directory, if somebody answers there."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        address = str(json.loads((data / RECORD).read_text(encoding="utf-8"))["address"])
-        return address if answers(address) else None
+class Record(NamedTuple):
+    """Where a Ray is, and how it wants to be spoken to: `auth` is Ray's `RAY_AUTH_MODE` (the token itself is Ray's business)."""
+
+    address: str
+    auth: str = ""
+
+
+def read_record(data: Path) -> Record | None:
+    """The Ray that was last used with this directory, if somebody answers there."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        record = Record(**json.loads((data / RECORD).read_text(encoding="utf-8")))
+        return record if answers(record.address) else None
     return None
 
 
-def record_address(data: Path, address: str) -> None:
+def write_record(data: Path, address: str) -> None:
     """Remember where this directory's Ray is."""
     draft = data / f"{RECORD}.{os.getpid()}"
-    draft.write_text(json.dumps({"address": address, "pid": os.getpid()}), encoding="utf-8")
+    record = Record(address, os.environ.get(AUTH, ""))
+    draft.write_text(json.dumps(record._asdict()), encoding="utf-8")
     draft.replace(data / RECORD)
 
 
-def forget_address(data: Path, address: str) -> None:
-    """This directory's Ray is no more."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        if json.loads((data / RECORD).read_text(encoding="utf-8"))["address"] == address:
+def forget_record(data: Path, address: str) -> None:
+    """This directory's Ray is no more, unless another one has come meanwhile."""
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads((data / RECORD).read_text(encoding="utf-8")).get("address") == address:
             (data / RECORD).unlink()
 
 
@@ -83,22 +92,23 @@ def answers(address: str) -> bool:
 
 
 @contextlib.contextmanager
-def surroundings() -> Iterator[None]:
-    """The environment in which Ray is started and joined. It is put back afterwards."""
-    before = dict(os.environ)
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in before})
-    os.environ["PYTHONPATH"] = os.pathsep.join(_import_path(before))
+def surroundings(**special: str) -> Iterator[None]:
+    """The environment in which Ray is started and joined. What is set already stays, and what we set is taken back afterwards."""
+    ours = {name: value for name, value in {**ENVIRONMENT, **special}.items() if value and name not in os.environ}
+    before = os.environ.get("PYTHONPATH")
+    os.environ.update(ours)
+    os.environ["PYTHONPATH"] = os.pathsep.join(_import_path(before or ""))
     try:
         yield
     finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+        for name in ours:
+            os.environ.pop(name, None)
+        os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
 
 
-def _import_path(environment: Mapping[str, str]) -> list[str]:
+def _import_path(known: str) -> list[str]:
     """Where our own code is, and all that this process can import but a fresh one could not."""
     usual = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
     places = [str(PROJECT), *(path for path in sys.path if path and Path(path).is_dir())]
     special = [path for path in places if not any(Path(path).resolve().is_relative_to(prefix) for prefix in usual)]
-    return list(dict.fromkeys([*special, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]))
+    return list(dict.fromkeys([*special, *filter(None, known.split(os.pathsep))]))

@@ -57,10 +57,10 @@ class Desk:
     """Answers what peers ask."""
 
     def __init__(
-        self, world: World, view: View, switchboard: Switchboard, store: Store, limits: Limits, findings: list[str], bulletin: Bulletin
+        self, world: World, now_ms: Callable[[], int], view: View, switchboard: Switchboard, store: Store, limits: Limits, findings: list[str], bulletin: Bulletin
     ) -> None:
         self._world, self._view, self._switchboard, self._store, self._limits = world, view, switchboard, store, limits
-        self._findings, self._bulletin = findings, bulletin
+        self._now_ms, self._findings, self._bulletin = now_ms, findings, bulletin
         self._calls: dict[str, Call] = {}
         self._questions: list[tuple[Port, str, str, list[Any]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -215,7 +215,7 @@ class Desk:
         return told
 
     async def _explain(self, run_id: str) -> list[str]:
-        return explain(self._view, self._run(run_id), self._world.clock.now_ms(), self._limits)
+        return explain(self._view, self._run(run_id), self._now_ms(), self._limits)
 
     async def _frames(self, run_id: str, after: int) -> list[dict[str, Any]]:
         run = self._run(run_id)

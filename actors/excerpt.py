@@ -107,8 +107,10 @@ def _needed(nodes: list[ast.stmt], names: list[str]) -> list[int]:
 
 def _used_names(node: ast.AST, *, later: bool = False) -> Iterator[tuple[str, bool]]:
     """The names that a statement uses, each with whether it is used only when a function's body runs."""
-    if isinstance(node, ast.Name):
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id, later
+    elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        yield node.target.id, later
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
         yield node.value, True  # perhaps a quoted annotation
     for field, value in ast.iter_fields(node):

@@ -46,7 +46,7 @@ class Failure(NamedTuple):
 
 async def handle(tenant: Tenant, letters: list[Letter]) -> tuple[list[str], list[Failure]]:
     """Handle these mails exactly once each; returns the ids that are done (now or earlier) and the failures."""
-    known = tenant.storage.known_inbox([letter.mail_id for letter in letters]) if tenant.storage.exists else set()
+    known = tenant.storage.known_inbox([letter.mail_id for letter in letters]) if tenant.has_storage else set()
     fresh = [letter for letter in letters if letter.mail_id not in known]
     done = [letter.mail_id for letter in letters if letter.mail_id in known]
     problem = await _attempt(tenant, fresh) if fresh else None

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import resource
-import socket
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
@@ -75,9 +72,9 @@ class Host:
             "hello",
             {
                 "role": "host",
-                "pid": os.getpid(),
-                "node": socket.gethostname(),
-                "rss_mb": _rss_mb(),
+                "pid": self.world.vitals.pid(),
+                "node": self.world.vitals.node(),
+                "rss_mb": self.world.vitals.rss_mb(),
                 "tenants": tenants,
                 "waits": self.asking.waits,
             },
@@ -260,9 +257,5 @@ class Host:
             failing = self.peer.failing_since
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
                 self._finish("orphaned")
-            self.peer.push(["rss", _rss_mb()])
+            self.peer.push(["rss", self.world.vitals.rss_mb()])
 
-
-def _rss_mb() -> int:
-    """The most memory this process has held, in megabytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

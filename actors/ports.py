@@ -71,6 +71,19 @@ class Threads(Protocol):
         """Run `job` on the one thread that owns the ledger, in call order."""
 
 
+class Vitals(Protocol):
+    """What a process knows of its own body."""
+
+    def pid(self) -> int:
+        """Its number on its machine."""
+
+    def node(self) -> str:
+        """The name of its machine."""
+
+    def rss_mb(self) -> int:
+        """The memory it holds, in megabytes."""
+
+
 class Courier(Protocol):
     """A peer's (a host's or a client's) way to the supervisor."""
 
@@ -103,9 +116,10 @@ class Fleet(Protocol):
 
 
 class World(NamedTuple):
-    """What every process of Perdure is given: its clock, dice, threads and faults."""
+    """What every process of Perdure is given: its clock, dice, threads, faults and vitals."""
 
     clock: Clock
     dice: Dice
     threads: Threads
     faults: Faults
+    vitals: Vitals

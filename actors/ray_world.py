@@ -26,13 +26,14 @@ from ray.util import list_named_actors, metrics
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster_record import (
+    AUTH,
     PROJECT,
     answers,
     deciding,
-    forget_address,
-    record_address,
-    recorded_address,
+    forget_record,
+    read_record,
     surroundings,
+    write_record,
 )
 from actors.code import refuse_while_loading
 from actors.fleet import ActorFleet, HostGone, HostSilent
@@ -290,7 +291,7 @@ class RayCluster:
             cluster = cls(Plan(data, limits or Limits(), own, parts or Parts()), borrowed=borrowed)
             _ensure_supervisor(cluster.plan)
             if not borrowed:
-                record_address(data, cluster.address)
+                write_record(data, cluster.address)
         return cluster
 
     def courier(self) -> RayCourier:
@@ -351,7 +352,7 @@ class RayCluster:
         if self.own:
             strike(wait_for_death(family, DEATH_S))
             wait_for_death(family, DEATH_S)
-            forget_address(self.plan.data, self.address)
+            forget_record(self.plan.data, self.address)
 
 
 def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
@@ -367,11 +368,11 @@ def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
                 address=address, runtime_env={**environment, "py_modules": [*environment.get("py_modules", []), *ours]}
             )
         return True
-    known = recorded_address(data)
+    known = read_record(data)
     if known is None or address == "local":
         return False
-    with contextlib.suppress(SupervisorUnreachable, ValueError):
-        _init(address=known)
+    with contextlib.suppress(SupervisorUnreachable, ValueError), surroundings(**{AUTH: known.auth}):
+        _init(address=known.address)
         _find_supervisor(Plan(data, Limits()))
         return True
     ray.shutdown()

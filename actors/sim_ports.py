@@ -209,6 +209,22 @@ class SimThreads:
         then()
 
 
+class SimVitals:
+    """Bodies do not matter in the simulation, and must not tell two runs of it apart."""
+
+    def pid(self) -> int:
+        """No number."""
+        return 0
+
+    def node(self) -> str:
+        """One machine."""
+        return "simulation"
+
+    def rss_mb(self) -> int:
+        """No weight."""
+        return 0
+
+
 def make_world(process: Process, plan: KillPlan) -> World:
     """All ports of a process, except those to other processes."""
-    return World(SimClock(process), SimDice(process), SimThreads(process), SimFaults(process, plan))
+    return World(SimClock(process), SimDice(process), SimThreads(process), SimFaults(process, plan), SimVitals())

@@ -78,6 +78,7 @@ class Supervisor:
         self._facts_since_checkpoint = 0
         self._quiet_since_s = 0.0
         self._paced: dict[str, float] = {}
+        self._anchor_ms, self._anchor_s = 0, 0.0
 
     async def exchange(self, frame: bytes) -> bytes:
         """A peer's door: opaque frame in, opaque frame out, held open while there is nothing to say."""
@@ -98,15 +99,21 @@ class Supervisor:
         boot = await self.world.threads.commit(self.store.boot)
         self.findings = list(boot.findings)
         self.view = restore(boot)
+        self._anchor_ms, self._anchor_s = max(self.world.clock.now_ms(), self.view.at_ms), asyncio.get_running_loop().time()
+        self.view.awake_at_ms = self._anchor_ms
         self._has_archive = boot.meta is not None
         self.bulletin = Bulletin(self.view, self.switchboard)
-        self.desk = Desk(self.world, self.view, self.switchboard, self.store, self.limits, self.findings, self.bulletin)
+        self.desk = Desk(self.world, self.now_ms, self.view, self.switchboard, self.store, self.limits, self.findings, self.bulletin)
         self.pool = Pool(self.world, self._fleet, self.view, self.switchboard, self.limits, self.report)
         await self.pool.adopt()
         self.switchboard.epoch = self.view.epoch + 1
         await self._commit([(SupervisorStarted(self.view.epoch + 1), None)])
         self._stimuli.append(Tick())
         self.switchboard.arrived.set()
+
+    def now_ms(self) -> int:
+        """The ledger's time: the wall's at the boot, then steady, whatever the wall clock is set to."""
+        return self._anchor_ms + int((asyncio.get_running_loop().time() - self._anchor_s) * 1000)
 
     def report(self, stimulus: Stimulus) -> None:
         """Something was seen; it is decided in the next turn."""
@@ -125,7 +132,7 @@ class Supervisor:
         arrived, self.switchboard.inbox = self.switchboard.inbox, []
         seen, self._stimuli = self._stimuli, []
         await self._recall(arrived)
-        at_ms = self.world.clock.now_ms()
+        at_ms = self.now_ms()
         rows: list[FactRow] = []
         payloads: list[Payload] = []
         for stimulus in seen:
@@ -218,7 +225,7 @@ class Supervisor:
                 self.view.runs.setdefault(record.key, run_from(record))
 
     async def _commit(self, facts: list[tuple[Fact, None]]) -> None:
-        at_ms = self.world.clock.now_ms()
+        at_ms = self.now_ms()
         await self._append([self.view.record(fact, at_ms) for fact, _ in facts], [])
 
     async def _append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
@@ -232,7 +239,7 @@ class Supervisor:
 
     async def _perform(self, keys: list[str]) -> None:
         """Do what is outstanding for these records. Messages to a host that is not there yet wait for its hello."""
-        effects = list(outstanding(self.view, keys, self.world.clock.now_ms()))
+        effects = list(outstanding(self.view, keys, self.now_ms()))
         await self._fetch_payloads(effects)
         if effects:
             self.world.faults.at(KillPoint.BEFORE_EFFECT)
@@ -311,7 +318,7 @@ class Supervisor:
         """Turn the passing of time into ticks."""
         while True:
             self._ticks.clear()
-            due_ms = self.view.timers[0][0] - self.world.clock.now_ms() if self.view.timers else 60_000
+            due_ms = self.view.timers[0][0] - self.now_ms() if self.view.timers else 60_000
             try:
                 await asyncio.wait_for(self._ticks.wait(), max(0.0, min(due_ms, 60_000) / 1000))
             except TimeoutError:

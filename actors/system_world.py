@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import os
 import platform
+import resource
 import random
 import signal
 import time
@@ -106,9 +107,26 @@ def faults_from(order: str) -> Faults:
     return KillOrder(KillPoint(name), int(visits or 1), Path(once) if once else None)
 
 
+class SystemVitals:
+    """This process as the kernel sees it."""
+
+    def pid(self) -> int:
+        """Its process number."""
+        return os.getpid()
+
+    def node(self) -> str:
+        """The host name."""
+        return platform.node()
+
+    def rss_mb(self) -> int:
+        """The resident memory now."""
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize() // (1024 * 1024)
+
+
 def system_world() -> World:
     """What a real process is given. `PERDURE_KILL` is read once, here."""
-    return World(SystemClock(), SystemDice(), LoopThreads(), faults_from(os.environ.get(KILL, "")))
+    return World(SystemClock(), SystemDice(), LoopThreads(), faults_from(os.environ.get(KILL, "")), SystemVitals())
 
 
 # ---------------------------------------------------------------- processes

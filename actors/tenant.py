@@ -45,7 +45,7 @@ from ledger import (
     unpack,
 )
 
-from ledger.agent_transaction import bound_to
+from ledger.storage import Storage, bound_to
 
 if TYPE_CHECKING:
     from actors.host import Host
@@ -60,7 +60,7 @@ class Tenant:
         self.limits, self.threads, self.faults = host.limits, host.world.threads, host.world.faults
         self.code_dir = host.code_dir
         self.agent: Any = None
-        self.storage = host.cabinet.open(agent_id, incarnation)
+        self._storage: Storage | None = None
         self.dispatch = Dispatch(self)
         self.is_leaving = False
         self.idle_since_s = 0.0
@@ -70,8 +70,23 @@ class Tenant:
         self._steps: dict[str, dict[str, bytes]] = {}
         self._up: asyncio.Task[None] | None = None
         self._is_up = False
+        self._first_life = False
         self._sent = 0
         self._runs: dict[str, None] = {}
+
+    @property
+    def storage(self) -> Storage:
+        """The agent's storage, opened when it is first looked at: an instant child never does."""
+        if self._storage is None:
+            self._storage = self.host.cabinet.open(self.agent_id, self.incarnation)
+        return self._storage
+
+    @property
+    def has_storage(self) -> bool:
+        """Whether anything was ever written."""
+        if self._storage is None:
+            return self.host.cabinet.exists(self.agent_id)
+        return self._storage.exists
 
     # coming up
 
@@ -81,7 +96,8 @@ class Tenant:
             return
         if self._up is None:
             self._construct()
-            if not self.storage.exists and not self.overrides("on_start"):
+            fresh = self._storage is None and self._first_life
+            if not self.overrides("on_start") and (fresh or not self.has_storage):
                 self._is_up = True
                 return
             self._up = asyncio.get_running_loop().create_task(self._come_up())
@@ -94,7 +110,7 @@ class Tenant:
         self.agent._perdure = self  # noqa: SLF001 - the one attribute of ours
 
     async def _come_up(self) -> None:
-        if self.storage.exists:
+        if self.has_storage:
             self._flush_outbox()
         if self.overrides("on_start"):
             ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
@@ -135,7 +151,8 @@ class Tenant:
 
     async def carry(self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool) -> None:
         """Carry one attempt to its end, or take the result that an earlier one left."""
-        if attempt > 1 and self.storage.exists:
+        self._first_life = attempt == 1
+        if attempt > 1 and self.has_storage:
             kept = self.storage.result(run_id)
             if kept is not None:
                 self._report_end(Ended(run_id, self.incarnation, *unpack(kept), released=False))
@@ -159,7 +176,7 @@ class Tenant:
         run.close()
         if self.is_leaving:
             return
-        if self.storage.exists:
+        if self._storage is not None and self._storage.exists:
             self.storage.save_result(run_id, pack([output, summary, error]))
             self.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)
         self._report_end(Ended(run_id, self.incarnation, output, summary, error, released=False))
@@ -272,7 +289,7 @@ class Tenant:
     @property
     def in_transaction(self) -> bool:
         """Whether the current code runs inside a transaction of this agent."""
-        return bound_to(self.storage) is not None
+        return self._storage is not None and bound_to(self._storage) is not None
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -324,7 +341,7 @@ class Tenant:
     def steps(self, run_id: str) -> dict[str, bytes]:
         """The steps that this run remembers."""
         if run_id not in self._steps:
-            self._steps[run_id] = self.storage.steps(run_id) if self.storage.exists else {}
+            self._steps[run_id] = self.storage.steps(run_id) if self.has_storage else {}
         return self._steps[run_id]
 
     def save_step(self, run_id: str, name: str, body: bytes) -> None:
@@ -396,7 +413,8 @@ class Tenant:
 
     def _close(self) -> None:
         self.is_leaving = True
-        self.storage.close()
+        if self._storage is not None:
+            self._storage.close()
 
 
 async def _nothing() -> None:

@@ -98,7 +98,7 @@ class AgentFile:
         try:
             stored = lane.run(_LOAD, [STATE, OUTBOX, GONE])
         except duckdb.Error as problem:
-            raise self.broken(problem) from problem
+            raise self.broken(problem, "read") from problem
         records.load((number, Row(kind, key, body)) for number, kind, key, body in stored)
         self.give_back(lane)
         return records
@@ -109,17 +109,15 @@ class AgentFile:
         if self._idle:
             with suppress(IndexError):  # another thread took the last one
                 return self._idle.pop()
-        lane = self.disk.lane(self.agent_id, self.database)
         with self._ending:
+            self.check()
+            lane = self.disk.lane(self.agent_id, self.database)
             self._lanes.add(lane)
-            if self._ended is not None:
-                lane.shut()
-        self.check()
         return lane
 
     def give_back(self, lane: Lane, *, keep: bool = True) -> None:
         """The transaction or the question is over."""
-        if keep and lane.database == self.database and len(self._idle) < _LANES_IDLE_MAX:
+        if keep and lane.database is not None and len(self._idle) < _LANES_IDLE_MAX:
             self._idle.append(lane)
             return
         lane.shut()
@@ -136,11 +134,11 @@ class AgentFile:
         except (duckdb.Error, OSError) as problem:
             raise self.broken(problem) from problem
 
-    def broken(self, problem: Exception) -> StorageError:
+    def broken(self, problem: Exception, what: str = "written") -> StorageError:
         """What could not be written ends this life. Nothing is read after it: what memory shows may differ from the file."""
         reason = StorageError(
             self.agent_id,
-            f"it could not be written ({problem}); what was committed before is safe. "
+            f"it could not be {what} ({problem}); what was committed before is safe. "
             "Make room or repair the disk, then open the storage again",
         )
         self.end(reason, checkpoint=False)

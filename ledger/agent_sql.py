@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from threading import RLock
 from typing import Any, Literal, NamedTuple
@@ -28,6 +29,7 @@ Change = tuple[Literal["update", "delete"], str]
 OVER = "this life of the agent is over"
 
 _TEXT_REMEMBERED_MAX = 4096
+_INTERRUPT_AGAIN_S = 0.001
 _TRANSACTIONS = "transactions are opened with self.transaction(), and commit when its block ends"
 _POOLED = "the next statement may run on another cursor, so nothing that is set on a connection would stay"
 _NEIGHBOURS = "an agent has one database, its own; other agents live in the same process"
@@ -188,9 +190,11 @@ class Lane:
     def shut(self) -> None:
         """Interrupt what runs, roll back what is open, refuse from now on. Idempotent."""
         self._shut = True
-        self._cursor.interrupt()
-        with self._lock:
-            self._cursor.close()
+        while not self._lock.acquire(timeout=_INTERRUPT_AGAIN_S):
+            with suppress(duckdb.ConnectionException):  # closed meanwhile
+                self._cursor.interrupt()  # again and again, for it is lost on a statement that is only about to begin
+        self._cursor.close()
+        self._lock.release()
 
     def _check(self) -> None:
         if self._shut:

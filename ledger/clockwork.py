@@ -1,7 +1,10 @@
 """Decisions that time makes: patience that ends, attempts that never came up, teardowns that take too long, backoffs that are over.
 
 Timers are hints, not promises: a key that is due is looked at, what its record says is done, and the record says when to look again.
-So a clock that jumps may make a look early or late, and never changes what is decided on the way.
+
+Time is the ledger's own: it starts with a supervisor's life, never runs backwards, and does not follow a wall clock that is set during
+that life. Silence is not held against a child for the time in which no supervisor lived to hear it (`View.awake_at_ms`); an absolute
+budget is, because that is what a deadline means (spec W-52).
 """
 
 from __future__ import annotations
@@ -32,22 +35,22 @@ def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
 
 def arm(view: View, run: Run, limits: Limits) -> None:
     """Look at a run again when its record says so."""
-    at_ms = next_look(run, limits)
+    at_ms = next_look(run, limits, view.awake_at_ms)
     if at_ms < view.armed.get(run.run_id, math.inf):
         view.arm(run.run_id, at_ms)
 
 
-def next_look(run: Run, limits: Limits) -> float:
+def next_look(run: Run, limits: Limits, awake_at_ms: int) -> float:
     """When something is next due for a run; infinity when nothing is."""
     if not run.is_live:
         return math.inf
     if run.teardown:
-        return run.teardown_at_ms + limits.teardown_grace_ms
-    looks = [expiry(budget_of(run, limits), sighting_of(run)).at_ms]
+        return max(run.teardown_at_ms, awake_at_ms) + limits.teardown_grace_ms
+    looks = [expiry(budget_of(run, limits), sighting_of(run, awake_at_ms)).at_ms]
     if run.is_placed and not run.confirmed:
-        looks.append(run.placed_at_ms + limits.start_timeout_ms)
+        looks.append(max(run.placed_at_ms, awake_at_ms) + limits.start_timeout_ms)
     if not run.is_placed and run.lost_at_ms:
-        looks.append(run.lost_at_ms + limits.recovery_deadline_ms)
+        looks.append(max(run.lost_at_ms, awake_at_ms) + limits.recovery_deadline_ms)
     return min(looks)
 
 
@@ -62,24 +65,29 @@ def budget_of(run: Run, limits: Limits) -> Budget:
     )
 
 
-def sighting_of(run: Run) -> Sighting:
-    """When what was seen of this run. A request without a parent outlives any parent, so it has no budget of its own to run out."""
-    return Sighting(not run.is_awaited, run.requested_at_ms, run.signal_at_ms, run.reattached_at_ms)
+def sighting_of(run: Run, awake_at_ms: int) -> Sighting:
+    """When what was seen of this run."""
+    signal = max(run.signal_at_ms, awake_at_ms) if run.signal_at_ms else 0
+    reattached = run.reattached_at_ms
+    if reattached and not run.signal_at_ms:
+        reattached = max(reattached, awake_at_ms)
+    return Sighting(not run.is_awaited, run.requested_at_ms, signal, reattached)
 
 
 def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact]:
     if not run.is_live:
         return
     if run.teardown:
-        if at_ms >= run.teardown_at_ms + limits.teardown_grace_ms:
+        if at_ms >= next_look(run, limits, view.awake_at_ms):
             yield from seal(view, run, still_running=run.is_placed)
         return
-    end = expiry(budget_of(run, limits), sighting_of(run))
+    awake = view.awake_at_ms
+    end = expiry(budget_of(run, limits), sighting_of(run, awake))
     if at_ms >= end.at_ms:
         yield from _lose_patience(view, run, end.reason, teardown=end.teardown)
-    elif run.is_placed and not run.confirmed and at_ms >= run.placed_at_ms + limits.start_timeout_ms:
+    elif run.is_placed and not run.confirmed and at_ms >= max(run.placed_at_ms, awake) + limits.start_timeout_ms:
         yield TeardownBegan(run.run_id, InterruptedReason.INSPECT_TIMEOUT)
-    elif not run.is_placed and run.lost_at_ms and at_ms >= run.lost_at_ms + limits.recovery_deadline_ms:
+    elif not run.is_placed and run.lost_at_ms and at_ms >= max(run.lost_at_ms, awake) + limits.recovery_deadline_ms:
         error = f"no place was found within {limits.recovery_deadline_ms} ms after its child was lost ({run.cause})"
         yield RunInterrupted(run.run_id, InterruptedReason.RECOVERY_DEADLINE, None, error)
     elif not run.is_placed and at_ms >= run.retry_at_ms and run.run_id not in view.held.get(run.parent, ()):

@@ -178,10 +178,12 @@ class FileDisk(Disk):
         return self.directory / digest[:2] / f"{kind or 'agent'}-{digest}.db"
 
     def has(self, agent_id: str) -> bool:
+        """Whether there is a file that may hold something."""
         path = self.path_of(agent_id)
         return path.exists() and not self._unborn(path)
 
     def attach(self, agent_id: str, holder: object) -> str:
+        """Attach the file, on which DuckDB then holds a lock against other processes."""
         path = self.path_of(agent_id)
         with self._lock:
             self._hold(agent_id, holder)
@@ -197,15 +199,19 @@ class FileDisk(Disk):
             return database
 
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
+        """Detach the file, with which the lock goes."""
         with self._lock:
             root = self._root()
-            if not checkpoint:
-                root.execute("PRAGMA disable_checkpoint_on_shutdown")
-            root.execute(f"DETACH {database}")
-            root.execute("PRAGMA enable_checkpoint_on_shutdown")
-            self._holders.pop(agent_id, None)
+            try:
+                if not checkpoint:
+                    root.execute("PRAGMA disable_checkpoint_on_shutdown")
+                root.execute(f"DETACH {database}")
+            finally:
+                root.execute("PRAGMA enable_checkpoint_on_shutdown")
+                self._holders.pop(agent_id, None)
 
     def secure(self, agent_id: str, database: str) -> None:
+        """Checkpoint the file, on a cursor of its own, for others may attach meanwhile."""
         with self._lock:
             cursor = self._root().cursor()
         try:
@@ -215,6 +221,7 @@ class FileDisk(Disk):
         _sync(self.path_of(agent_id).parent)
 
     def erase(self, agent_id: str, holder: object) -> None:
+        """Delete the file, its log, and what deaths left beside them."""
         with self._lock:
             self._hold(agent_id, holder)
             try:
@@ -224,12 +231,14 @@ class FileDisk(Disk):
                 self._holders.pop(agent_id)
 
     def stage(self, agent_id: str) -> str:
+        """Begin a file under a name that `has` does not find."""
         path = self._staged(agent_id)
         self._make_room(agent_id, path)
         self._unlink(agent_id, path)
         return self._attach(agent_id, str(path), "BLOCK_SIZE 16384")
 
     def publish(self, agent_id: str, database: str) -> None:
+        """Give the file its name."""
         with self._lock:
             self._root().execute(f"CHECKPOINT {database}")
             self._root().execute(f"DETACH {database}")
@@ -238,6 +247,7 @@ class FileDisk(Disk):
             _sync(path.parent)
 
     def discard(self, agent_id: str, database: str) -> None:
+        """Delete the file that was begun."""
         self._detach(database)
         self._unlink(agent_id, self._staged(agent_id))
 
@@ -268,7 +278,7 @@ class FileDisk(Disk):
 
     def _unborn(self, path: Path) -> bool:
         """Whether the file was never finished. Its headers are written before anything can be committed."""
-        return path.stat().st_size < _EMPTY_FILE_BYTES and not _logs(path)
+        return path.is_file() and path.stat().st_size < _EMPTY_FILE_BYTES and not _logs(path)
 
     def _unlink(self, agent_id: str, path: Path) -> None:
         """The database first: a log without a database is nobody's, a database without its log would be an older agent."""
@@ -314,9 +324,11 @@ class MemoryDisk(Disk):
         self._databases: dict[str, str] = {}
 
     def has(self, agent_id: str) -> bool:
+        """Whether there is a database."""
         return agent_id in self._databases
 
     def attach(self, agent_id: str, holder: object) -> str:
+        """Hold the database; it is attached for ever."""
         with self._lock:
             self._hold(agent_id, holder)
             if agent_id not in self._databases:
@@ -324,12 +336,14 @@ class MemoryDisk(Disk):
             return self._databases[agent_id]
 
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
+        """Let go. The database stays, as a file would."""
         self._holders.pop(agent_id, None)
 
     def secure(self, agent_id: str, database: str) -> None:
         """Memory has no log."""
 
     def erase(self, agent_id: str, holder: object) -> None:
+        """Drop the database."""
         with self._lock:
             self._hold(agent_id, holder)
             self._holders.pop(agent_id)
@@ -337,14 +351,18 @@ class MemoryDisk(Disk):
                 self._root().execute(f"DETACH {self._databases.pop(agent_id)}")
 
     def stage(self, agent_id: str) -> str:
+        """Begin a database that no agent has."""
         return self._attach(agent_id, ":memory:", "")
 
     def publish(self, agent_id: str, database: str) -> None:
+        """Give it to the agent."""
         self._databases[agent_id] = database
 
     def discard(self, agent_id: str, database: str) -> None:
+        """Drop it."""
         self._detach(database)
 
     def close(self) -> None:
+        """Give the memory back, with everything in it."""
         super().close()
         self._databases.clear()

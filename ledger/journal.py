@@ -23,7 +23,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from ledger.seals import Commit, Mark, unseal
+from ledger.seals import Commit, Mark, rows_in, unseal
 
 _HEAD = Struct(">8sQ16s")
 _FRAME = Struct(">8sQQQ16s16s")
@@ -112,6 +112,8 @@ def scan(path: Path) -> Scan:
 
 def commits(path: Path, entries: list[Entry]) -> Iterator[Commit]:
     """Read these frames again, one at a time."""
+    if not entries:
+        return
     with path.open("rb") as file:
         for entry in entries:
             file.seek(entry.offset)
@@ -140,8 +142,8 @@ def reconcile(scanned: Scan, mark: Mark, last_seq: int) -> Plan:
         loss = loss or f"the facts {reached.seq + 1} to {known_seq} are missing or do not verify"
     if replay:
         findings.append(_told(replay))
-    elif not loss and scanned.entries and scanned.entries[-1].after.seq < mark.seq and scanned.flaws:
-        findings.append(f"the database has all facts up to {mark.seq}, and they verify; nothing is lost")
+    elif scanned.flaws and not loss:
+        findings.append(f"what the database holds verifies up to fact {mark.seq}")
     return Plan(replay, findings, loss)
 
 
@@ -171,8 +173,9 @@ def _scan(held: mmap.mmap) -> Scan:
             entries.append(entry)
             place = entry.offset + entry.length
             continue
-        claimed_seq = max(claimed_seq, _claim(held, place))
-        found = _next_frame(held, place + 1)
+        reached = max(claimed_seq, entries[-1].after.seq if entries else base.seq if base else 0)
+        claimed_seq = max(claimed_seq, _claim(held, place, reached))
+        found = _next_magic(held, place + 1)
         what = f"is damaged from byte {place} to {found}" if found < size else f"is torn at byte {place} of {size}"
         flaws.append(f"the journal {what}")
         place = found
@@ -193,23 +196,26 @@ def _frame(held: mmap.mmap, place: int) -> Entry | None:
     return Entry(Mark(before_seq, before), Mark(after_seq, after), body, length) if whole else None
 
 
-def _claim(held: mmap.mmap, place: int) -> int:
-    """The last fact that a damaged frame of full length claims to hold; 0 for an end that is merely torn."""
+def _claim(held: mmap.mmap, place: int, reached: int) -> int:
+    """The last fact that a damaged frame held, as far as it can be believed; 0 for an end that is merely torn.
+
+    A single damaged byte is in the frame's head or in its body, so they only agree if they are right about the count.
+    """
+    body = place + _FRAME.size + _CHECK
     head = held[place : place + _FRAME.size]
     if len(head) < _FRAME.size:
         return 0
     magic, length, before_seq, after_seq, _, _ = _FRAME.unpack(head)
-    complete = place + _FRAME.size + _CHECK + length <= len(held) and before_seq < after_seq <= before_seq + length
-    return int(after_seq) if complete and magic == _FRAME_MAGIC else 0
+    if magic != _FRAME_MAGIC or body + length > len(held):
+        return 0
+    counted = before_seq == reached and after_seq - before_seq == rows_in(held[body : body + 16])
+    return int(after_seq) if counted else reached + 1
 
 
-def _next_frame(held: mmap.mmap, place: int) -> int:
-    """Where the next whole frame begins, or the end."""
-    while (place := held.find(_FRAME_MAGIC, place)) >= 0:
-        if _frame(held, place) is not None:
-            return place
-        place += 1
-    return len(held)
+def _next_magic(held: mmap.mmap, place: int) -> int:
+    """Where the next frame may begin, or the end."""
+    found = held.find(_FRAME_MAGIC, place)
+    return len(held) if found < 0 else found
 
 
 def _digest(*parts: bytes | memoryview) -> bytes:

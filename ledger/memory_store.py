@@ -75,7 +75,26 @@ class MemoryStore:
         kept = self._records[table]
         return [kept[key] for key in dict.fromkeys(keys) if key in kept]
 
-    def facts(self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000) -> list[FactRow]:
+    def ended_runs(
+        self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
+    ) -> list[Record]:
+        """The snapshot's runs that are not live, oldest request first."""
+        self._check()
+
+        def wanted(record: Record) -> bool:
+            status, _, its_parent, requested_at_ms, *_ = record.columns
+            return (
+                not record.live
+                and parent in (None, its_parent)
+                and (statuses is None or status in statuses)
+                and (older_than_ms is None or (isinstance(requested_at_ms, int) and requested_at_ms < older_than_ms))
+            )
+
+        return sorted(filter(wanted, self._records["runs"].values()), key=_age)[:limit]
+
+    def facts(
+        self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
+    ) -> list[FactRow]:
         """A run's facts in order."""
         self._check()
         rows = self._facts.get(subject, [])
@@ -128,3 +147,12 @@ def boot_order(record: Record) -> tuple[int, str]:
     """Runs in the order of their requests, everything else by key, so that each boot from the same ledger is the same."""
     first = record.columns[5] if record.table == "runs" else 0
     return (first if isinstance(first, int) else 0, record.key)
+
+
+def _age(record: Record) -> tuple[int, int, str]:
+    requested_at_ms, first_seq = record.columns[3], record.columns[5]
+    return (
+        requested_at_ms if isinstance(requested_at_ms, int) else 0,
+        first_seq if isinstance(first_seq, int) else 0,
+        record.key,
+    )

@@ -69,7 +69,7 @@ def explain(view: View, run: Run, at_ms: int, limits: Limits) -> list[str]:
         said.append(f"The parent stopped waiting: {run.reason}; {still[run.child_still_running]}. A late result repairs this.")
         said.append("Ask for the same run id again to re-attach, or clear it.")
     said.extend(_error(run))
-    said.extend(_next(run, at_ms, limits))
+    said.extend(_next(view, run, at_ms, limits))
     for slot, state in run.slots.items():
         said.append(f"Its {slot} mail to {run.parent} is {state}.")
     return said
@@ -96,11 +96,11 @@ def _error(run: Run) -> list[str]:
     return []
 
 
-def _next(run: Run, at_ms: int, limits: Limits) -> list[str]:
+def _next(view: View, run: Run, at_ms: int, limits: Limits) -> list[str]:
     if not run.is_live:
         return []
-    end = expiry(budget_of(run, limits), sighting_of(run))
-    look = next_look(run, limits)
+    end = expiry(budget_of(run, limits), sighting_of(run, view.awake_at_ms))
+    look = next_look(run, limits, view.awake_at_ms)
     said = []
     if end.at_ms < math.inf:
         said.append(f"Its parent's patience ends in {(end.at_ms - at_ms) / 1000:.0f} s ({end.reason}).")

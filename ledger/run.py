@@ -79,10 +79,11 @@ class Run:
     cleared: bool = False
     slots: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def child(self) -> str:
+    child: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
         """The address of the agent that executes this run: one child per run, named by its id."""
-        return agent_id(self.agent_type, self.run_id)
+        self.child = agent_id(self.agent_type, self.run_id)
 
     @property
     def is_live(self) -> bool:
@@ -134,7 +135,7 @@ class Run:
         return run
 
 
-_FIELDS = [each.name for each in fields(Run)]
+_FIELDS = [each.name for each in fields(Run) if each.init]
 
 
 def open_run(fact: RunRequested, seq: int, at_ms: int) -> Run:

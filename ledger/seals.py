@@ -118,6 +118,17 @@ def unseal(before: Mark, after: Mark, packed: bytes) -> Commit:
     return Commit(before, after, rows, placed, tally, packed)
 
 
+def rows_in(packed: bytes) -> int:
+    """How many facts the beginning of an encoding announces; -1 if it is no such beginning."""
+    reader = msgpack.Unpacker(raw=False)
+    reader.feed(packed)
+    try:
+        head = next(reader)
+    except (StopIteration, ValueError, msgpack.UnpackException):
+        return -1
+    return head[0] if isinstance(head, list) and len(head) == 2 and isinstance(head[0], int) else -1  # noqa: PLR2004
+
+
 def follow(anchor: Mark, rows: Iterable[tuple[FactRow, bytes | None]], payloads: Iterable[Placed]) -> Recent:
     """Follow the chain over the facts after `anchor`, in order, with their payloads, in order."""
     pack = msgpack.Packer().pack
@@ -128,7 +139,9 @@ def follow(anchor: Mark, rows: Iterable[tuple[FactRow, bytes | None]], payloads:
     for row, digest in rows:
         expected += 1
         if row.seq != expected:
-            return Recent(mark, sealed, f"fact {min(expected, row.seq)} is {'missing' if row.seq > expected else 'doubled'}")
+            return Recent(
+                mark, sealed, f"fact {min(expected, row.seq)} is {'missing' if row.seq > expected else 'doubled'}"
+            )
         group.append(pack(row))
         if digest is None:
             continue
@@ -211,14 +224,19 @@ def _seals(con: DuckDBPyConnection) -> list[tuple[int, int, Tally]]:
 
 
 def _insert(con: DuckDBPyConnection, first_seq: int, last_seq: int, tally: Tally) -> None:
-    con.execute("INSERT INTO seals VALUES ($1, $2, $3, $4)", [first_seq, last_seq, tally.items, tally.total.to_bytes(16, "big")])
+    con.execute(
+        "INSERT INTO seals VALUES ($1, $2, $3, $4)", [first_seq, last_seq, tally.items, tally.total.to_bytes(16, "big")]
+    )
 
 
 def _weigh_stretch(con: DuckDBPyConnection, first_seq: int, last_seq: int) -> Tally:
     """Weigh what is there. Order does not matter to a weight, so nothing is sorted, and payloads are read in small pieces."""
     pack = msgpack.Packer().pack
     tally = NOTHING
-    for columns, table in (("seq, at_ms, subject, frame, kind, body", "facts"), ("seq, run_id, part, body", "payloads")):
+    for columns, table in (
+        ("seq, at_ms, subject, frame, kind, body", "facts"),
+        ("seq, run_id, part, body", "payloads"),
+    ):
         answer = con.execute(f"SELECT {columns} FROM {table} WHERE seq BETWEEN $1 AND $2", [first_seq, last_seq])  # noqa: S608
         while rows := answer.fetchmany(1_000):
             tally = tally.plus(weigh(map(pack, rows)))

@@ -19,7 +19,7 @@ _ACTIVATION_FIELDS = [each.name for each in fields(Activation) if each.name != "
 
 def meta_of(view: View) -> bytes:
     """What is true of the ledger as a whole."""
-    return pack({"epoch": view.epoch, "seq": view.seq, "incarnation": view.incarnation, "tally": view.tally})
+    return pack({"epoch": view.epoch, "seq": view.seq, "incarnation": view.incarnation, "tally": view.tally, "at_ms": view.at_ms})
 
 
 def dirty_records(view: View) -> list[Record]:
@@ -63,6 +63,7 @@ def restore(boot: Boot) -> View:
         meta = unpack(boot.meta)
         view.epoch, view.seq, view.incarnation = meta["epoch"], meta["seq"], meta["incarnation"]
         view.tally.update(meta["tally"])
+        view.at_ms = meta["at_ms"]
     for record in boot.records:
         _restore_record(view, record)
     _index(view)

@@ -77,6 +77,8 @@ class View:
         self.epoch = 0
         self.seq = 0
         self.incarnation = 0
+        self.at_ms = 0
+        self.awake_at_ms = 0
         self.tally: dict[str, int] = dict.fromkeys(("enqueued", DELIVERED, SUPERSEDED, SUPPRESSED, PARKED), 0)
         self.runs: dict[str, Run] = {}
         self.mail: dict[str, Mail] = {}
@@ -107,7 +109,7 @@ class View:
 
     def fold(self, fact: Fact, seq: int, at_ms: int) -> int | None:
         """Change the records by one fact. Returns its number in its run's event stream, if it is an event."""
-        self.seq = max(self.seq, seq)
+        self.seq, self.at_ms = max(self.seq, seq), max(self.at_ms, at_ms)
         special = _FOLDS.get(type(fact))
         if special is not None:
             return special(self, fact, seq, at_ms)  # type: ignore[no-any-return]

@@ -26,12 +26,13 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True)
 class Import:
-    """One name that a module imports. `within` names the function it is imported in, if any."""
+    """One name that a module imports. `within` names the function it is imported in, if any; `hint` marks one for types only."""
 
     line: int
     module: str
     name: str = ""
     within: str = ""
+    hint: bool = False
 
     @property
     def path(self) -> str:
@@ -79,12 +80,12 @@ def sources(*folders: str) -> tuple[Source, ...]:
 
 def imports(source: Source) -> Iterator[Import]:
     """Everything a module imports, wherever in it. Relative imports are resolved."""
-    for node, within in _with_function(source.tree, ""):
+    for node, within, hint in _surroundings(source.tree, "", hint=False):
         if isinstance(node, ast.Import):
-            yield from (Import(node.lineno, alias.name, within=within) for alias in node.names)
+            yield from (Import(node.lineno, alias.name, within=within, hint=hint) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             module = ".".join(filter(None, [_anchor(source, node.level), node.module]))
-            yield from (Import(node.lineno, module, alias.name, within) for alias in node.names)
+            yield from (Import(node.lineno, module, alias.name, within, hint) for alias in node.names)
 
 
 def _anchor(source: Source, level: int) -> str:
@@ -92,10 +93,16 @@ def _anchor(source: Source, level: int) -> str:
     return ".".join(parts[:-level]) if level else ""
 
 
-def _with_function(node: ast.AST, within: str) -> Iterator[tuple[ast.AST, str]]:
+def _surroundings(node: ast.AST, within: str, *, hint: bool) -> Iterator[tuple[ast.AST, str, bool]]:
+    """Every node below, with the function it stands in and whether only a type checker sees it."""
     for child in ast.iter_child_nodes(node):
-        yield child, within
-        yield from _with_function(child, child.name if isinstance(child, Function) else within)
+        yield child, within, hint
+        below = child.name if isinstance(child, Function) else within
+        yield from _surroundings(child, below, hint=hint or _is_for_types(child))
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def functions(source: Source) -> Iterator[Function]:
@@ -198,17 +205,17 @@ def undocumented(source: Source) -> Iterator[str]:
     """Public modules, classes, functions and methods that say nothing about themselves. An empty file has nothing to say."""
     if source.tree.body and ast.get_docstring(source.tree) is None:
         yield source.at(1, "the module has no docstring")
-    yield from _undocumented_in(source, source.tree, "")
+    yield from _undocumented_in(source, source.tree, "", frozenset())
 
 
-def _undocumented_in(source: Source, parent: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
-    for node in parent.body:
+def _undocumented_in(source: Source, parent: ast.AST, prefix: str, inherited: frozenset[str]) -> Iterator[str]:
+    for node in ast.iter_child_nodes(parent):
         if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
             continue
-        if ast.get_docstring(node) is None and not _speaks_elsewhere(node):
+        if ast.get_docstring(node) is None and node.name not in inherited and not _speaks_elsewhere(node):
             yield source.at(node.lineno, f"`{prefix}{node.name}` has no docstring")
         if isinstance(node, ast.ClassDef):
-            yield from _undocumented_in(source, node, f"{prefix}{node.name}.")
+            yield from _undocumented_in(source, node, f"{prefix}{node.name}.", _described_by_bases(node))
 
 
 def _speaks_elsewhere(node: Function | ast.ClassDef) -> bool:
@@ -216,6 +223,21 @@ def _speaks_elsewhere(node: Function | ast.ClassDef) -> bool:
     marks = {ast.unparse(mark).rpartition(".")[2] for mark in node.decorator_list}
     is_stub = isinstance(node, Function) and ast.unparse(node.body[-1]) == "..."
     return is_stub or bool(marks & {"override", "overload", "setter", "deleter"})
+
+
+def _described_by_bases(node: ast.ClassDef) -> frozenset[str]:
+    bases = [_classes()[name] for name in map(ast.unparse, node.bases) if name in _classes()]
+    return frozenset().union(*(_described_in(base) | _described_by_bases(base) for base in bases))
+
+
+def _described_in(node: ast.ClassDef) -> frozenset[str]:
+    return frozenset(each.name for each in node.body if isinstance(each, Function) and ast.get_docstring(each))
+
+
+@cache
+def _classes() -> dict[str, ast.ClassDef]:
+    trees = (source.tree for source in sources(*FOLDERS))
+    return {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 MACHINE_PATH = re.compile(r"(?<![\w.~*-])/(?:work|tmp|home|root|Users)/\w")

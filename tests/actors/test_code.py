@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from actors.code import load_type, refuse_while_loading, runtime_env_for, type_name
+from ledger import BadRequest, UnknownAgentType
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "from actors.code import type_name; print(type_name({}, __import__('pathlib').Path({!r})))"
+
+
+class Outer:
+    class Inner:
+        """Named by its whole way."""
+
+
+def moved() -> None:
+    """Not a class."""
+
+
+def run(*arguments: str | Path, stdin: str | None = None, path: Path = ROOT) -> str:
+    """Start a Python of its own and return what it wrote, or the last line of why it failed."""
+    command = [sys.executable, *map(str, arguments)]
+    environment = {"PYTHONPATH": f"{ROOT}:{path}"}
+    done = subprocess.run(command, input=stdin, env=environment, cwd=path, capture_output=True, text=True, check=False)
+    return (done.stdout or done.stderr).strip().splitlines()[-1]
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(dedent(text), encoding="utf-8")
+    return path
+
+
+# ---------------------------------------------------------------- modules
+
+
+@pytest.mark.parametrize("cls", [Outer, Outer.Inner, BadRequest, Path, int])
+def test_an_importable_class_goes_by_its_module(cls: type) -> None:
+    name = type_name(cls)
+    assert name == f"{cls.__module__}:{cls.__qualname__}"
+    assert load_type(name) is cls
+
+
+def test_a_class_inside_a_function_is_refused() -> None:
+    class Local:
+        """Nobody else can find it."""
+
+    with pytest.raises(BadRequest, match="agent_type: .*Local is defined inside a function"):
+        type_name(Local)
+
+
+def test_what_is_no_class_is_refused() -> None:
+    with pytest.raises(BadRequest, match="is not a class"):
+        type_name(moved)  # type: ignore[arg-type]
+
+
+def test_a_class_whose_name_now_means_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Outer
+    monkeypatch.setattr(sys.modules[__name__], "Outer", Path)
+    with pytest.raises(BadRequest, match="defined again"):
+        type_name.__wrapped__(old)
+
+
+def test_a_module_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("from_nowhere")
+    exec("class Agent: pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, "from_nowhere", module)
+    with pytest.raises(BadRequest, match="has no file"):
+        type_name(module.Agent)
+
+
+def test_a_module_is_found_again_where_it_was_though_it_is_not_on_the_import_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "lib/far_away/agents.py", "class Agent: pass")
+    code = tmp_path / "code"
+    assert run("-c", "import far_away.agents as m; " + NAME.format("m.Agent", str(code)), path=tmp_path / "lib") == (
+        "far_away.agents:Agent"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(UnknownAgentType, match="cannot be imported: ModuleNotFoundError"):
+        load_type("far_away.agents:Agent")
+    assert load_type("far_away.agents:Agent", code).__name__ == "Agent"
+
+
+def test_a_file_that_nobody_could_import_goes_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "loose.py", "class Agent: pass")
+    module = ModuleType("loaded.by.hand")
+    module.__file__ = str(file)
+    exec(compile(file.read_text(), str(file), "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, "loaded.by.hand", module)
+    name = type_name(module.Agent)
+    assert name == f"script:{file}:Agent"
+    assert type_name(load_type(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "problem"),
+    [
+        ("", "Agent", "is not the name of an agent type"),
+        ("", ":Agent", "is not the name of an agent type"),
+        ("", "broken:", "is not the name of an agent type"),
+        ("", "no_such_module:Agent", "cannot be imported: ModuleNotFoundError"),
+        ("class Agent(:", "broken:Agent", "cannot be imported: SyntaxError"),
+        ("raise RuntimeError('no key')", "broken:Agent", "cannot be imported: RuntimeError: no key"),
+        ("raise SystemExit(3)", "broken:Agent", "cannot be imported: SystemExit: 3"),
+        ("class Other: pass", "broken:Agent", "there is no Agent in .*broken.py"),
+        ("def Agent(): pass", "broken:Agent", "is not a class"),
+        ("", "cell:0123:Agent", "the text of the notebook cell 0123 is not in the code directory"),
+    ],
+)
+def test_a_type_that_cannot_be_loaded_says_why(
+    text: str, name: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "broken.py", text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    with pytest.raises(UnknownAgentType, match=problem) as refused:
+        load_type(name)
+    assert refused.value.field == "agent_type"
+
+
+def test_a_module_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownAgentType):
+        load_type("mended_later:Agent", tmp_path)
+    write(tmp_path / "mended_later.py", "class Agent: pass")
+    assert load_type("mended_later:Agent", tmp_path).__name__ == "Agent"
+
+
+def test_code_that_starts_a_runtime_when_it_is_imported_is_told_so(tmp_path: Path) -> None:
+    refuse_while_loading()
+    script = write(
+        tmp_path / "eager.py",
+        """
+        from actors.code import refuse_while_loading
+        refuse_while_loading()
+        class Agent: pass
+        if __name__ == "__main__": pass
+        """,
+    )
+    with pytest.raises(UnknownAgentType, match="put that under `if __name__"):
+        load_type(f"script:{script}:Agent")
+    refuse_while_loading()
+
+
+# ---------------------------------------------------------------- scripts
+
+SCRIPT = """
+from __future__ import annotations
+import dataclasses, pathlib
+from beside import GREETING
+
+@dataclasses.dataclass
+class Agent:
+    greeting: str = GREETING
+    other: Agent | None = None
+
+if __name__ == "__main__":
+    from actors.code import type_name
+    print(type_name(Agent))
+    pathlib.Path("ran").touch()
+"""
+
+
+def test_a_script_is_loaded_again_without_running_its_main_block(tmp_path: Path) -> None:
+    write(tmp_path / "beside.py", "GREETING = 'hello'")
+    script = write(tmp_path / "script.py", SCRIPT)
+    name = run(script, path=tmp_path)
+    assert name == f"script:{script}:Agent"
+    (tmp_path / "ran").unlink()
+
+    loaded = load_type(name)
+
+    assert loaded().greeting == "hello"
+    assert type_name(loaded) == name
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_script_without_a_main_block_is_read_for_its_classes_only(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "plain.py",
+        """
+        import pathlib
+        from actors.code import type_name
+        HERE = pathlib.Path("plain-ran")
+        runtime = Runtime = open
+        class Agent:
+            limit = 3
+            def where(self): return HERE
+        Agent.limit = 4
+        with Runtime(HERE, "w") as runtime:
+            print(type_name(Agent))
+        """,
+    )
+    name = run(script, path=tmp_path)
+    (tmp_path / "plain-ran").unlink()
+    loaded = load_type(name)
+    assert (loaded.limit, loaded().where()) == (4, Path("plain-ran"))
+    assert not Path("plain-ran").exists()
+
+
+def test_a_module_run_by_its_name_goes_by_that(tmp_path: Path) -> None:
+    text = "class Agent: pass\nif __name__ == '__main__':\n    " + NAME.format("Agent", str(tmp_path / "code"))
+    write(tmp_path / "house/room.py", text)
+    assert run("-m", "house.room", path=tmp_path) == "house.room:Agent"
+
+
+def test_a_script_that_is_gone_is_looked_for_on_the_import_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "shipped.py", "class Agent: pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert type_name(load_type("script:/far/away/shipped.py:Agent")) == "script:/far/away/shipped.py:Agent"
+    with pytest.raises(UnknownAgentType, match="is not there any more"):
+        load_type("script:/far/away/lost.py:Agent")
+
+
+def test_what_ray_must_ship_is_what_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "crew/__init__.py", "")
+    write(tmp_path / "crew/agents.py", "import tools_of_the_crew\nclass Agent: pass")
+    write(tmp_path / "tools_of_the_crew.py", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    agent = load_type("crew.agents:Agent")
+    shipped = [str(tmp_path / "crew"), str(tmp_path / "tools_of_the_crew.py")]
+    assert runtime_env_for([agent, agent]) == {"py_modules": shipped}
+    assert runtime_env_for([Path, pytest.MonkeyPatch]) == {}
+
+
+# ---------------------------------------------------------------- notebooks and prompts
+
+
+class Notebook:
+    """Cells that are run in a `__main__` without a file, as Jupyter does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.main = ModuleType("__main__")
+        self.cells = [""]
+        self.main.get_ipython = lambda: self  # type: ignore[attr-defined]
+        self.user_ns = {"In": self.cells}
+        monkeypatch.setitem(sys.modules, "__main__", self.main)
+
+    def transform_cell(self, cell: str) -> str:
+        return "\n".join("get_ipython()" if line.startswith("%") else line for line in cell.splitlines())
+
+    def run(self, cell: str) -> None:
+        self.cells.append(dedent(cell))
+        exec(self.transform_cell(self.cells[-1]), self.main.__dict__)
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    return Notebook(monkeypatch)
+
+
+def test_a_notebook_s_class_is_found_again_by_its_text(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run("%matplotlib inline\nimport math, os\nraised = []")
+    notebook.run("FACTOR = 2\ndef double(x): return FACTOR * x\nraised.append(1)")
+    notebook.run("def deco(cls):\n    cls.mark = math.floor(2.5)\n    return cls")
+    notebook.run("@deco\nclass Agent:\n    # what it is for\n    def work(self, x: 'Other'): return double(x)")
+    notebook.run("class Other: pass")
+    name = type_name(notebook.main.Agent, tmp_path)
+
+    loaded = load_type(name, tmp_path)
+
+    assert name.startswith("cell:")
+    assert name.endswith(":Agent")
+    assert (loaded().work(4), loaded.mark) == (8, 2)
+    assert type_name(loaded, tmp_path) == name
+    text = next(tmp_path.glob("*.py")).read_text(encoding="utf-8")
+    assert "# what it is for" in text
+    assert "class Other" in text
+    assert "raised" not in text
+
+
+def test_other_cells_do_not_change_the_name(notebook: Notebook, tmp_path: Path) -> None:
+    cell = "LIMIT = 3\nclass Agent:\n    limit = LIMIT"
+    notebook.run(cell)
+    first = type_name(notebook.main.Agent, tmp_path)
+    notebook.run("class Unrelated: pass\nagent = Agent()\nother = 1")
+    notebook.run(cell)
+    assert type_name(notebook.main.Agent, tmp_path) == first
+    notebook.run("LIMIT = 4")
+    notebook.run(cell.replace("3", "5"))
+    assert type_name(notebook.main.Agent, tmp_path) != first
+
+
+def test_what_runs_at_once_keeps_the_definition_that_it_saw(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run("class Base: size = 1")
+    notebook.run("size = 1\nsize += 1\nclass Agent(Base):\n    own = size\n    def later(self): return helper()")
+    notebook.run("class Base: size = 2\nsize = 7\ndef helper(): return 'late'")
+    loaded = load_type(type_name(notebook.main.Agent, tmp_path), tmp_path)
+    assert (loaded.size, loaded.own, loaded().later()) == (1, 2, "late")
+
+
+def test_a_notebook_s_future_imports_come_first(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run("try:\n    import tomllib\nexcept ImportError:\n    tomllib = None")
+    notebook.run("from __future__ import annotations\nclass Agent:\n    kind: Unknown = tomllib")
+    notebook.cells.append("broken(")
+    assert load_type(type_name(notebook.main.Agent, tmp_path), tmp_path).__name__ == "Agent"
+
+
+def test_a_notebook_s_runtime_is_not_started_again(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.main.Runtime = SimpleNamespace  # type: ignore[attr-defined]
+    notebook.run("runtime = Runtime(data='x')\nclass Agent:\n    def f(self): return runtime")
+    type_name(notebook.main.Agent, tmp_path)
+    assert "Runtime" not in next(tmp_path.glob("*.py")).read_text(encoding="utf-8")
+
+
+def test_a_notebook_s_text_needs_a_place(notebook: Notebook) -> None:
+    notebook.run("class Agent: pass")
+    with pytest.raises(BadRequest, match="no directory to keep its text in"):
+        type_name(notebook.main.Agent)
+
+
+def test_a_text_that_was_changed_is_refused(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run("class Agent:\n    secret = 1")
+    name = type_name(notebook.main.Agent, tmp_path)
+    file = next(tmp_path.glob("*.py"))
+    file.write_text(file.read_text() + "\n", encoding="utf-8")
+    with pytest.raises(UnknownAgentType, match="was changed"):
+        load_type(name, tmp_path)
+
+
+def test_a_prompt_that_keeps_its_lines_is_as_good_as_a_notebook(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "class Agent:\n    at = 'a prompt'\n"
+    main = ModuleType("__main__")
+    exec(text, main.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setitem(
+        sys.modules["linecache"].cache, "<python-input-7>", (len(text), None, [text], "<python-input-7>")
+    )
+    assert load_type(type_name(main.Agent, tmp_path), tmp_path).at == "a prompt"
+
+
+COMMAND = "class Agent:\n    at = 'a command'\n{}\n"
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda text, path: run("-Bc", text),
+        lambda text, path: _redirected(write(path / "in.txt", text)),
+    ],
+    ids=["python -c", "python < file"],
+)
+def test_a_command_s_class_is_found_again_by_its_text(give: Callable[[str, Path], str], tmp_path: Path) -> None:
+    name = give(COMMAND.format(NAME.format("Agent", str(tmp_path))), tmp_path)
+    assert load_type(name, tmp_path).at == "a command"
+
+
+def _redirected(file: Path) -> str:
+    with file.open() as text:
+        return subprocess.run(
+            [sys.executable], stdin=text, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+
+def test_text_that_is_lost_is_asked_for_in_a_file(tmp_path: Path) -> None:
+    said = run("-", stdin=COMMAND.format(NAME.format("Agent", str(tmp_path))))
+    assert said.endswith("agent_type: Agent was typed at a prompt that does not keep its text; put it into a file")

@@ -1,0 +1,197 @@
+"""The test kit: a ledger to which facts are given and stimuli are put, and stories that are played in the simulated world.
+
+    ledger = Ledger()
+    ledger.given(asked("r"), placed("r"))
+    assert ledger.when(Up("r", 1)) == [RunStarted("r", 1)]
+
+    def test_something() -> None:
+        async def story(stage: Stage) -> None:
+            assert (await stage.client.run(Doubler, 2)).output == 4
+
+        play(story)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from actors import Agent, Client, KillPoint
+from actors.code import type_name
+from actors.sim_world import Weather
+from ledger import Fact, HostView, Stimulus, View, agent_id, audit, decide, mail_id
+from ledger.facts import AttemptStarted, RunRequested, RunStarted
+from ledger.run import Run
+from policies import Limits
+from scenarios.simulation import QUICK, Laboratory
+
+T = TypeVar("T")
+
+TYPE = "tests.toys:Child"
+PARENT = "p@tests.toys:Parent"
+NOW_MS = 1_000_000
+ROOMY = replace(QUICK, hosts_max=6, hosts_warm=2)
+
+
+# ---------------------------------------------------------------- given, when, then
+
+
+def asked(run_id: str = "r", *, parent: str = PARENT, life: int = 1, **options: Any) -> RunRequested:  # noqa: ANN401
+    """A run was requested; `detached=True`, `limit=2`, … are its options."""
+    return RunRequested(run_id, TYPE, parent, "", "digest", b"\x01", options, life)
+
+
+def placed(run_id: str = "r", attempt: int = 1, incarnation: int = 1, host: str = "h1") -> AttemptStarted:
+    """A run was given a host."""
+    return AttemptStarted(run_id, attempt, incarnation, host)
+
+
+def begun(run_id: str = "r", attempt: int = 1) -> RunStarted:
+    """An attempt is at work."""
+    return RunStarted(run_id, attempt)
+
+
+def child(run_id: str = "r") -> str:
+    """The address of the child of a run."""
+    return agent_id(TYPE, run_id)
+
+
+class Ledger:
+    """A view with two hosts, without any process around it."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.view = View()
+        self.now_ms = NOW_MS
+        for host_id in ("h1", "h2"):
+            self.view.hosts[host_id] = HostView(host_id, None, up=True)
+
+    def given(self, *facts: Fact) -> Ledger:
+        """These facts are true."""
+        for fact in facts:
+            self.view.record(fact, self.now_ms)
+        return self
+
+    def later(self, ms: float) -> Ledger:
+        """Time passes."""
+        self.now_ms += int(ms)
+        return self
+
+    def when(self, stimulus: Stimulus) -> list[Fact]:
+        """What the stimulus brings about; it is folded."""
+        facts = []
+        for fact in decide(self.view, stimulus, self.now_ms, self.limits):
+            self.view.record(fact, self.now_ms)
+            facts.append(fact)
+        return facts
+
+    def run(self, run_id: str = "r") -> Run:
+        """The record of a run."""
+        return self.view.runs[run_id]
+
+    def mail_state(self, slot: str, run_id: str = "r") -> str | None:
+        """Where the mail of a slot is."""
+        mail = self.view.mail.get(mail_id(run_id, slot))
+        return mail.state if mail is not None else self.run(run_id).slots.get(slot)
+
+
+# ---------------------------------------------------------------- stories
+
+Moment = Callable[["Stage", str, KillPoint, str], bool]
+
+
+class Stage:
+    """A simulated cluster as a story sees it."""
+
+    def __init__(self, laboratory: Laboratory) -> None:
+        self.laboratory = laboratory
+        self.simulation = laboratory.simulation
+        self.client: Client
+
+    @property
+    def view(self) -> View:
+        """What the living, or the last, supervisor knows."""
+        return self.laboratory.supervisors[-1].view
+
+    def record(self, run_id: str) -> Run | None:
+        """A run as the supervisor knows it."""
+        return self.view.runs.get(run_id) if self.laboratory.supervisors else None
+
+    def status(self, run_id: str) -> str:
+        """Its status, or nothing when it is unknown."""
+        run = self.record(run_id)
+        return str(run.status) if run is not None else ""
+
+    async def call(self, agent_class: type[Agent], method: str, *args: Any, name: str = "p", **kwargs: Any) -> Any:  # noqa: ANN401
+        """Call an exposed method."""
+        return await self.client.call(agent_class, name, method, args, kwargs)
+
+    async def until(self, condition: Callable[[], bool], timeout_ms: float = 300_000) -> None:
+        """Let time pass until something is so."""
+        async with asyncio.timeout(timeout_ms / 1000):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    async def ended(self, run_id: str, status: str | None = None) -> Run:
+        """Let time pass until a run has ended (in this way)."""
+
+        def has_ended() -> bool:
+            run = self.record(run_id)
+            return run is not None and run.has_ended and (status is None or run.status == status)
+
+        await self.until(has_ended)
+        run = self.record(run_id)
+        assert run is not None
+        return run
+
+    def host_of(self, agent: str) -> str:
+        """Where an agent lives now."""
+        activation = self.view.agents.get(agent)
+        return activation.host_id if activation is not None else ""
+
+    def kill_host_of(self, agent: str) -> None:
+        """Kill the host on which an agent lives."""
+        host = self.host_of(agent)
+        assert host, f"{agent} is nowhere"
+        self.simulation.kill(host)
+
+    def deliveries(self) -> dict[str, Any]:
+        """The audit equation, as of now."""
+        return audit(self.view)
+
+
+def address(agent_class: type[Agent], name: str) -> str:
+    """The address of an agent."""
+    return agent_id(type_name(agent_class), name)
+
+
+def play(
+    story: Callable[[Stage], Awaitable[T]],
+    *,
+    seed: int = 1,
+    weather: Weather | None = None,
+    limits: Limits = ROOMY,
+    kill_when: Moment | None = None,
+    timeout_ms: float = 3_600_000,
+) -> T:
+    """Play a story, and check that no process met an unexpected exception and that the audit equation balances."""
+    stages: list[Stage] = []
+
+    def rule(process: str, point: KillPoint, detail: str) -> bool:
+        return bool(kill_when and stages and kill_when(stages[0], process, point, detail))
+
+    with Laboratory(seed, weather, limits, kill_when=rule) as laboratory:
+        stage = Stage(laboratory)
+        stages.append(stage)
+
+        async def main(client: Client) -> T:
+            stage.client = client
+            return await story(stage)
+
+        result = laboratory.run(main, timeout_ms)
+        balance = stage.deliveries()
+    laboratory.simulation.raise_errors()
+    assert balance["balanced"], balance
+    return result

@@ -1,0 +1,650 @@
+"""What an agent and its host can rely on while nothing dies: the same on a disk of files and on a simulated one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.errors import BadRequest, StaleIncarnation, StorageError
+from ledger.storage import Cabinet, Disk, FileDisk, MemoryDisk, Storage
+
+AGENT = "census@scenarios.fan_out:Census"
+
+
+@pytest.fixture(params=["files", "memory"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    made: Disk = FileDisk(tmp_path / "storage") if request.param == "files" else MemoryDisk()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cabinet(disk: Disk) -> Iterator[Cabinet]:
+    made = Cabinet(disk)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def storage(cabinet: Cabinet) -> Storage:
+    return cabinet.open(AGENT, 1)
+
+
+def reopened(disk: Disk, cabinet: Cabinet, incarnation: int = 1) -> Storage:
+    """The same agent in another process."""
+    cabinet.close()
+    return Cabinet(disk).open(AGENT, incarnation)
+
+
+# ------------------------------------------------------------------ existing
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda s: s.sql("SELECT 1"),
+        lambda s: s.sql("SELECT 1; SELECT 2"),
+        lambda s: s.sql("SELECT 'update, insert, delete'"),
+        lambda s: s.sql("  -- nothing\n"),
+        lambda s: s.state.get("a"),
+        lambda s: dict(s.state),
+        lambda s: s.state.pop("a", None),
+        lambda s: s.state.update({}),
+        lambda s: s.known_inbox(["m"]),
+        lambda s: s.inbox(),
+        lambda s: s.outbox(),
+        lambda s: s.result("r"),
+        lambda s: s.steps("r"),
+        lambda s: s.forget_inbox(["m"]),
+        lambda s: s.forget_outbox([1]),
+        lambda s: s.forget_run("r"),
+        lambda s: s.checkpoint(),
+        lambda s: s.close(),
+    ],
+)
+def test_who_only_reads_has_no_storage(
+    disk: Disk, cabinet: Cabinet, storage: Storage, read: Callable[[Storage], object]
+) -> None:
+    read(storage)
+    assert not storage.exists
+    assert not cabinet.exists(AGENT)
+    assert not isinstance(disk, FileDisk) or not disk.directory.exists()
+
+
+def test_a_transaction_that_only_reads_creates_no_storage(cabinet: Cabinet, storage: Storage) -> None:
+    with storage.transaction():
+        assert storage.sql("SELECT 1 + 1") == [(2,)]
+        assert storage.state.get("a") is None
+    assert not cabinet.exists(AGENT)
+
+
+def test_the_first_write_creates_it(cabinet: Cabinet, storage: Storage) -> None:
+    storage.state["a"] = 1
+    assert storage.exists
+    assert cabinet.exists(AGENT)
+
+
+def test_reading_a_table_that_does_not_exist_says_so_with_and_without_a_storage(storage: Storage) -> None:
+    with pytest.raises(duckdb.CatalogException):
+        storage.sql("SELECT * FROM nowhere")
+    storage.state["a"] = 1
+    with pytest.raises(duckdb.CatalogException):
+        storage.sql("SELECT * FROM nowhere")
+
+
+def test_what_was_written_is_there_in_the_next_life(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, s VARCHAR)")
+    storage.sql("INSERT INTO t VALUES ($1, $2)", [1, "één"])
+    storage.state["a"] = {"deep": [1, 2.5, b"x", None, True]}
+    storage.save_result("r", b"result")
+    storage.save_step("r", "fetch", b"step")
+    with storage.transaction() as transaction:
+        transaction.record_inbox(["m1", "m2"])
+        transaction.add_outbox(b"out")
+    again = reopened(disk, cabinet, 2)
+    assert again.sql("SELECT * FROM t") == [(1, "één")]
+    assert dict(again.state) == {"a": {"deep": [1, 2.5, b"x", None, True]}}
+    assert again.result("r") == b"result"
+    assert again.steps("r") == {"fetch": b"step"}
+    assert again.known_inbox(["m1", "m2", "m3"]) == {"m1", "m2"}
+    assert [body for _, body in again.outbox()] == [b"out"]
+
+
+def test_agents_share_a_process_but_no_names(cabinet: Cabinet, storage: Storage) -> None:
+    other = cabinet.open("other@m:T", 1)
+    for each in (storage, other):
+        each.sql("CREATE TABLE t AS SELECT $1 AS owner", [each.agent_id])
+        each.state["owner"] = each.agent_id
+    assert storage.sql("SELECT owner FROM t") == [(AGENT,)]
+    assert other.sql("SELECT owner FROM t") == [("other@m:T",)]
+    assert (storage.state["owner"], other.state["owner"]) == (AGENT, "other@m:T")
+
+
+def test_a_transaction_of_one_agent_does_not_hold_the_writes_of_another(cabinet: Cabinet, storage: Storage) -> None:
+    other = cabinet.open("other@m:T", 1)
+    with suppress(ZeroDivisionError), storage.transaction():
+        storage.state["a"] = 1
+        other.state["a"] = 2
+        raise ZeroDivisionError
+    assert dict(storage.state) == {}
+    assert dict(other.state) == {"a": 2}
+
+
+# ------------------------------------------------------------------ SQL
+
+
+def test_sql_takes_parameters_by_position_and_by_name(storage: Storage) -> None:
+    assert storage.sql("SELECT ?, ?", [1, "b"]) == storage.sql("SELECT $1, $2", [1, "b"]) == [(1, "b")]
+    assert storage.sql("SELECT $a + $b", {"a": 1, "b": 2}) == [(3,)]
+
+
+def test_a_text_of_several_statements_is_one_transaction(storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY); INSERT INTO t VALUES (1)")
+    with pytest.raises(duckdb.ConstraintException):
+        storage.sql("INSERT INTO t VALUES (2); INSERT INTO t VALUES (1)")
+    assert storage.sql("INSERT INTO t VALUES (3); SELECT count(*) FROM t") == [(2,)]
+
+
+def test_a_write_inside_a_select_is_durable(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER)")
+    storage.sql("WITH w AS (INSERT INTO t VALUES (7) RETURNING i) SELECT * FROM w")
+    assert reopened(disk, cabinet).sql("SELECT i FROM t") == [(7,)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("BEGIN", "COMMIT", "ROLLBACK", "USE memory", "SET threads = 3", "RESET threads", "SET VARIABLE x = 1"),
+        *("ATTACH 'x.db' AS x", "DETACH x", "PREPARE p AS SELECT 1", "EXECUTE p", "SELECT 1; COMMIT"),
+    ],
+)
+def test_statements_that_are_not_for_an_agent_are_refused_before_anything_runs(storage: Storage, text: str) -> None:
+    with storage.transaction():
+        storage.state["kept"] = 1
+        with pytest.raises(BadRequest) as refusal:
+            storage.sql(text)
+        assert refusal.value.field == "sql"
+    assert storage.state["kept"] == 1
+
+
+def test_a_temporary_table_is_not_seen_by_the_next_transaction(storage: Storage) -> None:
+    with storage.transaction():
+        storage.sql("CREATE TEMP TABLE scratch AS SELECT 1 AS i")
+        assert storage.sql("SELECT i FROM scratch") == [(1,)]
+    with pytest.raises(duckdb.CatalogException):
+        storage.sql("SELECT i FROM scratch")
+
+
+# ------------------------------------------------------------------ transactions
+
+
+def test_a_transaction_that_raises_leaves_nothing(storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER)")
+    storage.state.update(kept=1, gone=2)
+
+    def fail() -> None:
+        with storage.transaction() as transaction:
+            storage.sql("INSERT INTO t VALUES (1)")
+            storage.state["kept"] = 5
+            del storage.state["gone"]
+            storage.save_result("r", b"x")
+            transaction.record_inbox(["m"])
+            transaction.add_outbox(b"x")
+            assert (storage.sql("SELECT i FROM t"), dict(storage.state)) == ([(1,)], {"kept": 5})
+            assert storage.result("r") == b"x"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert storage.sql("SELECT i FROM t") == []
+    assert dict(storage.state) == {"kept": 1, "gone": 2}
+    assert (storage.result("r"), storage.inbox(), storage.outbox()) == (None, [], [])
+
+
+def test_a_transaction_inside_another_joins_it(storage: Storage) -> None:
+    with suppress(ZeroDivisionError), storage.transaction() as outer:
+        with storage.transaction() as inner:
+            assert inner is outer
+            storage.state["a"] = 1
+        assert storage.state["a"] == 1
+        raise ZeroDivisionError
+    assert dict(storage.state) == {}
+
+
+def test_a_nested_block_that_failed_takes_the_outer_one_with_it(storage: Storage) -> None:
+    def outer() -> None:
+        with storage.transaction():
+            storage.state["a"] = 1
+            with suppress(ZeroDivisionError), storage.transaction():
+                storage.state["b"] = 2
+                raise ZeroDivisionError
+
+    with pytest.raises(StorageError, match="a nested transaction failed"):
+        outer()
+    assert dict(storage.state) == {}
+
+
+def test_a_failed_statement_that_was_caught_does_not_end_in_an_empty_success(storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY)")
+
+    def careless() -> None:
+        with storage.transaction():
+            storage.sql("INSERT INTO t VALUES (1)")
+            with suppress(duckdb.ConstraintException):
+                storage.sql("INSERT INTO t VALUES (1)")
+
+    with pytest.raises(StorageError, match="a statement of this transaction failed"):
+        careless()
+    assert storage.sql("SELECT * FROM t") == []
+
+
+def test_a_missing_key_is_no_failure_of_the_transaction(storage: Storage) -> None:
+    with storage.transaction():
+        storage.state["a"] = 1
+        with pytest.raises(KeyError):
+            del storage.state["b"]
+        with pytest.raises(KeyError):
+            storage.state.pop("b")
+        assert storage.state.pop("b", "default") == "default"
+    assert dict(storage.state) == {"a": 1}
+
+
+def test_the_explicit_form_binds_nothing_until_it_is_active(storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER)")
+    transaction = storage.begin()
+    transaction.sql("INSERT INTO t VALUES (1)")
+    assert storage.sql("SELECT * FROM t") == []
+    with transaction.active():
+        assert storage.sql("SELECT * FROM t") == [(1,)]
+        storage.state["a"] = 1
+    assert "a" not in storage.state
+    transaction.commit()
+    assert (storage.sql("SELECT * FROM t"), storage.state["a"]) == ([(1,)], 1)
+    with pytest.raises(StorageError, match="is over"):
+        transaction.commit()
+    transaction.rollback()
+    assert storage.state["a"] == 1
+
+
+def test_what_follows_a_rollback_inside_the_block_does_not_become_durable_by_itself(storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER)")
+    with storage.transaction() as transaction:
+        storage.sql("INSERT INTO t VALUES (1)")
+        transaction.rollback()
+        with pytest.raises(StorageError, match="is over"):
+            storage.sql("INSERT INTO t VALUES (2)")
+    assert storage.sql("SELECT * FROM t") == []
+
+
+def test_tasks_that_interleave_have_a_transaction_each(storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER)")
+
+    async def write(number: int, others: asyncio.Barrier) -> None:
+        with storage.transaction():
+            storage.sql("INSERT INTO t VALUES ($1)", [number])
+            storage.state[f"k{number}"] = number
+            await others.wait()
+            assert storage.sql("SELECT i FROM t") == [(number,)]
+            await others.wait()
+            if number == 2:
+                raise ZeroDivisionError
+
+    async def all_three() -> None:
+        barrier = asyncio.Barrier(3)
+        ends = await asyncio.gather(*(write(n, barrier) for n in range(3)), return_exceptions=True)
+        assert [type(end) for end in ends] == [type(None), type(None), ZeroDivisionError]
+
+    asyncio.run(all_three())
+    assert storage.sql("SELECT i FROM t ORDER BY i") == [(0,), (1,)]
+    assert dict(storage.state) == {"k0": 0, "k1": 1}
+
+
+def test_a_task_that_outlives_the_transaction_it_was_born_in_works_on_its_own(storage: Storage) -> None:
+    async def main() -> None:
+        left = asyncio.Event()
+
+        async def straggler() -> None:
+            await left.wait()
+            storage.state["late"] = 1
+
+        with suppress(ZeroDivisionError), storage.transaction():
+            storage.state["early"] = 1
+            task = asyncio.create_task(straggler())
+            raise ZeroDivisionError
+        left.set()
+        await task
+
+    asyncio.run(main())
+    assert dict(storage.state) == {"late": 1}
+
+
+def test_a_worker_thread_with_the_context_of_a_transaction_writes_into_it(storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER)")
+
+    def work() -> None:
+        storage.sql("INSERT INTO t VALUES (1)")
+        storage.state["a"] = 1
+
+    async def main() -> None:
+        with suppress(ZeroDivisionError), storage.transaction():
+            await asyncio.to_thread(work)
+            assert storage.sql("SELECT i FROM t") == [(1,)]
+            raise ZeroDivisionError
+
+    asyncio.run(main())
+    assert (storage.sql("SELECT i FROM t"), dict(storage.state)) == ([], {})
+
+
+def test_threads_write_beside_each_other(storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER)")
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for step in range(10):
+                storage.sql("INSERT INTO t VALUES ($1)", [number * 100 + step])
+                storage.state[f"{number}/{step}"] = step
+                with storage.transaction() as transaction:
+                    storage.sql("SELECT count(*) FROM t")
+                    transaction.record_inbox([f"{number}/{step}"])
+        except BaseException as failure:
+            failures.append(failure)
+            raise
+
+    threads = [threading.Thread(target=contextvars.copy_context().run, args=(work, n)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert storage.sql("SELECT count(DISTINCT i) FROM t") == [(40,)]
+    assert (len(storage.state), len(storage.inbox())) == (40, 40)
+
+
+# ------------------------------------------------------------------ state
+
+
+def test_a_value_that_was_read_is_a_copy(storage: Storage) -> None:
+    mine = {"list": [1]}
+    storage.state["a"] = mine
+    mine["list"].append(2)
+    storage.state["a"]["list"].append(3)
+    assert storage.state["a"] == {"list": [1]}
+    with storage.transaction():
+        storage.state["a"]["list"].append(4)
+        assert storage.state["a"] == {"list": [1]}
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, 1 << 70, "\ud800", lambda: None])
+def test_what_cannot_be_stored_is_refused_with_the_key(storage: Storage, value: object) -> None:
+    with pytest.raises(BadRequest, match="'bad'") as refusal:
+        storage.state.update(good=1, bad=value)
+    assert refusal.value.field == "state"
+    assert dict(storage.state) == {}
+
+
+def test_a_key_is_a_string(storage: Storage) -> None:
+    with pytest.raises(BadRequest, match="not a string"):
+        storage.state[1] = 1  # type: ignore[index]
+    with pytest.raises(BadRequest, match="not a string"):
+        _ = 1 in storage.state
+
+
+KEYS = st.sampled_from(["a", "b", "c", "π/…"])
+STEPS = st.one_of(
+    st.tuples(st.just("set"), KEYS, st.integers(0, 9)),
+    st.tuples(st.just("pop"), KEYS),
+    st.tuples(st.just("setdefault"), KEYS, st.integers(0, 9)),
+    st.tuples(st.just("clear")),
+)
+BLOCKS = st.tuples(st.sampled_from(["alone", "commit", "rollback", "crash", "close"]), st.lists(STEPS, max_size=5))
+
+
+def step(state: MutableMapping[str, Any], what: str, *arguments: Any) -> None:  # noqa: ANN401
+    if what == "set":
+        state[arguments[0]] = arguments[1]
+    elif what == "pop":
+        state.pop(arguments[0], None)
+    elif what == "setdefault":
+        state.setdefault(*arguments)
+    else:
+        state.clear()
+
+
+@given(st.lists(BLOCKS, max_size=8))
+def test_state_is_a_dictionary_that_survives(blocks: list[tuple[str, list[tuple[Any, ...]]]]) -> None:
+    disk = MemoryDisk()
+    cabinet = Cabinet(disk)
+    storage, model = cabinet.open(AGENT, 1), dict[str, int]()
+    for end, steps in blocks:
+        draft = dict(model)
+        transaction = None if end == "alone" else storage.begin()
+        with transaction.active() if transaction else nullcontext():
+            for each in steps:
+                step(storage.state, *each)
+                step(draft, *each)
+                assert dict(storage.state) == draft
+        if transaction is not None and end == "commit":
+            transaction.commit()
+        model = draft if end in ("alone", "commit") else model
+        if transaction is not None and end == "rollback":
+            transaction.rollback()
+        if end in ("crash", "close"):
+            getattr(cabinet, end)()
+            cabinet = Cabinet(disk)
+            storage = cabinet.open(AGENT, 1)
+        assert dict(storage.state) == model
+    disk.close()
+
+
+# ------------------------------------------------------------------ the host's records
+
+
+def test_outbox_numbers_rise_for_ever(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
+    def send(to: Storage) -> int:
+        with to.transaction() as transaction:
+            transaction.add_outbox(b"a")
+            transaction.add_outbox(b"b")
+        first, second = to.outbox()[-2:]
+        assert (first[1], second[1], first[0] < second[0]) == (b"a", b"b", True)
+        return second[0]
+
+    one = send(storage)
+    storage.forget_outbox([number for number, _ in storage.outbox()])
+    two = send(storage)
+    assert [number > one for number, _ in storage.outbox()] == [True, True]
+    storage.forget_outbox([number for number, _ in storage.outbox()])
+    again = reopened(disk, cabinet)
+    assert again.outbox() == []
+    assert send(again) > two > one
+
+
+def test_a_mail_that_was_forgotten_is_unknown_and_stays_so(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
+    with storage.transaction() as transaction:
+        transaction.record_inbox(["m1", "m2"])
+        transaction.record_inbox(["m1"])
+    with storage.transaction() as transaction:
+        transaction.record_inbox(["m1"])
+    storage.forget_inbox(["m1", "never seen"])
+    assert storage.inbox() == ["m2"]
+    assert reopened(disk, cabinet).inbox() == ["m2"]
+
+
+def test_steps_and_results_are_kept_by_run_and_the_last_one_counts(storage: Storage) -> None:
+    storage.save_step("r", "a", b"1")
+    storage.save_step("r", "b", b"2")
+    storage.save_step("r1", "a", b"other")
+    storage.save_result("r", b"first")
+    with storage.transaction():
+        storage.save_step("r", "a", b"3")
+        storage.save_step("r", "c", b"4")
+        storage.save_result("r", b"second")
+        assert storage.steps("r") == {"a": b"3", "b": b"2", "c": b"4"}
+        assert storage.result("r") == b"second"
+    assert storage.steps("r") == {"a": b"3", "b": b"2", "c": b"4"}
+    assert (storage.steps("r1"), storage.result("r1")) == ({"a": b"other"}, None)
+    storage.forget_run("r")
+    assert (storage.steps("r"), storage.result("r"), storage.steps("r1")) == ({}, None, {"a": b"other"})
+
+
+def test_garbage_is_swept_while_the_agent_lives(storage: Storage) -> None:
+    for group in range(12):
+        mails = [f"{group}/{n}" for n in range(256)]
+        with storage.transaction() as transaction:
+            transaction.record_inbox(mails)
+            storage.state["group"] = group
+        storage.forget_inbox(mails)
+    ((rows,),) = storage.sql("SELECT count(*) FROM perdure.records")
+    assert rows < 2048
+    assert storage.state["group"] == 11
+
+
+# ------------------------------------------------------------------ lives
+
+
+def test_a_higher_incarnation_takes_over_and_the_old_handle_refuses(cabinet: Cabinet, storage: Storage) -> None:
+    storage.state["a"] = 1
+    assert cabinet.open(AGENT, 1) is storage
+    heir = cabinet.open(AGENT, 2)
+    with pytest.raises(StaleIncarnation):
+        storage.state["a"] = 2
+    with pytest.raises(StaleIncarnation):
+        cabinet.open(AGENT, 1)
+    assert heir.state["a"] == 1
+
+
+def test_a_lower_incarnation_is_refused_after_the_higher_one_has_left(disk: Disk, cabinet: Cabinet) -> None:
+    cabinet.open(AGENT, 7).state["a"] = 1
+    cabinet.close()
+    late = Cabinet(disk)
+    with pytest.raises(StaleIncarnation, match="incarnation 7"):
+        late.open(AGENT, 6)
+    assert late.open(AGENT, 8).state["a"] == 1
+
+
+def test_after_close_every_method_refuses(storage: Storage) -> None:
+    storage.state["a"] = 1
+    transaction = storage.begin()
+    transaction.sql("CREATE TABLE t (i INTEGER)")
+    storage.close()
+    storage.close()
+    calls = [
+        lambda: storage.sql("SELECT 1"),
+        lambda: storage.sql("CREATE TABLE t (i INTEGER)"),
+        lambda: storage.state["a"],
+        lambda: storage.state.update(a=2),
+        lambda: list(storage.state),
+        storage.begin,
+        storage.checkpoint,
+        storage.inbox,
+        storage.outbox,
+        lambda: storage.known_inbox(["m"]),
+        lambda: storage.forget_inbox(["m"]),
+        lambda: storage.forget_outbox([1]),
+        lambda: storage.result("r"),
+        lambda: storage.steps("r"),
+        lambda: storage.save_result("r", b""),
+        lambda: storage.snapshot(Path("nowhere.db")),
+        lambda: transaction.sql("SELECT 1"),
+        lambda: transaction.add_outbox(b""),
+        transaction.commit,
+    ]
+    for call in calls:
+        with pytest.raises(StaleIncarnation):
+            call()
+
+
+def test_a_forgotten_storage_is_gone_for_good(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
+    storage.state["a"] = 1
+    cabinet.forget(AGENT)
+    cabinet.forget(AGENT)
+    with pytest.raises(StaleIncarnation):
+        _ = storage.state["a"]
+    assert not cabinet.exists(AGENT)
+    assert not isinstance(disk, FileDisk) or not [path for path in disk.directory.rglob("*") if path.is_file()]
+    assert dict(cabinet.open(AGENT, 1).state) == {}
+
+
+# ------------------------------------------------------------------ copies
+
+
+def test_a_snapshot_brings_everything_back(disk: Disk, cabinet: Cabinet, storage: Storage, tmp_path: Path) -> None:
+    fill(storage)
+    with storage.transaction():
+        storage.sql("INSERT INTO t VALUES (9, 'not committed')")
+        storage.snapshot(tmp_path / "snapshot.db")
+    storage.state["a"] = "later"
+    cabinet.forget(AGENT)
+    cabinet.restore(AGENT, tmp_path / "snapshot.db")
+    again = cabinet.open(AGENT, 4)
+    assert again.sql("SELECT * FROM t") == [(1, "one")]
+    assert (again.state["a"], again.inbox(), again.result("r")) == ("A", ["m"], b"result")
+    with pytest.raises(StaleIncarnation):
+        reopened(disk, cabinet, 3)
+
+
+def test_a_fork_has_the_tables_and_the_state_but_not_the_runs_and_the_mail(cabinet: Cabinet, storage: Storage) -> None:
+    fill(storage)
+    cabinet.fork(AGENT, "twin@m:T")
+    storage.state["a"] = "mine"
+    twin = cabinet.open("twin@m:T", 1)
+    assert twin.sql("SELECT * FROM t") == [(1, "one")]
+    assert (twin.state["a"], storage.state["a"]) == ("A", "mine")
+    assert (twin.inbox(), twin.outbox(), twin.result("r"), twin.steps("r")) == ([], [], None, {})
+    with pytest.raises(duckdb.ConstraintException):
+        twin.sql("INSERT INTO t VALUES (1, 'again')")
+    storage.close()
+    cabinet.fork(AGENT, "second twin@m:T")
+    assert cabinet.open("second twin@m:T", 1).state["a"] == "mine"
+
+
+def test_a_copy_never_replaces_a_storage(cabinet: Cabinet, storage: Storage, tmp_path: Path) -> None:
+    fill(storage)
+    storage.snapshot(tmp_path / "snapshot.db")
+    awake = cabinet.open("awake@m:T", 1)
+    for target in (AGENT, awake.agent_id):
+        with pytest.raises(BadRequest, match="target_id"):
+            cabinet.fork(AGENT, target)
+        with pytest.raises(BadRequest, match="agent_id"):
+            cabinet.restore(target, tmp_path / "snapshot.db")
+    with pytest.raises(BadRequest, match="never wrote"):
+        cabinet.fork("nobody@m:T", "twin@m:T")
+    with pytest.raises(BadRequest, match="never wrote"):
+        awake.snapshot(tmp_path / "empty.db")
+    with pytest.raises(BadRequest, match="exists"):
+        storage.snapshot(tmp_path / "snapshot.db")
+    with pytest.raises(BadRequest, match="does not exist"):
+        cabinet.restore("twin@m:T", tmp_path / "missing.db")
+
+
+def test_a_file_that_is_no_snapshot_is_refused_and_leaves_nothing(cabinet: Cabinet, tmp_path: Path) -> None:
+    (tmp_path / "garbage.db").write_bytes(b"garbage" * 9999)
+    foreign = duckdb.connect(str(tmp_path / "foreign.db"))
+    foreign.execute("CREATE TABLE t (i INTEGER)")
+    foreign.close()
+    for name in ("garbage.db", "foreign.db"):
+        with pytest.raises(StorageError):
+            cabinet.restore(AGENT, tmp_path / name)
+        assert not cabinet.exists(AGENT)
+    assert dict(cabinet.open(AGENT, 1).state) == {}
+
+
+def fill(storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, s VARCHAR)")
+    with storage.transaction() as transaction:
+        storage.sql("INSERT INTO t VALUES (1, 'one')")
+        storage.state["a"] = "A"
+        transaction.record_inbox(["m"])
+        transaction.add_outbox(b"out")
+        transaction.save_result("r", b"result")
+        transaction.save_step("r", "s", b"step")

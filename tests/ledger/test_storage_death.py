@@ -1,0 +1,468 @@
+"""What is left of an agent's storage when its process, its disk or its file dies."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from ledger.errors import StaleIncarnation, StorageError
+from ledger.storage import Cabinet, Disk, FileDisk, MemoryDisk, Storage, StorageLocked
+from tests.tidy import ROOT
+
+AGENT = "census@scenarios.fan_out:Census"
+
+
+class Killed(BaseException):
+    """The simulated process is gone."""
+
+
+@pytest.fixture(params=["files", "memory"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    made: Disk = FileDisk(tmp_path) if request.param == "files" else MemoryDisk()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[FileDisk]:
+    made = FileDisk(tmp_path)
+    yield made
+    made.close()
+
+
+def started(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """Another process with our code on its path."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it still said; its pipes are closed."""
+    return process.communicate(timeout=30)[0]
+
+
+# ------------------------------------------------------------------ kill -9
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from ledger.storage import Cabinet, FileDisk
+storage = Cabinet(FileDisk(Path(sys.argv[1]))).open(sys.argv[2], 1)
+storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, half INTEGER)")
+for n in range(1, 100_000):
+    with storage.transaction() as transaction:
+        storage.sql("INSERT INTO t VALUES ($1, 1)", [2 * n])
+        storage.state["n"] = n
+        transaction.record_inbox([f"m{n}"])
+        transaction.add_outbox(b"%d" % n)
+        storage.sql("INSERT INTO t VALUES ($1, 2)", [2 * n + 1])
+    print(n, flush=True)
+"""
+
+
+@pytest.mark.parametrize("enough", [1, 7, 60])
+def test_kill_9_keeps_every_acknowledged_transaction_and_no_half_one(files: FileDisk, enough: int) -> None:
+    writer = started(WRITER, str(files.directory), AGENT)
+    acknowledged = 0
+    while acknowledged < enough:
+        acknowledged = int(said(writer))
+    writer.send_signal(signal.SIGKILL)
+    acknowledged = max([acknowledged, *map(int, ended(writer).split())])
+    storage = Cabinet(files).open(AGENT, 2)
+    n = storage.state["n"]
+    assert acknowledged <= n <= acknowledged + 1
+    assert storage.sql("SELECT count(*), max(i) FROM t") == [(2 * n, 2 * n + 1)]
+    assert storage.inbox() == [f"m{i}" for i in range(1, n + 1)]
+    assert [int(body) for _, body in storage.outbox()] == list(range(1, n + 1))
+
+
+def test_a_file_that_another_process_has_open_is_locked_until_it_dies(files: FileDisk) -> None:
+    writer = started(WRITER, str(files.directory), AGENT)
+    said(writer)
+    cabinet = Cabinet(files)
+    with pytest.raises(StorageLocked, match=rf"PID {writer.pid}\b.*try again"):
+        cabinet.open(AGENT, 2)
+    with pytest.raises(StorageLocked):
+        cabinet.forget(AGENT)
+    writer.kill()
+    ended(writer)
+    assert cabinet.open(AGENT, 2).state["n"] >= 1
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from ledger.errors import StorageConflict, StorageError
+from ledger.storage import Cabinet, FileDisk
+cabinet = Cabinet(FileDisk(Path(sys.argv[1])))
+storage, other = cabinet.open("full@m:T", 1), cabinet.open("other@m:T", 1)
+storage.state["n"] = other.state["n"] = 0
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+try:
+    for n in range(1, 1000):
+        storage.state.update(n=n, ballast=b"x" * 10_000)
+except StorageError as error:
+    assert not isinstance(error, StorageConflict), error
+    print(n - 1, flush=True)
+    print(error, flush=True)
+for attempt in (lambda: storage.sql("SELECT 1"), lambda: storage.state["n"], storage.inbox):
+    try:
+        attempt()
+    except StorageError as error:
+        print(type(error).__name__, flush=True)
+other.state["n"] = 1
+"""
+
+
+def test_a_full_disk_ends_the_handle_and_loses_nothing_that_was_acknowledged(files: FileDisk) -> None:
+    process = started(FULL, str(files.directory))
+    acknowledged, words, *after = ended(process).splitlines()
+    assert process.returncode == 0
+    assert "could not be written" in words
+    assert after == ["StorageError"] * 3
+    cabinet = Cabinet(files)
+    assert cabinet.open("full@m:T", 2).state["n"] == int(acknowledged)
+    assert cabinet.open("other@m:T", 2).state["n"] == 1
+
+
+# ------------------------------------------------------------------ simulated kills
+
+
+def live(cabinet: Cabinet) -> Iterator[int]:
+    """A small life. It yields how many transactions were acknowledged."""
+    storage = cabinet.open(AGENT, 1)
+    for n in range(1, 4):
+        with storage.transaction() as transaction:
+            storage.sql("CREATE TABLE IF NOT EXISTS t (i INTEGER)")
+            storage.sql("INSERT INTO t VALUES ($1)", [n])
+            storage.state["n"] = n
+            storage.state[f"k{n}"] = n
+            transaction.record_inbox([f"m{n}"])
+            transaction.add_outbox(b"%d" % n)
+        yield n
+        storage.forget_outbox([number for number, body in storage.outbox() if int(body) < n])
+    storage.checkpoint()
+    cabinet.close()
+
+
+def killed_at(disk: Disk, write: int, *, by_raising: bool) -> tuple[int, bool]:
+    """Kill the life at its n-th kill point. How much was acknowledged, and whether it came so far."""
+    points = 0
+
+    def die_at(_label: str) -> None:
+        nonlocal points
+        points += 1
+        if points == write and by_raising:
+            raise Killed
+        if points == write:
+            cabinet.crash()
+
+    cabinet, acknowledged = Cabinet(disk, die_at), 0
+    try:
+        for done in live(cabinet):
+            acknowledged = done
+    except (Killed, StaleIncarnation):
+        return acknowledged, True
+    finally:
+        cabinet.crash()
+    return acknowledged, points >= write
+
+
+@pytest.mark.parametrize("by_raising", [True, False])
+def test_a_kill_at_any_durable_write_leaves_whole_transactions(disk: Disk, by_raising: bool) -> None:
+    for write in range(1, 100):
+        acknowledged, died = killed_at(disk, write, by_raising=by_raising)
+        cabinet = Cabinet(disk)
+        storage = cabinet.open(AGENT, 2)
+        n = storage.state.get("n", 0)
+        assert acknowledged <= n <= acknowledged + 1
+        assert sorted(storage.state) == sorted([*(["n"] if n else []), *(f"k{i}" for i in range(1, n + 1))])
+        assert storage.inbox() == [f"m{i}" for i in range(1, n + 1)]
+        assert n == 0 or storage.sql("SELECT i FROM t ORDER BY i") == [(i,) for i in range(1, n + 1)]
+        assert [int(body) for _, body in storage.outbox()][-1:] == ([n] if n else [])
+        cabinet.forget(AGENT)
+        cabinet.close()
+        if not died:
+            break
+    assert write > 8
+
+
+def test_a_crash_rolls_back_and_shuts_every_handle(disk: Disk) -> None:
+    cabinet = Cabinet(disk)
+    storage = cabinet.open(AGENT, 1)
+    storage.sql("CREATE TABLE t (i INTEGER)")
+    transaction = storage.begin()
+    transaction.sql("INSERT INTO t VALUES (1)")
+    cabinet.crash()
+    zombie: list[Callable[[], object]] = [
+        transaction.commit,
+        lambda: transaction.sql("INSERT INTO t VALUES (2)"),
+        lambda: storage.sql("INSERT INTO t VALUES (3)"),
+        lambda: storage.state.update(a=1),
+        lambda: cabinet.open("another@m:T", 1),
+    ]
+    for act in zombie:
+        with pytest.raises(StaleIncarnation):
+            act()
+    assert Cabinet(disk).open(AGENT, 2).sql("SELECT * FROM t") == []
+
+
+def test_a_zombie_in_the_middle_of_a_long_statement_is_interrupted(disk: Disk) -> None:
+    cabinet = Cabinet(disk)
+    storage = cabinet.open(AGENT, 1)
+    storage.sql("CREATE TABLE t (i BIGINT)")
+    caught: list[BaseException] = []
+    inside = threading.Event()
+
+    def work() -> None:
+        try:
+            with storage.transaction():
+                storage.sql("INSERT INTO t VALUES (1)")
+                inside.set()
+                storage.sql("SELECT count(*) FROM range(1000000) a, range(1000000) b")
+        except StorageError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait()
+    cabinet.crash()
+    heir = Cabinet(disk).open(AGENT, 2)
+    assert heir.sql("SELECT * FROM t") == []
+    thread.join()
+    assert [type(error) for error in caught] == [StaleIncarnation]
+
+
+def test_a_cabinet_that_is_not_dead_keeps_the_next_one_out(disk: Disk) -> None:
+    zombie = Cabinet(disk)
+    storage = zombie.open(AGENT, 1)
+    storage.state["a"] = 1
+    heir = Cabinet(disk)
+    with pytest.raises(StorageLocked, match="try again"):
+        heir.open(AGENT, 2)
+    with pytest.raises(StorageLocked):
+        heir.forget(AGENT)
+    zombie.crash()
+    assert heir.open(AGENT, 2).state["a"] == 1
+
+
+def test_two_disks_on_one_folder_do_not_open_a_file_twice(tmp_path: Path) -> None:
+    one, two = FileDisk(tmp_path), FileDisk(tmp_path)
+    Cabinet(one).open(AGENT, 1).state["a"] = 1
+    with pytest.raises(StorageLocked):
+        Cabinet(two).open(AGENT, 2)
+    one.close()
+    two.close()
+
+
+def test_who_creates_the_storage_second_has_to_look_again(disk: Disk) -> None:
+    one, two = Cabinet(disk), Cabinet(disk)
+    late = one.open(AGENT, 1)
+    assert late.state.get("a") is None
+    two.open(AGENT, 1).state["a"] = 1
+    two.close()
+    with pytest.raises(StorageError, match="another process created"), late.transaction():
+        late.state["a"] = late.state.get("a", 0) + 1
+    with late.transaction():
+        late.state["a"] = late.state.get("a", 0) + 1
+    assert late.state["a"] == 2
+
+
+def test_who_creates_the_storage_second_and_is_older_is_refused(disk: Disk) -> None:
+    old, young = Cabinet(disk), Cabinet(disk)
+    storage = old.open(AGENT, 1)
+    young.open(AGENT, 2).state["a"] = 1
+    with pytest.raises(StorageLocked):
+        storage.state["a"] = 2
+    young.close()
+    with pytest.raises(StaleIncarnation):
+        storage.state["a"] = 2
+
+
+# ------------------------------------------------------------------ files
+
+
+def written(files: FileDisk, agent_id: str = AGENT) -> Path:
+    """The closed file of an agent that wrote a little."""
+    cabinet = Cabinet(files)
+    storage = cabinet.open(agent_id, 1)
+    storage.sql("CREATE TABLE notes (n BIGINT, words VARCHAR)")
+    for n in range(200):
+        storage.sql("INSERT INTO notes VALUES ($1, $2)", [n, f"note {n}"])
+    storage.state.update(n=200, title="notes", tags=["a", "b"])
+    cabinet.close()
+    return files.path_of(agent_id)
+
+
+def test_a_small_agent_takes_less_than_100_kb_and_no_log(files: FileDisk) -> None:
+    path = written(files)
+    assert path.stat().st_size < 100_000
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_the_room_of_settled_mail_is_used_again(files: FileDisk) -> None:
+    cabinet = Cabinet(files)
+    storage = cabinet.open(AGENT, 1)
+    sizes = []
+    for group in range(24):
+        mails = [f"{group}/{n}!finish" for n in range(256)]
+        with storage.transaction() as transaction:
+            transaction.record_inbox(mails)
+            storage.state["group"] = group
+        storage.forget_inbox(mails)
+        storage.checkpoint()
+        sizes.append(files.path_of(AGENT).stat().st_size)
+    cabinet.close()
+    assert sizes[-1] <= sizes[5] < 100_000
+
+
+def foreign(path: Path) -> None:
+    path.unlink()
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER)")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda path: path.write_bytes(b"garbage " * 9999), "damaged.*restore a snapshot"),
+        (lambda path: path.write_bytes(path.read_bytes()[:20000]), "damaged.*restore a snapshot"),
+        (lambda path: flip(path, 15000), "damaged.*restore a snapshot"),
+        (lambda path: (path.unlink(), path.mkdir(), (path / "x").write_bytes(b"x" * 9999)), "storage of"),
+        (foreign, "no storage of an agent"),
+        (lambda path: alter(path, "UPDATE perdure.meta SET schema_version = 99"), "newer Perdure"),
+        (lambda path: alter(path, "UPDATE perdure.meta SET agent_id = 'x@m:T'"), "storage of 'x@m:T'"),
+    ],
+)
+def test_a_file_that_cannot_be_trusted_is_refused_with_words(
+    files: FileDisk, damage: Callable[[Path], object], words: str
+) -> None:
+    damage(written(files))
+    cabinet = Cabinet(files)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=words) as refusal:
+            cabinet.open(AGENT, 2)
+        assert not isinstance(refusal.value, StorageLocked | StaleIncarnation)
+    assert cabinet.open("healthy@m:T", 1).sql("SELECT 1") == [(1,)]
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 255
+    path.write_bytes(content)
+
+
+def alter(path: Path, text: str) -> None:
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(text)
+
+
+def test_a_damaged_storage_can_be_forgotten(files: FileDisk) -> None:
+    path = written(files)
+    path.write_bytes(b"garbage " * 9999)
+    cabinet = Cabinet(files)
+    cabinet.forget(AGENT)
+    assert dict(cabinet.open(AGENT, 1).state) == {}
+
+
+@pytest.mark.parametrize("length", [0, 100, 4096, 8192])
+def test_a_death_while_the_file_was_made_leaves_no_storage(files: FileDisk, length: int) -> None:
+    path = written(files)
+    path.write_bytes(path.read_bytes()[:length])
+    cabinet = Cabinet(files)
+    assert not cabinet.exists(AGENT)
+    storage = cabinet.open(AGENT, 2)
+    assert dict(storage.state) == {}
+    storage.state["a"] = 1
+    cabinet.close()
+    assert Cabinet(files).open(AGENT, 3).state["a"] == 1
+
+
+def test_a_database_without_our_tables_is_completed(files: FileDisk) -> None:
+    path = files.path_of(AGENT)
+    path.parent.mkdir(parents=True)
+    duckdb.connect(str(path)).close()
+    storage = Cabinet(files).open(AGENT, 1)
+    storage.state["a"] = 1
+    assert dict(storage.state) == {"a": 1}
+
+
+def test_a_log_without_its_database_is_not_replayed_into_a_new_one(files: FileDisk) -> None:
+    cabinet = Cabinet(files)
+    cabinet.open(AGENT, 1).state["old"] = 1
+    cabinet.crash()
+    files.path_of(AGENT).unlink()
+    storage = Cabinet(files).open(AGENT, 1)
+    storage.state["new"] = 1
+    assert dict(storage.state) == {"new": 1}
+
+
+IDS = [
+    "a/../../b@m:T",
+    "x" * 5000 + "@m:T",
+    "日本 \n@m:T",
+    "A@m:T",
+    "a@m:T",
+    "a@m:t",
+    "'; DROP--@m:T",
+    "no type",
+    "\ud800@m:T",
+]
+
+
+def test_any_id_has_a_file_of_its_own_inside_the_folder(files: FileDisk, tmp_path: Path) -> None:
+    cabinet = Cabinet(files)
+    for agent_id in IDS[:-1]:
+        cabinet.open(agent_id, 1).state["id"] = agent_id
+    cabinet.close()
+    paths = {files.path_of(agent_id) for agent_id in IDS}
+    assert len(paths) == len(IDS)
+    assert all(path.parent.parent == tmp_path for path in paths)
+    again = Cabinet(files)
+    assert [again.open(agent_id, 2).state["id"] for agent_id in IDS[:-1]] == IDS[:-1]
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    disk = FileDisk(tmp_path / "file")
+    with pytest.raises(StorageError, match="cannot be made"):
+        Cabinet(disk).open(AGENT, 1).state.update(a=1)
+    disk.close()
+
+
+def test_a_locked_storage_survives_pickling() -> None:
+    error = StorageLocked("a@m:T", "busy")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), copy.args, str(copy)) == (StorageLocked, error.args, str(error))
+
+
+def test_a_life_can_be_closed_in_the_middle_of_a_transaction(disk: Disk) -> None:
+    cabinet = Cabinet(disk)
+    storage: Storage = cabinet.open(AGENT, 1)
+    storage.sql("CREATE TABLE t (i INTEGER)")
+
+    def half() -> None:
+        with storage.transaction():
+            storage.sql("INSERT INTO t VALUES (1)")
+            storage.close()
+            storage.sql("INSERT INTO t VALUES (2)")
+
+    with pytest.raises(StaleIncarnation):
+        half()
+    assert Cabinet(disk).open(AGENT, 2).sql("SELECT * FROM t") == []

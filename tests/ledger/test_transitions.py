@@ -1,0 +1,119 @@
+"""Every cell of the table: what the fold does, and that no echo from outside becomes a fact."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from ledger import Fact, IllegalTransition, Status
+from ledger.facts import (
+    RUN_FACTS,
+    AttemptLost,
+    AttemptStarted,
+    ChunkEmitted,
+    MilestoneReached,
+    ProgressReported,
+    RunAborted,
+    RunCleared,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunReattached,
+    RunRequested,
+    RunStarted,
+    TeardownBegan,
+)
+from ledger.run import Run, apply, open_run
+from ledger.transitions import TABLE, Cell, cell, permits
+from tests.kit import asked
+
+ORDER = "starting running interrupted completed error aborted".split()
+
+EXPECTED = """
+    RunRequested      illegal  illegal  illegal  illegal  illegal  illegal
+    AttemptStarted    starting starting illegal  illegal  illegal  illegal
+    RunStarted        running  ignored  ignored  ignored  ignored  ignored
+    ProgressReported  running  running  interrupted ignored ignored ignored
+    MilestoneReached  running  running  interrupted ignored ignored ignored
+    ChunkEmitted      running  running  interrupted ignored ignored ignored
+    RunCompleted      completed completed completed ignored ignored ignored
+    RunFailed         error    error    error    ignored  ignored  ignored
+    RunAborted        aborted  aborted  aborted  ignored  ignored  ignored
+    RunInterrupted    interrupted interrupted ignored ignored ignored ignored
+    TeardownBegan     starting running  ignored  ignored  ignored  ignored
+    AttemptLost       starting starting interrupted ignored ignored ignored
+    RunReattached     starting running  running  ignored  ignored  ignored
+    RunCleared        illegal  illegal  interrupted completed error aborted
+"""
+ROWS = {row.split()[0]: row.split()[1:] for row in EXPECTED.strip().splitlines()}
+
+FACTS: dict[type[Fact], Fact] = {
+    RunRequested: asked(),
+    AttemptStarted: AttemptStarted("r", 2, 2, "h2"),
+    RunStarted: RunStarted("r", 1),
+    ProgressReported: ProgressReported("r", 1, b"\x80"),
+    MilestoneReached: MilestoneReached("r", 1, 0, "m", 1, b"\x80"),
+    ChunkEmitted: ChunkEmitted("r", 1, 0, b"\xc0"),
+    RunCompleted: RunCompleted("r", 1, b"\xc0", "", released=True),
+    RunFailed: RunFailed("r", 1, "it broke", released=True),
+    RunAborted: RunAborted("r", "cancelled"),
+    RunInterrupted: RunInterrupted("r", "no-progress", True, "too long"),
+    TeardownBegan: TeardownBegan("r", "budget-exceeded"),
+    AttemptLost: AttemptLost("r", 1, "its host died", 0),
+    RunReattached: RunReattached("r", 2, 1),
+    RunCleared: RunCleared("r"),
+}
+CELLS = list(product(FACTS, Status))
+
+
+def run_in(status: Status) -> Run:
+    run = open_run(asked(), 1, 1_000)
+    run.status, run.attempt, run.host_id = status, 1, "h1"
+    return run
+
+
+def expected(fact: type[Fact], status: Status) -> str:
+    return ROWS[fact.__name__][ORDER.index(status)]
+
+
+def test_the_table_has_a_row_for_every_fact_about_a_run_and_a_cell_for_every_status() -> None:
+    assert set(TABLE) == set(RUN_FACTS) == set(FACTS)
+    assert {len(row) for row in TABLE.values()} == {len(Status)}
+
+
+@pytest.mark.parametrize(("fact", "status"), CELLS, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_the_cell_says_what_is_expected(fact: type[Fact], status: Status) -> None:
+    said = cell(status, fact)
+    assert (said.value if isinstance(said, Cell) else str(said)) == expected(fact, status)
+    assert permits(status, fact) is (expected(fact, status) not in ("ignored", "illegal"))
+
+
+@pytest.mark.parametrize(("fact", "status"), CELLS, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_the_fold_moves_the_run_there_or_refuses_and_leaves_it_alone(fact: type[Fact], status: Status) -> None:
+    run = run_in(status)
+    before = run.to_plain()
+    if permits(status, fact):
+        apply(run, FACTS[fact], 7, 2_000)
+        assert str(run.status) == expected(fact, status)
+        assert run.last_seq == 7
+    else:
+        with pytest.raises(IllegalTransition) as refused:
+            apply(run, FACTS[fact], 7, 2_000)
+        assert (refused.value.subject, refused.value.state, refused.value.fact) == ("r", status, fact.__name__)
+        assert run.to_plain() == before
+
+
+def test_a_hard_end_is_left_by_nothing() -> None:
+    for status in (Status.COMPLETED, Status.ERROR, Status.ABORTED):
+        leaving = [fact for fact in TABLE if permits(status, fact) and cell(status, fact) is not status]
+        assert leaving == []
+
+
+def test_an_interruption_is_left_by_a_true_end_or_by_who_asks_again_and_by_nothing_else() -> None:
+    leaving = {
+        fact
+        for fact in TABLE
+        if permits(Status.INTERRUPTED, fact) and cell(Status.INTERRUPTED, fact) is not Status.INTERRUPTED
+    }
+    assert leaving == {RunCompleted, RunFailed, RunAborted, RunReattached}

@@ -1,0 +1,70 @@
+"""Spread, then pack: the tables of who goes where, and of how many hosts are wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from policies import Limits, choose, wanted_hosts
+
+LIMITS = Limits(hosts_max=3, hosts_warm=1, pack_max=10)
+
+
+@dataclass
+class Seat:
+    host_id: str = "h"
+    load: int = 0
+    exclusive: bool = False
+    draining: bool = False
+    up: bool = True
+    tenants: dict[str, None] = field(default_factory=dict)
+
+
+def seat(load: int = 0, **given: bool) -> Seat:
+    return Seat(f"h{load}", load, tenants=dict.fromkeys(map(str, range(load))), **given)
+
+
+CHOICES: list[tuple[str, list[Seat], int, bool, int | None]] = [
+    ("no host at all: wait", [], 1, False, None),
+    ("an empty host is taken", [seat(1), seat()], 1, False, 1),
+    ("the first empty one is taken", [seat(), seat()], 1, False, 0),
+    ("while there is room for another host, nobody is packed", [seat(1)], 1, False, None),
+    ("room for as many as wait: wait", [seat(1)], 2, False, None),
+    ("more wait than there is room for: pack", [seat(1)], 3, False, 0),
+    ("the pool is full: pack where least is at work", [seat(4), seat(2), seat(3)], 1, False, 1),
+    ("a host is coming up for the one who waits", [seat(1), seat(2), seat(up=False)], 1, False, None),
+    ("more wait than hosts are coming up: pack", [seat(1), seat(2), seat(up=False)], 2, False, 0),
+    ("a full host takes nobody", [seat(10), seat(10), seat(10)], 1, False, None),
+    ("a draining host takes nobody", [seat(draining=True), seat(1), seat(2)], 1, False, 1),
+    ("an exclusive host takes nobody", [seat(exclusive=True), seat(1), seat(2)], 1, False, 1),
+    ("a host that is not up takes nobody", [seat(up=False)] * 3, 4, False, None),
+    ("who must be alone takes an empty host", [seat(1), seat()], 1, True, 1),
+    ("who must be alone is never packed", [seat(1), seat(1), seat(1)], 5, True, None),
+]
+
+
+@pytest.mark.parametrize(("seats", "demand", "alone", "place"), [row[1:] for row in CHOICES], ids=[r[0] for r in CHOICES])
+def test_choice(seats: list[Seat], demand: int, alone: bool, place: int | None) -> None:
+    chosen = choose(seats, demand, LIMITS, alone=alone)
+    assert chosen is (None if place is None else seats[place])
+
+
+WANTED: list[tuple[str, list[Seat], int, int, int]] = [
+    ("nothing waits: the pool is kept warm", [], 0, 0, 1),
+    ("a warm host is warm enough", [seat()], 0, 0, 0),
+    ("a host that is coming up is warm enough", [seat(up=False)], 0, 0, 0),
+    ("hosts at work are not warm", [seat(1)], 0, 0, 1),
+    ("as many as wait", [], 2, 0, 2),
+    ("never more than the pool may have", [], 9, 0, 3),
+    ("the pool is full", [seat(1), seat(1), seat(1)], 9, 0, 0),
+    ("a draining host does not count", [seat(draining=True), seat(1), seat(1)], 9, 0, 1),
+    ("who must be alone may double the pool", [seat(1), seat(1), seat(1)], 2, 2, 2),
+    ("and no more than that", [seat(1)] * 6, 9, 9, 0),
+    ("an empty host serves one who must be alone", [seat(1), seat(1), seat(1), seat()], 1, 1, 0),
+]
+
+
+@pytest.mark.parametrize(("seats", "demand", "alone", "count"), [row[1:] for row in WANTED], ids=[r[0] for r in WANTED])
+def test_demand(seats: list[Seat], demand: int, alone: int, count: int) -> None:
+    assert wanted_hosts(seats, demand, alone, LIMITS) == count

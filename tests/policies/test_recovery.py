@@ -1,0 +1,79 @@
+"""Every combination of evidence has exactly one letter of the table in `policies.recovery`, and its verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import pytest
+
+from policies import Evidence, Fail, Limits, Release, Retry, Seal, judge
+
+LIMITS = Limits(recovery_work_max=10, attempts_max=3, alone_after_losses=2, retry_first_ms=200, retry_most_ms=1_000)
+
+ROWS = {
+    "A": lambda hard, torn, work, attempts, collected: hard,
+    "B": lambda hard, torn, work, attempts, collected: not hard and torn,
+    "C": lambda hard, torn, work, attempts, collected: not (hard or torn or work),
+    "D": lambda hard, torn, work, attempts, collected: not (hard or torn) and work and attempts,
+    "E": lambda hard, torn, work, attempts, collected: not (hard or torn or attempts or collected) and work,
+    "F": lambda hard, torn, work, attempts, collected: not (hard or torn or attempts) and work and collected,
+}
+COMBINATIONS = list(product((False, True), repeat=5))
+
+
+def evidence(hard: bool, torn: bool, work: bool, attempts: bool, collected: bool, losses: int = 1) -> Evidence:
+    return Evidence(
+        ended_hard=hard,
+        torn_down=torn,
+        attempt=3 if work else 10,
+        idle_attempts=2 if attempts else 3,
+        attempts_max=3,
+        losses=losses,
+        collected=collected,
+    )
+
+
+def letter_of(combination: tuple[bool, ...]) -> str:
+    letters = [letter for letter, row in ROWS.items() if row(*combination)]
+    assert len(letters) == 1, (combination, letters)
+    return letters[0]
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda row: "".join("ny"[each] for each in row))
+def test_each_combination_has_one_letter_and_its_verdict(combination: tuple[bool, ...]) -> None:
+    verdict = judge(evidence(*combination), LIMITS)
+    expected = {"A": Release, "B": Seal, "C": Fail, "D": Retry, "E": Retry, "F": Fail}[letter_of(combination)]
+    assert type(verdict) is expected
+    if isinstance(verdict, Retry):
+        assert verdict.collect is (letter_of(combination) == "E")
+
+
+def test_every_letter_occurs() -> None:
+    assert Counter(map(letter_of, COMBINATIONS)) == {"A": 16, "B": 8, "C": 4, "D": 2, "E": 1, "F": 1}
+
+
+def test_a_run_whose_host_died_under_it_too_often_is_placed_alone() -> None:
+    verdicts = [judge(evidence(False, False, True, True, False, losses), LIMITS) for losses in (1, 2, 3)]
+    assert [verdict.alone for verdict in verdicts if isinstance(verdict, Retry)] == [False, True, True]
+
+
+def test_the_first_loss_costs_no_pause_and_the_next_ones_double_up_to_a_bound() -> None:
+    verdicts = [judge(evidence(False, False, True, True, False, losses), LIMITS) for losses in (1, 2, 3, 4, 9)]
+    assert [verdict.after_ms for verdict in verdicts if isinstance(verdict, Retry)] == [0, 400, 800, 1_000, 1_000]
+
+
+def test_a_failure_says_which_limit_applied() -> None:
+    used_up = judge(evidence(False, False, False, True, False), LIMITS)
+    no_attempts = judge(evidence(False, False, True, False, True), LIMITS)
+    assert isinstance(used_up, Fail)
+    assert isinstance(no_attempts, Fail)
+    assert "recovery_work_max is 10" in used_up.why
+    assert "3 attempts" in no_attempts.why
+
+
+def test_a_single_attempt_is_told_in_the_singular() -> None:
+    at_most_once = evidence(False, False, True, False, True)._replace(attempts_max=1)
+    verdict = judge(at_most_once, LIMITS)
+    assert isinstance(verdict, Fail)
+    assert "1 attempt without" in verdict.why
