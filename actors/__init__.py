@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from actors.agent import Agent, exposed
 from actors.client import Client
+from actors.cluster_record import read_record
 from actors.events import AgentToolEvents
 from actors.host import Host
 from actors.observability import subscribe
@@ -48,6 +49,7 @@ __all__ = [
     "Threads",
     "World",
     "exposed",
+    "read_record",
     "subscribe",
 ]
 

@@ -29,13 +29,12 @@ from ledger import (
     UnknownRun,
     View,
     audit,
-    counts,
     explain,
     frame_of,
     inspection,
-    outcome_of,
+    lines,
+    overview,
     parked,
-    run_from,
 )
 from policies import Limits
 
@@ -225,69 +224,20 @@ class Desk:
 
     async def _list(self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int) -> list[dict[str, Any]]:
         """Runs by request time. Ended runs that left memory are read from the snapshot."""
-        told: dict[str, tuple[int, dict[str, Any]]] = {}
         asked = (parent, statuses, older_than_ms, limit)
-        for record in await self._world.threads.commit(lambda: self._store.ended_runs(*asked)):
-            run = run_from(record)
-            told[run.run_id] = (run.requested_at_ms, _line(run))
-        for run in self._view.runs.values():
-            told.pop(run.run_id, None)
-            if not run.cleared and _matches(run, parent, statuses, older_than_ms):
-                told[run.run_id] = (run.requested_at_ms, _line(run))
-        ordered = sorted(told.values(), key=lambda pair: pair[0])
-        return [row for _, row in ordered[:limit]]
+        archived = await self._world.threads.commit(lambda: self._store.ended_runs(*asked))
+        return lines(self._view, archived, *asked)
 
-    async def _ps(self) -> dict[str, Any]:
-        """What a person watches: counts, hosts, and the runs that are live."""
-        view = self._view
-        live = [_line(view.runs[key]) for family in view.children.values() for key in family]
-        hosts = [
-            {"host": h.host_id, "pid": h.pid, "up": h.up, "tenants": len(h.tenants), "load": h.load, "rss_mb": h.rss_mb, "node": h.node}
-            for h in view.hosts.values()
-        ]
-        return {
-            "epoch": view.epoch,
-            "facts": view.seq,
-            "runs": counts(view),
-            "live": live[:200],
-            "hosts": hosts,
-            "agents": [[a.agent_id, a.host_id, a.incarnation] for a in list(view.agents.values())[:1000]],
-            "waiting": sum(map(len, view.queues.values())),
-            "audit": audit(view),
-        }
+    async def _ps(self, live_max: int = 200) -> dict[str, Any]:
+        """What a person watches: counts, processes, and the runs that are live."""
+        vitals = self._world.vitals
+        return {**overview(self._view, live_max), "supervisor": {"pid": vitals.pid(), "node": vitals.node()}}
 
     async def _audit(self) -> dict[str, Any]:
         return {**audit(self._view), "parked_mail": parked(self._view), "findings": self._findings}
 
     async def _limits_shown(self) -> dict[str, Any]:
         return asdict(self._limits)
-
-
-def _matches(run: Run, parent: str | None, statuses: list[str] | None, older_than_ms: int | None) -> bool:
-    return (
-        (parent is None or run.parent == parent)
-        and (statuses is None or run.status in statuses)
-        and (older_than_ms is None or run.requested_at_ms < older_than_ms)
-    )
-
-
-def _line(run: Run) -> dict[str, Any]:
-    """A run in one line of a list."""
-    told = {
-        "run_id": run.run_id,
-        "agent_type": run.agent_type,
-        "status": str(run.status),
-        "parent": run.parent,
-        "attempt": run.attempt,
-        "host": run.host_id,
-        "started_at_ms": run.requested_at_ms,
-        "completed_at_ms": run.ended_at_ms or None,
-    }
-    inspected = inspection(run)
-    told["progress"] = inspected.get("progress")
-    told["milestones"] = [each["name"] for each in inspected["milestones"]]
-    told["outcome"] = {key: value for key, value in outcome_of(run).items() if key in ("summary", "error", "reason")}
-    return told
 
 
 _QUESTIONS: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {

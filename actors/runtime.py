@@ -15,27 +15,17 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from actors.agent import Agent
 from actors.client import Client
 from actors.observability import Channels
-from actors.ports import Courier, World
 from actors.ray_world import RayCluster
 from actors.results import RunHandle, RunResult
+from actors.system_world import system_world
 from policies import Limits
 
 A = TypeVar("A", bound=Agent)
-
-
-class Cluster(Protocol):
-    """What a runtime needs of the cluster that it runs on."""
-
-    world: World
-    courier: Courier
-
-    def close(self) -> None:
-        """Let go of the cluster; one that this process started ends."""
 
 
 class Runtime:
@@ -80,7 +70,11 @@ class Runtime:
         self._thread = threading.Thread(target=self._serve, args=(self._cluster, started), name="perdure-client", daemon=True)
         self._thread.start()
         started.wait()
-        self._wait(self._first_answer())
+        try:
+            self._wait(self._first_answer())
+        except BaseException:
+            self.close()
+            raise
 
     async def _first_answer(self) -> None:
         """The first exchange tells whether the ledger could be opened."""
@@ -91,7 +85,6 @@ class Runtime:
             problem = self._serving.exception()
             while isinstance(problem, ExceptionGroup):
                 problem = problem.exceptions[0]
-            self._shut()
             raise problem if problem is not None else RuntimeError("the client ended")
         asking.result()
 
@@ -101,6 +94,12 @@ class Runtime:
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
+
+    def kill_everything(self) -> None:
+        """`SIGKILL` the whole cluster at once, as a power cut would, and be closed. It must be one that this runtime started."""
+        self._shut()
+        cluster, self._cluster = self.cluster, None
+        cluster.kill_everything()
 
     def _shut(self) -> None:
         loop, self._loop = self._loop, None
@@ -116,13 +115,14 @@ class Runtime:
         self._loop = loop
         loop.call_soon(self._begin, cluster, started)
         loop.run_forever()
-        for task in asyncio.all_tasks(loop):
+        left = asyncio.all_tasks(loop)
+        for task in left:
             task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.close()
 
     def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
-        self._client = Client(cluster.world, cluster.courier, self.limits)
+        self._client = Client(system_world(), cluster.courier(), self.limits)
         self._serving: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._client.serve())
         started.set()
 

@@ -320,7 +320,8 @@ class Supervisor:
             self._ticks.clear()
             due_ms = self.view.timers[0][0] - self.now_ms() if self.view.timers else 60_000
             try:
-                await asyncio.wait_for(self._ticks.wait(), max(0.0, min(due_ms, 60_000) / 1000))
+                async with asyncio.timeout(max(0.0, min(due_ms, 60_000) / 1000)):  # `wait_for` may lose a cancellation (3.11)
+                    await self._ticks.wait()
             except TimeoutError:
                 if self.view.timers:
                     self.report(Tick())
@@ -344,13 +345,14 @@ class Supervisor:
 
     async def _checkpoint(self) -> None:
         """Bring the snapshot up to date, delete what was cleared, and let go of ended runs that nobody asks for."""
-        forgotten = list(dict.fromkeys(self._forgetting))
-        self._forgetting = []
         view = self.view
+        forgotten = [key for key in dict.fromkeys(self._forgetting) if key in view.runs and view.runs[key].cleared]
+        self._forgetting = []
         for run_id in forgotten:
-            view.dirty_runs.pop(run_id, None)
             child = view.runs[run_id].child
             await self.world.threads.commit(lambda child=child: self._cabinet.forget(child))  # type: ignore[misc]
+        for run_id in forgotten:
+            view.dirty_runs.pop(run_id, None)
         meta, upto, records = meta_of(view), view.seq, dirty_records(view)
         view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
         self._facts_since_checkpoint = 0

@@ -37,7 +37,7 @@ from ledger.ids import agent_id, check_id, derived_run_id, digest_of, mail_id, n
 from ledger.mail import Mail
 from ledger.outstanding import about, everything, outstanding
 from ledger.protocol import decide
-from ledger.report import audit, counts, explain, inspection, parked
+from ledger.report import audit, counts, explain, inspection, lines, overview, parked
 from ledger.run import Run
 from ledger.seating import home_of, hosts_wanted, seat
 from ledger.snapshot import dirty_records, meta_of, restore, run_from, run_record
@@ -73,6 +73,8 @@ __all__ = [
     "counts",
     "explain",
     "inspection",
+    "lines",
+    "overview",
     "parked",
     "frame_of",
     "COLLECTED_NOTHING",

@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import RLock
-from typing import TYPE_CHECKING
 
 import duckdb
 
 from ledger.agent_records import GONE, OUTBOX, STATE, Records, Row
 from ledger.agent_sql import Lane
+from ledger.disk import Disk
 from ledger.errors import StaleIncarnation, StorageConflict, StorageError
-
-if TYPE_CHECKING:
-    from ledger.disk import Disk
 
 SCHEMA_VERSION = 1
 

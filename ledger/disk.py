@@ -154,6 +154,8 @@ class Disk(ABC):
 
 def _unattachable(agent_id: str, source: str, problem: duckdb.Error) -> StorageError:
     text = str(problem)
+    if isinstance(problem, duckdb.FatalException):
+        return StorageError(agent_id, f"DuckDB has given up in this process, which has to be started anew: {text}")
     locked = _LOCKED.search(text)
     if locked or "Unique file handle conflict" in text:
         owner = locked[1] if locked else "this process"
@@ -189,9 +191,7 @@ class FileDisk(Disk):
             self._hold(agent_id, holder)
             attached = False
             try:
-                if not self.has(agent_id):
-                    self._make_room(agent_id, path)
-                database = self._attach(agent_id, str(path), "" if path.exists() else "BLOCK_SIZE 16384")
+                database = self._attach(agent_id, str(path), "") if self.has(agent_id) else self._made(agent_id, path)
                 attached = True
             finally:
                 if not attached:
@@ -218,7 +218,6 @@ class FileDisk(Disk):
             cursor.execute(f"CHECKPOINT {database}")
         finally:
             cursor.close()
-        _sync(self.path_of(agent_id).parent)
 
     def erase(self, agent_id: str, holder: object) -> None:
         """Delete the file, its log, and what deaths left beside them."""
@@ -259,6 +258,12 @@ class FileDisk(Disk):
     def _staged(self, agent_id: str) -> Path:
         path = self.path_of(agent_id)
         return path.with_name(path.name + ".new")
+
+    def _made(self, agent_id: str, path: Path) -> str:
+        self._make_room(agent_id, path)
+        database = self._attach(agent_id, str(path), "BLOCK_SIZE 16384")
+        _sync(path.parent)
+        return database
 
     def _make_room(self, agent_id: str, path: Path) -> None:
         """Make the folder, and move aside what a death during creation may have left.

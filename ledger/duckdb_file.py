@@ -88,10 +88,11 @@ class Evidence:
         self._moved: list[str] = []
 
     def copy(self, name: str) -> str:
-        """Keep a copy of this file, if it exists, and return the copy's name."""
-        if (self._directory / name).exists():
-            shutil.copyfile(self._directory / name, self._directory / (name + self._suffix))
-        return name + self._suffix
+        """Keep a copy of this file, if it exists and was not set aside before, and return the copy's name."""
+        kept = self._directory / (name + self._suffix)
+        if (self._directory / name).exists() and not kept.exists():
+            shutil.copyfile(self._directory / name, kept)
+        return kept.name
 
     def move(self, name: str) -> str:
         """Move this file out of the way, and return its new name."""

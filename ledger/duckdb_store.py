@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
+from ledger.assessment import Assessment, assess
 from ledger.duckdb_file import (
     DATABASE,
     DOCTOR,
@@ -31,7 +31,6 @@ from ledger.duckdb_file import (
     Lock,
     connect,
     get,
-    get_mark,
     prepare,
     put,
     put_mark,
@@ -43,17 +42,15 @@ from ledger.duckdb_tables import (
     FACT,
     boot_records,
     ended_runs,
-    facts_after,
     forget,
     insert,
-    payloads_after,
     read,
     replace,
 )
 from ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
-from ledger.journal import Journal, Plan, Scan, commits, reconcile, scan
+from ledger.journal import Journal, commits
 from ledger.memory_store import TABLES, forget_bounds
-from ledger.seals import GENESIS, NOTHING, Mark, Recent, extend, follow, seal, seal_anew
+from ledger.seals import GENESIS, NOTHING, Mark, extend, seal, seal_anew
 from ledger.store import Boot, FactRow, Payload, Record
 
 _END = 2**62
@@ -195,81 +192,64 @@ class DuckDBStore:
         self._lock = Lock(self.path)
         evidence = Evidence(self.path)
         log = self.path / WAL
-        stale = log.exists() and log.stat().st_size > 0
+        replayed = log.exists() and log.stat().st_size > 0
         con = self._con = self._open(evidence, findings)
         fresh = prepare(con, self.path)
-        self._snapshot_seq, self._anchor = get_mark(con)
-        rows = facts_after(con, self._snapshot_seq)
-        recent = self._follow(con, rows)
-        born = self._anchor == GENESIS and not rows and not (self.path / JOURNAL).exists()
-        scanned = Scan(None, [], [], 0) if born else scan(self.path / JOURNAL)
-        plan = reconcile(scanned, recent.mark, max(rows[-1][0] if rows else 0, recent.mark.seq))
-        findings += plan.findings
-        facts = [FactRow(*row[:6]) for row in rows if row[0] <= recent.mark.seq]
-        loss = recent.problem if recent.mark.seq < self._anchor.seq else plan.loss
-        if loss and not self._repair:
+        found = assess(con, self.path)
+        findings += found.plan.findings
+        if found.loss and not self._repair:
             self._release()
             evidence.put_back()
-            raise LedgerDamaged(str(self.path), loss if not recent.problem else f"{loss} ({recent.problem})", DOCTOR)
-        self._mark, self._tally = recent.mark, recent.tally
-        if fresh or stale or findings or recent.tally.items or recent.problem or self._repair:
-            con = self._mend(evidence, plan, recent, findings, facts)
+            raise LedgerDamaged(str(self.path), found.loss, DOCTOR)
+        self._snapshot_seq, self._anchor = found.snapshot_seq, found.anchor
+        self._mark, self._tally = found.recent.mark, found.recent.tally
+        if fresh or replayed or findings or found.recent.tally.items or found.recent.problem or self._repair:
+            con = self._mend(evidence, found, findings)
         else:
             self._journal.resume()
-        return Boot(get(con, "snapshot"), boot_records(con, facts), facts, findings)
+        return Boot(get(con, "snapshot"), boot_records(con, found.facts), found.facts, findings)
 
     def _open(self, evidence: Evidence, findings: list[str]) -> duckdb.DuckDBPyConnection:
         """Open the file; if its log cannot be read, set both aside and open it without. The journal has what the log had."""
         try:
             return connect(self.path, fsync=self._fsync)
         except duckdb.Error as problem:
-            refusal = told(self.path, problem)
+            refusal, words = told(self.path, problem), str(problem).partition("\n")[0]
             if not isinstance(refusal, LedgerDamaged) or not (self.path / WAL).exists():
                 raise refusal from problem
         evidence.copy(DATABASE)
-        findings.append(
-            f"DuckDB cannot read its log ({refusal.problem}); it was set aside as {evidence.move(WAL)}, and the journal takes its place"
-        )
+        findings.append(f"DuckDB cannot read its log ({words}); it was set aside as {evidence.move(WAL)}")
         try:
             return connect(self.path, fsync=self._fsync)
         except duckdb.Error:
             evidence.put_back()
             raise refusal from None
 
-    def _follow(self, con: duckdb.DuckDBPyConnection, rows: list[tuple[Any, ...]]) -> Recent:
-        """Follow the chain from the mark, after a look at the sealed facts that a boot folds again."""
-        sealed = [row[0] for row in rows if row[0] <= self._anchor.seq]
-        whole = range(self._snapshot_seq + 1, self._anchor.seq + 1)
-        if sealed != list(whole):
-            missing = next(
-                (seq for seq, found in zip(whole, sealed, strict=False) if seq != found),
-                self._snapshot_seq + len(sealed) + 1,
-            )
-            return Recent(Mark(missing - 1, self._anchor.digest), NOTHING, f"fact {missing} is missing")
-        chained = ((FactRow(*row[:6]), row[6]) for row in rows[len(sealed) :])
-        return follow(self._anchor, chained, payloads_after(con, self._anchor.seq))
-
-    def _mend(
-        self, evidence: Evidence, plan: Plan, recent: Recent, findings: list[str], facts: list[FactRow]
-    ) -> duckdb.DuckDBPyConnection:
+    def _mend(self, evidence: Evidence, found: Assessment, findings: list[str]) -> duckdb.DuckDBPyConnection:
         """Append from the journal what the database lacks, and begin this life with everything sealed and in the file itself.
 
-        Facts that do not verify are replaced by the journal's; the files are copied aside first.
+        Whatever does not verify is copied aside first; then facts that do not verify give way to the journal's.
         """
         con = self._con or connect(self.path, fsync=self._fsync)
-        if recent.problem:
+        if found.scanned.flaws and (self.path / JOURNAL).exists():
+            findings.append(f"the journal as it was is kept as {evidence.copy(JOURNAL)}")
+        if found.recent.problem or self._repair:
             con.close()
             kept = [evidence.copy(name) for name in (DATABASE, WAL)]
-            findings.append(f"{recent.problem}; the files as they were are kept as {kept[0]} and {kept[1]}")
+            findings.append(
+                f"{found.recent.problem or 'repair'}: the files as they were are kept as {' and '.join(kept)}"
+            )
             con = self._con = connect(self.path, fsync=self._fsync)
             for table in ("facts", "payloads"):
                 con.execute(f"DELETE FROM {table} WHERE seq > $1", [self._mark.seq])  # noqa: S608
-        elif len(plan.replay) > 1 and (self.path / WAL).exists():
+        elif len(found.plan.replay) > 1 and (self.path / WAL).exists():
             findings.append(f"the log as it was is kept as {evidence.copy(WAL)}")
-        for commit in commits(self.path / JOURNAL, plan.replay):
+        for commit in commits(self.path / JOURNAL, found.plan.replay):
             insert(con, commit)
             self._mark, self._tally = commit.after, self._tally.plus(commit.tally)
-            facts += commit.rows
+            found.facts.extend(commit.rows)
+        if found.loss:
+            findings.append(f"given up: {found.loss}")
         transact(con, lambda: self._settle(con, self._snapshot_seq))
         self._fold_log(con)
         self._journal.begin(self._mark)

@@ -149,12 +149,13 @@ def reconcile(scanned: Scan, mark: Mark, last_seq: int) -> Plan:
 
 def _told(replay: list[Entry]) -> str:
     first_seq, last_seq = replay[0].before.seq + 1, replay[-1].after.seq
-    if len(replay) == 1:
-        return (
-            f"the facts {first_seq} to {last_seq} stood in the journal only: the process ended before their commit, or the database lost"
-            " it; they were appended from the journal"
-        )
-    return f"the database had lost {len(replay)} commits, the facts {first_seq} to {last_seq}; they were appended from the journal"
+    which = f"fact {first_seq}" if first_seq == last_seq else f"facts {first_seq} to {last_seq}"
+    if len(replay) > 1:
+        return f"{len(replay)} commits were missing in the database and appended from the journal: {which}"
+    return (
+        f"the last commit was appended from the journal: {which}; either the process ended before its answer,"
+        " or the database lost it"
+    )
 
 
 def _scan(held: mmap.mmap) -> Scan:

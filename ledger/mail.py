@@ -29,7 +29,10 @@ PARKED = "parked"
 
 @dataclass(slots=True)
 class Mail:
-    """One message to one agent. `content` is plain data, fixed when the mail was enqueued, or None: then the run's record tells it."""
+    """One message to one agent. `content` is plain data, fixed when the mail was enqueued, or None: then the run's record tells it.
+
+    `seq` is the fact that put it into its mailbox, which is kept in that order.
+    """
 
     mail_id: str
     recipient: str
@@ -42,6 +45,7 @@ class Mail:
     attempts: int = 0
     retry_at_ms: int = 0
     error: str = ""
+    seq: int = 0
 
     def to_plain(self) -> list[Any]:
         """The record as plain data, for the snapshot."""

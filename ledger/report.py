@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import Any
 
 from ledger.clockwork import budget_of, next_look, sighting_of
@@ -10,7 +11,9 @@ from ledger.codec import unpack
 from ledger.mail import PARKED, PENDING
 from ledger.outstanding import about
 from ledger.run import Run
+from ledger.snapshot import run_from
 from ledger.status import Status
+from ledger.store import Record
 from ledger.view import View, outcome_of
 from policies import Limits, expiry
 
@@ -27,6 +30,62 @@ def inspection(run: Run) -> dict[str, Any]:
     ]
     told["deliveries"] = dict(run.slots)
     return told
+
+
+def line(run: Run) -> dict[str, Any]:
+    """A run in one line of a list."""
+    told = inspection(run)
+    kept = {key: told[key] for key in ("run_id", "agent_type", "parent", "attempt", "host")}
+    outcome = {key: value for key, value in outcome_of(run).items() if key in ("summary", "error", "reason")}
+    return {
+        **kept,
+        "status": str(run.status),
+        "started_at_ms": run.requested_at_ms,
+        "completed_at_ms": run.ended_at_ms or None,
+        "progress": told.get("progress"),
+        "milestones": [each["name"] for each in told["milestones"]],
+        "outcome": outcome,
+    }
+
+
+def overview(view: View, live_max: int) -> dict[str, Any]:
+    """What a person watches: counts, hosts, and the runs that are live, the first `live_max` of them."""
+    live = islice((key for family in view.children.values() for key in family), live_max)
+    hosts = [
+        {"host": h.host_id, "pid": h.pid, "up": h.up, "tenants": len(h.tenants), "load": h.load, "rss_mb": h.rss_mb, "node": h.node}
+        for h in view.hosts.values()
+    ]
+    return {
+        "epoch": view.epoch,
+        "facts": view.seq,
+        "runs": counts(view),
+        "live": [line(view.runs[key]) for key in live],
+        "hosts": hosts,
+        "agents": [[a.agent_id, a.host_id, a.incarnation] for a in islice(view.agents.values(), 1000)],
+        "waiting": sum(map(len, view.queues.values())),
+        "audit": audit(view),
+    }
+
+
+def lines(
+    view: View, archived: list[Record], parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
+) -> list[dict[str, Any]]:
+    """Runs by request time: those in memory, and the `archived` rows of ended ones that left it."""
+    told = {run.run_id: run for run in map(run_from, archived)}
+    for run in view.runs.values():
+        told.pop(run.run_id, None)
+        if not run.cleared and _matches(run, parent, statuses, older_than_ms):
+            told[run.run_id] = run
+    ordered = sorted(told.values(), key=lambda run: run.requested_at_ms)
+    return [line(run) for run in ordered[:limit]]
+
+
+def _matches(run: Run, parent: str | None, statuses: list[str] | None, older_than_ms: int | None) -> bool:
+    return (
+        (parent is None or run.parent == parent)
+        and (statuses is None or run.status in statuses)
+        and (older_than_ms is None or run.requested_at_ms < older_than_ms)
+    )
 
 
 def counts(view: View) -> dict[str, int]:

@@ -99,7 +99,7 @@ def _index(view: View) -> None:
             if run.is_awaited and run.parent:
                 view.awaiting[run.parent] = view.awaiting.get(run.parent, 0) + 1
             view.arm(run.run_id, run.retry_at_ms)
-    for mail in view.mail.values():
+    for mail in sorted(view.mail.values(), key=lambda mail: mail.seq):
         if mail.state == PENDING:
             view.mailbox.setdefault(mail.recipient, {})[mail.mail_id] = None
             view.want(mail.recipient)

@@ -167,7 +167,9 @@ class View:
         if slot in run.slots:
             return
         options = run.options
-        mail = Mail(mail_id(run.run_id, slot), run.parent, run.run_id, slot, handler_of(slot, options), content, at_ms)
+        mail = Mail(
+            mail_id(run.run_id, slot), run.parent, run.run_id, slot, handler_of(slot, options), content, at_ms, seq=self.seq
+        )
         self.tally["enqueued"] += 1
         run.slots[slot] = PENDING
         self.mail[mail.mail_id] = mail
@@ -397,9 +399,9 @@ def _mail_suppressed(view: View, fact: MailSuppressed, _seq: int, _at_ms: int) -
     view.settle(fact.mail_id, SUPPRESSED)
 
 
-def _mail_requeued(view: View, fact: MailRequeued, _seq: int, _at_ms: int) -> None:
+def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> None:
     mail = view.mail[fact.mail_id]
-    mail.attempts, mail.retry_at_ms = 0, 0
+    mail.attempts, mail.retry_at_ms, mail.seq = 0, 0, seq
     view.settle(fact.mail_id, PENDING)
 
 

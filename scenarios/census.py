@@ -125,10 +125,12 @@ class Census(Agent):
         """The table of what was delivered; it has no key on purpose, so that a second delivery would show."""
         self.sql("CREATE TABLE IF NOT EXISTS delivered(run_id VARCHAR, status VARCHAR)")
 
-    @exposed
+    @exposed(repeatable=True)
     async def take(self, order: CensusOrder) -> int:
-        """Ask for all runs, detached. They are asked for in one transaction, so all of them or none are."""
+        """Ask for all runs, detached. They are asked for in one transaction, so all of them or none are, and only once."""
         with self.transaction():
+            if self.state.get("asked"):
+                return len(order.files)
             self.run_agent_tools([(Reader, file) for file in order.files], detached=Detached(on_finish="on_read"))
             self.state["asked"] = len(order.files)
         return len(order.files)

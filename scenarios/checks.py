@@ -44,6 +44,7 @@ class Ledger(MemoryStore):
         super().__init__()
         self.shadow = View()
         self.facts_count = 0
+        self.log: list[FactRow] = []
         self.violations: list[str] = []
         self.cleared: dict[tuple[str, str], None] = {}
         self._hard: dict[str, str] = {}
@@ -51,6 +52,7 @@ class Ledger(MemoryStore):
     def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
         """Keep a group of facts, and look at each."""
         super().append(rows, payloads)
+        self.log += rows
         for row in rows:
             self._look(row)
         for index in (self.shadow.dirty_runs, self.shadow.dirty_agents, self.shadow.dirty_mail, self.shadow.touched):
@@ -250,7 +252,7 @@ def _unlike_the_diary(cabinet: Cabinet, view: View, agent: str) -> Iterator[str]
         told: Counter[str] = Counter()
     else:
         storage = cabinet.open(agent, LAST_LIFE)
-        tables = {name for (name,) in storage.sql("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main'")}
+        tables = {name for (name,) in storage.sql("SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()")}
         told = Counter(key for (key,) in storage.sql("SELECT delivery_id FROM told")) if "told" in tables else Counter()
     for key, times in told.items():
         if times != 1:

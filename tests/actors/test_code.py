@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType, SimpleNamespace
@@ -33,6 +32,11 @@ def run(*arguments: str | Path, stdin: str | None = None, path: Path = ROOT) -> 
     return (done.stdout or done.stderr).strip().splitlines()[-1]
 
 
+def play(text: str, module: ModuleType, file: str = "<text>") -> None:
+    """Run a text as the body of a module."""
+    exec(compile(text, file, "exec"), module.__dict__)  # noqa: S102 - that is how modules come into being
+
+
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(dedent(text), encoding="utf-8")
@@ -53,7 +57,7 @@ def test_a_class_inside_a_function_is_refused() -> None:
     class Local:
         """Nobody else can find it."""
 
-    with pytest.raises(BadRequest, match="agent_type: .*Local is defined inside a function"):
+    with pytest.raises(BadRequest, match=r"agent_type: .*Local is defined inside a function"):
         type_name(Local)
 
 
@@ -71,7 +75,7 @@ def test_a_class_whose_name_now_means_another_is_refused(monkeypatch: pytest.Mon
 
 def test_a_module_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("from_nowhere")
-    exec("class Agent: pass", module.__dict__)
+    play("class Agent: pass", module)
     monkeypatch.setitem(sys.modules, "from_nowhere", module)
     with pytest.raises(BadRequest, match="has no file"):
         type_name(module.Agent)
@@ -95,7 +99,7 @@ def test_a_file_that_nobody_could_import_goes_by_its_path(tmp_path: Path, monkey
     file = write(tmp_path / "loose.py", "class Agent: pass")
     module = ModuleType("loaded.by.hand")
     module.__file__ = str(file)
-    exec(compile(file.read_text(), str(file), "exec"), module.__dict__)
+    play(file.read_text(encoding="utf-8"), module, str(file))
     monkeypatch.setitem(sys.modules, "loaded.by.hand", module)
     name = type_name(module.Agent)
     assert name == f"script:{file}:Agent"
@@ -253,7 +257,7 @@ class Notebook:
 
     def run(self, cell: str) -> None:
         self.cells.append(dedent(cell))
-        exec(self.transform_cell(self.cells[-1]), self.main.__dict__)
+        play(self.transform_cell(self.cells[-1]), self.main)
 
 
 @pytest.fixture
@@ -335,7 +339,7 @@ def test_a_prompt_that_keeps_its_lines_is_as_good_as_a_notebook(
 ) -> None:
     text = "class Agent:\n    at = 'a prompt'\n"
     main = ModuleType("__main__")
-    exec(text, main.__dict__)
+    play(text, main)
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setitem(
         sys.modules["linecache"].cache, "<python-input-7>", (len(text), None, [text], "<python-input-7>")
@@ -346,16 +350,10 @@ def test_a_prompt_that_keeps_its_lines_is_as_good_as_a_notebook(
 COMMAND = "class Agent:\n    at = 'a command'\n{}\n"
 
 
-@pytest.mark.parametrize(
-    "give",
-    [
-        lambda text, path: run("-Bc", text),
-        lambda text, path: _redirected(write(path / "in.txt", text)),
-    ],
-    ids=["python -c", "python < file"],
-)
-def test_a_command_s_class_is_found_again_by_its_text(give: Callable[[str, Path], str], tmp_path: Path) -> None:
-    name = give(COMMAND.format(NAME.format("Agent", str(tmp_path))), tmp_path)
+@pytest.mark.parametrize("way", ["python -c text", "python < file"])
+def test_a_command_s_class_is_found_again_by_its_text(way: str, tmp_path: Path) -> None:
+    text = COMMAND.format(NAME.format("Agent", str(tmp_path)))
+    name = run("-Bc", text) if way.startswith("python -c") else _redirected(write(tmp_path / "in.txt", text))
     assert load_type(name, tmp_path).at == "a command"
 
 

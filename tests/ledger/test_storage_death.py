@@ -298,22 +298,31 @@ def test_who_creates_the_storage_second_and_is_older_is_refused(disk: Disk) -> N
 # ------------------------------------------------------------------ files
 
 
-def written(files: FileDisk, agent_id: str = AGENT) -> Path:
+def written(files: FileDisk, notes: int = 3) -> Path:
     """The closed file of an agent that wrote a little."""
     cabinet = Cabinet(files)
-    storage = cabinet.open(agent_id, 1)
+    storage = cabinet.open(AGENT, 1)
     storage.sql("CREATE TABLE notes (n BIGINT, words VARCHAR)")
-    for n in range(200):
+    for n in range(notes):
         storage.sql("INSERT INTO notes VALUES ($1, $2)", [n, f"note {n}"])
-    storage.state.update(n=200, title="notes", tags=["a", "b"])
+    storage.state.update(n=notes, title="notes", tags=["a", "b"])
     cabinet.close()
-    return files.path_of(agent_id)
+    return files.path_of(AGENT)
 
 
 def test_a_small_agent_takes_less_than_100_kb_and_no_log(files: FileDisk) -> None:
-    path = written(files)
+    path = written(files, notes=200)
     assert path.stat().st_size < 100_000
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_new_table_is_in_the_database_at_once_for_replaying_definitions_is_what_fails(files: FileDisk) -> None:
+    cabinet = Cabinet(files)
+    cabinet.open(AGENT, 1).sql("CREATE TABLE notes (n BIGINT)")
+    cabinet.crash()
+    for log in files.path_of(AGENT).parent.glob("*.wal"):
+        log.unlink()
+    assert Cabinet(files).open(AGENT, 2).sql("SELECT * FROM notes") == []
 
 
 def test_the_room_of_settled_mail_is_used_again(files: FileDisk) -> None:

@@ -1,0 +1,359 @@
+"""The story of `perdure run fan-out`: one child agent per file, and a death every now and then.
+
+Theory of operation
+-------------------
+There are two coroutines. The *work* asks the census for its files, and may be asked for again after any death: `take` counts only
+once, and an awaited census is a run under an id of its own. The *director* looks at the supervisor's overview, strikes when as many
+runs have ended as the seed has drawn, waits until everything that the dead process carried is at work again, and looks on. Both see
+the world through a `Stage`, so the same story plays under Ray and in the simulation.
+
+A kill is due by progress and not by time, so that it happens in the midst of the work on any machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from actors import RunResult
+from scenarios.census import Census, CensusOrder, Totals, count_plainly, files_for
+from scenarios.stage import Stage, Victim
+
+Kind = Literal["child", "parent", "supervisor", "cluster"]
+KINDS: Final[tuple[Kind, ...]] = ("child", "parent", "supervisor", "cluster")
+
+LOOK_S: Final = 0.25  # between two looks when nothing is due
+AIM_S: Final = 0.05  # while a kill is due soon
+SIGHT_S: Final = 0.02  # while a recovery is measured
+RECOVERY_MAX_S: Final = 120.0
+LIVE: Final = ("starting", "running")
+
+
+class FanOutOrder(Protocol):
+    """What was ordered."""
+
+    number: int
+    children: int
+    kills: int
+    seed: int
+    awaited: bool
+    cold_restart: bool
+
+
+class Watcher(Protocol):
+    """Who looks on."""
+
+    def show(self, scene: Scene) -> None:
+        """The state of affairs, some times a second."""
+
+    def say(self, text: str) -> None:
+        """Something happened."""
+
+
+@dataclass
+class Scene:
+    """What a watcher sees. `overview` is the supervisor's (`ps`), narrowed to what belongs to the fan-out."""
+
+    requested: int
+    ended: int = 0
+    seconds: float = 0.0
+    kills: Counter[str] = field(default_factory=Counter)
+    recovery_ms: list[float] = field(default_factory=list)
+    overview: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Progress:
+    """What must outlive the command, so that another one can carry on: the mail before it began, and what was killed so far."""
+
+    before: dict[str, int] | None = None
+    struck: list[str] = field(default_factory=list)
+    recovery_ms: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def draw_kills(order: FanOutOrder) -> list[tuple[int, Kind]]:
+    """Who dies when: after how many ended runs, spread over the whole, every kind before any kind twice."""
+    die = random.Random(order.seed)
+    kinds: list[Kind] = []
+    while len(kinds) < order.kills:
+        kinds += die.sample(KINDS[:3], 3)
+    count = order.kills
+    due = [(int((index + die.random()) / max(count, 1) * order.children * 0.8), kind) for index, kind in enumerate(kinds[:count])]
+    if order.cold_restart:
+        due.append((order.children // 2, "cluster"))
+    return sorted(due, key=lambda each: each[0])
+
+
+class FanOut:
+    """One performance."""
+
+    def __init__(
+        self, stage: Stage, order: FanOutOrder, progress: Progress, watcher: Watcher, save: Callable[[], None] = lambda: None
+    ) -> None:
+        self.stage, self.order, self.progress, self.watcher, self._save = stage, order, progress, watcher, save
+        self.name = f"fan-out-{order.number}"
+        self.files = files_for(order.children)
+        self.scene = Scene(order.children, kills=Counter(progress.struck), recovery_ms=progress.recovery_ms)
+        self._die = random.Random(f"{order.seed} victims")
+        self._due = draw_kills(order)[len(progress.struck) :]
+        self._work: asyncio.Task[Any] | None = None
+        self._shown_s = -math.inf
+        self._earlier_s, self._began_s = progress.seconds, stage.now_s()
+
+    # the work
+
+    async def play(self) -> dict[str, Any]:
+        """Play to the end and return what was counted, delivered and asked for (`audit`, `runs`, `totals`, …)."""
+        if self.progress.before is None:
+            audit = await self.stage.ask("audit")
+            self.progress.before = {key: audit[key] for key in MAIL}
+            self._save()
+        self._begin_work()
+        try:
+            await self._direct()
+            return await self._harvest()
+        finally:
+            self._end_work()
+            self.progress.seconds = self._seconds()
+            self._save()
+
+    def _begin_work(self) -> None:
+        order = CensusOrder(files=self.files)
+        work = self.stage.run(Census, order, self.name) if self.order.awaited else self.stage.call(Census, self.name, "take", order)
+        self._work = asyncio.get_running_loop().create_task(work)
+
+    def _end_work(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    def _seconds(self) -> float:
+        return self._earlier_s + self.stage.now_s() - self._began_s
+
+    # the director
+
+    async def _direct(self) -> None:
+        while True:
+            scene = await self._look(self.order.children)
+            if self._is_over(scene):
+                return
+            if self._due and scene.ended >= self._due[0][0]:
+                await self._strike(self._due[0][1])
+            await self.stage.sleep(AIM_S if self._due else LOOK_S)
+
+    def _is_over(self, scene: Scene) -> bool:
+        assert self._work is not None
+        if self._work.done():
+            self._work.result()  # what it raises ends the story
+        if self.order.awaited:
+            return self._work.done()
+        return self._work.done() and scene.ended >= scene.requested and not scene.overview["audit"]["pending"]
+
+    async def _look(self, live_max: int) -> Scene:
+        overview = await self.stage.ask("ps", live_max + 1)
+        scene = self.scene
+        overview["live"] = [row for row in overview["live"] if self._is_ours(row)]
+        scene.overview, scene.seconds = overview, self._seconds()
+        scene.ended = max(scene.ended, self._ended(overview))
+        if self.stage.now_s() - self._shown_s >= LOOK_S:
+            self._shown_s = self.stage.now_s()
+            self.watcher.show(scene)
+        return scene
+
+    def _is_ours(self, row: dict[str, Any]) -> bool:
+        return row["run_id"] == self.name or row["parent"].partition("@")[0] == self.name
+
+    def _ended(self, overview: dict[str, Any]) -> int:
+        """How many runs have ended: each end is a mail, or is counted by the awaited run itself."""
+        if not self.order.awaited:
+            assert self.progress.before is not None
+            return int(overview["audit"]["enqueued"] - self.progress.before["enqueued"])
+        own = next((row for row in overview["live"] if row["run_id"] == self.name), None)
+        fraction = ((own or {}).get("progress") or {}).get("fraction") or 0.0
+        return round(fraction * self.order.children)
+
+    # deaths
+
+    async def _strike(self, kind: Kind) -> None:
+        """Kill, and wait until what was killed is at work again. If there is nobody to kill just now, the next look tries again."""
+        scene = await self._look(self.order.children)
+        victim = self._choose(kind, scene.overview)
+        if victim is None:
+            return
+        self._due.pop(0)
+        loss = Loss.of(kind, victim.name, scene.overview)
+        self.watcher.say(f"kill {_named(kind, victim)}: {loss.told}")
+        killed_s = self.stage.now_s()
+        if kind == "cluster":
+            self._end_work()
+            await self.stage.cold_restart()
+            self._begin_work()
+        else:
+            await self.stage.kill(victim)
+        self.scene.kills[kind] += 1
+        self.progress.struck.append(kind)
+        self._save()
+        await self._recover(loss, killed_s)
+
+    async def _recover(self, loss: Loss, killed_s: float) -> None:
+        while not loss.is_mended((await self._look(self.order.children)).overview):
+            if self.stage.now_s() - killed_s > RECOVERY_MAX_S:
+                self.watcher.say(f"not everything was at work again after {RECOVERY_MAX_S:.0f} s")
+                break
+            await self.stage.sleep(SIGHT_S)
+        took_ms = (self.stage.now_s() - killed_s) * 1000
+        self.progress.recovery_ms.append(round(took_ms, 1))
+        self._save()
+        self.watcher.say(f"everything is at work again after {took_ms:.0f} ms")
+
+    def _choose(self, kind: Kind, overview: dict[str, Any]) -> Victim | None:
+        if kind in ("supervisor", "cluster"):
+            return Victim("supervisor", overview["supervisor"]["pid"], overview["supervisor"]["node"])
+        hosts = {host["host"]: Victim(host["host"], host["pid"], host["node"]) for host in overview["hosts"] if host["up"]}
+        parents = {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] == self.name}
+        busy = {row["host"] for row in overview["live"] if row["status"] == "running" and row["run_id"] != self.name}
+        chosen = parents if kind == "parent" else (busy - parents or busy)
+        found = sorted(chosen & set(hosts))
+        return hosts[self._die.choice(found)] if found else None
+
+    # the end
+
+    async def _harvest(self) -> dict[str, Any]:
+        """What is known at the end."""
+        assert self._work is not None
+        assert self.progress.before is not None
+        seconds = self._seconds()
+        told: dict[str, Any] = {"seconds": seconds, "audit": await self.stage.ask("audit")}
+        if self.order.awaited:
+            told["result"] = self._work.result()
+        else:
+            told["report"] = await self.stage.call(Census, self.name, "report")
+        rows = await self.stage.ask("list", self._parent_id(), None, None, self.order.children + 1)
+        told["runs"] = Counter(row["status"] for row in rows)
+        self.watcher.show(self.scene)
+        return told
+
+    def _parent_id(self) -> str:
+        return f"{self.name}@{Census.__module__}:{Census.__qualname__}"
+
+
+@dataclass
+class Loss:
+    """What a process carried when it was killed, and so what must be seen at work again."""
+
+    epoch: int | None
+    runs: dict[str, int]
+    agents: dict[str, int]
+
+    @classmethod
+    def of(cls, kind: Kind, name: str, overview: dict[str, Any]) -> Loss:
+        """From the last look before the kill."""
+        if kind == "supervisor":
+            return cls(overview["epoch"], {}, {})
+        everything = kind == "cluster"
+        runs = {row["run_id"]: row["attempt"] for row in overview["live"] if row["host"] and (everything or row["host"] == name)}
+        parents = {row["parent"] for row in overview["live"]}
+        agents = {
+            agent: incarnation
+            for agent, host, incarnation in overview["agents"]
+            if agent in parents and host and (everything or host == name)
+        }
+        return cls(overview["epoch"] if everything else None, runs, agents)
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        if self.epoch is not None and not self.runs:
+            return "nobody decides anything now"
+        return f"{len(self.runs)} runs were on it" + (", and their parent" if self.agents else "")
+
+    def is_mended(self, overview: dict[str, Any]) -> bool:
+        """Whether all of it is at work again, or has ended."""
+        if self.epoch is not None and overview["epoch"] <= self.epoch:
+            return False
+        rows = {row["run_id"]: row for row in overview["live"]}
+        lives = {agent: incarnation for agent, host, incarnation in overview["agents"] if host}
+        again = all(_is_again(rows.get(run_id), attempt) for run_id, attempt in self.runs.items())
+        return again and all(lives.get(agent, incarnation) > incarnation or not rows for agent, incarnation in self.agents.items())
+
+
+def _is_again(row: dict[str, Any] | None, attempt: int) -> bool:
+    return row is None or (row["attempt"] > attempt and row["status"] == "running")
+
+
+def _named(kind: Kind, victim: Victim) -> str:
+    if kind == "cluster":
+        return "everything, Ray included"
+    who = {"child": f"host {victim.name}", "parent": f"the parent's host {victim.name}", "supervisor": "the supervisor"}[kind]
+    return f"{who} (process {victim.pid})" if victim.pid else who
+
+
+# ---------------------------------------------------------------- what came of it
+
+MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
+
+
+def verdict(order: FanOutOrder, progress: Progress, world: str, told: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The object that `--json` prints, and what is wrong, in sentences; nothing if the fan-out is verified."""
+    assert progress.before is not None
+    audit = told["audit"]
+    deliveries = {key: audit[key] - progress.before[key] for key in MAIL}
+    totals, delivered, distinct = _sum_of(told)
+    deliveries |= {"duplicated": delivered - distinct, "lost": order.children - distinct}
+    plain = count_plainly(files_for(order.children))
+    runs = {"requested": sum(told["runs"].values())}
+    runs |= {status: told["runs"][status] for status in ("completed", "error", "aborted", "interrupted")}
+    wrong = [
+        *(f"{name}: the agents counted {got}, a plain loop {want}" for name, got, want in _differences(totals, plain)),
+        *([] if audit["balanced"] else [f"the audit does not balance: {', '.join(f'{key} {audit[key]}' for key in MAIL)}"]),
+        *([f"{deliveries['duplicated']} completions were delivered twice"] if deliveries["duplicated"] else []),
+        *([f"{deliveries['lost']} completions were lost"] if deliveries["lost"] else []),
+        *([f"{runs['completed']} of {order.children} runs completed"] if runs["completed"] != order.children else []),
+    ]
+    if runs["requested"] != order.children:
+        wrong.append(f"{runs['requested']} runs are known, {order.children} were asked for")
+    seconds = told["seconds"]
+    struck = Counter(progress.struck)
+    return {
+        "scenario": "fan-out",
+        "world": world,
+        "seed": order.seed,
+        "runs": runs,
+        "deliveries": deliveries,
+        "kills": {kind: struck[kind] for kind in KINDS},
+        "seconds": round(seconds, 3),
+        "runs_per_second": round(runs["completed"] / seconds, 1) if seconds else 0.0,
+        "recovery_ms": percentiles(progress.recovery_ms),
+        "verified": not wrong,
+    }, wrong
+
+
+def _sum_of(told: dict[str, Any]) -> tuple[Totals, int, int]:
+    """The totals, how many completions they were added up from, and how many different ones."""
+    if "report" in told:
+        report = told["report"]
+        return Totals(**report["totals"]), report["deliveries"], report["distinct"]
+    result: RunResult = told["result"]
+    totals = result.output if isinstance(result.output, Totals) else Totals()
+    return totals, totals.files, min(totals.files, sum(told["runs"].values()))
+
+
+def _differences(got: Totals, want: Totals) -> Iterable[tuple[str, int, int]]:
+    for name in Totals.model_fields:
+        pair = getattr(got, name), getattr(want, name)
+        if pair[0] != pair[1]:
+            yield name, *pair
+
+
+def percentiles(values: list[float]) -> dict[str, float | None]:
+    """The middle, the 99th percentile and the worst; None if there are no values."""
+    ordered = sorted(values)
+    if not ordered:
+        return {"p50": None, "p99": None, "max": None}
+    last = len(ordered) - 1
+    return {"p50": ordered[last // 2], "p99": ordered[math.ceil(last * 0.99)], "max": ordered[-1]}

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from actors.fleet import ActorFleet, HostGone, HostSilent
+from actors.plan import About
+from actors.ports import PoolSpec
+from actors.system_world import is_alive, machine
+from ledger import HostUnavailable
+
+
+class FakeActors:
+    """Hosts whose answers the test decides: a queue for each, of what watching it brings."""
+
+    def __init__(self) -> None:
+        self.pids: dict[str, int] = {}
+        self.watches: dict[str, asyncio.Queue[str | Exception]] = {}
+        self.killed: list[str] = []
+        self.mute: set[str] = set()
+        self.spares = 0
+        self.where = machine()
+
+    def create(self, host_id: str, spec: PoolSpec) -> str:
+        if spec.num_cpus:
+            raise HostUnavailable("no node has that")
+        self.watches[host_id] = asyncio.Queue()
+        return host_id
+
+    def find(self, host_id: str) -> str | None:
+        return host_id if host_id in self.watches else None
+
+    def host_ids(self) -> list[str]:
+        return [*self.watches, "just gone"]
+
+    def kill(self, handle: str) -> None:
+        self.killed.append(handle)
+
+    async def about(self, handle: str) -> About:
+        if handle in self.mute:
+            raise HostSilent("it does not answer")
+        return About(self.pids.get(handle, 2**22 + 1), self.where, PoolSpec(runtime_env=handle))
+
+    async def watch(self, handle: str) -> str:
+        said = await self.watches[handle].get()
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def start_ahead(self) -> None:
+        self.spares += 1
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANSWER_S", "DEATH_S", "AGAIN_S", "SPARE_S"):
+        monkeypatch.setattr(f"actors.fleet.{name}", 0.02)
+
+
+@pytest.fixture
+def process() -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as sleeper:
+        yield sleeper.pid
+        sleeper.kill()
+
+
+async def fleet_with(actors: FakeActors, *host_ids: str) -> ActorFleet:
+    fleet = ActorFleet(actors)
+    for host_id in host_ids:
+        await fleet.spawn(host_id, PoolSpec())
+    return fleet
+
+
+def test_a_host_s_own_reason_is_the_cause_of_its_end() -> None:
+    async def story() -> None:
+        actors = FakeActors()
+        fleet = await fleet_with(actors, "a")
+        actors.watches["a"].put_nowait("retired")
+        assert [await fleet.death("a"), await fleet.death("a")] == ["retired", "retired"]
+
+    asyncio.run(story())
+
+
+def test_a_host_that_dies_says_why() -> None:
+    async def story() -> None:
+        actors = FakeActors()
+        fleet = await fleet_with(actors, "a")
+        actors.watches["a"].put_nowait(HostGone("the worker died"))
+        assert await fleet.death("a") == "the worker died"
+        assert await fleet.death("never heard of") == "it is unknown"
+
+    asyncio.run(story())
+
+
+def test_a_broken_connection_is_no_death() -> None:
+    async def story() -> None:
+        actors = FakeActors()
+        fleet = await fleet_with(actors, "a")
+        for said in (HostSilent("reset"), HostSilent("reset"), "retired"):
+            actors.watches["a"].put_nowait(said)
+        assert await fleet.death("a") == "retired"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("said", ["retired", HostGone("a timeout, they say")])
+def test_a_host_counts_as_dead_only_when_its_process_is_gone(said: str | Exception, process: int) -> None:
+    async def story() -> None:
+        actors = FakeActors()
+        actors.pids["a"] = process
+        fleet = await fleet_with(actors, "a")
+        actors.watches["a"].put_nowait(said)
+        await fleet.death("a")
+        assert not is_alive(process)
+        assert actors.killed == ["a"]
+
+    asyncio.run(story())
+
+
+def test_a_process_elsewhere_is_left_to_those_who_reach_it(process: int) -> None:
+    async def story() -> None:
+        actors = FakeActors()
+        actors.pids["a"], actors.where = process, "another machine"
+        fleet = await fleet_with(actors, "a")
+        actors.watches["a"].put_nowait("retired")
+        await fleet.death("a")
+        await fleet.kill("a")
+        assert is_alive(process)
+        assert actors.killed == ["a"]
+
+    asyncio.run(story())
+
+
+def test_killing_does_not_need_the_host_s_help(process: int) -> None:
+    async def story() -> None:
+        actors = FakeActors()
+        actors.pids["a"] = process
+        fleet = await fleet_with(actors, "a")
+        await asyncio.sleep(0)
+        await fleet.kill("a")
+        assert not is_alive(process)
+        await fleet.kill("unknown")
+
+    asyncio.run(story())
+
+
+def test_a_host_that_cannot_be_created_is_refused() -> None:
+    async def story() -> None:
+        fleet = await fleet_with(FakeActors())
+        with pytest.raises(HostUnavailable):
+            await fleet.spawn("a", PoolSpec(num_cpus=64))
+
+    asyncio.run(story())
+
+
+def test_survivors_are_those_that_answer() -> None:
+    async def story() -> None:
+        actors = FakeActors()
+        await fleet_with(actors, "a", "b")
+        actors.mute.add("b")
+        second = await fleet_with(actors)
+        assert await second.survivors() == {"a": PoolSpec(runtime_env="a")}
+        assert actors.killed == ["b"]
+        actors.watches["a"].put_nowait("retired")
+        actors.watches["a"].put_nowait("retired")
+        assert await second.death("a") == "retired"
+
+    asyncio.run(story())
+
+
+def test_what_was_used_up_is_replaced_once_the_rush_is_over() -> None:
+    async def story() -> None:
+        actors = FakeActors()
+        await fleet_with(actors, "a", "b", "c")
+        assert actors.spares == 0
+        await asyncio.sleep(0.05)
+        assert actors.spares == 1
+
+    asyncio.run(story())

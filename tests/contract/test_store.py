@@ -1,0 +1,329 @@
+"""What every store does: the same story is told to the one in memory and to the one on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ledger.duckdb_store import DuckDBStore
+from ledger.errors import LedgerError
+from ledger.memory_store import MemoryStore
+from ledger.store import Boot, FactRow, Payload, Record, Store
+
+
+@pytest.fixture(params=["memory", "duckdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made: Store = MemoryStore() if request.param == "memory" else DuckDBStore(tmp_path / "ledger", fsync=False)
+    made.boot()
+    yield made
+    made.close()
+
+
+def fact(seq: int, subject: str = "a", frame: int | None = None, body: bytes = b"body") -> FactRow:
+    return FactRow(seq, 1_000 + seq, subject, frame, "Happened", body)
+
+
+def facts(first: int, last: int, subject: str = "a") -> list[FactRow]:
+    return [fact(seq, subject) for seq in range(first, last + 1)]
+
+
+def run(key: str, first_seq: int, last_seq: int, *, live: bool = True, status: str = "running", parent: str = "") -> Record:
+    columns = (status, "m:T", parent, 1_000 + first_seq, None, first_seq, last_seq)
+    return Record("runs", key, live, columns, b"run " + key.encode())
+
+
+def mail(key: str, recipient: str, run_id: str, *, live: bool = True) -> Record:
+    return Record("mail", key, live, (recipient, "pending", run_id), b"mail")
+
+
+def agent(key: str, *, live: bool = True) -> Record:
+    return Record("agents", key, live, ("host-1", 3), b"agent")
+
+
+def reboot(store: Store) -> Boot:
+    store.close()
+    return store.boot()
+
+
+def keys(boot: Boot) -> list[str]:
+    return [record.key for record in boot.records]
+
+
+# ------------------------------------------------------------------ facts
+
+
+def test_a_new_store_is_empty(store: Store) -> None:
+    assert reboot(store) == Boot(None, [], [], [])
+
+
+def test_what_was_appended_is_there_after_a_restart(store: Store) -> None:
+    rows = [
+        FactRow(1, 5, "", None, "SupervisorStarted", b""),
+        FactRow(2, -6, "größe ✓ 🙂", 0, "RunRequested", bytes(range(256))),
+        FactRow(3, 2**40, "größe ✓ 🙂", 1, "Progress", b"\x00"),
+    ]
+    store.append(rows[:1], [])
+    store.append(rows[1:], [])
+    assert reboot(store) == Boot(None, [], rows, [])
+
+
+def test_an_empty_commit_is_nothing(store: Store) -> None:
+    store.append([], [])
+    assert reboot(store).facts == []
+
+
+@pytest.mark.parametrize("wrong", [[2], [0], [1, 3], [1, 1], [2, 1]])
+def test_numbers_that_do_not_continue_are_our_bug_and_leave_nothing_behind(store: Store, wrong: list[int]) -> None:
+    with pytest.raises(AssertionError):
+        store.append([fact(seq) for seq in wrong], [Payload("a", "input", b"x")])
+    assert reboot(store).facts == []
+    assert store.payload("a", "input") is None
+
+
+def test_a_payload_needs_a_fact_in_its_commit(store: Store) -> None:
+    with pytest.raises(AssertionError):
+        store.append([], [Payload("a", "input", b"x")])
+
+
+def test_ten_thousand_facts_in_one_commit_and_ten_thousand_more_in_the_next(store: Store) -> None:
+    rows = [fact(seq, f"run-{seq % 100}", seq // 100) for seq in range(1, 20_001)]
+    store.append(rows[:10_000], [])
+    store.append(rows[10_000:], [])
+    assert reboot(store).facts == rows
+    assert [row.seq for row in store.facts("run-7")] == list(range(7, 20_001, 100))
+
+
+def test_facts_are_told_by_subject_and_in_order(store: Store) -> None:
+    store.append([fact(1, "a"), fact(2, "b"), fact(3, "a")], [])
+    store.append([fact(4, "b"), fact(5, "a")], [])
+    assert [row.seq for row in store.facts("a")] == [1, 3, 5]
+    assert [row.seq for row in store.facts("a", limit=2)] == [1, 3]
+    assert store.facts("nobody") == []
+
+
+def test_events_are_facts_with_a_frame_after_a_given_one(store: Store) -> None:
+    store.append([fact(1, "a", 0), fact(2, "a"), fact(3, "a", 1), fact(4, "b", 0), fact(5, "a", 2)], [])
+    assert [row.frame for row in store.facts("a", frames_only=True)] == [0, 1, 2]
+    assert [row.frame for row in store.facts("a", 0, frames_only=True)] == [1, 2]
+    assert [row.frame for row in store.facts("a", 0, frames_only=True, limit=1)] == [1]
+    assert [row.seq for row in store.facts("a", 5)] == [1, 2, 3, 5]
+
+
+def test_facts_of_a_run_are_found_before_and_after_the_snapshot_that_knows_it(store: Store) -> None:
+    store.append([fact(1, "old", 0), fact(2, "run", 0), fact(3, "run", 1), fact(4, "agent")], [])
+    store.checkpoint(b"m", 4, [run("old", 1, 1), run("run", 2, 3)], [])
+    store.append([fact(5, "run", 2), fact(6, "new", 0), fact(7, "agent"), fact(8, "new", 1)], [])
+    expected = {"old": [1], "run": [2, 3, 5], "new": [6, 8], "agent": [4, 7]}
+    assert {key: [row.seq for row in store.facts(key)] for key in expected} == expected
+    assert [row.frame for row in store.facts("new", 0, frames_only=True)] == [1]
+
+
+# ------------------------------------------------------------------ payloads
+
+
+def test_payloads_are_stored_with_their_facts(store: Store) -> None:
+    store.append([fact(1, "a"), fact(2, "b")], [Payload("a", "input", b"x" * 10_000), Payload("b", "input", b"")])
+    store.append([fact(3, "a")], [Payload("a", "output", b"y")])
+    for _ in range(2):
+        assert store.payload("a", "input") == b"x" * 10_000
+        assert store.payload("a", "output") == b"y"
+        assert store.payload("b", "input") == b""
+        assert store.payload("b", "output") is None
+        reboot(store)
+    store.checkpoint(b"m", 3, [run("a", 1, 3)], [])
+    assert store.payload("a", "output") == b"y"
+
+
+# ------------------------------------------------------------------ snapshot
+
+
+def test_a_snapshot_covers_the_facts_up_to_its_number(store: Store) -> None:
+    store.append(facts(1, 5), [])
+    store.checkpoint(b"first", 3, [run("a", 1, 3)], [])
+    assert reboot(store) == Boot(b"first", [run("a", 1, 3)], facts(4, 5), [])
+    store.append(facts(6, 7), [])
+    store.checkpoint(b"second", 7, [run("a", 1, 7)], [])
+    assert reboot(store) == Boot(b"second", [run("a", 1, 7)], [], [])
+    assert len(store.facts("a")) == 7
+
+
+@pytest.mark.parametrize("upto_seq", [2, 6])
+def test_a_snapshot_neither_goes_back_nor_covers_what_is_not_durable(store: Store, upto_seq: int) -> None:
+    store.append(facts(1, 5), [])
+    store.checkpoint(b"m", 3, [], [])
+    with pytest.raises(AssertionError):
+        store.checkpoint(b"n", upto_seq, [run("a", 1, 5)], [])
+    assert reboot(store).meta == b"m"
+
+
+def test_a_boot_reads_live_records_those_that_later_facts_touch_and_the_runs_of_live_mail(store: Store) -> None:
+    subjects = ["live", "dead", "touched", "spoken-of", "silent"]
+    store.append([fact(seq, key) for seq, key in enumerate(subjects, 1)], [])
+    runs = [run(key, seq, seq, live=key == "live") for seq, key in enumerate(subjects, 1)]
+    mails = [mail("spoken-of!finish", "p", "spoken-of"), mail("silent!finish", "p", "silent", live=False)]
+    agents = [agent("host-less", live=False), agent("at-work"), agent("woken", live=False)]
+    store.checkpoint(b"m", 5, [*runs, *mails, *agents], [])
+    store.append([fact(6, "touched"), fact(7, "woken")], [])
+    assert keys(reboot(store)) == ["live", "touched", "spoken-of", "at-work", "woken", "spoken-of!finish"]
+
+
+def test_runs_are_booted_in_the_order_of_their_requests(store: Store) -> None:
+    store.append([fact(1, "z"), fact(2, "y"), fact(3, "x")], [])
+    store.checkpoint(b"m", 3, [run("x", 3, 3), run("z", 1, 1), run("y", 2, 2)], [])
+    store.checkpoint(b"m", 3, [run("z", 1, 1)], [])
+    assert keys(reboot(store)) == ["z", "y", "x"]
+
+
+def test_records_are_replaced_and_found_by_key(store: Store) -> None:
+    store.append(facts(1, 2), [])
+    store.checkpoint(b"m", 1, [run("a", 1, 1), run("b", 1, 1), mail("a", "p", "a")], [])
+    store.checkpoint(b"m", 2, [run("a", 1, 2, live=False, status="completed"), agent("a")], [])
+    assert store.records("runs", ["nobody", "b", "a", "b"]) == [
+        run("b", 1, 1),
+        run("a", 1, 2, live=False, status="completed"),
+    ]
+    assert store.records("mail", ["a"]) == [mail("a", "p", "a")]
+    assert store.records("agents", ["a"]) == [agent("a")]
+    assert store.records("agents", []) == []
+
+
+def test_the_last_of_two_records_of_one_key_stays(store: Store) -> None:
+    store.append(facts(1, 1), [])
+    store.checkpoint(b"m", 1, [run("a", 1, 1, status="starting"), run("a", 1, 1, status="running")], [])
+    assert store.records("runs", ["a"]) == [run("a", 1, 1, status="running")]
+
+
+def test_a_dead_record_without_a_body_is_a_deletion(store: Store) -> None:
+    store.append(facts(1, 2), [])
+    store.checkpoint(b"m", 1, [mail("m", "p", "a")], [])
+    store.checkpoint(b"m", 2, [Record("mail", "m", live=False, columns=(None, None, None), body=b"")], [])
+    assert store.records("mail", ["m"]) == []
+
+
+def test_ended_runs_are_listed_by_age_and_what_is_asked(store: Store) -> None:
+    store.append([fact(seq, f"r{seq}") for seq in range(1, 7)], [])
+    ended = [
+        run(f"r{seq}", seq, seq, live=False, status="error" if seq % 2 else "completed", parent="p" if seq < 4 else "q")
+        for seq in (5, 3, 1, 2, 4)
+    ]
+    store.checkpoint(b"m", 6, [*ended, run("r6", 6, 6)], [])
+
+    def listed(
+        parent: str | None = None, statuses: list[str] | None = None, older_than_ms: int | None = None, limit: int = 9
+    ) -> str:
+        return " ".join(record.key for record in store.ended_runs(parent, statuses, older_than_ms, limit))
+
+    assert listed() == "r1 r2 r3 r4 r5"
+    assert listed(limit=2) == "r1 r2"
+    assert listed(parent="p") == "r1 r2 r3"
+    assert listed(statuses=["error"]) == "r1 r3 r5"
+    assert listed(statuses=[]) == ""
+    assert listed(older_than_ms=1_003) == "r1 r2"
+    assert listed("q", ["completed", "aborted"], 2_000) == "r4"
+
+
+# ------------------------------------------------------------------ forgetting
+
+
+def test_nothing_of_a_forgotten_run_comes_back(store: Store) -> None:
+    store.append([fact(1, "a", 0), fact(2, "b", 0), fact(3, "a", 1)], [Payload("a", "input", b"A"), Payload("b", "input", b"B")])
+    records = [run("a", 1, 3), run("b", 2, 2), mail("a!finish", "p", "a"), mail("b!finish", "p", "b"), agent("a")]
+    store.checkpoint(b"m", 3, records, [])
+    store.append([fact(4, "a"), fact(5, "b", 1)], [])
+    store.checkpoint(b"m", 5, [run("b", 2, 5)], ["a", "never-was"])
+    for _ in range(2):
+        assert store.facts("a") == []
+        assert store.payload("a", "input") is None
+        assert [store.records(table, ["a", "a!finish"]) for table in ("runs", "mail", "agents")] == [[], [], []]
+        assert [row.seq for row in store.facts("b")] == [2, 5]
+        assert store.payload("b", "input") == b"B"
+        assert keys(reboot(store)) == ["b", "b!finish"]
+
+
+def test_a_run_id_that_is_used_again_after_it_was_forgotten_is_another_run(store: Store) -> None:
+    store.append([fact(1, "a", 0), fact(2, "a", 1)], [Payload("a", "input", b"first")])
+    store.append([fact(3, "a", 0)], [Payload("a", "input", b"second")])
+    store.checkpoint(b"m", 3, [run("a", 3, 3)], ["a"])
+    assert [row.seq for row in store.facts("a")] == [3]
+    assert store.payload("a", "input") == b"second"
+    assert store.records("runs", ["a"]) == [run("a", 3, 3)]
+
+
+def test_a_run_that_was_asked_for_again_after_the_snapshot_was_taken_stays(store: Store) -> None:
+    store.append([fact(1, "a", 0), fact(2, "a", 1)], [])
+    store.append([fact(3, "a", 0)], [Payload("a", "input", b"second")])
+    store.checkpoint(b"m", 2, [], ["a"])
+    assert [row.seq for row in reboot(store).facts] == [3]
+    assert [row.seq for row in store.facts("a")] == [3]
+    assert store.payload("a", "input") == b"second"
+
+
+# ------------------------------------------------------------------ life
+
+
+def test_a_closed_store_refuses_until_it_is_booted_again(store: Store) -> None:
+    store.append(facts(1, 1), [])
+    store.close()
+    store.close()
+    for use in (
+        lambda: store.append(facts(2, 2), []),
+        lambda: store.checkpoint(b"m", 1, [], []),
+        lambda: store.facts("a"),
+        lambda: store.records("runs", []),
+        lambda: store.payload("a", "input"),
+        lambda: store.ended_runs(None, None, None, 1),
+    ):
+        with pytest.raises(LedgerError):
+            use()
+    assert store.boot().facts == facts(1, 1)
+    store.append(facts(2, 2), [])
+
+
+def test_a_memory_store_answers_no_sql() -> None:
+    with pytest.raises(LedgerError):
+        MemoryStore().rows("SELECT 1", [])
+
+
+names = st.sampled_from(["a", "b", "c", "d"])
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.lists(names, min_size=1, max_size=5), st.sets(names, max_size=2)),
+        st.tuples(st.just("checkpoint"), st.sets(names), st.sets(names, max_size=2)),
+        st.just(("boot", frozenset(), frozenset())),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(story=steps)
+def test_both_stores_tell_the_same_story(tmp_path_factory: pytest.TempPathFactory, story: list[tuple[str, ...]]) -> None:
+    stores: list[Store] = [MemoryStore(), DuckDBStore(tmp_path_factory.mktemp("twin"), fsync=False)]
+    assert stores[0].boot() == stores[1].boot()
+    seq = 0
+    for verb, some, others in story:
+        if verb == "append":
+            rows = [fact(number, subject, number) for number, subject in enumerate(some, seq + 1)]
+            for store in stores:
+                store.append(rows, [Payload(key, "input", key.encode() * seq) for key in sorted(others)])
+            seq += len(rows)
+        elif verb == "checkpoint":
+            records = [run(key, 1, seq, live=key < "c") for key in sorted(set(some) - set(others))]
+            for store in stores:
+                store.checkpoint(b"%d" % seq, seq, records, sorted(others))
+        else:
+            for store in stores:
+                store.close()
+            assert stores[0].boot() == stores[1].boot()
+        told = [
+            [chain(store.facts(key), [store.payload(key, "input")], store.records("runs", [key])) for key in "abcd"]
+            for store in stores
+        ]
+        assert [list(each) for each in told[0]] == [list(each) for each in told[1]]
+    for store in stores:
+        store.close()
