@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from actors.activity import ACTIVITY
@@ -74,6 +75,18 @@ class Agent:
     def state(self) -> Any:  # noqa: ANN401 - a mapping of plain data
         """A small durable mapping of plain data. Assign to change it; a value that was read is a copy."""
         return self._perdure.storage.state
+
+    def snapshot(self, path: str | Path) -> None:
+        """Write a consistent copy of the agent's storage to a file of its own."""
+        self._perdure.storage.snapshot(Path(path))
+
+    def restore(self, path: str | Path) -> None:
+        """Take a snapshot as this agent's storage; only before anything was written to it."""
+        self._perdure.restore(Path(path))
+
+    def fork(self, name: str) -> None:
+        """Give a new agent of this class a copy of this agent's storage; refused if that agent has one."""
+        self._perdure.fork(name)
 
     # what an author overrides
 

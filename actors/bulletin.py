@@ -40,6 +40,12 @@ class Bulletin:
         """Send this peer the events of a run, or of all runs of a parent (`topic` is its address), from now on."""
         self.followers.setdefault(topic, {})[peer_id] = None
 
+    def drop(self, peer_id: str) -> None:
+        """Forget a follower that is gone."""
+        self.observers.pop(peer_id, None)
+        for followers in self.followers.values():
+            followers.pop(peer_id, None)
+
     def publish(self, rows: list[FactRow]) -> None:
         """Tell whoever wants to know what these rows say. They are durable."""
         if not (self.followers or self.observers):

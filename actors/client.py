@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from actors.agent import Agent
@@ -25,8 +26,8 @@ from policies import Limits
 class Client:
     """One client of one supervisor. Use `serve` as a task for as long as the client is in use."""
 
-    def __init__(self, world: World, courier: Courier, limits: Limits) -> None:
-        self.world, self.limits = world, limits
+    def __init__(self, world: World, courier: Courier, limits: Limits, code_dir: Path | None = None) -> None:
+        self.world, self.limits, self.code_dir = world, limits, code_dir
         self.client_id = "client-" + world.dice.token()[:10]
         self.asking = Asking(world.dice)
         self.peer = self.asking.peer = Peer(world, courier, self.client_id, limits, self._hello, self._receive)
@@ -69,7 +70,7 @@ class Client:
         for key in list(bound.arguments)[1:]:
             bound.arguments[key] = unpack(parameters[key].encode(key, bound.arguments[key], self.limits.input_bytes_max))
         body = pack([list(bound.args[1:]), bound.kwargs])
-        address = agent_id(type_name(agent_class), check_id("name", name, self.limits.id_max))
+        address = agent_id(type_name(agent_class, self.code_dir), check_id("name", name, self.limits.id_max))
         reply = await self.asking.ask("call", address, method, body, pool_spec(agent_class), marked["repeatable"], False)  # noqa: FBT003
         return returned.decode("return", reply)
 
@@ -79,7 +80,7 @@ class Client:
         """The request for a run without a parent."""
         body = encoded_input(agent_class, input, self.limits.input_bytes_max)
         run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
-        return Request(run_id, type_name(agent_class), "", "", digest_of(body), body, class_options(agent_class, None), 0, wait)
+        return Request(run_id, type_name(agent_class, self.code_dir), "", "", digest_of(body), body, class_options(agent_class, None), 0, wait)
 
     async def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:  # noqa: A002, ANN401
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""

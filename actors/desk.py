@@ -110,10 +110,10 @@ class Desk:
             self._bulletin.follow(port.peer_id, rest[0])
         elif tag == "observe":
             self._bulletin.observers[port.peer_id] = None
-        elif tag == "rss":
+        elif tag == "body":
             host = self._view.hosts.get(port.peer_id)
             if host is not None:
-                host.rss_mb = rest[0]
+                host.rss_mb, host.worn = rest
         elif tag == "ask":
             return self._asked(port, *rest)
         return None

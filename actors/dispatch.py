@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import math
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,7 @@ class Dispatch:
         """The request for a run, checked: what is wrong with it is said before anything is written."""
         tenant = self._tenant
         body = encoded_input(agent_class, input, tenant.limits.input_bytes_max)
-        agent_type, digest = type_name(agent_class), digest_of(body)
+        agent_type, digest = type_name(agent_class, tenant.code_dir), digest_of(body)
         options = class_options(agent_class, tenant.agent)
         if detached:
             options.update(self._detached_options(detached if isinstance(detached, Detached) else Detached()))
@@ -172,7 +173,7 @@ class Dispatch:
     async def has(self, agent_class: type[Agent] | str, run_id: str) -> bool:
         """Whether a run of this class under this id ever had a place."""
         told = await self.inspect(run_id)
-        wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class)
+        wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class, self._tenant.code_dir)
         return told is not None and told["agent_type"] == wanted and told["attempt"] > 0
 
     async def clear(self, status: Sequence[str] | None, older_than: int | None) -> int:
@@ -237,7 +238,7 @@ def pool_spec(agent_class: type[Agent]) -> list[Any] | None:
     if not (agent_class.num_cpus or agent_class.resources or agent_class.runtime_env or agent_class.exclusive):
         return None
     resources = [[name, amount] for name, amount in sorted(agent_class.resources.items())]
-    return [agent_class.num_cpus, resources, repr(agent_class.runtime_env) if agent_class.runtime_env else "", agent_class.exclusive]
+    return [agent_class.num_cpus, resources, json.dumps(agent_class.runtime_env, sort_keys=True) if agent_class.runtime_env else "", agent_class.exclusive]
 
 
 def result_of(agent_class: type[Agent], run_id: str, outcome: dict[str, Any]) -> RunResult:

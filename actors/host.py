@@ -43,6 +43,7 @@ class Host:
         self.world, self.cabinet, self.host_id, self.limits, self.code_dir = world, cabinet, host_id, limits, code_dir
         self.tenants: dict[str, Tenant] = {}
         self.asking = Asking(world.dice)
+        self.is_worn = False
         self._ended: dict[str, None] = {}
         self._ups: dict[str, Up] = {}
         self._answers: dict[str, tuple[bool, Any] | None] = {}
@@ -257,5 +258,5 @@ class Host:
             failing = self.peer.failing_since
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
                 self._finish("orphaned")
-            self.peer.push(["rss", self.world.vitals.rss_mb()])
+            self.peer.push(["body", self.world.vitals.rss_mb(), self.is_worn])
 

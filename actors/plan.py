@@ -18,7 +18,7 @@ class Parts(NamedTuple):
     host: str = "actors.host:Host"
     store: str = "ledger.duckdb_store:DuckDBStore"
     cabinet: str = "ledger.storage:Cabinet"
-    disk: str = "ledger.storage:FileDisk"
+    disk: str = "ledger.disk:FileDisk"
 
 
 class Plan(NamedTuple):
@@ -42,6 +42,11 @@ class Plan(NamedTuple):
     def host(self, host_id: str) -> str:
         """The name of a host; of none, the prefix that the names of all share."""
         return f"host-{self.key}-{host_id}"
+
+    @property
+    def ledger_dir(self) -> Path:
+        """Where the ledger lies."""
+        return self.data / "ledger"
 
     @property
     def code_dir(self) -> Path:

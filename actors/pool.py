@@ -18,10 +18,10 @@ COMING_MAX = 2
 
 
 def spec_of(plain: Any) -> PoolSpec:  # noqa: ANN401 - plain data
-    """What to ask of Ray, from the plain form `[num_cpus, [[resource, amount], …], runtime_env, exclusive]`."""
+    """What to ask of Ray, from the plain form `[num_cpus, [[resource, amount], …], runtime_env, …]`."""
     if plain is None:
         return PoolSpec()
-    num_cpus, resources, runtime_env, _exclusive = plain
+    num_cpus, resources, runtime_env = plain[:3]
     return PoolSpec(num_cpus, tuple((name, amount) for name, amount in resources), runtime_env)
 
 
@@ -46,7 +46,7 @@ class Pool:
                 host.tenants[activation.agent_id] = None
                 host.load += 0 if self._view.awaiting.get(activation.agent_id) else 1
         for host_id, spec in survivors.items():
-            plain = None if spec == PoolSpec() else [spec.num_cpus, [list(pair) for pair in spec.resources], spec.runtime_env, False]
+            plain = None if spec == PoolSpec() else [spec.num_cpus, [list(pair) for pair in spec.resources], spec.runtime_env]
             self._view.hosts.setdefault(host_id, HostView(host_id, plain)).spec = plain
             self._view.hosts[host_id].seen_at_ms = self._world.clock.now_ms()
             self._spawn_task(self._watch(host_id))
@@ -103,7 +103,7 @@ class Pool:
     def retire_worn(self) -> None:
         """Ask an empty host to leave when it has served too many agents or holds too much memory."""
         for host in self._view.hosts.values():
-            worn = host.tenancies >= self._limits.tenancies_max or host.rss_mb >= self._limits.rss_mb_max
+            worn = host.worn or host.tenancies >= self._limits.tenancies_max or host.rss_mb >= self._limits.rss_mb_max
             port = self._switchboard.ports.get(host.host_id)
             if worn and host.up and not host.draining and not host.tenants and port is not None:
                 host.draining = True

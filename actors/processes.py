@@ -67,7 +67,7 @@ class SupervisorProcess(Process):
 
     async def _live(self) -> None:
         plan, threads = self._plan, self._world.threads
-        store = await threads.commit(lambda: plan.part("store", plan.data / "ledger.duckdb"))
+        store = await threads.commit(lambda: plan.part("store", plan.ledger_dir))
         try:
             self._supervisor = plan.part("supervisor", self._world, self._fleet, store, plan.cabinet(), plan.limits)
             self._made.set_result(None)

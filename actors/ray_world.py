@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import importlib
 import importlib.util
 import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
@@ -46,16 +45,13 @@ from policies import Limits
 
 NAMESPACE: Final = "perdure"
 PACKAGES: Final = ("policies", "ledger", "actors", "scenarios")
-OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024  # what we send travels inside the calls; Ray accepts no less than 75 MB
+STORE_BYTES: Final = 80 * 1024 * 1024  # what we send travels inside the calls; Ray accepts no less than 75 MB
 CALLS_MAX: Final = 100_000  # calls that one actor holds open
-ANSWER_S: Final = 5.0  # for a living process to say who it is, or to stop
+STOP_S: Final = 5.0  # for a process to put everything away
 DEATH_S: Final = 2.0  # for a killed process to be gone, before it is struck down
 SUPERVISOR: Final = "supervisor"  # its key among the ids of hosts
 
 Handle = Any  # Ray's handles and actor classes are untyped
-
-
-# ---------------------------------------------------------------- the way to the supervisor
 
 
 class RayCourier:
@@ -82,10 +78,9 @@ class RayCourier:
 
 def _carried(error: RayTaskError) -> PerdureError:
     """The error that the method raised, if it is meant for the caller. Any other is our bug, and then the outcome is unknown."""
-    cause = error.cause
-    return (
-        cause if isinstance(cause, PerdureError) else SupervisorUnreachable(f"the supervisor failed: {_cause(error)}")
-    )
+    if isinstance(error.cause, PerdureError):
+        return error.cause
+    return SupervisorUnreachable(f"the supervisor failed: {_cause(error)}")
 
 
 def _cause(error: BaseException) -> str:
@@ -112,9 +107,6 @@ def _ensure_supervisor(plan: Plan) -> Handle:
             options = {"name": plan.supervisor, "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": here}
             return _actor(RaySupervisor, **options).remote(plan)
     raise SupervisorUnreachable(f"the name {plan.supervisor} is neither free nor taken")
-
-
-# ---------------------------------------------------------------- the actors
 
 
 class RaySupervisor(SupervisorProcess):
@@ -150,10 +142,14 @@ def _named(name: str) -> Handle | None:
     return None
 
 
-def _patiently(references: Iterable[Any]) -> list[Any]:
-    """Those of the references that have an answer, after a while."""
-    waiting = list(references)
-    return ray.wait(waiting, num_returns=len(waiting), timeout=ANSWER_S)[0] if waiting else []
+def _answers(asked: Mapping[str, Any], patience_s: float) -> dict[str, Any]:
+    """What was answered in time, and not by an error."""
+    waiting, found = list(asked.values()), dict[str, Any]()
+    ready = ray.wait(waiting, num_returns=len(waiting), timeout=patience_s)[0] if waiting else []
+    for key, reference in asked.items():
+        with contextlib.suppress(RayError):
+            found.update({key: ray.get(reference)} if reference in ready else {})
+    return found
 
 
 def _kill(handle: Handle) -> None:
@@ -163,12 +159,9 @@ def _kill(handle: Handle) -> None:
 
 def _names(plan: Plan) -> dict[str, str]:
     """The actors of a data directory: `supervisor` and the ids of hosts, with the names they have in Ray."""
-    named = (each["name"] for each in list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE)
-    known = {plan.supervisor: "supervisor"}
-    prefix = plan.host("")
-    return {
-        known.get(name, name.removeprefix(prefix)): name for name in named if name in known or name.startswith(prefix)
-    }
+    named = [each["name"] for each in list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
+    hosts = {name.removeprefix(plan.host("")): name for name in named if name.startswith(plan.host(""))}
+    return {**hosts, **({SUPERVISOR: plan.supervisor} if plan.supervisor in named else {})}
 
 
 class RayActors:
@@ -213,8 +206,7 @@ class RayActors:
     async def start_ahead(self) -> None:
         """Have Ray start a process that nobody uses yet: an actor is made of it in 0.1 s, otherwise in 0.6 s.
 
-        Ray starts a process for a task that waits. When the task is cancelled before the process is there, the process stays. (One
-        that has run a task may not become an actor any more.)
+        Ray starts one for a task that waits, and keeps it if the task is cancelled meanwhile. (After a task it could be no actor.)
         """
         if self._plan.own:
             waiting = _errand().remote()
@@ -252,9 +244,6 @@ def _errand() -> Handle:
     return cast("Any", ray).remote(num_cpus=0, max_retries=0, enable_task_events=False)(machine)
 
 
-# ---------------------------------------------------------------- the cluster, as a driver sees it
-
-
 class RayCluster:
     """A driver's connection to the Ray of one data directory. `own` says that this driver started it, and ends it."""
 
@@ -285,13 +274,11 @@ class RayCluster:
             borrowed = ray.is_initialized()
             own = not borrowed and not _join(data, address or os.environ.get("RAY_ADDRESS"), dict(runtime_env or {}))
             if own:
-                _init(
-                    address="local", num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False
-                )
+                _init(address="local", num_cpus=num_cpus, object_store_memory=STORE_BYTES, include_dashboard=False)
             cluster = cls(Plan(data, limits or Limits(), own, parts or Parts()), borrowed=borrowed)
-            _ensure_supervisor(cluster.plan)
             if not borrowed:
                 write_record(data, cluster.address)
+            _ensure_supervisor(cluster.plan)
         return cluster
 
     def courier(self) -> RayCourier:
@@ -300,19 +287,13 @@ class RayCluster:
 
     def shipped(self) -> dict[str, Any]:
         """The environment in which this driver's code was shipped, by address; what a `PoolSpec.runtime_env` may name."""
-        modules = ray.get_runtime_context().runtime_env.get("py_modules", [])
-        return {"py_modules": list(modules)} if modules else {}
+        return _with_our_code({})
 
-    def pids(self) -> dict[str, int]:
-        """The processes by `supervisor` or id of host. Those that do not answer are left out."""
+    def pids(self, patience_s: float = 1.0) -> dict[str, int]:
+        """The processes by `supervisor` or id of host. Those that do not answer, or are not up yet, are left out."""
         handles = {key: _named(name) for key, name in _names(self.plan).items()}
         asked = {key: _about(handle) for key, handle in handles.items() if handle is not None}
-        answered = _patiently(asked.values())
-        found = {}
-        for key, reference in asked.items():
-            with contextlib.suppress(RayError):
-                found[key] = About(*ray.get(reference)).pid if reference in answered else 0
-        return {key: pid for key, pid in found.items() if pid}
+        return {key: About(*about).pid for key, about in _answers(asked, patience_s).items()}
 
     def close(self, *, stop_cluster: bool = True) -> None:
         """Leave. A Ray of our own ends with us, after its supervisor and hosts have put everything away (if `stop_cluster`)."""
@@ -341,9 +322,9 @@ class RayCluster:
         """First the supervisor, lest it replaces the hosts."""
         names = _names(self.plan)
         for group in ([names.pop(SUPERVISOR, "")], names.values()):
-            handles = [handle for name in group if (handle := _named(name)) is not None]
-            _patiently([handle.stop.remote() for handle in handles])
-            for handle in handles:
+            handles = {name: handle for name in group if (handle := _named(name)) is not None}
+            _answers({name: handle.stop.remote() for name, handle in handles.items()}, STOP_S)
+            for handle in handles.values():
                 _kill(handle)
 
     def _disconnect(self, family: list[int]) -> None:
@@ -358,15 +339,7 @@ class RayCluster:
 def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
     """Join the Ray at this address, or the one that serves the directory already; False if there is none."""
     if address not in (None, "local"):
-        if address != "auto" and not answers(str(address)):
-            raise SupervisorUnreachable(f"no Ray answers at {address}")
-        _init(address=address, runtime_env=environment)
-        if not ray.get(ray.remote(num_cpus=0)(_looks_for_us()).remote()):
-            ray.shutdown()
-            ours = [str(PROJECT / name) for name in PACKAGES]
-            _init(
-                address=address, runtime_env={**environment, "py_modules": [*environment.get("py_modules", []), *ours]}
-            )
+        _join_named(str(address), environment)
         return True
     known = read_record(data)
     if known is None or address == "local":
@@ -379,15 +352,19 @@ def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
     return False
 
 
-def _looks_for_us() -> Callable[[], bool]:
-    """Asks a node whether we are installed there. An inner function, because Ray sends those by value."""
+def _join_named(address: str, environment: dict[str, Any]) -> None:
+    """Join a cluster, and send our code along if it is not installed there."""
 
-    def look() -> bool:
-        return (
-            importlib.util.find_spec("actors") is not None and importlib.util.find_spec("actors.ray_world") is not None
-        )
+    def has_us() -> bool:  # an inner function, because Ray sends those by value
+        return all(importlib.util.find_spec(name) is not None for name in PACKAGES)
 
-    return look
+    if address != "auto" and not answers(address):
+        raise SupervisorUnreachable(f"no Ray answers at {address}")
+    _init(address=address, runtime_env=environment)
+    if not ray.get(ray.remote(num_cpus=0)(has_us).remote()):
+        ray.shutdown()
+        ours = [str(PROJECT / name) for name in PACKAGES]
+        _init(address=address, runtime_env={**environment, "py_modules": [*environment.get("py_modules", []), *ours]})
 
 
 def _init(**options: Any) -> None:  # noqa: ANN401 - whatever `ray.init` takes
@@ -397,9 +374,6 @@ def _init(**options: Any) -> None:  # noqa: ANN401 - whatever `ray.init` takes
         raise SupervisorUnreachable(f"Ray cannot be started or joined: {_cause(error)}") from error
     if "PERDURE_RAY_NOISE" not in os.environ:  # Ray writes each death of a worker to our stdout, `log_to_driver` or not
         vars(importlib.import_module("ray._private.worker"))["print_to_stdstream"] = lambda *_, **__: None
-
-
-# ---------------------------------------------------------------- metrics
 
 
 class RayMetrics:

@@ -42,6 +42,11 @@ class RunContext:
         body = self._tenant.steps(self.run_id).get(STASH)
         return None if body is None else unpack(body)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run was told to stop; for sync code, which cannot be interrupted."""
+        return self._tenant.is_leaving
+
     def stash(self, value: Any) -> None:  # noqa: ANN401 - an author's plain data
         """Remember a value for a later attempt; durable on return."""
         self._tenant.save_step(self.run_id, STASH, _encoded("stash", value))

@@ -122,7 +122,7 @@ class Runtime:
         loop.close()
 
     def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
-        self._client = Client(system_world(), cluster.courier(), self.limits)
+        self._client = Client(system_world(), cluster.courier(), self.limits, cluster.plan.code_dir)
         self._serving: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._client.serve())
         started.set()
 

@@ -76,6 +76,7 @@ class Supervisor:
         self._has_archive = False
         self._forgetting: list[str] = []
         self._facts_since_checkpoint = 0
+        self._checkpoint_due = False
         self._quiet_since_s = 0.0
         self._paced: dict[str, float] = {}
         self._anchor_ms, self._anchor_s = 0, 0.0
@@ -126,6 +127,8 @@ class Supervisor:
             await self.switchboard.arrived.wait()
             self.switchboard.arrived.clear()
             await self._turn()
+            if self._checkpoint_due:
+                await self._checkpoint()
 
     async def _turn(self) -> None:
         """One group: everything that is waiting, in order."""
@@ -340,11 +343,22 @@ class Supervisor:
             self.report(Tick())
             self.pool.retire_worn()
             quiet = now - self._quiet_since_s >= self.limits.checkpoint_idle_ms / 1000
-            if self._forgetting or self._facts_since_checkpoint > (0 if quiet else self.limits.checkpoint_facts):
-                await self._checkpoint()
+            most = 0 if quiet else self.limits.checkpoint_facts
+            self._checkpoint_due = bool(self._forgetting) or self._facts_since_checkpoint > most
+            self._forget_silent_clients(now)
+
+    def _forget_silent_clients(self, now_s: float) -> None:
+        for port in list(self.switchboard.ports.values()):
+            if not port.is_host and now_s - port.seen_s > self.limits.orphan_ms / 1000:
+                self.switchboard.drop(port.peer_id)
+                self.bulletin.drop(port.peer_id)
 
     async def _checkpoint(self) -> None:
-        """Bring the snapshot up to date, delete what was cleared, and let go of ended runs that nobody asks for."""
+        """Bring the snapshot up to date, delete what was cleared, and let go of ended runs that nobody asks for.
+
+        It stands between two turns, so the snapshot holds nothing that is not durable as a fact.
+        """
+        self._checkpoint_due = False
         view = self.view
         forgotten = [key for key in dict.fromkeys(self._forgetting) if key in view.runs and view.runs[key].cleared]
         self._forgetting = []
@@ -361,6 +375,7 @@ class Supervisor:
         self.world.faults.at(KillPoint.AFTER_CHECKPOINT)
         for run_id in forgotten:
             view.runs.pop(run_id, None)
+            view.cleared.pop(run_id, None)
         self._evict()
 
     def _evict(self) -> None:

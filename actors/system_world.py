@@ -7,8 +7,8 @@ import contextlib
 import contextvars
 import os
 import platform
-import resource
 import random
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.activity import ACTIVITY, Activity
@@ -39,6 +40,8 @@ from ledger import (
     UnknownAgentType,
     Unstarted,
     Up,
+    agent_id,
+    check_id,
     name_of,
     pack,
     type_of,
@@ -72,6 +75,7 @@ class Tenant:
         self._is_up = False
         self._first_life = False
         self._sent = 0
+        self._on_threads = 0
         self._runs: dict[str, None] = {}
 
     @property
@@ -125,7 +129,15 @@ class Tenant:
         """Call an author's method: async ones on the loop, sync ones on a worker thread."""
         if inspect.iscoroutinefunction(method):
             return await method(*args, **kwargs)
-        outcome = await self.threads.run(lambda: method(*args, **kwargs))
+
+        def on_thread() -> Any:  # noqa: ANN401
+            self._on_threads += 1
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._on_threads -= 1
+
+        outcome = await self.threads.run(on_thread)
         return await outcome if inspect.isawaitable(outcome) else outcome
 
     async def wake(self) -> None:
@@ -336,6 +348,19 @@ class Tenant:
         if not self.is_leaving:
             self.storage.forget_outbox([number for number, _ in fresh])
 
+    def restore(self, path: Path) -> None:
+        """Begin with a copy of another storage."""
+        if self._storage is not None:
+            self._storage.close()
+            self._storage = None
+        self.host.cabinet.restore(self.agent_id, path)
+
+    def fork(self, name: str) -> None:
+        """Copy this agent's storage for another agent of its class."""
+        self.storage.checkpoint()
+        target = agent_id(type_of(self.agent_id), check_id("name", name, self.limits.id_max))
+        self.host.cabinet.fork(self.agent_id, target)
+
     # what runs and agents use
 
     def steps(self, run_id: str) -> dict[str, bytes]:
@@ -399,7 +424,8 @@ class Tenant:
         self.host.forget(self)
 
     async def stop(self) -> None:
-        """End all work of this life and leave. An author's code that does not let itself be cancelled keeps the place."""
+        """End all work of this life and leave. Async code that does not let itself be cancelled keeps the place; sync code cannot be
+        cancelled, so its storage is closed to it and its host is retired as soon as it is empty."""
         self.is_leaving = True
         self.faults.at(KillPoint.MID_CANCEL, self.agent_id)
         mine = asyncio.current_task()
@@ -409,6 +435,8 @@ class Tenant:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if self._on_threads:
+            self.host.is_worn = True
         self.leave()
 
     def _close(self) -> None:

@@ -31,10 +31,9 @@ def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]
 
 
 def everything(view: View) -> list[str]:
-    """The keys that a sweep looks at: all that is live, cleared, active or has mail."""
-    runs = [key for family in view.children.values() for key in family]
-    ended = [key for key, run in view.runs.items() if not run.is_live and (run.is_placed or run.cleared)]
-    return list(dict.fromkeys([*runs, *ended, *view.agents, *view.mailbox]))
+    """The keys that a sweep looks at: whoever has a place, has mail, or is to be deleted. The others wait for a place or for nothing."""
+    runs = [activation.run_id for activation in view.agents.values() if activation.run_id]
+    return list(dict.fromkeys([*runs, *view.cleared, *view.agents, *view.mailbox]))
 
 
 def _for_run(view: View, run: Run) -> Iterator[Effect]:
@@ -42,6 +41,8 @@ def _for_run(view: View, run: Run) -> Iterator[Effect]:
     active = activation is not None and bool(activation.host_id)
     if active and activation is not None and (run.teardown or run.cleared):
         yield StopAgent(activation.host_id, run.child, activation.incarnation, run.teardown or "cleared")
+    elif active and activation is not None and run.is_live and not run.is_placed:
+        yield StopAgent(activation.host_id, run.child, activation.incarnation, "its run begins again")
     elif run.is_live and run.is_placed and not run.confirmed:
         yield StartAttempt(
             run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, run.options

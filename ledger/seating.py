@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ledger.facts import AgentActivated, AttemptStarted, Fact
+from ledger.ids import name_of
 from ledger.run import Run
 from ledger.view import HostView, View, pool_key
 from policies import Limits, choose, wanted_hosts
@@ -27,7 +28,7 @@ def _wake(view: View, agent: str, at_ms: int, limits: Limits) -> Iterator[Fact]:
     if activation is not None and activation.host_id:
         view.wanted.pop(agent)
         return
-    if activation is not None and activation.wake_at_ms > at_ms:
+    if (activation is not None and activation.wake_at_ms > at_ms) or begins_soon(view, agent):
         return
     home = home_of(view, agent)
     host = choose(pool(view, pool_key(home)), len(view.wanted), limits, alone=bool(home and home[-1]))
@@ -40,6 +41,9 @@ def _seat_runs(view: View, key: str, limits: Limits) -> Iterator[Fact]:
     seats = pool(view, key)
     for run_id in list(view.queues[key]):
         run = view.runs[run_id]
+        activation = view.agents.get(run.child)
+        if activation is not None and activation.host_id:
+            continue  # it lives for other work, and is asked to leave (`outstanding`)
         most = run.options.get("limit")
         if most is not None and view.placed.get(run.parent, 0) >= most:
             view.hold(run)
@@ -54,6 +58,12 @@ def _seat_runs(view: View, key: str, limits: Limits) -> Iterator[Fact]:
         host.exclusive = host.exclusive or alone
         collect = run.idle_attempts >= (run.options.get("attempts_max") or limits.attempts_max)
         yield AttemptStarted(run_id, run.attempt + 1, view.incarnation + 1, host.host_id, collect)
+
+
+def begins_soon(view: View, agent: str) -> bool:
+    """Whether the agent is the child of a run that waits for a place. Its attempt will wake it; one life more would be one too many."""
+    run = view.runs.get(name_of(agent))
+    return run is not None and run.child == agent and run.is_live and not run.is_placed
 
 
 def is_alone(run: Run, limits: Limits) -> bool:
@@ -91,6 +101,8 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
         specs[key] = first[0].options.get("pool")
         alone[key] = sum(is_alone(run, limits) for run in first)
     for agent in view.wanted:
+        if begins_soon(view, agent):
+            continue
         home = home_of(view, agent)
         key = pool_key(home)
         specs[key] = home

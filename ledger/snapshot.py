@@ -88,10 +88,12 @@ def _restore_record(view: View, record: Record) -> None:
 
 def _index(view: View) -> None:
     """Make every index again from the records."""
-    for index in (view.mailbox, view.children, view.placed, view.awaiting, view.queues, view.held, view.wanted, view.armed):
+    for index in (view.mailbox, view.children, view.placed, view.awaiting, view.queues, view.held, view.wanted, view.armed, view.cleared):
         index.clear()
     view.timers.clear()
     for run in view.runs.values():
+        if run.cleared:
+            view.cleared[run.run_id] = None
         if run.is_placed:
             view.placed[run.parent] = view.placed.get(run.parent, 0) + 1
         if run.is_live:
@@ -99,6 +101,8 @@ def _index(view: View) -> None:
             if run.is_awaited and run.parent:
                 view.awaiting[run.parent] = view.awaiting.get(run.parent, 0) + 1
             view.arm(run.run_id, run.retry_at_ms)
+            if not run.is_placed and not run.retry_at_ms:
+                view.enqueue(run)  # in the order of the requests, which timers of the same time do not keep
     for mail in sorted(view.mail.values(), key=lambda mail: mail.seq):
         if mail.state == PENDING:
             view.mailbox.setdefault(mail.recipient, {})[mail.mail_id] = None

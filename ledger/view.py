@@ -60,6 +60,7 @@ class HostView:
     spec: Any
     up: bool = False
     draining: bool = False
+    worn: bool = False
     pid: int = 0
     node: str = ""
     rss_mb: int = 0
@@ -95,6 +96,7 @@ class View:
         self.wanted: dict[str, None] = {}
         self.timers: list[tuple[int, str]] = []
         self.armed: dict[str, int] = {}
+        self.cleared: dict[str, None] = {}
         self.touched: dict[str, None] = {}
         self.dirty_agents: dict[str, None] = {}
         self.dirty_runs: dict[str, None] = {}
@@ -222,6 +224,8 @@ class View:
         """Forget an activation that owes nothing."""
         self.agents.pop(agent, None)
         self.dirty_agents[agent] = None
+        if agent in self.mailbox:
+            self.want(agent)
 
     def _live(self, run: Run) -> None:
         """A run became live or ceased to be: its parent's children, and who merely waits, follow."""
@@ -260,8 +264,9 @@ class View:
 
 
 def pool_key(spec: Any) -> str:  # noqa: ANN401 - plain data
-    """The name of the pool for what an agent class asks of its host; the default pool's is empty."""
-    return "" if spec is None else repr(spec)
+    """The name of the pool for what an agent class asks of its host; the default pool's is empty. Who wants a host to
+    itself (the last item) finds it in the same pool."""
+    return "" if spec is None or not any(spec[:3]) else repr(spec[:3])
 
 
 def subject_of(fact: Fact) -> str:
@@ -344,6 +349,7 @@ def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | 
 
 
 def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | None:
+    view.cleared[fact.run_id] = None
     return view.advance(view.runs[fact.run_id], fact, seq, at_ms)
 
 

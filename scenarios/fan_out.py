@@ -103,7 +103,7 @@ class FanOut:
         self._die = random.Random(f"{order.seed} victims")
         self._due = draw_kills(order)[len(progress.struck) :]
         self._work: asyncio.Task[Any] | None = None
-        self._shown_s = -math.inf
+        self._shown_s, self._look_s = -math.inf, 0.0
         self._earlier_s, self._began_s = progress.seconds, stage.now_s()
 
     # the work
@@ -139,12 +139,12 @@ class FanOut:
 
     async def _direct(self) -> None:
         while True:
-            scene = await self._look(self.order.children)
+            scene = await self._look()
             if self._is_over(scene):
                 return
             if self._due and scene.ended >= self._due[0][0]:
                 await self._strike(self._due[0][1])
-            await self.stage.sleep(AIM_S if self._due else LOOK_S)
+            await self.stage.sleep(self._pause(AIM_S if self._due else LOOK_S))
 
     def _is_over(self, scene: Scene) -> bool:
         assert self._work is not None
@@ -154,8 +154,10 @@ class FanOut:
             return self._work.done()
         return self._work.done() and scene.ended >= scene.requested and not scene.overview["audit"]["pending"]
 
-    async def _look(self, live_max: int) -> Scene:
-        overview = await self.stage.ask("ps", live_max + 1)
+    async def _look(self) -> Scene:
+        asked_s = self.stage.now_s()
+        overview = await self.stage.ask("ps", self.order.children + 1)
+        self._look_s = self.stage.now_s() - asked_s
         scene = self.scene
         overview["live"] = [row for row in overview["live"] if self._is_ours(row)]
         scene.overview, scene.seconds = overview, self._seconds()
@@ -164,6 +166,10 @@ class FanOut:
             self._shown_s = self.stage.now_s()
             self.watcher.show(scene)
         return scene
+
+    def _pause(self, seconds: float) -> float:
+        """Looking is work for the supervisor too: never more than a quarter of its time."""
+        return max(seconds, 3 * self._look_s)
 
     def _is_ours(self, row: dict[str, Any]) -> bool:
         return row["run_id"] == self.name or row["parent"].partition("@")[0] == self.name
@@ -181,7 +187,7 @@ class FanOut:
 
     async def _strike(self, kind: Kind) -> None:
         """Kill, and wait until what was killed is at work again. If there is nobody to kill just now, the next look tries again."""
-        scene = await self._look(self.order.children)
+        scene = await self._look()
         victim = self._choose(kind, scene.overview)
         if victim is None:
             return
@@ -201,11 +207,11 @@ class FanOut:
         await self._recover(loss, killed_s)
 
     async def _recover(self, loss: Loss, killed_s: float) -> None:
-        while not loss.is_mended((await self._look(self.order.children)).overview):
+        while not loss.is_mended((await self._look()).overview):
             if self.stage.now_s() - killed_s > RECOVERY_MAX_S:
                 self.watcher.say(f"not everything was at work again after {RECOVERY_MAX_S:.0f} s")
                 break
-            await self.stage.sleep(SIGHT_S)
+            await self.stage.sleep(self._pause(SIGHT_S))
         took_ms = (self.stage.now_s() - killed_s) * 1000
         self.progress.recovery_ms.append(round(took_ms, 1))
         self._save()
@@ -315,6 +321,8 @@ def verdict(order: FanOutOrder, progress: Progress, world: str, told: dict[str, 
         *([f"{deliveries['lost']} completions were lost"] if deliveries["lost"] else []),
         *([f"{runs['completed']} of {order.children} runs completed"] if runs["completed"] != order.children else []),
     ]
+    if "result" in told and not told["result"].ok:
+        wrong.append(f"the census ended {told['result'].status}: {told['result'].error}")
     if runs["requested"] != order.children:
         wrong.append(f"{runs['requested']} runs are known, {order.children} were asked for")
     seconds = told["seconds"]

@@ -10,7 +10,7 @@ import pytest
 from actors.fleet import ActorFleet, HostGone, HostSilent
 from actors.plan import About
 from actors.ports import PoolSpec
-from actors.system_world import is_alive, machine
+from actors.system_world import is_alive, machine, wait_for_death
 from ledger import HostUnavailable
 
 
@@ -142,7 +142,7 @@ def test_killing_does_not_need_the_host_s_help(process: int) -> None:
         fleet = await fleet_with(actors, "a")
         await asyncio.sleep(0)
         await fleet.kill("a")
-        assert not is_alive(process)
+        assert wait_for_death([process], 5.0) == []
         await fleet.kill("unknown")
 
     asyncio.run(story())

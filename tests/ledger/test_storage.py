@@ -12,7 +12,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.errors import BadRequest, StaleIncarnation, StorageError
@@ -421,6 +421,7 @@ def step(state: MutableMapping[str, Any], what: str, *arguments: Any) -> None:  
         state.clear()
 
 
+@settings(max_examples=50)
 @given(st.lists(BLOCKS, max_size=8))
 def test_state_is_a_dictionary_that_survives(blocks: list[tuple[str, list[tuple[Any, ...]]]]) -> None:
     disk = MemoryDisk()
