@@ -39,7 +39,7 @@ from actors.fleet import ActorFleet, HostGone, HostSilent
 from actors.plan import About, Parts, Plan
 from actors.ports import PoolSpec
 from actors.processes import HostProcess, Process, SupervisorProcess
-from actors.system_world import descendants, machine, strike, system_world, wait_for_death
+from actors.system_world import descendants, strike, system_world, wait_for_death
 from ledger import BadRequest, HostUnavailable, PerdureError, SupervisorUnreachable
 from policies import Limits
 
@@ -206,14 +206,15 @@ class RayActors:
     async def start_ahead(self) -> None:
         """Have Ray start a process that nobody uses yet: an actor is made of it in 0.1 s, otherwise in 0.6 s.
 
-        Ray starts one for a task that waits, and keeps it if the task is cancelled meanwhile. (After a task it could be no actor.)
+        Ray starts one for a task that waits, and keeps it if the task is cancelled meanwhile. After a task it could be no actor.
         """
-        if self._plan.own:
-            waiting = _errand().remote()
-            await asyncio.sleep(0.1)
-            ray.cancel(waiting)
-            with contextlib.suppress(RayError):
-                await waiting
+        if not self._plan.own or descendants(os.getppid(), "ray::IDLE"):
+            return
+        waiting = _errand().remote()
+        await asyncio.sleep(0.1)
+        ray.cancel(waiting)
+        with contextlib.suppress(RayError):
+            strike([await waiting])
 
 
 async def _translated(answer: Any) -> Any:  # noqa: ANN401 - an awaitable reference of Ray's
@@ -241,7 +242,7 @@ def _with_our_code(environment: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _errand() -> Handle:
-    return cast("Any", ray).remote(num_cpus=0, max_retries=0, enable_task_events=False)(machine)
+    return cast("Any", ray).remote(num_cpus=0, max_retries=0, enable_task_events=False)(os.getpid)
 
 
 class RayCluster:

@@ -41,6 +41,7 @@ from ledger import (
     decide,
     dirty_records,
     everything,
+    mail_id,
     meta_of,
     outcome_of,
     outstanding,
@@ -374,7 +375,8 @@ class Supervisor:
         await self.world.threads.commit(lambda: self.store.checkpoint(meta, upto, records, forgotten))
         self.world.faults.at(KillPoint.AFTER_CHECKPOINT)
         for run_id in forgotten:
-            view.runs.pop(run_id, None)
+            for slot in view.runs.pop(run_id).slots:
+                view.mail.pop(mail_id(run_id, slot), None)
             view.cleared.pop(run_id, None)
         self._evict()
 

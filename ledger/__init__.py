@@ -4,6 +4,7 @@ The durable store (`ledger.duckdb_store`) and the agents' storages (`ledger.stor
 protocol loads no database.
 """
 
+from ledger.activation import Activation, HostView, pool_key
 from ledger.clockwork import arm, next_look
 from ledger.codec import decode, encode, pack, unpack
 from ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
@@ -38,7 +39,7 @@ from ledger.mail import Mail
 from ledger.outstanding import about, everything, outstanding
 from ledger.protocol import decide
 from ledger.report import audit, counts, explain, inspection, lines, overview, parked
-from ledger.run import Run
+from ledger.run import Run, outcome_of
 from ledger.seating import home_of, hosts_wanted, seat
 from ledger.snapshot import dirty_records, meta_of, restore, run_from, run_record
 from ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
@@ -66,17 +67,9 @@ from ledger.stimulus import (
     Up,
 )
 from ledger.store import Boot, FactRow, Payload, Record, Store
-from ledger.view import Activation, HostView, View, outcome_of, pool_key
+from ledger.view import View
 
 __all__ = [
-    "audit",
-    "counts",
-    "explain",
-    "inspection",
-    "lines",
-    "overview",
-    "parked",
-    "frame_of",
     "COLLECTED_NOTHING",
     "ENDED",
     "HARD",
@@ -147,7 +140,9 @@ __all__ = [
     "about",
     "agent_id",
     "arm",
+    "audit",
     "check_id",
+    "counts",
     "decide",
     "decode",
     "derived_run_id",
@@ -155,15 +150,21 @@ __all__ = [
     "dirty_records",
     "encode",
     "everything",
+    "explain",
+    "frame_of",
     "home_of",
     "hosts_wanted",
+    "inspection",
+    "lines",
     "mail_id",
     "meta_of",
     "name_of",
     "next_look",
     "outcome_of",
     "outstanding",
+    "overview",
     "pack",
+    "parked",
     "pool_key",
     "restore",
     "run_from",

@@ -51,7 +51,7 @@ class State(MutableMapping[str, Any]):
     def __init__(self, storage: StateStorage) -> None:
         self._storage = storage
 
-    def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - plain data of any shape
+    def __getitem__(self, key: str) -> Any:
         body = self._body(key)
         if body is None:
             raise KeyError(key)
@@ -60,7 +60,7 @@ class State(MutableMapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return self._body(key) is not None
 
-    def __setitem__(self, key: str, value: Any) -> None:  # noqa: ANN401 - plain data of any shape
+    def __setitem__(self, key: str, value: Any) -> None:
         self._write({key: value})
 
     def __delitem__(self, key: str) -> None:
@@ -76,11 +76,11 @@ class State(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return f"State({dict(self)!r})"
 
-    def update(self, *others: Any, **more: Any) -> None:  # noqa: ANN401
+    def update(self, *others: Any, **more: Any) -> None:
         """Assign all, or nothing if one value cannot be stored."""
         self._write(dict(*others, **more))
 
-    def pop(self, key: str, *default: Any) -> Any:  # noqa: ANN401
+    def pop(self, key: str, *default: Any) -> Any:
         """Remove a key and return its value, in one transaction."""
         body = self._take(key)
         if body is not None:
@@ -89,7 +89,7 @@ class State(MutableMapping[str, Any]):
             return default[0]
         raise KeyError(key)
 
-    def setdefault(self, key: str, default: Any = None) -> Any:  # noqa: ANN401
+    def setdefault(self, key: str, default: Any = None) -> Any:
         """Return a key's value, assigning the default first if it has none, in one transaction."""
         fallback = _encoded(key, default)
         with self._storage.transaction() as transaction:

@@ -12,13 +12,13 @@ from ledger.facts import Fact
 _KINDS: dict[str, type[Fact]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 
-def pack(value: Any) -> bytes:  # noqa: ANN401 - plain data of any shape
+def pack(value: Any) -> bytes:
     """Encode plain data (None, booleans, numbers, strings, bytes, lists, dicts)."""
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 
 
-def unpack(body: bytes) -> Any:  # noqa: ANN401 - plain data of any shape
+def unpack(body: bytes) -> Any:
     """Decode what `pack` made."""
     return msgpack.unpackb(body, raw=False, strict_map_key=False)
 
@@ -33,4 +33,6 @@ def decode(kind: str, body: bytes) -> Fact:
     try:
         return _KINDS[kind](*unpack(body))  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError) as problem:
-        raise LedgerDamaged("ledger", f"a fact of kind {kind!r} cannot be read: {problem}", "run `perdure doctor`") from problem
+        raise LedgerDamaged(
+            "ledger", f"a fact of kind {kind!r} cannot be read: {problem}", "run `perdure doctor`"
+        ) from problem

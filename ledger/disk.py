@@ -25,9 +25,10 @@ from threading import RLock
 import duckdb
 
 from ledger.agent_sql import Lane
-from ledger.errors import StorageError
+from ledger.errors import StorageConflict, StorageError
 from ledger.ids import type_of
 
+_LEFT = "left-"
 _EMPTY_FILE_BYTES = 12288  # DuckDB's three headers; they are on the disk before anything can be committed
 _LOCKED = re.compile(r"Conflicting lock is held in (.*)\. See", re.DOTALL)
 _UNOPENABLE = re.compile(r"IO Error: Cannot (?:open|create)")
@@ -130,7 +131,7 @@ class Disk(ABC):
 
     def _detach(self, database: str) -> None:
         with self._lock:
-            self._root().execute(f"DETACH {database}")
+            self._root().execute(f"DETACH DATABASE IF EXISTS {database}")
 
     def _temporary(self) -> str:
         return ""
@@ -232,7 +233,7 @@ class FileDisk(Disk):
     def stage(self, agent_id: str) -> str:
         """Begin a file under a name that `has` does not find."""
         path = self._staged(agent_id)
-        self._make_room(agent_id, path)
+        self._make_folder(agent_id, path.parent)
         self._unlink(agent_id, path)
         return self._attach(agent_id, str(path), "BLOCK_SIZE 16384")
 
@@ -251,35 +252,35 @@ class FileDisk(Disk):
         self._unlink(agent_id, self._staged(agent_id))
 
     def _temporary(self) -> str:
-        return str(
-            self.directory / "tmp" / str(os.getpid())
-        )  # DuckDB gives the files in it the same names in every process
+        return str(self.directory / "tmp" / str(os.getpid()))  # the files in it have the same names in every process
 
     def _staged(self, agent_id: str) -> Path:
         path = self.path_of(agent_id)
         return path.with_name(path.name + ".new")
 
     def _made(self, agent_id: str, path: Path) -> str:
-        self._make_room(agent_id, path)
+        """A new file, after moving aside what a death while it was made may have left.
+
+        That is headers that were not finished, or a log whose database is gone, which would be replayed into the new one.
+        """
+        self._make_folder(agent_id, path.parent)
+        if path.exists():
+            _refuse_if_locked(agent_id, path)
+            if not self._unborn(path):
+                raise StorageConflict(agent_id, "another process created the storage meanwhile")
+        for left in (path, *_logs(path)):
+            if left.exists():
+                left.replace(left.with_name(_LEFT + left.name))
         database = self._attach(agent_id, str(path), "BLOCK_SIZE 16384")
         _sync(path.parent)
         return database
 
-    def _make_room(self, agent_id: str, path: Path) -> None:
-        """Make the folder, and move aside what a death during creation may have left.
-
-        That is headers that were not finished, or a log whose database is gone, which would be replayed into the new one.
-        """
+    def _make_folder(self, agent_id: str, folder: Path) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            _sync(folder.parent)
         except OSError as problem:
-            raise StorageError(agent_id, f"{path.parent} cannot be made: {problem}") from problem
-        _sync(path.parent.parent)
-        if path.exists():
-            _refuse_if_locked(agent_id, path)
-        for left in (path, *_logs(path)):
-            if left.exists():
-                left.replace(_aside(left))
+            raise StorageError(agent_id, f"{folder} cannot be made: {problem}") from problem
 
     def _unborn(self, path: Path) -> bool:
         """Whether the file was never finished. Its headers are written before anything can be committed."""
@@ -290,16 +291,12 @@ class FileDisk(Disk):
         if path.exists():
             _refuse_if_locked(agent_id, path)
         path.unlink(missing_ok=True)
-        for left in (*_logs(path), _aside(path)):
+        for left in (*_logs(path), *path.parent.glob(f"{_LEFT}{path.name}*")):
             left.unlink(missing_ok=True)
 
 
 def _logs(path: Path) -> list[Path]:
     return list(path.parent.glob(path.name + ".wal*"))
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f"left-{path.name}")
 
 
 def _sync(directory: Path) -> None:

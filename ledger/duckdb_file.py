@@ -161,7 +161,7 @@ def version_of(con: duckdb.DuckDBPyConnection) -> int:
     return 0 if value is None else int(value)
 
 
-def get(con: duckdb.DuckDBPyConnection, key: str) -> Any:  # noqa: ANN401 - plain data
+def get(con: duckdb.DuckDBPyConnection, key: str) -> Any:
     """A value of the meta table, or None."""
     row = con.execute("SELECT value FROM meta WHERE key = $1", [key]).fetchone()
     return None if row is None else msgpack.unpackb(row[0])

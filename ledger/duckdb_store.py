@@ -144,7 +144,7 @@ class DuckDBStore:
         """A run's facts in order; only the stretches where they can be are read, as far as the snapshot knows the run."""
         con = self._ready()
         frames = "AND frame > $5" if frames_only else "AND $5::INTEGER IS NOT NULL"
-        query = f"SELECT {FACT} FROM facts WHERE subject = $1 AND seq BETWEEN $2 AND $3 {frames} ORDER BY seq LIMIT $4"  # noqa: S608
+        query = f"SELECT {FACT} FROM facts WHERE subject = $1 AND seq BETWEEN $2 AND $3 {frames} ORDER BY seq LIMIT $4"
         rows: list[FactRow] = []
         with self._fatal():
             for first_seq, last_seq in self._stretches(con, subject):
@@ -241,7 +241,7 @@ class DuckDBStore:
             )
             con = self._con = connect(self.path, fsync=self._fsync)
             for table in ("facts", "payloads"):
-                con.execute(f"DELETE FROM {table} WHERE seq > $1", [self._mark.seq])  # noqa: S608
+                con.execute(f"DELETE FROM {table} WHERE seq > $1", [self._mark.seq])
         elif len(found.plan.replay) > 1 and (self.path / WAL).exists():
             findings.append(f"the log as it was is kept as {evidence.copy(WAL)}")
         for commit in commits(self.path / JOURNAL, found.plan.replay):

@@ -50,7 +50,7 @@ def replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record]) -
     if not latest:
         return
     names = COLUMNS[table]
-    con.execute(f"DELETE FROM {table} WHERE {names[0]} IN (SELECT unnest($1::VARCHAR[]))", [list(latest)])  # noqa: S608
+    con.execute(f"DELETE FROM {table} WHERE {names[0]} IN (SELECT unnest($1::VARCHAR[]))", [list(latest)])
     kept = [record for record in latest.values() if record.live or record.body]
     if not kept:
         return
@@ -74,14 +74,14 @@ def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int]) -> None:
         gone = con.execute(
             f"""DELETE FROM {table} USING (SELECT unnest($1::VARCHAR[]) AS id, unnest($2::BIGINT[]) AS bound) AS forgotten
             WHERE {key} = id AND seq < bound AND (seq >= $3 {"OR seq = 0" if table == "payloads" else ""})
-            RETURNING {columns}""",  # noqa: S608
+            RETURNING {columns}""",
             [keys, list(bounds.values()), first_seq],
         ).fetchall()
         remove(con, gone)
     for table in TABLES:
         theirs = f"{COLUMNS[table][0]} IN (SELECT unnest($1::VARCHAR[]))"
         theirs += " OR run_id IN (SELECT unnest($1::VARCHAR[]))" if table == "mail" else ""
-        con.execute(f"DELETE FROM {table} WHERE {theirs}", [keys])  # noqa: S608
+        con.execute(f"DELETE FROM {table} WHERE {theirs}", [keys])
 
 
 def boot_records(con: duckdb.DuckDBPyConnection, facts: list[FactRow]) -> list[Record]:
@@ -90,7 +90,7 @@ def boot_records(con: duckdb.DuckDBPyConnection, facts: list[FactRow]) -> list[R
     records: list[Record] = []
     for table in TABLES:
         key = COLUMNS[table][0]
-        wanted = f"{key} IN (SELECT {key} FROM {table} WHERE live UNION SELECT unnest($1::VARCHAR[])"  # noqa: S608
+        wanted = f"{key} IN (SELECT {key} FROM {table} WHERE live UNION SELECT unnest($1::VARCHAR[])"
         wanted += " UNION SELECT run_id FROM mail WHERE live)" if table == "runs" else ")"
         found = read(con, table, wanted, [touched])
         records += sorted(found, key=boot_order)
@@ -112,14 +112,14 @@ def ended_runs(
 
 def read(con: duckdb.DuckDBPyConnection, table: str, condition: str, parameters: list[object]) -> list[Record]:
     """The records that meet a condition in SQL."""
-    query = f"SELECT live, body, {', '.join(COLUMNS[table])} FROM {table} WHERE {condition}"  # noqa: S608
+    query = f"SELECT live, body, {', '.join(COLUMNS[table])} FROM {table} WHERE {condition}"
     rows = con.execute(query, parameters).fetchall()
     return [Record(table, key, live, tuple(rest), body) for live, body, key, *rest in rows]
 
 
 def facts_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[tuple[Any, ...]]:
     """The facts from there on in order, each with its digest behind it."""
-    return con.execute(f"SELECT {FACT}, digest FROM facts WHERE seq > $1 ORDER BY seq", [seq]).fetchall()  # noqa: S608
+    return con.execute(f"SELECT {FACT}, digest FROM facts WHERE seq > $1 ORDER BY seq", [seq]).fetchall()
 
 
 def payloads_after(con: duckdb.DuckDBPyConnection, seq: int) -> Iterator[Placed]:

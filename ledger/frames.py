@@ -43,7 +43,13 @@ def frame_of(row: FactRow, tool_call: str | None, *, replay: bool = False) -> di
 
 def _started(fact: RunRequested, at_ms: int) -> dict[str, Any]:
     options = fact.options
-    event = {"kind": "started", "agent_type": fact.agent_type, "order": options.get("order", 0), "parent": fact.parent, "at_ms": at_ms}
+    event = {
+        "kind": "started",
+        "agent_type": fact.agent_type,
+        "order": options.get("order", 0),
+        "parent": fact.parent,
+        "at_ms": at_ms,
+    }
     for key, name in (("preview", "input_preview"), ("display", "display")):
         if key in options:
             event[name] = options[key]
@@ -51,7 +57,13 @@ def _started(fact: RunRequested, at_ms: int) -> dict[str, Any]:
 
 
 def _milestone(fact: MilestoneReached, at_ms: int) -> dict[str, Any]:
-    return {"kind": "milestone", "name": fact.name, "milestone_sequence": fact.number, "at_ms": at_ms, **unpack(fact.body)}
+    return {
+        "kind": "milestone",
+        "name": fact.name,
+        "milestone_sequence": fact.number,
+        "at_ms": at_ms,
+        **unpack(fact.body),
+    }
 
 
 def _finished(fact: RunCompleted, at_ms: int) -> dict[str, Any]:

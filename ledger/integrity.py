@@ -148,7 +148,7 @@ def _consistent(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
         found = [str(key) for (key,) in con.execute(query, [snapshot_seq]).fetchall()]
         if found:
             whole = False
-            more = f", {', '.join(found[:3])}{' and more' if len(found) > 3 else ''}"  # noqa: PLR2004 - enough to look at
+            more = f", {', '.join(found[:3])}{' and more' if len(found) > 3 else ''}"
             yield Finding(
                 "damage", f"{len(found)} {words}{more}", "look at them with `perdure explain`; nothing brings them back"
             )

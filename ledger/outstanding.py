@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ledger.activation import Activation
 from ledger.codec import unpack
 from ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
 from ledger.mail import Mail
-from ledger.run import Run
-from ledger.view import Activation, View, outcome_of
+from ledger.run import Run, outcome_of
+from ledger.view import View
 
 LETTERS_MAX = 1024
 

@@ -10,11 +10,11 @@ from ledger.clockwork import budget_of, next_look, sighting_of
 from ledger.codec import unpack
 from ledger.mail import PARKED, PENDING
 from ledger.outstanding import about
-from ledger.run import Run
+from ledger.run import Run, outcome_of
 from ledger.snapshot import run_from
 from ledger.status import Status
 from ledger.store import Record
-from ledger.view import View, outcome_of
+from ledger.view import View
 from policies import Limits, expiry
 
 
@@ -26,7 +26,8 @@ def inspection(run: Run) -> dict[str, Any]:
     if run.progress is not None:
         told["progress"] = {**unpack(run.progress), "at_ms": run.signal_at_ms}
     told["milestones"] = [
-        {"name": name, "sequence": number, "at_ms": at_ms, **unpack(body)} for number, name, _, at_ms, body in run.milestones
+        {"name": name, "sequence": number, "at_ms": at_ms, **unpack(body)}
+        for number, name, _, at_ms, body in run.milestones
     ]
     told["deliveries"] = dict(run.slots)
     return told
@@ -52,7 +53,15 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
     """What a person watches: counts, hosts, and the runs that are live, the first `live_max` of them."""
     live = islice((key for family in view.children.values() for key in family), live_max)
     hosts = [
-        {"host": h.host_id, "pid": h.pid, "up": h.up, "tenants": len(h.tenants), "load": h.load, "rss_mb": h.rss_mb, "node": h.node}
+        {
+            "host": h.host_id,
+            "pid": h.pid,
+            "up": h.up,
+            "tenants": len(h.tenants),
+            "load": h.load,
+            "rss_mb": h.rss_mb,
+            "node": h.node,
+        }
         for h in view.hosts.values()
     ]
     return {
@@ -68,7 +77,12 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
 
 
 def lines(
-    view: View, archived: list[Record], parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
+    view: View,
+    archived: list[Record],
+    parent: str | None,
+    statuses: list[str] | None,
+    older_than_ms: int | None,
+    limit: int,
 ) -> list[dict[str, Any]]:
     """Runs by request time: those in memory, and the `archived` rows of ended ones that left it."""
     told = {run.run_id: run for run in map(run_from, archived)}
@@ -108,7 +122,13 @@ def audit(view: View) -> dict[str, Any]:
 def parked(view: View) -> list[dict[str, Any]]:
     """The mails that gave up on their handlers, for a person to look at."""
     return [
-        {"mail_id": mail.mail_id, "recipient": mail.recipient, "run_id": mail.run_id, "handler": mail.handler, "error": mail.error}
+        {
+            "mail_id": mail.mail_id,
+            "recipient": mail.recipient,
+            "run_id": mail.run_id,
+            "handler": mail.handler,
+            "error": mail.error,
+        }
         for mail in view.mail.values()
         if mail.state == PARKED
     ]
@@ -124,8 +144,14 @@ def explain(view: View, run: Run, at_ms: int, limits: Limits) -> list[str]:
     if run.signal_at_ms and run.is_live:
         said.append(f"Its child last reported progress {_ago(at_ms - run.signal_at_ms)}.")
     if run.status is Status.INTERRUPTED:
-        still = {True: "its child was still running", False: "its child has been stopped", None: "nobody knows of its child"}
-        said.append(f"The parent stopped waiting: {run.reason}; {still[run.child_still_running]}. A late result repairs this.")
+        still = {
+            True: "its child was still running",
+            False: "its child has been stopped",
+            None: "nobody knows of its child",
+        }
+        said.append(
+            f"The parent stopped waiting: {run.reason}; {still[run.child_still_running]}. A late result repairs this."
+        )
         said.append("Ask for the same run id again to re-attach, or clear it.")
     said.extend(_error(run))
     said.extend(_next(view, run, at_ms, limits))
@@ -166,7 +192,9 @@ def _next(view: View, run: Run, at_ms: int, limits: Limits) -> list[str]:
     if run.retry_at_ms > at_ms:
         said.append(f"Its next attempt begins in {(run.retry_at_ms - at_ms) / 1000:.1f} s.")
     elif look < math.inf:
-        said.append(f"It is looked at again in {max(0.0, (look - at_ms) / 1000):.0f} s, or when something is heard of it.")
+        said.append(
+            f"It is looked at again in {max(0.0, (look - at_ms) / 1000):.0f} s, or when something is heard of it."
+        )
     return said
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ledger.activation import Activation
 from ledger.facts import (
     AgentLost,
     AgentReleased,
@@ -42,7 +43,7 @@ from ledger.stimulus import (
     Up,
 )
 from ledger.transitions import permits
-from ledger.view import Activation, View
+from ledger.view import View
 from policies import Evidence, Fail, Limits, Retry, Seal, backoff_ms, judge
 
 

@@ -159,6 +159,16 @@ def apply(run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:
     return None
 
 
+def outcome_of(run: Run) -> dict[str, Any]:
+    """The end of a run as plain data, for whoever is told about it."""
+    told: dict[str, Any] = {"status": str(run.status), "summary": run.summary, "error": run.error, "output": run.output}
+    if run.large_output:
+        told["large"] = True
+    if run.reason:
+        told["reason"], told["child_still_running"] = run.reason, run.child_still_running
+    return told
+
+
 def _attempt_started(run: Run, fact: AttemptStarted, at_ms: int) -> None:
     run.attempt, run.incarnation, run.host_id, run.collect = fact[1:5]
     run.placed_at_ms, run.confirmed, run.retry_at_ms = at_ms, False, 0

@@ -126,7 +126,7 @@ def rows_in(packed: bytes) -> int:
         head = next(reader)
     except (StopIteration, ValueError, msgpack.UnpackException):
         return -1
-    return head[0] if isinstance(head, list) and len(head) == 2 and isinstance(head[0], int) else -1  # noqa: PLR2004
+    return head[0] if isinstance(head, list) and len(head) == 2 and isinstance(head[0], int) else -1
 
 
 def follow(anchor: Mark, rows: Iterable[tuple[FactRow, bytes | None]], payloads: Iterable[Placed]) -> Recent:
@@ -237,7 +237,7 @@ def _weigh_stretch(con: DuckDBPyConnection, first_seq: int, last_seq: int) -> Ta
         ("seq, at_ms, subject, frame, kind, body", "facts"),
         ("seq, run_id, part, body", "payloads"),
     ):
-        answer = con.execute(f"SELECT {columns} FROM {table} WHERE seq BETWEEN $1 AND $2", [first_seq, last_seq])  # noqa: S608
+        answer = con.execute(f"SELECT {columns} FROM {table} WHERE seq BETWEEN $1 AND $2", [first_seq, last_seq])
         while rows := answer.fetchmany(1_000):
             tally = tally.plus(weigh(map(pack, rows)))
     return tally

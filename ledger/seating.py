@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ledger.activation import HostView, pool_key
 from ledger.facts import AgentActivated, AttemptStarted, Fact
 from ledger.ids import name_of
 from ledger.run import Run
-from ledger.view import HostView, View, pool_key
+from ledger.view import View
 from policies import Limits, choose, wanted_hosts
 
 

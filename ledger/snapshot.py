@@ -8,18 +8,27 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from ledger.activation import Activation
 from ledger.codec import decode, pack, unpack
 from ledger.mail import PENDING, Mail
 from ledger.run import Run
 from ledger.store import Boot, Record
-from ledger.view import Activation, View
+from ledger.view import View
 
 _ACTIVATION_FIELDS = [each.name for each in fields(Activation) if each.name != "confirmed"]
 
 
 def meta_of(view: View) -> bytes:
     """What is true of the ledger as a whole."""
-    return pack({"epoch": view.epoch, "seq": view.seq, "incarnation": view.incarnation, "tally": view.tally, "at_ms": view.at_ms})
+    return pack(
+        {
+            "epoch": view.epoch,
+            "seq": view.seq,
+            "incarnation": view.incarnation,
+            "tally": view.tally,
+            "at_ms": view.at_ms,
+        }
+    )
 
 
 def dirty_records(view: View) -> list[Record]:
@@ -88,7 +97,17 @@ def _restore_record(view: View, record: Record) -> None:
 
 def _index(view: View) -> None:
     """Make every index again from the records."""
-    for index in (view.mailbox, view.children, view.placed, view.awaiting, view.queues, view.held, view.wanted, view.armed, view.cleared):
+    for index in (
+        view.mailbox,
+        view.children,
+        view.placed,
+        view.awaiting,
+        view.queues,
+        view.held,
+        view.wanted,
+        view.armed,
+        view.cleared,
+    ):
         index.clear()
     view.timers.clear()
     for run in view.runs.values():

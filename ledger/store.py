@@ -68,10 +68,14 @@ class Store(Protocol):
     def records(self, table: str, keys: list[str]) -> list[Record]:
         """The snapshot's records under these keys; missing ones are left out."""
 
-    def ended_runs(self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int) -> list[Record]:
+    def ended_runs(
+        self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
+    ) -> list[Record]:
         """The snapshot's runs that are not live, oldest request first, optionally of one parent, of these statuses, requested before an instant."""
 
-    def facts(self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000) -> list[FactRow]:
+    def facts(
+        self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
+    ) -> list[FactRow]:
         """A run's facts in order. With `frames_only`, just its events after number `after_frame`."""
 
     def payload(self, run_id: str, part: str) -> bytes | None:

@@ -7,68 +7,16 @@ can be rebuilt from the records, and is after a boot. Hosts are not in the ledge
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
 from typing import Any
 
+from ledger.activation import Activation, HostView, pool_key
 from ledger.codec import encode
-from ledger.facts import (
-    AgentActivated,
-    AgentLost,
-    AgentReleased,
-    AttemptLost,
-    AttemptStarted,
-    Fact,
-    MailDelivered,
-    MailFailed,
-    MailRequeued,
-    MailSuppressed,
-    MilestoneReached,
-    RunAborted,
-    RunCleared,
-    RunCompleted,
-    RunFailed,
-    RunInterrupted,
-    RunRequested,
-    SupervisorStarted,
-)
+from ledger.facts import Fact
+from ledger.folds import FOLDS
 from ledger.ids import mail_id
-from ledger.mail import DELIVERED, FINISH, GIVE_UP, MILESTONE, PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail, handler_of
-from ledger.run import Run, apply, open_run
+from ledger.mail import DELIVERED, PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail, handler_of
+from ledger.run import Run, apply
 from ledger.store import FactRow
-
-
-@dataclass(slots=True)
-class Activation:
-    """Where an agent lives, or that it must be woken. `run_id` names the run it executes, if any."""
-
-    agent_id: str
-    incarnation: int = 0
-    host_id: str = ""
-    run_id: str = ""
-    unclean: bool = False
-    wake_at_ms: int = 0
-    losses: int = 0
-    home: list[Any] | None = None
-    confirmed: bool = False
-
-
-@dataclass(slots=True)
-class HostView:
-    """A host as the supervisor sees it now. `load` counts the tenants that are not merely waiting for children."""
-
-    host_id: str
-    spec: Any
-    up: bool = False
-    draining: bool = False
-    worn: bool = False
-    pid: int = 0
-    node: str = ""
-    rss_mb: int = 0
-    tenancies: int = 0
-    load: int = 0
-    exclusive: bool = False
-    seen_at_ms: int = 0
-    tenants: dict[str, None] = field(default_factory=dict)
 
 
 class View:
@@ -112,7 +60,7 @@ class View:
     def fold(self, fact: Fact, seq: int, at_ms: int) -> int | None:
         """Change the records by one fact. Returns its number in its run's event stream, if it is an event."""
         self.seq, self.at_ms = max(self.seq, seq), max(self.at_ms, at_ms)
-        special = _FOLDS.get(type(fact))
+        special = FOLDS.get(type(fact))
         if special is not None:
             return special(self, fact, seq, at_ms)  # type: ignore[no-any-return]
         return self.advance(self.runs[fact[0]], fact, seq, at_ms)  # type: ignore[index]
@@ -123,9 +71,9 @@ class View:
         frame = apply(run, fact, seq, at_ms)
         self.touched[run.run_id] = self.dirty_runs[run.run_id] = None
         if was_live != run.is_live:
-            self._live(run)
+            self.count_live(run)
         if was_placed != run.is_placed:
-            self._places(run, 1 if run.is_placed else -1)
+            self.count_places(run, 1 if run.is_placed else -1)
         return frame
 
     def enqueue(self, run: Run) -> None:
@@ -170,7 +118,14 @@ class View:
             return
         options = run.options
         mail = Mail(
-            mail_id(run.run_id, slot), run.parent, run.run_id, slot, handler_of(slot, options), content, at_ms, seq=self.seq
+            mail_id(run.run_id, slot),
+            run.parent,
+            run.run_id,
+            slot,
+            handler_of(slot, options),
+            content,
+            at_ms,
+            seq=self.seq,
         )
         self.tally["enqueued"] += 1
         run.slots[slot] = PENDING
@@ -227,7 +182,7 @@ class View:
         if agent in self.mailbox:
             self.want(agent)
 
-    def _live(self, run: Run) -> None:
+    def count_live(self, run: Run) -> None:
         """A run became live or ceased to be: its parent's children, and who merely waits, follow."""
         family = self.children.setdefault(run.parent, {})
         if run.is_live:
@@ -238,9 +193,9 @@ class View:
         if not family:
             del self.children[run.parent]
         if run.is_awaited and run.parent:
-            self._waits(run.parent, 1 if run.is_live else -1)
+            self.count_waits(run.parent, 1 if run.is_live else -1)
 
-    def _places(self, run: Run, change: int) -> None:
+    def count_places(self, run: Run, change: int) -> None:
         """A run took or left a place; the next one that its parent's limit held back may go on."""
         self.placed[run.parent] = self.placed.get(run.parent, 0) + change
         if not self.placed[run.parent]:
@@ -251,7 +206,7 @@ class View:
             self.dequeue(follower)
             self.enqueue(follower)
 
-    def _waits(self, agent: str, change: int) -> None:
+    def count_waits(self, agent: str, change: int) -> None:
         before = self.awaiting.get(agent, 0)
         after = before + change
         self.awaiting[agent] = after
@@ -263,170 +218,7 @@ class View:
             host.load += (before > 0) - (after > 0)
 
 
-def pool_key(spec: Any) -> str:  # noqa: ANN401 - plain data
-    """The name of the pool for what an agent class asks of its host; the default pool's is empty. Who wants a host to
-    itself (the last item) finds it in the same pool."""
-    return "" if spec is None or not any(spec[:3]) else repr(spec[:3])
-
-
 def subject_of(fact: Fact) -> str:
     """The run, agent or mail that a fact is about."""
     first = fact[0]
     return first if isinstance(first, str) else ""
-
-
-def outcome_of(run: Run) -> dict[str, Any]:
-    """The end of a run as plain data, for whoever is told about it."""
-    told: dict[str, Any] = {"status": str(run.status), "summary": run.summary, "error": run.error, "output": run.output}
-    if run.large_output:
-        told["large"] = True
-    if run.reason:
-        told["reason"], told["child_still_running"] = run.reason, run.child_still_running
-    return told
-
-
-def _supervisor_started(view: View, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
-    view.epoch = fact.epoch
-
-
-def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
-    run = view.runs[fact.run_id] = open_run(fact, seq, at_ms)
-    view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
-    view.enqueue(run)
-    view._live(run)  # noqa: SLF001 - the folds below are the view's own, set apart for length
-    return 0
-
-
-def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
-    view.dequeue(run)
-    activation = view.move(run.child, fact.host_id)
-    activation.incarnation, activation.run_id, activation.unclean = fact.incarnation, run.run_id, False
-    view.incarnation = max(view.incarnation, fact.incarnation)
-    return frame
-
-
-def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
-    if not isinstance(fact, RunAborted) and fact.released and run.child in view.agents:
-        view.move(run.child, "")
-        view.drop_agent(run.child)
-    if run.slots.get(GIVE_UP) in (PENDING, PARKED):
-        view.settle(mail_id(run.run_id, GIVE_UP), SUPERSEDED)
-    if run.wants_mail:
-        view.post(run, FINISH, None, at_ms)
-    return frame
-
-
-def _run_interrupted(view: View, fact: RunInterrupted, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
-    if run.wants_mail:
-        view.post(run, GIVE_UP, outcome_of(run), at_ms)
-    return frame
-
-
-def _milestone_reached(view: View, fact: MilestoneReached, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
-    listed = (run.options.get("milestones") or {}).get("names", ())
-    if fact.name in listed and run.parent:
-        content = {"milestone": fact.name, "number": fact.number, "at_ms": at_ms, "body": fact.body}
-        view.post(run, MILESTONE + fact.name, content, at_ms)
-    return frame
-
-
-def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
-    view.move(run.child, "").run_id = ""
-    view.drop_agent(run.child)
-    if run.is_live:
-        view.arm(run.run_id, run.retry_at_ms)
-    return frame
-
-
-def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | None:
-    view.cleared[fact.run_id] = None
-    return view.advance(view.runs[fact.run_id], fact, seq, at_ms)
-
-
-def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
-    activation = view.move(fact.agent_id, fact.host_id)
-    activation.incarnation, activation.unclean, activation.run_id = fact.incarnation, False, ""
-    activation.home = fact.home
-    view.incarnation = max(view.incarnation, fact.incarnation)
-    view.wanted.pop(fact.agent_id, None)
-
-
-def _agent_released(view: View, fact: AgentReleased, seq: int, at_ms: int) -> None:
-    activation = view.move(fact.agent_id, "")
-    run = view.runs.get(activation.run_id)
-    if run is not None and run.incarnation == fact.incarnation:
-        was_placed = run.is_placed
-        run.host_id, run.last_seq, run.teardown = "", seq, "" if run.is_hard else run.teardown
-        if was_placed:
-            view._places(run, -1)  # noqa: SLF001
-        view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
-    view.drop_agent(fact.agent_id)
-    if fact.agent_id in view.mailbox:
-        view.want(fact.agent_id)
-
-
-def _agent_lost(view: View, fact: AgentLost, _seq: int, _at_ms: int) -> None:
-    activation = view.move(fact.agent_id, "")
-    activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
-    activation.losses += 1
-    view.arm(fact.agent_id, fact.wake_at_ms)
-
-
-def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
-    for key in fact.mail_ids:
-        view.settle(key, DELIVERED)
-    activation = view.agents.get(fact.recipient)
-    if activation is not None:
-        activation.losses = 0
-
-
-def _mail_failed(view: View, fact: MailFailed, _seq: int, _at_ms: int) -> None:
-    mail = view.mail[fact.mail_id]
-    mail.attempts += 1
-    mail.error, mail.retry_at_ms = fact.error, fact.retry_at_ms or 0
-    if fact.retry_at_ms is None:
-        view.settle(fact.mail_id, PARKED)
-    else:
-        view.dirty_mail[fact.mail_id] = None
-        view.arm(mail.recipient, fact.retry_at_ms)
-
-
-def _mail_suppressed(view: View, fact: MailSuppressed, _seq: int, _at_ms: int) -> None:
-    view.settle(fact.mail_id, SUPPRESSED)
-
-
-def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> None:
-    mail = view.mail[fact.mail_id]
-    mail.attempts, mail.retry_at_ms, mail.seq = 0, 0, seq
-    view.settle(fact.mail_id, PENDING)
-
-
-_FOLDS: dict[type[Fact], Any] = {
-    SupervisorStarted: _supervisor_started,
-    RunRequested: _run_requested,
-    AttemptStarted: _attempt_started,
-    RunCompleted: _run_ended,
-    RunFailed: _run_ended,
-    RunAborted: _run_ended,
-    RunInterrupted: _run_interrupted,
-    MilestoneReached: _milestone_reached,
-    AttemptLost: _attempt_lost,
-    RunCleared: _run_cleared,
-    AgentActivated: _agent_activated,
-    AgentReleased: _agent_released,
-    AgentLost: _agent_lost,
-    MailDelivered: _mail_delivered,
-    MailFailed: _mail_failed,
-    MailSuppressed: _mail_suppressed,
-    MailRequeued: _mail_requeued,
-}

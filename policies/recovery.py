@@ -74,7 +74,9 @@ def judge(evidence: Evidence, limits: Limits) -> Verdict:
     if evidence.torn_down:  # B
         return Seal()
     if evidence.attempt >= limits.recovery_work_max:  # C
-        return Fail(f"its child was lost {evidence.attempt} times in all; the limit recovery_work_max is {limits.recovery_work_max}")
+        return Fail(
+            f"its child was lost {evidence.attempt} times in all; the limit recovery_work_max is {limits.recovery_work_max}"
+        )
     pause = backoff_ms(evidence.losses, limits.retry_first_ms, limits.retry_most_ms) if evidence.losses > 1 else 0
     alone = evidence.losses >= limits.alone_after_losses
     if evidence.idle_attempts < evidence.attempts_max:  # D

@@ -24,7 +24,7 @@ from dataclasses import fields
 from typing import Any
 
 from actors import Host
-from ledger import Activation, FactRow, Payload, Record, Run, View, agent_id, audit, decode, pack, restore, unpack
+from ledger import Activation, FactRow, Payload, Record, Run, View, agent_id, audit, decode, mail_id, pack, restore, unpack
 from ledger.memory_store import MemoryStore
 from ledger.storage import Cabinet, Disk
 
@@ -66,6 +66,8 @@ class Ledger(MemoryStore):
             run = self.shadow.runs.get(run_id)
             if run is not None and not run.cleared:
                 self.violations.append(f"run {run_id} was deleted, but nobody cleared it")
+            for slot in run.slots if run is not None else ():
+                self.shadow.mail.pop(mail_id(run_id, slot), None)
             self.shadow.runs.pop(run_id, None)
             self._hard.pop(run_id, None)
 

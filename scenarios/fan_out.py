@@ -34,15 +34,16 @@ RECOVERY_MAX_S: Final = 120.0
 LIVE: Final = ("starting", "running")
 
 
-class FanOutOrder(Protocol):
-    """What was ordered."""
+@dataclass(kw_only=True)
+class Order:
+    """A fan-out as it was ordered. `number` tells those of one directory apart, and names the parent agent."""
 
-    number: int
     children: int
-    kills: int
-    seed: int
-    awaited: bool
-    cold_restart: bool
+    kills: int = 0
+    seed: int = 0
+    awaited: bool = False
+    cold_restart: bool = False
+    number: int = 1
 
 
 class Watcher(Protocol):
@@ -77,7 +78,7 @@ class Progress:
     seconds: float = 0.0
 
 
-def draw_kills(order: FanOutOrder) -> list[tuple[int, Kind]]:
+def draw_kills(order: Order) -> list[tuple[int, Kind]]:
     """Who dies when: after how many ended runs, spread over the whole, every kind before any kind twice."""
     die = random.Random(order.seed)
     kinds: list[Kind] = []
@@ -94,7 +95,7 @@ class FanOut:
     """One performance."""
 
     def __init__(
-        self, stage: Stage, order: FanOutOrder, progress: Progress, watcher: Watcher, save: Callable[[], None] = lambda: None
+        self, stage: Stage, order: Order, progress: Progress, watcher: Watcher, save: Callable[[], None] = lambda: None
     ) -> None:
         self.stage, self.order, self.progress, self.watcher, self._save = stage, order, progress, watcher, save
         self.name = f"fan-out-{order.number}"
@@ -304,7 +305,7 @@ def _named(kind: Kind, victim: Victim) -> str:
 MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
 
 
-def verdict(order: FanOutOrder, progress: Progress, world: str, told: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def verdict(order: Order, progress: Progress, world: str, told: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The object that `--json` prints, and what is wrong, in sentences; nothing if the fan-out is verified."""
     assert progress.before is not None
     audit = told["audit"]

@@ -16,22 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ledger import BadRequest, LedgerUnwritable
-from scenarios.fan_out import Progress
+from scenarios.fan_out import Order, Progress
 
 RECORD: Final = "scenario.json"
 LOCK: Final = "scenario.lock"
-
-
-@dataclass(kw_only=True)
-class Order:
-    """A fan-out as it was ordered. `number` tells those of one directory apart, and names the parent agent."""
-
-    number: int
-    children: int
-    kills: int
-    seed: int
-    awaited: bool
-    cold_restart: bool
 
 
 @dataclass

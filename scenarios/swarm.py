@@ -18,6 +18,7 @@ from time import perf_counter
 
 from actors import Client
 from actors.sim_world import Span, Stuck
+from ledger import PerdureError
 from policies import Limits
 from scenarios.simulation import Laboratory, Violation, Weather
 from scenarios.stories import STORIES, Script, play_parts
@@ -94,7 +95,7 @@ def play(seed: int, story: str | None = None) -> SeedReport:
     with laboratory:
         try:
             _play(laboratory, seed, name)
-        except (Violation, Stuck, BaseExceptionGroup, AssertionError) as failure:
+        except (PerdureError, Stuck, BaseExceptionGroup, AssertionError) as failure:
             problem = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])
             trace = "".join(traceback.format_exception(failure))
     simulation = laboratory.simulation

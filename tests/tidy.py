@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("policies", "ledger", "actors", "scenarios")  # imports go from right to left
 DOORS = frozenset(
-    {"ledger.duckdb_store", "ledger.storage", "actors.ray_world", "actors.sim_world"}
+    {"ledger.duckdb_store", "ledger.integrity", "ledger.memory_store", "ledger.storage", "actors.ray_world", "actors.sim_world"}
 )  # open to other folders
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -1,0 +1,49 @@
+"""Where agents live: the activation of an agent, and the host that the supervisor sees.
+
+An activation is kept in the ledger. A host is not: it is seen, and a boot looks again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Activation:
+    """Where an agent lives, or that it must be woken. `run_id` names the run it executes, if any."""
+
+    agent_id: str
+    incarnation: int = 0
+    host_id: str = ""
+    run_id: str = ""
+    unclean: bool = False
+    wake_at_ms: int = 0
+    losses: int = 0
+    home: list[Any] | None = None
+    confirmed: bool = False
+
+
+@dataclass(slots=True)
+class HostView:
+    """A host as the supervisor sees it now. `load` counts the tenants that are not merely waiting for children."""
+
+    host_id: str
+    spec: Any
+    up: bool = False
+    draining: bool = False
+    worn: bool = False
+    pid: int = 0
+    node: str = ""
+    rss_mb: int = 0
+    tenancies: int = 0
+    load: int = 0
+    exclusive: bool = False
+    seen_at_ms: int = 0
+    tenants: dict[str, None] = field(default_factory=dict)
+
+
+def pool_key(spec: Any) -> str:
+    """The name of the pool for what an agent class asks of its host; the default pool's is empty. Who wants a host to
+    itself (the last item) finds it in the same pool."""
+    return "" if spec is None or not any(spec[:3]) else repr(spec[:3])

@@ -1,0 +1,184 @@
+"""What each fact does to the view: records first, then the indexes that follow from them.
+
+These functions are the second half of `View.fold`. A fact that has none changes its run alone (`run.apply`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ledger.facts import (
+    AgentActivated,
+    AgentLost,
+    AgentReleased,
+    AttemptLost,
+    AttemptStarted,
+    Fact,
+    MailDelivered,
+    MailFailed,
+    MailRequeued,
+    MailSuppressed,
+    MilestoneReached,
+    RunAborted,
+    RunCleared,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunRequested,
+    SupervisorStarted,
+)
+from ledger.ids import mail_id
+from ledger.mail import DELIVERED, FINISH, GIVE_UP, MILESTONE, PARKED, PENDING, SUPERSEDED, SUPPRESSED
+from ledger.run import open_run, outcome_of
+
+if TYPE_CHECKING:
+    from ledger.view import View
+
+
+def _supervisor_started(view: View, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
+    view.epoch = fact.epoch
+
+
+def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
+    run = view.runs[fact.run_id] = open_run(fact, seq, at_ms)
+    view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
+    view.enqueue(run)
+    view.count_live(run)
+    return 0
+
+
+def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    view.dequeue(run)
+    activation = view.move(run.child, fact.host_id)
+    activation.incarnation, activation.run_id, activation.unclean = fact.incarnation, run.run_id, False
+    view.incarnation = max(view.incarnation, fact.incarnation)
+    return frame
+
+
+def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    if not isinstance(fact, RunAborted) and fact.released and run.child in view.agents:
+        view.move(run.child, "")
+        view.drop_agent(run.child)
+    if run.slots.get(GIVE_UP) in (PENDING, PARKED):
+        view.settle(mail_id(run.run_id, GIVE_UP), SUPERSEDED)
+    if run.wants_mail:
+        view.post(run, FINISH, None, at_ms)
+    return frame
+
+
+def _run_interrupted(view: View, fact: RunInterrupted, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    if run.wants_mail:
+        view.post(run, GIVE_UP, outcome_of(run), at_ms)
+    return frame
+
+
+def _milestone_reached(view: View, fact: MilestoneReached, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    listed = (run.options.get("milestones") or {}).get("names", ())
+    if fact.name in listed and run.parent:
+        content = {"milestone": fact.name, "number": fact.number, "at_ms": at_ms, "body": fact.body}
+        view.post(run, MILESTONE + fact.name, content, at_ms)
+    return frame
+
+
+def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    view.move(run.child, "").run_id = ""
+    view.drop_agent(run.child)
+    if run.is_live:
+        view.arm(run.run_id, run.retry_at_ms)
+    return frame
+
+
+def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | None:
+    view.cleared[fact.run_id] = None
+    return view.advance(view.runs[fact.run_id], fact, seq, at_ms)
+
+
+def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
+    activation = view.move(fact.agent_id, fact.host_id)
+    activation.incarnation, activation.unclean, activation.run_id = fact.incarnation, False, ""
+    activation.home = fact.home
+    view.incarnation = max(view.incarnation, fact.incarnation)
+    view.wanted.pop(fact.agent_id, None)
+
+
+def _agent_released(view: View, fact: AgentReleased, seq: int, at_ms: int) -> None:
+    activation = view.move(fact.agent_id, "")
+    run = view.runs.get(activation.run_id)
+    if run is not None and run.incarnation == fact.incarnation:
+        was_placed = run.is_placed
+        run.host_id, run.last_seq, run.teardown = "", seq, "" if run.is_hard else run.teardown
+        if was_placed:
+            view.count_places(run, -1)
+        view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
+    view.drop_agent(fact.agent_id)
+    if fact.agent_id in view.mailbox:
+        view.want(fact.agent_id)
+
+
+def _agent_lost(view: View, fact: AgentLost, _seq: int, _at_ms: int) -> None:
+    activation = view.move(fact.agent_id, "")
+    activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
+    activation.losses += 1
+    view.arm(fact.agent_id, fact.wake_at_ms)
+
+
+def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
+    for key in fact.mail_ids:
+        view.settle(key, DELIVERED)
+    activation = view.agents.get(fact.recipient)
+    if activation is not None and activation.losses:
+        activation.losses = 0
+        view.dirty_agents[fact.recipient] = None
+
+
+def _mail_failed(view: View, fact: MailFailed, _seq: int, _at_ms: int) -> None:
+    mail = view.mail[fact.mail_id]
+    mail.attempts += 1
+    mail.error, mail.retry_at_ms = fact.error, fact.retry_at_ms or 0
+    if fact.retry_at_ms is None:
+        view.settle(fact.mail_id, PARKED)
+    else:
+        view.dirty_mail[fact.mail_id] = None
+        view.arm(mail.recipient, fact.retry_at_ms)
+
+
+def _mail_suppressed(view: View, fact: MailSuppressed, _seq: int, _at_ms: int) -> None:
+    view.settle(fact.mail_id, SUPPRESSED)
+
+
+def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> None:
+    mail = view.mail[fact.mail_id]
+    mail.attempts, mail.retry_at_ms, mail.seq = 0, 0, seq
+    view.settle(fact.mail_id, PENDING)
+
+
+FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
+    SupervisorStarted: _supervisor_started,
+    RunRequested: _run_requested,
+    AttemptStarted: _attempt_started,
+    RunCompleted: _run_ended,
+    RunFailed: _run_ended,
+    RunAborted: _run_ended,
+    RunInterrupted: _run_interrupted,
+    MilestoneReached: _milestone_reached,
+    AttemptLost: _attempt_lost,
+    RunCleared: _run_cleared,
+    AgentActivated: _agent_activated,
+    AgentReleased: _agent_released,
+    AgentLost: _agent_lost,
+    MailDelivered: _mail_delivered,
+    MailFailed: _mail_failed,
+    MailSuppressed: _mail_suppressed,
+    MailRequeued: _mail_requeued,
+}

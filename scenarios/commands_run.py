@@ -1,0 +1,170 @@
+"""`perdure list` and `perdure run`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from actors import Client
+from ledger import BadRequest
+from scenarios import logbook
+from scenarios.catalog import CATALOG
+from scenarios.census import standard_library
+from scenarios.fan_out import FanOut, Order, verdict
+from scenarios.live_table import Lines, LiveTable, Silence
+from scenarios.logbook import Logbook
+from scenarios.simulation import Laboratory
+from scenarios.stage import RayStage, SimStage
+
+STOPPED: Final = 130
+SIM_TIMEOUT_MS: Final = 24 * 3_600_000.0
+
+app = typer.Typer(no_args_is_help=True, help="Play a scenario; `perdure list` names them all.", rich_markup_mode=None)
+
+
+class WorldName(StrEnum):
+    """Where a scenario plays."""
+
+    RAY = "ray"
+    SIM = "sim"
+
+
+Data = Annotated[Path, typer.Option(help="The directory under which everything durable lies.", file_okay=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
+
+
+def add_to(root: typer.Typer) -> None:
+    """Add the commands that stand beside `run`."""
+    root.command("list")(list_scenarios)
+
+
+def list_scenarios(as_json: AsJson = False) -> None:
+    """Name the scenarios that `perdure run` can play."""
+    if as_json:
+        print(json.dumps([scenario._asdict() for scenario in CATALOG]))
+        return
+    for scenario in CATALOG:
+        print(f"{scenario.name:12}{scenario.sentence}\n{'':12}{scenario.example}\n")
+
+
+@app.callback()
+def _scenarios() -> None:
+    """Keep the name of a scenario a subcommand, also while there is only one."""
+
+
+@app.command("fan-out")
+def fan_out(
+    children: Annotated[int | None, typer.Option(min=1, help="How many child agents; by default one for each file.")] = None,
+    kills: Annotated[int, typer.Option(min=0, help="How many processes are killed meanwhile: hosts and the supervisor.")] = 3,
+    seed: Annotated[int, typer.Option(help="What decides who is killed when.")] = 0,
+    awaited: Annotated[bool, typer.Option("--awaited", help="The parent waits for its runs, instead of being told their ends.")] = False,
+    cold_restart: Annotated[
+        bool, typer.Option("--cold-restart", help="In the middle, kill everything, Ray included, and start again.")
+    ] = False,
+    world: Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")] = WorldName.RAY,
+    address: Annotated[str | None, typer.Option(help="A Ray cluster to join, host:port; by default one is started.")] = None,
+    data: Data = Path("perdure-data"),
+    resume: Annotated[bool, typer.Option("--resume", help="Carry on with the fan-out that was interrupted in this directory.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Count the Python standard library with one child agent for each file, and kill processes meanwhile.
+
+    At the end the result is compared with a plain loop over the same files. The exit code is 1 if anything differs.
+
+    Examples:
+
+        perdure run fan-out
+
+        perdure run fan-out --children 60 --kills 5 --seed 7 --awaited
+
+        perdure run fan-out --cold-restart --data /tmp/census --json
+
+        perdure run fan-out --world sim --children 20 --kills 10
+    """
+    count = len(standard_library()) if children is None else children
+    order = Order(children=count, kills=kills, seed=seed, awaited=awaited, cold_restart=cold_restart)
+    watcher = Silence() if as_json else LiveTable() if sys.stdout.isatty() else Lines()
+    if world is WorldName.SIM:
+        for given, option in ((resume, "resume"), (address, "address")):
+            if given:
+                raise BadRequest(option, "the simulated world keeps nothing and joins nothing; use it with --world ray")
+        _tell(*_simulated(order, watcher), as_json=as_json)
+        return
+    if cold_restart and address:
+        raise BadRequest("cold-restart", f"it would kill the whole cluster at {address}, which others may use; leave --address out")
+    with logbook.playing(data):
+        book = _book(data, order, resume=resume)
+        try:
+            object_, wrong = _under_ray(book, data, address, watcher)
+        except KeyboardInterrupt:
+            print(f"\nStopped. `perdure run fan-out --resume --data {data}` carries on.", file=sys.stderr)
+            raise typer.Exit(STOPPED) from None
+        book.finished = True
+        book.save()
+    _tell(object_, wrong, as_json=as_json)
+
+
+def _book(data: Path, order: Order, *, resume: bool) -> Logbook:
+    """The interrupted fan-out if there is one and it is wanted, else a new one."""
+    known = logbook.read(data)
+    if resume and known is not None and not known.finished:
+        return known
+    if resume:
+        print("There is nothing to resume here, so a new fan-out begins.", file=sys.stderr)
+    return logbook.begin(data, order, known)
+
+
+def _under_ray(
+    book: Logbook, data: Path, address: str | None, watcher: Silence
+) -> tuple[dict[str, Any], list[str]]:
+    with RayStage(data, address) as stage:
+        if book.order.cold_restart and not stage.is_own:
+            raise BadRequest("cold-restart", f"the cluster of {data} was started by another process; stop that one first")
+        with watcher:
+            told = asyncio.run(FanOut(stage, book.order, book.progress, watcher, book.save).play())
+    return verdict(book.order, book.progress, "ray", told)
+
+
+def _simulated(order: Order, watcher: Silence) -> tuple[dict[str, Any], list[str]]:
+    book = Logbook(order)
+    with Laboratory(order.seed) as laboratory, watcher:
+
+        async def story(client: Client) -> dict[str, Any]:
+            return await FanOut(SimStage(laboratory, client), order, book.progress, watcher).play()
+
+        told = laboratory.run(story, timeout_ms=SIM_TIMEOUT_MS)
+    laboratory.simulation.raise_errors()
+    return verdict(order, book.progress, "sim", told)
+
+
+def _tell(told: dict[str, Any], wrong: list[str], *, as_json: bool) -> None:
+    """The end: the object, or a few sentences; what differs goes to stderr. Exits 1 if anything does."""
+    if as_json:
+        print(json.dumps(told))
+    else:
+        print("\n".join(_sentences(told)))
+    for difference in wrong:
+        print(f"differs: {difference}", file=sys.stderr)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _sentences(told: dict[str, Any]) -> list[str]:
+    runs, mail, kills, recovery = told["runs"], told["deliveries"], told["kills"], told["recovery_ms"]
+    killed = ", ".join(f"{count} × {kind}" for kind, count in kills.items() if count) or "nothing"
+    said = [
+        f"{runs['completed']} of {runs['requested']} runs completed in {told['seconds']:.1f} s ({told['runs_per_second']:.0f} a second).",
+        f"Killed: {killed}." + (f" At work again after {recovery['p50']:.0f} ms (worst {recovery['max']:.0f} ms)." if recovery["max"] else ""),
+        "Mail: "
+        + " = ".join([f"{mail['enqueued']} enqueued", " + ".join(f"{mail[key]} {key}" for key in ("delivered", "superseded", "suppressed", "parked", "pending"))])
+        + f"; {mail['duplicated']} duplicated, {mail['lost']} lost.",
+    ]
+    if told["verified"]:
+        said.append("Verified: the agents' totals equal those of a plain loop over the same files.")
+    return said
