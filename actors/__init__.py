@@ -21,6 +21,7 @@ from actors.supervisor import Supervisor
 from actors.wire import RemoteError
 
 if TYPE_CHECKING:
+    from actors.ray_baseline import PlainRay
     from actors.runtime import Runtime
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "KillPoint",
     "Killed",
     "MilestoneInfo",
+    "PlainRay",
     "PoolSpec",
     "RemoteError",
     "RunContext",
@@ -54,9 +56,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> type[Runtime]:
-    """`Runtime` brings Ray with it, so it is loaded when it is first asked for."""
-    if name == "Runtime":
-        runtime: type[Runtime] = import_module("actors.runtime").Runtime
-        return runtime
+_WITH_RAY = {"Runtime": "actors.runtime", "PlainRay": "actors.ray_baseline"}
+
+
+def __getattr__(name: str) -> type[Runtime] | type[PlainRay]:
+    """What brings Ray with it is loaded when it is first asked for."""
+    if name in _WITH_RAY:
+        found: type[Runtime] | type[PlainRay] = getattr(import_module(_WITH_RAY[name]), name)
+        return found
     raise AttributeError(f"module 'actors' has no attribute {name!r}")

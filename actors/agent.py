@@ -13,7 +13,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, overload
 
 from actors.activity import ACTIVITY
 from actors.results import Detached, RunInfo, RunResult
@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def exposed(method: F | None = None, *, repeatable: bool = False) -> Any:  # noqa: ANN401 - a decorator, bare or with options
+@overload
+def exposed(method: F) -> F: ...
+
+
+@overload
+def exposed(*, repeatable: bool = False) -> Callable[[F], F]: ...
+
+
+def exposed(method: F | None = None, *, repeatable: bool = False) -> F | Callable[[F], F]:
     """Mark a method so that it can be called from outside, over a handle.
 
     A call is made at most once. With `repeatable=True` it is made again when the agent's host died during it.
@@ -69,10 +77,10 @@ class Agent:
 
     def transaction(self) -> AbstractContextManager[Any]:
         """Everything inside takes effect together or not at all: SQL, `state`, and the detached runs that are asked for."""
-        return self._perdure.transaction()
+        return self._perdure.outbox.transact()
 
     @property
-    def state(self) -> Any:  # noqa: ANN401 - a mapping of plain data
+    def state(self) -> Any:
         """A small durable mapping of plain data. Assign to change it; a value that was read is a copy."""
         return self._perdure.storage.state
 
@@ -112,16 +120,16 @@ class Agent:
     def run_agent_tool(
         self,
         agent_class: type[Agent],
-        input: Any = None,  # noqa: A002, ANN401 - the seed's word
+        input: Any = None,
         *,
         run_id: str | None = None,
         detached: bool | Detached = False,
         parent_tool_call_id: str | None = None,
         display_order: int = 0,
         display: dict[str, Any] | None = None,
-        input_preview: Any = None,  # noqa: ANN401
+        input_preview: Any = None,
         on_limit: Literal["queue", "reject"] = "queue",
-    ) -> Any:  # noqa: ANN401 - a RunResult, or a RunHandle when detached; awaitable in async code
+    ) -> Any:
         """Run a child agent as a tool, and wait for its `RunResult`; with `detached`, get a `RunHandle` once the request is durable.
 
         The same `run_id` with the same content never starts a second child; without one an id is derived from where and what is
@@ -141,7 +149,7 @@ class Agent:
 
     def run_agent_tools(
         self, requests: Sequence[tuple[type[Agent], Any] | dict[str, Any]], *, detached: bool | Detached = False
-    ) -> Any:  # noqa: ANN401 - a list of what `run_agent_tool` gives
+    ) -> Any:
         """Ask for many runs in one go: pairs of class and input, or dictionaries of `run_agent_tool`'s arguments. Results in order."""
         return self._perdure.dispatch.run_many(requests, detached=detached)
 
@@ -149,24 +157,24 @@ class Agent:
         """Ask for many runs and iterate over their results in the order of completion."""
         return self._perdure.dispatch.as_completed(requests)
 
-    def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Any:  # noqa: ANN401 - awaitable in async code
+    def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Any:
         """Cancel a run of this agent, and what its child waits for. Durable on return; a run that has ended stays as it is."""
         return self._perdure.bridge(self._perdure.ask("cancel", run_id, self._perdure.agent_id, str(reason)))
 
-    def inspect_agent_tool_run(self, run_id: str) -> Any:  # noqa: ANN401 - a dict or None; awaitable in async code
+    def inspect_agent_tool_run(self, run_id: str) -> Any:
         """What is known of a run: status, outcome, progress, milestones. None means *not known yet*, never failed."""
         return self._perdure.bridge(self._perdure.dispatch.inspect(run_id))
 
-    def has_agent_tool_run(self, agent_class: type[Agent] | str, run_id: str) -> Any:  # noqa: ANN401 - awaitable in async code
+    def has_agent_tool_run(self, agent_class: type[Agent] | str, run_id: str) -> Any:
         """Whether this agent has a run of that class under that id which was ever given a place."""
         return self._perdure.bridge(self._perdure.dispatch.has(agent_class, run_id))
 
-    def list_agent_tool_runs(self, status: Sequence[str] | None = None, *, limit: int = 1000) -> Any:  # noqa: ANN401
+    def list_agent_tool_runs(self, status: Sequence[str] | None = None, *, limit: int = 1000) -> Any:
         """This agent's runs, oldest first."""
         statuses = None if status is None else list(status)
         return self._perdure.bridge(self._perdure.ask("list", self._perdure.agent_id, statuses, None, limit))
 
-    def clear_agent_tool_runs(self, *, status: Sequence[str] | None = None, older_than: int | None = None) -> Any:  # noqa: ANN401
+    def clear_agent_tool_runs(self, *, status: Sequence[str] | None = None, older_than: int | None = None) -> Any:
         """Forget retained runs and their children's storage; live ones are cancelled first. Returns how many were cleared.
 
         Args:
@@ -175,10 +183,12 @@ class Agent:
         """
         return self._perdure.bridge(self._perdure.dispatch.clear(status, older_than))
 
-    def report_progress(self, fraction: float | None = None, **signal: Any) -> Any:  # noqa: ANN401 - awaitable in async code
+    def report_progress(self, fraction: float | None = None, **signal: Any) -> Any:
         """Report progress of the run that the current code belongs to; outside of a run a no-op with a warning."""
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:
-            warnings.warn("report_progress was called outside of a run; nothing was reported", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                "report_progress was called outside of a run; nothing was reported", RuntimeWarning, stacklevel=2
+            )
             return self._perdure.done()
         return activity.run.report_progress(fraction, **signal)

@@ -64,7 +64,7 @@ class Asking:
             if not future.done():
                 future.set_result(status)
 
-    async def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401 - as the question wants
+    async def ask(self, name: str, *args: Any) -> Any:
         """Ask a question and wait for its answer. Raises the `PerdureError` with which it was refused."""
         ref = self._dice.token()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -98,7 +98,7 @@ class Asking:
             if not future.done():
                 future.set_exception(problem)
 
-    def _replied(self, ref: str, ok: bool, value: Any) -> None:  # noqa: ANN401, FBT001 - as it came
+    def _replied(self, ref: str, ok: bool, value: Any) -> None:
         asked = self._asks.pop(ref, None)
         if asked is None or asked[1].done():
             return
@@ -116,7 +116,7 @@ class Asking:
             again.append(said)
         return again
 
-    def _spawn(self, job: Any) -> None:  # noqa: ANN401 - a coroutine
+    def _spawn(self, job: Any) -> None:
         task = asyncio.get_running_loop().create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -15,7 +15,7 @@ async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
     """What the author's code returned, or what it raised."""
     try:
         return await job, None
-    except Exception as problem:  # noqa: BLE001 - see above
+    except Exception as problem:
         return None, problem
 
 

@@ -76,7 +76,12 @@ class Bulletin:
             return
         payload: dict[str, Any] = {"fact": row.kind}
         if run is not None:
-            payload |= {"run_id": run.run_id, "agent_type": run.agent_type, "status": str(run.status), "attempt": run.attempt}
+            payload |= {
+                "run_id": run.run_id,
+                "agent_type": run.agent_type,
+                "status": str(run.status),
+                "attempt": run.attempt,
+            }
             payload |= {"reason": run.reason or run.cause or None, "parent": run.parent}
         for peer_id in self.observers:
             self._say(peer_id, "happening", "agent_tool", name, row.subject, payload, row.at_ms)
@@ -88,9 +93,11 @@ class Bulletin:
             return
         activation = self._view.agents.get(run.parent)
         if activation is not None and activation.host_id:
-            self._say(activation.host_id, "signal", run.parent, activation.incarnation, about(run), snapshot_of(run, row))
+            self._say(
+                activation.host_id, "signal", run.parent, activation.incarnation, about(run), snapshot_of(run, row)
+            )
 
-    def _say(self, peer_id: str, *message: Any) -> None:  # noqa: ANN401 - plain data
+    def _say(self, peer_id: str, *message: Any) -> None:
         port = self._switchboard.ports.get(peer_id)
         if port is not None:
             port.say(*message)

@@ -38,7 +38,7 @@ class Client:
         """Keep the conversation going."""
         await self.peer.serve()
 
-    def _hello(self, again: bool) -> list[Any]:  # noqa: FBT001 - one flag
+    def _hello(self, again: bool) -> list[Any]:
         if again:
             followed = [["follow", topic] for topic in self._frames] + ([["observe"]] if self._observers else [])
             for said in [*self.asking.ask_again(), *followed]:
@@ -59,7 +59,9 @@ class Client:
 
     # agents
 
-    async def call(self, agent_class: type[Agent], name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    async def call(
+        self, agent_class: type[Agent], name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Call an exposed method of an agent, at most once."""
         function = getattr(agent_class, method, None)
         marked = getattr(function, "__perdure_exposed__", None)
@@ -68,32 +70,46 @@ class Client:
         parameters, returned = shapes_of(function)
         bound = inspect.signature(function).bind(None, *args, **kwargs)
         for key in list(bound.arguments)[1:]:
-            bound.arguments[key] = unpack(parameters[key].encode(key, bound.arguments[key], self.limits.input_bytes_max))
+            bound.arguments[key] = unpack(
+                parameters[key].encode(key, bound.arguments[key], self.limits.input_bytes_max)
+            )
         body = pack([list(bound.args[1:]), bound.kwargs])
         address = agent_id(type_name(agent_class, self.code_dir), check_id("name", name, self.limits.id_max))
-        reply = await self.asking.ask("call", address, method, body, pool_spec(agent_class), marked["repeatable"], False)  # noqa: FBT003
+        reply = await self.asking.ask(
+            "call", address, method, body, pool_spec(agent_class), marked["repeatable"], False
+        )
         return returned.decode("return", reply)
 
     # runs
 
-    def request(self, agent_class: type[Agent], input: Any, run_id: str | None, *, wait: bool) -> Request:  # noqa: A002, ANN401
+    def request(self, agent_class: type[Agent], input: Any, run_id: str | None, *, wait: bool) -> Request:
         """The request for a run without a parent."""
         body = encoded_input(agent_class, input, self.limits.input_bytes_max)
         run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
-        return Request(run_id, type_name(agent_class, self.code_dir), "", "", digest_of(body), body, class_options(agent_class, None), 0, wait)
+        return Request(
+            run_id,
+            type_name(agent_class, self.code_dir),
+            "",
+            "",
+            digest_of(body),
+            body,
+            class_options(agent_class, None),
+            0,
+            wait,
+        )
 
-    async def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:  # noqa: A002, ANN401
+    async def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""
         request = self.request(agent_class, input, run_id, wait=True)
         return result_of(agent_class, request.run_id, await self.asking.begin(request))
 
-    async def start(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunHandle:  # noqa: A002, ANN401
+    async def start(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunHandle:
         """Begin a run and come back as soon as it is durable."""
         request = self.request(agent_class, input, run_id, wait=False)
         status = await self.asking.begin(request)
         return RunHandle(request.run_id, request.agent_type, status or "running")
 
-    async def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401
+    async def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `requeue`."""
         return await self.asking.ask(name, *args)
 
@@ -113,24 +129,27 @@ class Client:
         self._frames.setdefault(run_id, []).append(arrived.put_nowait)
         try:
             await self.peer.durable(["follow", run_id])
-            last = after
-            for frame in await self.ask("frames", run_id, after):
-                last = frame["sequence"]
+            async for frame in self._unbroken(run_id, after, arrived):
                 yield frame
                 if frame["event"]["kind"] in _LAST:
                     return
-            while True:
-                frame = await arrived.get()
-                if frame["sequence"] <= last:
-                    continue
-                missed = await self.ask("frames", run_id, last) if frame["sequence"] > last + 1 else [frame]
-                for each in missed:
-                    last = each["sequence"]
-                    yield each
-                    if each["event"]["kind"] in _LAST:
-                        return
         finally:
             self._frames[run_id].remove(arrived.put_nowait)
+
+    async def _unbroken(
+        self, run_id: str, last: int, arrived: asyncio.Queue[dict[str, Any]]
+    ) -> AsyncIterator[dict[str, Any]]:
+        """What is kept, then what arrives; a hole in what arrives is filled from what is kept."""
+        frames = await self.ask("frames", run_id, last)
+        while True:
+            for frame in frames:
+                last = frame["sequence"]
+                yield frame
+            live = await arrived.get()
+            if live["sequence"] == last + 1:
+                frames = [live]
+            else:
+                frames = await self.ask("frames", run_id, last) if live["sequence"] > last else []
 
     @property
     def is_observing(self) -> bool:

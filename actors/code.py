@@ -20,12 +20,12 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import cast
+from typing import Any, cast
 
 from actors.excerpt import bound_names, definitions, excerpt, is_main_block, typed_texts
 from ledger import BadRequest, UnknownAgentType
@@ -43,9 +43,13 @@ _lock = threading.RLock()
 # ---------------------------------------------------------------- naming
 
 
-@functools.lru_cache(maxsize=4096)
 def type_name(cls: type, code_dir: Path | None = None) -> str:
     """Name a class. Text typed at a prompt is written to `code_dir`. Raises `BadRequest` when no other process could find it."""
+    return _type_name(cast("Hashable", cls), code_dir)
+
+
+@functools.lru_cache(maxsize=4096)
+def _type_name(cls: Any, code_dir: Path | None) -> str:
     if not isinstance(cls, type):
         raise BadRequest(FIELD, f"{cls!r} is not a class")
     if "<locals>" in cls.__qualname__:
@@ -278,7 +282,7 @@ def _execute(name: str, origin: str, file: Path, code: CodeType) -> ModuleType:
     with contextlib.ExitStack() as undo:
         sys.modules[name] = module  # before its code runs, so that its annotations can be resolved
         undo.callback(sys.modules.pop, name, None)
-        exec(code, module.__dict__)  # noqa: S102 - the author's own code
+        exec(code, module.__dict__)
         undo.pop_all()
     _origins[name] = origin
     return module

@@ -56,7 +56,15 @@ class Desk:
     """Answers what peers ask."""
 
     def __init__(
-        self, world: World, now_ms: Callable[[], int], view: View, switchboard: Switchboard, store: Store, limits: Limits, findings: list[str], bulletin: Bulletin
+        self,
+        world: World,
+        now_ms: Callable[[], int],
+        view: View,
+        switchboard: Switchboard,
+        store: Store,
+        limits: Limits,
+        findings: list[str],
+        bulletin: Bulletin,
     ) -> None:
         self._world, self._view, self._switchboard, self._store, self._limits = world, view, switchboard, store, limits
         self._now_ms, self._findings, self._bulletin = now_ms, findings, bulletin
@@ -131,7 +139,9 @@ class Desk:
             self._questions.append((port, ref, name, args))
         return None
 
-    def _call(self, port: Port, ref: str, agent: str, method: str, body: bytes, home: Any, repeatable: bool, again: bool) -> None:  # noqa: ANN401, FBT001 - as it came
+    def _call(
+        self, port: Port, ref: str, agent: str, method: str, body: bytes, home: Any, repeatable: bool, again: bool
+    ) -> None:
         known = self._calls.get(ref)
         if known is not None:
             known.peer_id = port.peer_id
@@ -141,7 +151,7 @@ class Desk:
             self._view.homes[agent] = home
         self._view.want(agent)
 
-    def _answered(self, ref: str, ok: bool, value: Any) -> None:  # noqa: ANN401, FBT001 - as it came
+    def _answered(self, ref: str, ok: bool, value: Any) -> None:
         call = self._calls.pop(ref, None)
         port = self._switchboard.ports.get(call.peer_id) if call is not None else None
         if port is not None:
@@ -158,7 +168,15 @@ class Desk:
                     self._switchboard.arrived.set()
             elif port is not None and call.incarnation != activation.incarnation:
                 call.incarnation = activation.incarnation
-                port.say("call", call.agent_id, call.incarnation, ref, call.method, call.body, call.again and not call.repeatable)
+                port.say(
+                    "call",
+                    call.agent_id,
+                    call.incarnation,
+                    ref,
+                    call.method,
+                    call.body,
+                    call.again and not call.repeatable,
+                )
         questions, self._questions = self._questions, []
         for port, ref, name, args in questions:
             self._spawn(self._answer(port, ref, name, args))
@@ -167,7 +185,9 @@ class Desk:
         """Agents have lost their lives: tell the callers of the calls that were with them, or hand the repeatable ones over again."""
         for ref, call in list(self._calls.items()):
             activation = self._view.agents.get(call.agent_id)
-            if not call.incarnation or (activation is not None and activation.incarnation == call.incarnation and activation.host_id):
+            if not call.incarnation or (
+                activation is not None and activation.incarnation == call.incarnation and activation.host_id
+            ):
                 continue
             if call.repeatable:
                 call.incarnation = 0
@@ -222,7 +242,9 @@ class Desk:
         frames = (frame_of(row, run.options.get("tool_call"), replay=True) for row in rows)
         return [frame for frame in frames if frame is not None]
 
-    async def _list(self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int) -> list[dict[str, Any]]:
+    async def _list(
+        self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
+    ) -> list[dict[str, Any]]:
         """Runs by request time. Ended runs that left memory are read from the snapshot."""
         asked = (parent, statuses, older_than_ms, limit)
         archived = await self._world.threads.commit(lambda: self._store.ended_runs(*asked))
@@ -241,12 +263,12 @@ class Desk:
 
 
 _QUESTIONS: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
-    "inspect": Desk._inspect,  # noqa: SLF001 - the table of this class's own answers
-    "show": Desk._show,  # noqa: SLF001
-    "explain": Desk._explain,  # noqa: SLF001
-    "frames": Desk._frames,  # noqa: SLF001
-    "list": Desk._list,  # noqa: SLF001
-    "ps": Desk._ps,  # noqa: SLF001
-    "audit": Desk._audit,  # noqa: SLF001
-    "limits": Desk._limits_shown,  # noqa: SLF001
+    "inspect": Desk._inspect,
+    "show": Desk._show,
+    "explain": Desk._explain,
+    "frames": Desk._frames,
+    "list": Desk._list,
+    "ps": Desk._ps,
+    "audit": Desk._audit,
+    "limits": Desk._limits_shown,
 }

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors.activity import ACTIVITY, Activity
@@ -28,25 +29,29 @@ class Dispatch:
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
 
-    def run(self, agent_class: type[Agent], input: Any, **asked: Any) -> Any:  # noqa: A002, ANN401
+    def run(self, agent_class: type[Agent], input: Any, **asked: Any) -> Any:
         """One run; see `Agent.run_agent_tool`."""
         request = self.request(agent_class, input, **asked)
         detached = bool(request.options.get("detached"))
-        if self._tenant.in_transaction:
+        if self._tenant.outbox.transaction is not None:
             if not detached:
-                raise AwaitedInsideHandler("detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached")
-            self._tenant.post(request)
+                raise AwaitedInsideHandler(
+                    "detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached"
+                )
+            self._tenant.outbox.post(request)
             return RunHandle(request.run_id, request.agent_type)
         return self._tenant.bridge(self._detached(request) if detached else self._awaited(agent_class, request))
 
-    def run_many(self, requests: Sequence[Any], *, detached: bool | Detached) -> Any:  # noqa: ANN401
+    def run_many(self, requests: Sequence[Any], *, detached: bool | Detached) -> Any:
         """Many runs; see `Agent.run_agent_tools`."""
         asked = [self._from_plain(each, detached) for each in requests]
-        if self._tenant.in_transaction:
+        if self._tenant.outbox.transaction is not None:
             if any(not request.options.get("detached") for _, request in asked):
-                raise AwaitedInsideHandler("detached", "runs cannot be waited for inside a transaction or a handler; ask for them detached")
+                raise AwaitedInsideHandler(
+                    "detached", "runs cannot be waited for inside a transaction or a handler; ask for them detached"
+                )
             for _, request in asked:
-                self._tenant.post(request)
+                self._tenant.outbox.post(request)
             return [RunHandle(request.run_id, request.agent_type) for _, request in asked]
         return self._tenant.bridge(self._many(asked))
 
@@ -65,9 +70,8 @@ class Dispatch:
         asked = [self._from_plain(each, detached=False) for each in requests]
         await self._start_hooks([request for _, request in asked])
         finished: asyncio.Queue[tuple[type[Agent], Request, asyncio.Future[Any]]] = asyncio.Queue()
-        for agent_class, request in asked:
-            entry = (agent_class, request)
-            self._tenant.begin(request).add_done_callback(lambda future, entry=entry: finished.put_nowait((*entry, future)))  # type: ignore[misc]
+        for entry in asked:
+            self._tenant.begin(entry[1]).add_done_callback(partial(_note, finished, entry))
         for _ in asked:
             agent_class, request, future = await finished.get()
             yield result_of(agent_class, request.run_id, future.result())
@@ -100,7 +104,7 @@ class Dispatch:
             if inspect.isawaitable(outcome):
                 await outcome
 
-    def _from_plain(self, each: Any, detached: bool | Detached) -> tuple[type[Agent], Request]:  # noqa: ANN401, FBT001
+    def _from_plain(self, each: Any, detached: bool | Detached) -> tuple[type[Agent], Request]:
         if isinstance(each, dict):
             asked = {"detached": detached, **each}
             agent_class = asked.pop("agent_class", None)
@@ -113,14 +117,14 @@ class Dispatch:
     def request(
         self,
         agent_class: type[Agent],
-        input: Any,  # noqa: A002, ANN401
+        input: Any,
         *,
         run_id: str | None = None,
         detached: bool | Detached = False,
         parent_tool_call_id: str | None = None,
         display_order: int = 0,
         display: dict[str, Any] | None = None,
-        input_preview: Any = None,  # noqa: ANN401
+        input_preview: Any = None,
         on_limit: str = "queue",
     ) -> Request:
         """The request for a run, checked: what is wrong with it is said before anything is written."""
@@ -144,7 +148,15 @@ class Dispatch:
             run_id = activity.derive(agent_type, digest)
         check_id("run_id", run_id, tenant.limits.id_max)
         return Request(
-            run_id, agent_type, tenant.agent_id, activity.run_id, digest, body, options, tenant.incarnation, wait=not detached
+            run_id,
+            agent_type,
+            tenant.agent_id,
+            activity.run_id,
+            digest,
+            body,
+            options,
+            tenant.incarnation,
+            wait=not detached,
         )
 
     def _detached_options(self, detached: Detached) -> dict[str, Any]:
@@ -155,8 +167,14 @@ class Dispatch:
             if name is not None and not callable(getattr(agent, name, None)):
                 raise BadRequest(field, f"{type(agent).__name__} has no method {name!r}")
         if options.get("notify") and not hasattr(agent, "on_detached_notify"):
-            raise BadRequest("notify", f"{type(agent).__name__} is no chat agent, so there is no chat to notify; name a handler instead")
-        for option, attribute in (("max_budget_ms", "detached_max_budget_ms"), ("no_progress_budget_ms", "detached_no_progress_budget_ms")):
+            raise BadRequest(
+                "notify",
+                f"{type(agent).__name__} is no chat agent, so there is no chat to notify; name a handler instead",
+            )
+        for option, attribute in (
+            ("max_budget_ms", "detached_max_budget_ms"),
+            ("no_progress_budget_ms", "detached_no_progress_budget_ms"),
+        ):
             value = getattr(agent, attribute, None)
             if option not in options and value is not None:
                 options[option] = check_budget(attribute, value)
@@ -188,7 +206,11 @@ class Dispatch:
             cleared += len(found)
 
 
-def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:  # noqa: ANN401
+def _note(finished: asyncio.Queue[Any], entry: tuple[type[Agent], Request], future: asyncio.Future[Any]) -> None:
+    finished.put_nowait((*entry, future))
+
+
+def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:
     """The input of a run, checked against what `run` of its class takes."""
     if not isinstance(agent_class, type) or not callable(getattr(agent_class, "run", None)):
         name = getattr(agent_class, "__name__", repr(agent_class))
@@ -196,7 +218,7 @@ def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:  # noq
     return run_shapes(agent_class)[0].encode("input", value, bytes_max)
 
 
-def class_options(agent_class: type[Agent], parent: Any) -> dict[str, Any]:  # noqa: ANN401 - an agent, or None for a client
+def class_options(agent_class: type[Agent], parent: Any) -> dict[str, Any]:
     """What the child's class and the parent's object say about the run; only what differs from the defaults."""
     options: dict[str, Any] = {}
     if agent_class.attempts_max is not None:
@@ -238,7 +260,12 @@ def pool_spec(agent_class: type[Agent]) -> list[Any] | None:
     if not (agent_class.num_cpus or agent_class.resources or agent_class.runtime_env or agent_class.exclusive):
         return None
     resources = [[name, amount] for name, amount in sorted(agent_class.resources.items())]
-    return [agent_class.num_cpus, resources, json.dumps(agent_class.runtime_env, sort_keys=True) if agent_class.runtime_env else "", agent_class.exclusive]
+    return [
+        agent_class.num_cpus,
+        resources,
+        json.dumps(agent_class.runtime_env, sort_keys=True) if agent_class.runtime_env else "",
+        agent_class.exclusive,
+    ]
 
 
 def result_of(agent_class: type[Agent], run_id: str, outcome: dict[str, Any]) -> RunResult:

@@ -164,7 +164,7 @@ def copy_of(frame: Frame) -> Frame | None:
         return None
 
 
-def optional(event: Mapping[str, object], name: str, *types: type) -> Any:  # noqa: ANN401 - one of the types
+def optional(event: Mapping[str, object], name: str, *types: type) -> Any:
     """An optional field if it is there and well typed, else None."""
     value = event.get(name)
     return value if _is(value, types) else None

@@ -252,7 +252,7 @@ def _milestone(run: RunState, event: Milestone) -> RunState:
     return replace(run, milestones=milestones, progress={**_signal(event), "milestone": event["name"], "at_ms": at_ms})
 
 
-def _standing(run: RunState, status: Shown, **fields: Any) -> RunState:  # noqa: ANN401 - fields of RunState
+def _standing(run: RunState, status: Shown, **fields: Any) -> RunState:
     """The run in another status, with nothing left of what an earlier one said about itself (spec W-33)."""
     blank = {"summary": None, "output": None, "error": None, "reason": None, "child_still_running": None}
     return replace(run, status=status, **{**blank, **fields})

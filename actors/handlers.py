@@ -22,6 +22,7 @@ from ledger import BadRequest, StaleIncarnation, StorageConflict, UnknownAgentTy
 
 if TYPE_CHECKING:
     from actors.tenant import Tenant
+    from ledger.storage import Transaction
 
 CONFLICTS_MAX = 20
 
@@ -81,18 +82,16 @@ async def _attempt(tenant: Tenant, letters: list[Letter]) -> tuple[str, bool] | 
 async def _transact(tenant: Tenant, letters: list[Letter]) -> None:
     steps = [step for letter in letters for step in _steps(tenant, letter)]
     ids = [letter.mail_id for letter in letters]
-    transaction = tenant.begin_transaction()
+    transaction = tenant.storage.begin()
     try:
         if any(inspect.iscoroutinefunction(method) for method, _, _ in steps):
-            for step in steps:
-                with transaction.active():
-                    await _call(step)
+            await _call_each(transaction, steps)
         else:
             await tenant.threads.run(lambda: _call_all(transaction, steps))
         tenant.faults.at(KillPoint.MID_HANDLER, ids[0])
         transaction.record_inbox(ids)
         tenant.faults.at(KillPoint.BEFORE_HANDLER_COMMIT, ids[0])
-        tenant.commit(transaction)
+        tenant.outbox.commit(transaction)
     except BaseException:
         transaction.rollback()
         raise
@@ -102,7 +101,8 @@ async def _transact(tenant: Tenant, letters: list[Letter]) -> None:
 Step = tuple[Any, tuple[Any, ...], Activity]
 
 
-def _call_all(transaction: Any, steps: list[Step]) -> None:  # noqa: ANN401
+def _call_all(transaction: Transaction, steps: list[Step]) -> None:
+    """Sync handlers, all on one thread."""
     with transaction.active():
         for method, args, activity in steps:
             token = ACTIVITY.set(activity)
@@ -112,15 +112,20 @@ def _call_all(transaction: Any, steps: list[Step]) -> None:  # noqa: ANN401
                 ACTIVITY.reset(token)
 
 
-async def _call(step: Step) -> None:
-    method, args, activity = step
-    token = ACTIVITY.set(activity)
-    try:
-        outcome = method(*args)
-        if inspect.isawaitable(outcome):
-            await outcome
-    finally:
-        ACTIVITY.reset(token)
+async def _call_each(transaction: Transaction, steps: list[Step]) -> None:
+    """Handlers of which some are async, in order on the loop."""
+    for method, args, activity in steps:
+        with transaction.active():
+            token = ACTIVITY.set(activity)
+            try:
+                outcome = method(*args)
+                await (outcome if inspect.isawaitable(outcome) else _nothing())
+            finally:
+                ACTIVITY.reset(token)
+
+
+async def _nothing() -> None:
+    return None
 
 
 def _steps(tenant: Tenant, letter: Letter) -> list[Step]:
@@ -130,12 +135,18 @@ def _steps(tenant: Tenant, letter: Letter) -> list[Step]:
     run = RunInfo(**known, delivery_id=letter.mail_id)
     activity = Activity(origin=letter.mail_id, is_handler=True)
     if letter.slot.startswith("milestone:"):
-        content = {key: value for key, value in letter.content.items() if key in ("data", "fraction", "message", "phase", "at_ms")}
+        content = {
+            key: value
+            for key, value in letter.content.items()
+            if key in ("data", "fraction", "message", "phase", "at_ms")
+        }
         told: Any = MilestoneInfo(name=letter.content["milestone"], sequence=letter.content["number"], **content)
         calls = []
     else:
         told = _result(letter, tenant)
-        calls = [(agent.on_agent_tool_finish, (run, told), activity)] if tenant.overrides("on_agent_tool_finish") else []
+        calls = (
+            [(agent.on_agent_tool_finish, (run, told), activity)] if tenant.overrides("on_agent_tool_finish") else []
+        )
     if letter.handler:
         method = getattr(agent, letter.handler, None)
         if not callable(method):
@@ -149,7 +160,9 @@ def _result(letter: Letter, tenant: Tenant) -> RunResult:
     output = None
     if content.get("output") is not None:
         try:
-            output = run_shapes(load_type(letter.run["agent_type"], tenant.code_dir))[1].decode("output", content["output"])
+            output = run_shapes(load_type(letter.run["agent_type"], tenant.code_dir))[1].decode(
+                "output", content["output"]
+            )
         except UnknownAgentType:
             output = unpack(content["output"])
     return RunResult(
@@ -166,4 +179,3 @@ def _result(letter: Letter, tenant: Tenant) -> RunResult:
 
 class _NoHandler(BadRequest):
     """The named handler does not exist on this class."""
-

@@ -38,7 +38,13 @@ class Host:
     """
 
     def __init__(
-        self, world: World, courier: Courier, cabinet: Cabinet, host_id: str, limits: Limits, code_dir: Path | None = None
+        self,
+        world: World,
+        courier: Courier,
+        cabinet: Cabinet,
+        host_id: str,
+        limits: Limits,
+        code_dir: Path | None = None,
     ) -> None:
         self.world, self.cabinet, self.host_id, self.limits, self.code_dir = world, cabinet, host_id, limits, code_dir
         self.tenants: dict[str, Tenant] = {}
@@ -47,6 +53,7 @@ class Host:
         self._ended: dict[str, None] = {}
         self._ups: dict[str, Up] = {}
         self._answers: dict[str, tuple[bool, Any] | None] = {}
+        self._running: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[str] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.peer = self.asking.peer = Peer(world, courier, host_id, limits, self._hello, self._receive)
@@ -56,14 +63,15 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self._end = self._loop.create_future()
         tasks = [self._loop.create_task(job) for job in (self.peer.serve(), self._tidy())]
-        await asyncio.wait([self._end, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        waited: list[asyncio.Future[Any]] = [self._end, *tasks]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             if task.done():
                 task.result()
             task.cancel()
         return self._end.result()
 
-    def _hello(self, again: bool) -> list[Any]:  # noqa: FBT001 - one flag
+    def _hello(self, again: bool) -> list[Any]:
         """Who this is, who lives here, and what is waited for."""
         tenants = [[tenant.agent_id, tenant.incarnation] for tenant in self.tenants.values()]
         for said in self.asking.ask_again() if again else ():
@@ -120,7 +128,15 @@ class Host:
         return tenant
 
     def _start(
-        self, agent_id: str, incarnation: int, run_id: str, attempt: int, body: bytes, collect: bool, options: dict[str, Any], epoch: int  # noqa: FBT001 - as it came
+        self,
+        agent_id: str,
+        incarnation: int,
+        run_id: str,
+        attempt: int,
+        body: bytes,
+        collect: bool,
+        options: dict[str, Any],
+        epoch: int,
     ) -> None:
         known = self.tenants.get(agent_id)
         if known is not None and known.incarnation == incarnation and known.carries(run_id):
@@ -152,7 +168,7 @@ class Host:
         else:
             self.peer.push(["Released", agent_id, incarnation])
 
-    def _call(self, agent_id: str, incarnation: int, ref: str, method: str, body: bytes, again: bool) -> None:  # noqa: FBT001 - as it came
+    def _call(self, agent_id: str, incarnation: int, ref: str, method: str, body: bytes, again: bool) -> None:
         if ref in self._answers:
             known = self._answers[ref]
             if known is not None:
@@ -185,7 +201,7 @@ class Host:
 
     # what tenants need
 
-    def answer(self, ref: str, ok: bool, value: Any) -> None:  # noqa: ANN401, FBT001 - as it goes
+    def answer(self, ref: str, ok: bool, value: Any) -> None:
         """Answer a call, and keep the answer for a supervisor that asks again."""
         self._answers[ref] = (ok, value)
         if len(self._answers) > ANSWERS_KEPT:
@@ -220,7 +236,7 @@ class Host:
         """An author's hook, or a storage, failed where no run or mail can carry the error."""
         log.warning("agent %s failed in %s: %s: %s", agent_id, doing, type(problem).__name__, problem)
 
-    def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - the value in sync code, an awaitable in async code
+    def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:
         """Wait for a coroutine from a worker thread; on the loop hand it back to be awaited."""
         try:
             asyncio.get_running_loop()
@@ -242,7 +258,6 @@ class Host:
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(job)
-        self._running = getattr(self, "_running", set())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -259,4 +274,3 @@ class Host:
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
                 self._finish("orphaned")
             self.peer.push(["body", self.world.vitals.rss_mb(), self.is_worn])
-

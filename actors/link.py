@@ -22,7 +22,7 @@ class Link:
         self._unacked: deque[Any] = deque()
         self._sent = 0
 
-    def push(self, message: Any) -> int:  # noqa: ANN401 - a message is plain data
+    def push(self, message: Any) -> int:
         """Queue a message and return its number."""
         self._unacked.append(message)
         return self._base + len(self._unacked)
@@ -70,7 +70,7 @@ class Link:
         self.received += len(fresh)
         return fresh, False
 
-    def restart(self, session: int, hello: Any) -> bool:  # noqa: ANN401 - plain data
+    def restart(self, session: int, hello: Any) -> bool:
         """Begin a new session: `hello` goes first, then everything that is not acknowledged, under new numbers.
 
         Returns whether the last session's hello was still waiting; it is dropped.

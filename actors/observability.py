@@ -115,7 +115,7 @@ class Channels:
     def emit(
         self,
         channel: str,
-        type: str,  # noqa: A002 - the word of the envelope, and always given by position
+        type: str,
         *,
         agent: str = "",
         payload: Mapping[str, Any] | None = None,
@@ -138,7 +138,7 @@ class Channels:
 def _tell(subscriber: _Subscriber, event: Event) -> None:
     try:
         subscriber.callback(event)
-    except Exception:  # noqa: BLE001 - foreign code; whatever it raises must not reach the work that it only watches
+    except Exception:
         if subscriber.warned:
             return
         subscriber.warned = True

@@ -53,11 +53,11 @@ class Plan(NamedTuple):
         """Where the text of notebooks is kept."""
         return self.data / "code"
 
-    def part(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - whatever plays the part
+    def part(self, name: str, *arguments: object) -> Any:
         """Make what plays this part."""
         return load_type(getattr(self.parts, name))(*arguments)
 
-    def cabinet(self) -> Any:  # noqa: ANN401 - whatever plays the part
+    def cabinet(self) -> Any:
         """Open the cabinet of the agents' storages."""
         return self.part("cabinet", self.part("disk", self.data / "agents"))
 

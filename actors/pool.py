@@ -17,7 +17,7 @@ from policies import Limits, backoff_ms
 COMING_MAX = 2
 
 
-def spec_of(plain: Any) -> PoolSpec:  # noqa: ANN401 - plain data
+def spec_of(plain: Any) -> PoolSpec:
     """What to ask of Ray, from the plain form `[num_cpus, [[resource, amount], …], runtime_env, …]`."""
     if plain is None:
         return PoolSpec()
@@ -29,7 +29,13 @@ class Pool:
     """All hosts of one supervisor life."""
 
     def __init__(
-        self, world: World, fleet: Fleet, view: View, switchboard: Switchboard, limits: Limits, report: Callable[[Stimulus], None]
+        self,
+        world: World,
+        fleet: Fleet,
+        view: View,
+        switchboard: Switchboard,
+        limits: Limits,
+        report: Callable[[Stimulus], None],
     ) -> None:
         self._world, self._fleet, self._view, self._limits = world, fleet, view, limits
         self._switchboard, self._report = switchboard, report
@@ -46,7 +52,11 @@ class Pool:
                 host.tenants[activation.agent_id] = None
                 host.load += 0 if self._view.awaiting.get(activation.agent_id) else 1
         for host_id, spec in survivors.items():
-            plain = None if spec == PoolSpec() else [spec.num_cpus, [list(pair) for pair in spec.resources], spec.runtime_env]
+            plain = (
+                None
+                if spec == PoolSpec()
+                else [spec.num_cpus, [list(pair) for pair in spec.resources], spec.runtime_env]
+            )
             self._view.hosts.setdefault(host_id, HostView(host_id, plain)).spec = plain
             self._view.hosts[host_id].seen_at_ms = self._world.clock.now_ms()
             self._spawn_task(self._watch(host_id))
@@ -67,7 +77,7 @@ class Pool:
             self._view.hosts[host_id] = HostView(host_id, spec, seen_at_ms=self._world.clock.now_ms())
             self._spawn_task(self._start(host_id, spec))
 
-    async def _start(self, host_id: str, spec: Any) -> None:  # noqa: ANN401 - plain data
+    async def _start(self, host_id: str, spec: Any) -> None:
         try:
             await self._fleet.spawn(host_id, spec_of(spec))
         except HostUnavailable as problem:
@@ -109,7 +119,7 @@ class Pool:
                 host.draining = True
                 port.say("retire")
 
-    def _spawn_task(self, job: Any) -> None:  # noqa: ANN401 - a coroutine
+    def _spawn_task(self, job: Any) -> None:
         task = asyncio.get_running_loop().create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

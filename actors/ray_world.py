@@ -39,7 +39,7 @@ from actors.fleet import ActorFleet, HostGone, HostSilent
 from actors.plan import About, Parts, Plan
 from actors.ports import PoolSpec
 from actors.processes import HostProcess, Process, SupervisorProcess
-from actors.system_world import descendants, strike, system_world, wait_for_death
+from actors.system_world import descendants, own_pid, strike, system_world, wait_for_death
 from ledger import BadRequest, HostUnavailable, PerdureError, SupervisorUnreachable
 from policies import Limits
 
@@ -132,7 +132,7 @@ def _wrapped(cls: Callable[..., Process]) -> Handle:
     return cast("Any", ray).remote(concurrency_groups={"control": 2}, max_task_retries=0, enable_task_events=False)(cls)
 
 
-def _about(handle: Handle) -> Any:  # noqa: ANN401 - a reference of Ray's, which is awaitable
+def _about(handle: Handle) -> Any:
     return handle.about.options(concurrency_group="control").remote()
 
 
@@ -217,7 +217,7 @@ class RayActors:
             strike([await waiting])
 
 
-async def _translated(answer: Any) -> Any:  # noqa: ANN401 - an awaitable reference of Ray's
+async def _translated(answer: Any) -> Any:
     try:
         return await answer
     except ActorUnavailableError as error:
@@ -242,7 +242,7 @@ def _with_our_code(environment: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _errand() -> Handle:
-    return cast("Any", ray).remote(num_cpus=0, max_retries=0, enable_task_events=False)(os.getpid)
+    return cast("Any", ray).remote(num_cpus=0, max_retries=0, enable_task_events=False)(own_pid)
 
 
 class RayCluster:
@@ -368,7 +368,7 @@ def _join_named(address: str, environment: dict[str, Any]) -> None:
         _init(address=address, runtime_env={**environment, "py_modules": [*environment.get("py_modules", []), *ours]})
 
 
-def _init(**options: Any) -> None:  # noqa: ANN401 - whatever `ray.init` takes
+def _init(**options: Any) -> None:
     try:
         ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, RayError) as error:
@@ -396,7 +396,7 @@ class RayMetrics:
         decades = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000]
         self._metric(metrics.Histogram, name, tags, boundaries=decades).observe(milliseconds, tags)
 
-    def _metric(self, kind: Callable[..., Any], name: str, tags: Mapping[str, str], **options: object) -> Any:  # noqa: ANN401
+    def _metric(self, kind: Callable[..., Any], name: str, tags: Mapping[str, str], **options: object) -> Any:
         if name not in self._known:
             self._known[name] = kind(f"perdure_{name}", tag_keys=tuple(tags), **options)
         return self._known[name]

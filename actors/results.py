@@ -142,7 +142,9 @@ class Detached:
 
     def _milestones(self) -> dict[str, Any]:
         given = self.on_milestones
-        names, mode = (given.get("names", ()), given.get("mode", "narrate")) if isinstance(given, dict) else (given, "narrate")
+        names, mode = (
+            (given.get("names", ()), given.get("mode", "narrate")) if isinstance(given, dict) else (given, "narrate")
+        )
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise BadRequest("on_milestones", f"{names!r} is not a list of milestone names")
         if mode not in ("narrate", "react"):

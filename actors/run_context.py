@@ -37,7 +37,7 @@ class RunContext:
         self._chunks = 0
 
     @property
-    def stashed(self) -> Any:  # noqa: ANN401 - an author's plain data
+    def stashed(self) -> Any:
         """What an earlier attempt stashed last, or None."""
         body = self._tenant.steps(self.run_id).get(STASH)
         return None if body is None else unpack(body)
@@ -47,11 +47,11 @@ class RunContext:
         """Whether the run was told to stop; for sync code, which cannot be interrupted."""
         return self._tenant.is_leaving
 
-    def stash(self, value: Any) -> None:  # noqa: ANN401 - an author's plain data
+    def stash(self, value: Any) -> None:
         """Remember a value for a later attempt; durable on return."""
         self._tenant.save_step(self.run_id, STASH, _encoded("stash", value))
 
-    def step(self, name: str, job: Callable[[], T | Awaitable[T]]) -> Any:  # noqa: ANN401 - a value, or its awaitable in async code
+    def step(self, name: str, job: Callable[[], T | Awaitable[T]]) -> Any:
         """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
 
         Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
@@ -68,7 +68,7 @@ class RunContext:
         self._tenant.save_step(self.run_id, name, _encoded(f"step {name!r}", value))
         return value
 
-    async def _async_step(self, name: str, job: Callable[[], Awaitable[T]], known: bytes | None) -> Any:  # noqa: ANN401
+    async def _async_step(self, name: str, job: Callable[[], Awaitable[T]], known: bytes | None) -> Any:
         return unpack(known) if known is not None else await self._finish_step(name, job())
 
     async def _finish_step(self, name: str, pending: Awaitable[T]) -> T:
@@ -83,9 +83,9 @@ class RunContext:
         message: str | None = None,
         phase: str | None = None,
         milestone: str | None = None,
-        data: Any = None,  # noqa: ANN401 - an author's plain data
+        data: Any = None,
         persist: bool = False,
-    ) -> Any:  # noqa: ANN401 - awaitable in async code
+    ) -> Any:
         """Say how far the run is. Await it in async code.
 
         Without a milestone the signal is coalesced: within a short window the latest wins and goes out at the window's end, and
@@ -127,7 +127,7 @@ class RunContext:
             self._tenant.push(Progress(self.run_id, self._incarnation, self._latest))
             self._latest, self._sent_s = None, asyncio.get_running_loop().time()
 
-    def emit(self, body: Any) -> None:  # noqa: ANN401 - an author's plain data
+    def emit(self, body: Any) -> None:
         """Add a piece to the run's stream of events, to be followed live and replayed later."""
         encoded = _encoded("chunk", body)
 
@@ -142,16 +142,18 @@ class RunContext:
         self._flush()
 
 
-def _encoded(field: str, value: Any) -> bytes:  # noqa: ANN401
+def _encoded(field: str, value: Any) -> bytes:
     try:
         return pack(value)
     except (TypeError, ValueError, OverflowError) as problem:
         raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem
 
 
-def _signal(fraction: float | None, message: str | None, phase: str | None, data: Any, *, keep_data: bool) -> bytes:  # noqa: ANN401
+def _signal(fraction: float | None, message: str | None, phase: str | None, data: Any, *, keep_data: bool) -> bytes:
     """The well-typed fields of a signal. Live-only data travels too, marked so that nobody keeps it."""
-    if fraction is not None and (isinstance(fraction, bool) or not isinstance(fraction, int | float) or math.isnan(fraction)):
+    if fraction is not None and (
+        isinstance(fraction, bool) or not isinstance(fraction, int | float) or math.isnan(fraction)
+    ):
         raise BadRequest("fraction", f"{fraction!r} is not a number")
     told: dict[str, Any] = {}
     for name, value in (("fraction", fraction), ("message", message), ("phase", phase)):

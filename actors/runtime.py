@@ -37,7 +37,9 @@ class Runtime:
         limits: every limit; see `policies.Limits`.
     """
 
-    def __init__(self, data: str | Path = "./perdure-data", *, address: str | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self, data: str | Path = "./perdure-data", *, address: str | None = None, limits: Limits | None = None
+    ) -> None:
         self.data = Path(data)
         self.limits = limits or Limits()
         self._address = address
@@ -53,21 +55,27 @@ class Runtime:
         self.open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self.open)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await asyncio.to_thread(self.close)
 
     def open(self) -> None:
         """Start or join the cluster and find the supervisor. Raises a `LedgerError` if the data directory cannot be used."""
         self._cluster = RayCluster.start(self.data, address=self._address, limits=self.limits)
         started = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(self._cluster, started), name="perdure-client", daemon=True)
+        self._thread = threading.Thread(
+            target=self._serve, args=(self._cluster, started), name="perdure-client", daemon=True
+        )
         self._thread.start()
         started.wait()
         try:
@@ -138,11 +146,11 @@ class Runtime:
         assert self._cluster is not None, "the runtime is not open"
         return self._cluster
 
-    def _wait(self, job: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401
+    def _wait(self, job: Coroutine[Any, Any, Any]) -> Any:
         assert self._loop is not None, "the runtime is not open"
         return asyncio.run_coroutine_threadsafe(job, self._loop).result()
 
-    def _settle(self, job: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - the value in sync code, an awaitable in async code
+    def _settle(self, job: Coroutine[Any, Any, Any]) -> Any:
         assert self._loop is not None, "the runtime is not open"
         future = asyncio.run_coroutine_threadsafe(job, self._loop)
         try:
@@ -157,17 +165,17 @@ class Runtime:
         """A typed handle of an agent. Nothing is started by it; a call of an exposed method wakes the agent."""
         return cast("A", Handle(agent_class, name, self.client, self._settle))
 
-    def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:  # noqa: A002, ANN401
+    def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:
         """Run an agent and wait for its end. Repeat it with the same `run_id` after any death: it is the same run."""
         return cast("RunResult", self._settle(self.client.run(agent_class, input, run_id=run_id)))
 
-    def start(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunHandle:  # noqa: A002, ANN401
+    def start(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunHandle:
         """Begin a run and come back as soon as it is durable."""
         return cast("RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id)))
 
     # looking and steering
 
-    def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401
+    def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`."""
         return self._settle(self.client.ask(name, *args))
 
@@ -195,7 +203,9 @@ class Runtime:
         """Try a parked mail again."""
         self._settle(self.client.ask("requeue", mail_id))
 
-    def list(self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000) -> Sequence[dict[str, Any]]:
+    def list(
+        self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000
+    ) -> Sequence[dict[str, Any]]:
         """Runs, oldest first."""
         statuses = None if status is None else [*status]
         return cast("Sequence[dict[str, Any]]", self.ask("list", parent, statuses, None, limit))
@@ -232,7 +242,9 @@ async def _next(stream: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
 class Handle:
     """Stands for an agent: its exposed methods can be called as if it were here."""
 
-    def __init__(self, agent_class: type[Agent], name: str, client: Client, settle: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(
+        self, agent_class: type[Agent], name: str, client: Client, settle: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> None:
         self._agent_class, self._name, self._client, self._settle = agent_class, name, client, settle
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
@@ -241,7 +253,7 @@ class Handle:
             raise AttributeError(method)
         client, settle = self._client, self._settle
 
-        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def call(*args: Any, **kwargs: Any) -> Any:
             return settle(client.call(self._agent_class, self._name, method, args, kwargs))
 
         return call

@@ -7,9 +7,9 @@ before a run exists, and a child that returns the wrong type fails with words ab
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,12 +21,12 @@ _PLAIN = {None, type(None), bool, int, float, str, bytes, list, dict, Any}
 class Shape:
     """The type of one value. `adapter` is None where plain data passes as it is."""
 
-    def __init__(self, annotation: Any) -> None:  # noqa: ANN401 - any annotation
+    def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._plain = type(None) if annotation is None else annotation if isinstance(annotation, type) else object
         self.adapter = None if annotation in _PLAIN else TypeAdapter(annotation)
 
-    def encode(self, field: str, value: Any, bytes_max: int) -> bytes:  # noqa: ANN401 - an author's value
+    def encode(self, field: str, value: Any, bytes_max: int) -> bytes:
         """Check a value and turn it into bytes. Raises `BadRequest` naming the field, `TooLarge` naming the limit."""
         if self.adapter is not None:
             try:
@@ -43,7 +43,7 @@ class Shape:
             raise TooLarge(field, f"has {len(body)} bytes encoded; the limit is {bytes_max}")
         return body
 
-    def decode(self, field: str, body: bytes) -> Any:  # noqa: ANN401 - an author's value
+    def decode(self, field: str, body: bytes) -> Any:
         """Bytes to the value that the annotation promises."""
         plain = unpack(body)
         if self.adapter is None:
@@ -59,7 +59,9 @@ def _words(problem: Exception) -> str:
     if isinstance(problem, ValidationError):
         first = problem.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        return f"{place + ': ' if place else ''}{first['msg']}" + (f" (and {problem.error_count() - 1} more)" if problem.error_count() > 1 else "")
+        return f"{place + ': ' if place else ''}{first['msg']}" + (
+            f" (and {problem.error_count() - 1} more)" if problem.error_count() > 1 else ""
+        )
     return str(problem)
 
 
@@ -70,10 +72,14 @@ def shapes_of(method: Callable[..., Any]) -> tuple[dict[str, Shape], Shape]:
     return {name: Shape(hints.get(name, Any)) for name in parameters}, Shape(hints.get("return", Any))
 
 
-@cache
 def run_shapes(agent_class: type) -> tuple[Shape, Shape, int]:
     """The input and output shapes of an agent's `run`, and how many arguments it takes beside `self`: none, the input, or the input and the run."""
-    hints, parameters = _hints(agent_class.run)  # type: ignore[attr-defined]
+    return _run_shapes(cast("Hashable", agent_class))
+
+
+@cache
+def _run_shapes(agent_class: Any) -> tuple[Shape, Shape, int]:
+    hints, parameters = _hints(agent_class.run)
     takes = Shape(hints.get(parameters[0], Any)) if parameters else Shape(Any)
     return takes, Shape(hints.get("return", Any)), min(len(parameters), 2)
 
@@ -84,3 +90,19 @@ def _hints(method: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
     except (NameError, TypeError):
         hints = {}
     return hints, list(inspect.signature(method).parameters)[1:]
+
+
+def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[inspect.BoundArguments, Shape]:
+    """The arguments of a call from outside, typed as the method wants them, and the shape of its answer.
+
+    Only what the author marked as exposed can be reached; anything else is refused as if it did not exist.
+    """
+    method: Any = getattr(agent_class, method_name, None)
+    if not hasattr(method, "__perdure_exposed__"):
+        raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method_name!r}")
+    parameters, returned = shapes_of(method)
+    args, kwargs = unpack(body)
+    bound = inspect.signature(method).bind(None, *args, **kwargs)
+    for name in list(bound.arguments)[1:]:
+        bound.arguments[name] = parameters[name].decode(name, pack(bound.arguments[name]))
+    return bound, returned

@@ -145,7 +145,7 @@ async def _life(process: Process, live: Callable[[Process], Awaitable[str]]) -> 
         cause = await live(process)
     except (GeneratorExit, KeyboardInterrupt):  # closed because it is dead; or a person has had enough
         raise
-    except BaseException as error:  # noqa: BLE001 - a process may die of anything
+    except BaseException as error:
         if process.end(f"crashed: {type(error).__name__}", error):
             process.nature.blame(process.name, "crashed", error)
     else:

@@ -189,7 +189,7 @@ class SimThreads:
         if not job.answer.cancelled() and (fault is None or fault.took_effect):
             try:
                 result = job.work()
-            except Exception as raised:  # noqa: BLE001 - the edge of a thread: its caller gets it
+            except Exception as raised:
                 error = raised
             except Killed:  # at a kill point inside the job: nobody waits for it any more
                 return

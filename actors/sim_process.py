@@ -160,7 +160,7 @@ class Process:
         for callback in self._on_death:
             try:
                 callback()
-            except (Exception, Killed) as failure:  # noqa: BLE001 - one storage that will not close must not save another
+            except (Exception, Killed) as failure:
                 self.nature.blame(self.name, "an on_death callback failed", failure)
         for gate in list(self.gates.values()):
             gate.cancel()

@@ -90,7 +90,7 @@ class Simulation:
     as errors.
     """
 
-    def __init__(  # noqa: PLR0913 - all but the first four have a default, and a name at the call
+    def __init__(
         self,
         seed: int,
         weather: Weather,
@@ -214,7 +214,7 @@ class Simulation:
         courier = SimCourier(process, self._cluster.wire)
         try:
             answer.set_result(await main(make_world(process, self._plan), courier))
-        except (Exception, asyncio.CancelledError, Killed) as error:  # noqa: BLE001 - the edge of the client's process
+        except (Exception, asyncio.CancelledError, Killed) as error:
             answer.set_exception(error)
 
     def heal(self) -> None:

@@ -13,44 +13,34 @@ from typing import Any
 
 from actors.bulletin import Bulletin
 from actors.desk import Desk
+from actors.performer import Performer
 from actors.pool import Pool
 from actors.ports import Fleet, KillPoint, World
 from actors.switchboard import Port, Switchboard
 from actors.wire import STIMULI, error_to_plain
 from ledger import (
     BadRequest,
-    DeliverMail,
-    Effect,
     Ended,
     Fact,
     FactRow,
-    ForgetStorage,
     Overloaded,
     Payload,
     Request,
-    StartAttempt,
     Stimulus,
-    StopAgent,
     Store,
     SupervisorStarted,
-    TellEnd,
     Tick,
     View,
-    WakeAgent,
     arm,
     decide,
     dirty_records,
     everything,
     mail_id,
     meta_of,
-    outcome_of,
     outstanding,
-    pack,
     restore,
     run_from,
-    run_record,
     seat,
-    unpack,
 )
 from ledger.storage import Cabinet
 from policies import Limits
@@ -73,13 +63,11 @@ class Supervisor:
         self._ready = asyncio.Event()
         self._ticks = asyncio.Event()
         self._stimuli: list[Stimulus] = []
-        self._payloads: dict[tuple[str, str], bytes] = {}
         self._has_archive = False
         self._forgetting: list[str] = []
         self._facts_since_checkpoint = 0
         self._checkpoint_due = False
         self._quiet_since_s = 0.0
-        self._paced: dict[str, float] = {}
         self._anchor_ms, self._anchor_s = 0, 0.0
 
     async def exchange(self, frame: bytes) -> bytes:
@@ -101,11 +89,17 @@ class Supervisor:
         boot = await self.world.threads.commit(self.store.boot)
         self.findings = list(boot.findings)
         self.view = restore(boot)
-        self._anchor_ms, self._anchor_s = max(self.world.clock.now_ms(), self.view.at_ms), asyncio.get_running_loop().time()
+        self._anchor_ms, self._anchor_s = (
+            max(self.world.clock.now_ms(), self.view.at_ms),
+            asyncio.get_running_loop().time(),
+        )
         self.view.awake_at_ms = self._anchor_ms
         self._has_archive = boot.meta is not None
         self.bulletin = Bulletin(self.view, self.switchboard)
-        self.desk = Desk(self.world, self.now_ms, self.view, self.switchboard, self.store, self.limits, self.findings, self.bulletin)
+        self.desk = Desk(
+            self.world, self.now_ms, self.view, self.switchboard, self.store, self.limits, self.findings, self.bulletin
+        )
+        self.performer = Performer(self.world, self.view, self.switchboard, self.store, self.limits)
         self.pool = Pool(self.world, self._fleet, self.view, self.switchboard, self.limits, self.report)
         await self.pool.adopt()
         self.switchboard.epoch = self.view.epoch + 1
@@ -164,7 +158,9 @@ class Supervisor:
         self.switchboard.flush()
         self._ticks.set()
 
-    def _receive(self, port: Port, message: list[Any], at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
+    def _receive(
+        self, port: Port, message: list[Any], at_ms: int, rows: list[FactRow], payloads: list[Payload]
+    ) -> None:
         """One message of a peer: a stimulus, or one of the few that only this life cares for."""
         kind = STIMULI.get(message[0])
         if message[0] == "hello":
@@ -181,7 +177,7 @@ class Supervisor:
         try:
             self._decide(stimulus, at_ms, rows, payloads)
         except (BadRequest, Overloaded) as problem:
-            port.say("refused", stimulus[0], error_to_plain(problem))
+            port.say("refused", message[1], error_to_plain(problem))
         else:
             if isinstance(stimulus, Request):
                 self._answer_request(port, stimulus, accepted=len(rows) > count)
@@ -211,7 +207,7 @@ class Supervisor:
             payload = _payload_of(row.kind, stimulus, self.limits)
             if payload is not None:
                 payloads.append(payload)
-                self._payloads[payload.run_id, payload.part] = payload.body
+                self.performer.payloads[payload.run_id, payload.part] = payload.body
 
     async def _recall(self, arrived: list[tuple[Port, int, list[Any]]]) -> None:
         """Bring runs that are no longer in memory back, if a message speaks of them."""
@@ -242,81 +238,12 @@ class Supervisor:
         self._quiet_since_s = asyncio.get_running_loop().time()
 
     async def _perform(self, keys: list[str]) -> None:
-        """Do what is outstanding for these records. Messages to a host that is not there yet wait for its hello."""
+        """Do what is outstanding for these records."""
         effects = list(outstanding(self.view, keys, self.now_ms()))
-        await self._fetch_payloads(effects)
         if effects:
             self.world.faults.at(KillPoint.BEFORE_EFFECT)
-        for effect in effects:
-            self._do(effect)
-        if effects:
+            self._forgetting.extend(await self.performer.perform(effects))
             self.world.faults.at(KillPoint.AFTER_EFFECT)
-
-    def _do(self, effect: Effect) -> None:
-        if isinstance(effect, TellEnd):
-            if effect.run_id in self.switchboard.waiters:
-                self.switchboard.tell_end(effect.run_id, self._outcome(effect.run_id))
-            return
-        if isinstance(effect, ForgetStorage):
-            self._forgetting.append(effect.run_id)
-            return
-        port = self.switchboard.ports.get(effect.host_id)
-        host = self.view.hosts.get(effect.host_id)
-        if port is None or host is None or not host.up or not self._is_due(effect):
-            return
-        if isinstance(effect, StartAttempt):
-            body = effect.input if effect.input is not None else self._payloads.get((effect.run_id, "input"), b"")
-            port.say("start", *effect[1:5], body, effect.collect, effect.options, self.switchboard.epoch)
-        elif isinstance(effect, WakeAgent):
-            port.say("wake", *effect[1:])
-        elif isinstance(effect, DeliverMail):
-            port.say("deliver", *effect[1:3], [self._with_output(mail) for mail in effect.mails])
-        elif isinstance(effect, StopAgent):
-            port.say("stop", *effect[1:])
-
-    def _is_due(self, effect: StartAttempt | WakeAgent | DeliverMail | StopAgent) -> bool:
-        """Pacing: the same effect for the same life goes out again only after a sweep's time. The link has not lost it meanwhile."""
-        now = asyncio.get_running_loop().time()
-        pause = self.limits.sweep_ms / 1000
-        if isinstance(effect, DeliverMail):
-            fresh = [mail for mail in effect.mails if now - self._paced.get(mail[0], -pause) >= pause]
-            effect.mails[:] = fresh
-            self._paced.update((mail[0], now) for mail in fresh)
-            return bool(fresh)
-        key = f"{type(effect).__name__}:{effect.agent_id}:{effect.incarnation}"
-        if now - self._paced.get(key, -pause) < pause:
-            return False
-        self._paced[key] = now
-        return True
-
-    def _outcome(self, run_id: str) -> dict[str, Any]:
-        run = self.view.runs[run_id]
-        outcome = outcome_of(run)
-        if run.large_output:
-            outcome["output"] = self._payloads.get((run_id, "output"))
-        outcome["agent_type"] = run.agent_type
-        return outcome
-
-    def _with_output(self, mail: tuple[str, str, str, dict[str, Any], dict[str, Any]]) -> list[Any]:
-        content = mail[4]
-        if content.get("large"):
-            content = {**content, "output": self._payloads.get((mail[3]["run_id"], "output"))}
-        return [*mail[:4], content]
-
-    async def _fetch_payloads(self, effects: list[Effect]) -> None:
-        """Read the large inputs and outputs that these effects carry, if they are not at hand."""
-        missing: list[tuple[str, str]] = []
-        for effect in effects:
-            if isinstance(effect, StartAttempt) and effect.input is None:
-                missing.append((effect.run_id, "input"))
-            elif isinstance(effect, TellEnd) and effect.run_id in self.switchboard.waiters and self.view.runs[effect.run_id].large_output:
-                missing.append((effect.run_id, "output"))
-            elif isinstance(effect, DeliverMail):
-                missing.extend((mail[3]["run_id"], "output") for mail in effect.mails if mail[4].get("large"))
-        for run_id, part in missing:
-            if (run_id, part) not in self._payloads:
-                body = await self.world.threads.commit(lambda run_id=run_id, part=part: self.store.payload(run_id, part))  # type: ignore[misc]
-                self._payloads[run_id, part] = body or b""
 
     async def _timers(self) -> None:
         """Turn the passing of time into ticks."""
@@ -324,7 +251,9 @@ class Supervisor:
             self._ticks.clear()
             due_ms = self.view.timers[0][0] - self.now_ms() if self.view.timers else 60_000
             try:
-                async with asyncio.timeout(max(0.0, min(due_ms, 60_000) / 1000)):  # `wait_for` may lose a cancellation (3.11)
+                async with asyncio.timeout(
+                    max(0.0, min(due_ms, 60_000) / 1000)
+                ):  # `wait_for` may lose a cancellation (3.11)
                     await self._ticks.wait()
             except TimeoutError:
                 if self.view.timers:
@@ -339,8 +268,7 @@ class Supervisor:
             now = loop.time()
             for key in everything(self.view):
                 self.view.touched[key] = None
-            pause = self.limits.sweep_ms / 1000
-            self._paced = {key: at for key, at in self._paced.items() if now - at < pause}
+            self.performer.tidy()
             self.report(Tick())
             self.pool.retire_worn()
             quiet = now - self._quiet_since_s >= self.limits.checkpoint_idle_ms / 1000
@@ -382,11 +310,14 @@ class Supervisor:
 
     def _evict(self) -> None:
         """Let go of the oldest settled runs beyond `retained_in_memory`, and of payloads of ended runs."""
-        settled = [key for key, run in self.view.runs.items() if run.is_settled and not run.cleared and key not in self.view.dirty_runs]
+        settled = [
+            key
+            for key, run in self.view.runs.items()
+            if run.is_settled and not run.cleared and key not in self.view.dirty_runs
+        ]
         for key in settled[: max(0, len(settled) - self.limits.retained_in_memory)]:
             del self.view.runs[key]
             self._has_archive = True
-        self._payloads = {key: body for key, body in self._payloads.items() if key[0] in self.view.runs and not self.view.runs[key[0]].is_settled}
 
 
 def _payload_of(kind: str, stimulus: Stimulus, limits: Limits) -> Payload | None:

@@ -42,7 +42,7 @@ class Port:
                 self._commit = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._commit)
 
-    def say(self, *message: Any) -> None:  # noqa: ANN401 - plain data
+    def say(self, *message: Any) -> None:
         """Queue a message to the peer."""
         self.link.push(message)
 

@@ -138,6 +138,11 @@ def machine() -> str:
     return f"{platform.node()} {space.readlink() if space.is_symlink() else ''}"
 
 
+def own_pid() -> int:
+    """The number of this process on its machine."""
+    return os.getpid()
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process of this machine runs. One that is dead but not yet buried by its parent does not."""
     try:

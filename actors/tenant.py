@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +19,11 @@ from actors.author import in_words, tried
 from actors.code import load_type
 from actors.dispatch import Dispatch
 from actors.handlers import Letter, handle
+from actors.outbox import Outbox
 from actors.ports import KillPoint
 from actors.results import RunInfo
 from actors.run_context import RunContext
-from actors.schema import run_shapes, shapes_of
+from actors.schema import exposed_call, run_shapes
 from actors.wire import error_to_plain, message
 from ledger import (
     COLLECTED_NOTHING,
@@ -31,7 +31,6 @@ from ledger import (
     START_FAILED,
     UNIMPORTABLE,
     Awake,
-    BadRequest,
     Ended,
     Handled,
     Released,
@@ -47,8 +46,7 @@ from ledger import (
     type_of,
     unpack,
 )
-
-from ledger.storage import Storage, bound_to
+from ledger.storage import Storage
 
 if TYPE_CHECKING:
     from actors.host import Host
@@ -65,6 +63,7 @@ class Tenant:
         self.agent: Any = None
         self._storage: Storage | None = None
         self.dispatch = Dispatch(self)
+        self.outbox = Outbox(self)
         self.is_leaving = False
         self.idle_since_s = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -74,7 +73,6 @@ class Tenant:
         self._up: asyncio.Task[None] | None = None
         self._is_up = False
         self._first_life = False
-        self._sent = 0
         self._on_threads = 0
         self._runs: dict[str, None] = {}
 
@@ -84,6 +82,11 @@ class Tenant:
         if self._storage is None:
             self._storage = self.host.cabinet.open(self.agent_id, self.incarnation)
         return self._storage
+
+    @property
+    def is_storage_open(self) -> bool:
+        """Whether this life has looked at its storage."""
+        return self._storage is not None
 
     @property
     def has_storage(self) -> bool:
@@ -111,26 +114,26 @@ class Tenant:
     def _construct(self) -> None:
         agent_class = load_type(type_of(self.agent_id), self.code_dir)
         self.agent = agent_class()
-        self.agent._perdure = self  # noqa: SLF001 - the one attribute of ours
+        self.agent._perdure = self
 
     async def _come_up(self) -> None:
         if self.has_storage:
-            self._flush_outbox()
+            self.outbox.flush()
         if self.overrides("on_start"):
             ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
-            await self._call(self.agent.on_start)
+            await self.call(self.agent.on_start)
         self._is_up = True
 
     def overrides(self, method: str) -> bool:
         """Whether the author's class has its own version of a method of `Agent`."""
         return getattr(type(self.agent), method) is not getattr(Agent, method)
 
-    async def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an author's method: async ones on the loop, sync ones on a worker thread."""
         if inspect.iscoroutinefunction(method):
             return await method(*args, **kwargs)
 
-        def on_thread() -> Any:  # noqa: ANN401
+        def on_thread() -> Any:
             self._on_threads += 1
             try:
                 return method(*args, **kwargs)
@@ -167,10 +170,12 @@ class Tenant:
         if attempt > 1 and self.has_storage:
             kept = self.storage.result(run_id)
             if kept is not None:
-                self._report_end(Ended(run_id, self.incarnation, *unpack(kept), released=False))
+                self._report_end(Ended(run_id, self.incarnation, *unpack(kept)))
                 return
         if collect:
-            self._unstarted(run_id, COLLECTED_NOTHING, "its child was lost in every attempt that it may have, and left no result")
+            self._unstarted(
+                run_id, COLLECTED_NOTHING, "its child was lost in every attempt that it may have, and left no result"
+            )
             return
         _, problem = await tried(self.ready())
         if problem is not None:
@@ -191,7 +196,7 @@ class Tenant:
         if self._storage is not None and self._storage.exists:
             self.storage.save_result(run_id, pack([output, summary, error]))
             self.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)
-        self._report_end(Ended(run_id, self.incarnation, output, summary, error, released=False))
+        self._report_end(Ended(run_id, self.incarnation, output, summary, error))
 
     async def _execute(self, run: RunContext, body: bytes) -> tuple[bytes | None, str, str | None]:
         """What the author's `run` came to: output and summary, or an error."""
@@ -199,7 +204,7 @@ class Tenant:
 
         async def work() -> tuple[bytes, str]:
             value = takes.decode("input", body)
-            outcome = await self._call(self.agent.run, *(value, run)[:arguments])
+            outcome = await self.call(self.agent.run, *(value, run)[:arguments])
             return gives.encode("output", outcome, self.limits.output_bytes_max), self._summary(outcome)
 
         done, problem = await tried(work())
@@ -208,7 +213,7 @@ class Tenant:
             return None, "", words[: self.limits.error_chars_max]
         return done[0], done[1], None
 
-    def _summary(self, outcome: Any) -> str:  # noqa: ANN401
+    def _summary(self, outcome: Any) -> str:
         summarise = getattr(self.agent, "get_agent_tool_summary", None)
         if summarise is not None:
             return str(summarise(outcome))
@@ -233,7 +238,9 @@ class Tenant:
 
     def _has_other_work(self) -> bool:
         mine = asyncio.current_task()
-        return bool(self._letters) or self._handling or any(task is not mine and not task.done() for task in self._tasks)
+        return (
+            bool(self._letters) or self._handling or any(task is not mine and not task.done() for task in self._tasks)
+        )
 
     # mail
 
@@ -258,7 +265,11 @@ class Tenant:
         while self._letters and not self.is_leaving:
             group = [self._letters[key] for key in list(self._letters)[: self.limits.group_max]]
             done, failures = await handle(self, group)
-            self.push(Handled(self.agent_id, self.incarnation, done, [tuple(failure) for failure in failures]))
+            self.push(
+                Handled(
+                    self.agent_id, self.incarnation, done, [(each.mail_id, each.error, each.park) for each in failures]
+                )
+            )
             for letter in group:
                 self._letters.pop(letter.mail_id, None)
 
@@ -275,16 +286,9 @@ class Tenant:
 
     async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:
         await self.ready()
-        method = getattr(type(self.agent), method_name, None)
-        if not hasattr(method, "__perdure_exposed__"):
-            raise BadRequest("method", f"{type(self.agent).__name__} has no exposed method {method_name!r}")
         ACTIVITY.set(Activity(f"call/{ref}"))
-        parameters, returned = shapes_of(method)
-        args, kwargs = unpack(body)
-        bound = inspect.signature(method).bind(self.agent, *args, **kwargs)
-        for name in list(bound.arguments)[1:]:
-            bound.arguments[name] = parameters[name].decode(name, pack(bound.arguments[name]))
-        outcome = await self._call(getattr(self.agent, method_name), *bound.args[1:], **bound.kwargs)
+        arguments, returned = exposed_call(type(self.agent), method_name, body)
+        outcome = await self.call(getattr(self.agent, method_name), *arguments.args[1:], **arguments.kwargs)
         return returned.encode("return", outcome, self.limits.output_bytes_max)
 
     async def signal(self, info: RunInfo, snapshot: dict[str, Any]) -> None:
@@ -292,61 +296,11 @@ class Tenant:
         if "live_data" in snapshot:
             snapshot["data"] = snapshot.pop("live_data")
         await self.ready()
-        _, problem = await tried(self._call(self.agent.on_progress, info, snapshot))
+        _, problem = await tried(self.call(self.agent.on_progress, info, snapshot))
         if problem is not None:
             self.host.report_trouble(self.agent_id, "on_progress", problem)
 
-    # transactions and the outbox
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether the current code runs inside a transaction of this agent."""
-        return self._storage is not None and bound_to(self._storage) is not None
-
-    @contextmanager
-    def transaction(self) -> Iterator[Any]:
-        """An author's transaction; what it put into the outbox goes out after the commit."""
-        joined = bound_to(self.storage)
-        if joined is not None:
-            yield joined
-            return
-        transaction = self.begin_transaction()
-        try:
-            with transaction.active():
-                yield transaction
-            self.commit(transaction)
-        except BaseException:
-            transaction.rollback()
-            raise
-
-    def begin_transaction(self) -> Any:  # noqa: ANN401
-        """A transaction on a cursor of its own."""
-        return self.storage.begin()
-
-    def commit(self, transaction: Any) -> None:  # noqa: ANN401
-        """Commit, then say what the transaction left in the outbox."""
-        transaction.commit()
-        self.on_loop(self._flush_outbox)
-
-    def post(self, request: Request) -> None:
-        """Ask for a detached run as part of the open transaction."""
-        transaction = bound_to(self.storage)
-        assert transaction is not None, "post is for open transactions"
-        transaction.add_outbox(pack(message(request)))
-
-    def _flush_outbox(self) -> None:
-        """Send what the last commits left in the outbox; the rows go when it is durable with the supervisor."""
-        fresh = [(number, unpack(body)) for number, body in self.storage.outbox() if number > self._sent]
-        if fresh:
-            self._sent = fresh[-1][0]
-            self.spawn(self._send(fresh))
-
-    async def _send(self, fresh: list[tuple[int, list[Any]]]) -> None:
-        for _, said in fresh[:-1]:
-            self.host.peer.push(said)
-        await self.host.peer.durable(fresh[-1][1])
-        if not self.is_leaving:
-            self.storage.forget_outbox([number for number, _ in fresh])
+    # what runs and agents use
 
     def restore(self, path: Path) -> None:
         """Begin with a copy of another storage."""
@@ -360,8 +314,6 @@ class Tenant:
         self.storage.checkpoint()
         target = agent_id(type_of(self.agent_id), check_id("name", name, self.limits.id_max))
         self.host.cabinet.fork(self.agent_id, target)
-
-    # what runs and agents use
 
     def steps(self, run_id: str) -> dict[str, bytes]:
         """The steps that this run remembers."""
@@ -382,7 +334,7 @@ class Tenant:
         """Say something to the supervisor and wait until it is durable."""
         await self.host.peer.durable(message(stimulus))
 
-    async def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401
+    async def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor a question."""
         return await self.host.asking.ask(name, *args)
 
@@ -390,7 +342,7 @@ class Tenant:
         """Ask for a run: the future of its end, or for a detached one of its acceptance."""
         return self.host.asking.begin(request)
 
-    def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - the value in sync code, an awaitable in async code
+    def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:
         """The way from sync code on a worker thread into the loop; in async code just the coroutine."""
         return self.host.bridge(job)
 
@@ -398,16 +350,15 @@ class Tenant:
         """Do something on the host's loop, from whichever thread."""
         self.host.on_loop(job)
 
-    def done(self) -> Any:  # noqa: ANN401 - nothing in sync code, an awaitable in async code
+    def done(self) -> Any:
         """Nothing to wait for."""
         return self.bridge(_nothing())
 
-    def spawn(self, job: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, job: Coroutine[Any, Any, Any]) -> None:
         """Begin a task of this life."""
         task = asyncio.get_running_loop().create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     # leaving
 
@@ -447,4 +398,3 @@ class Tenant:
 
 async def _nothing() -> None:
     return None
-

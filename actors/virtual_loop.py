@@ -110,7 +110,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         future: asyncio.Future[T] = self.create_future()
         try:
             result = func(*args)
-        except Exception as error:  # noqa: BLE001 - the edge of a thread: its caller gets it
+        except Exception as error:
             self.call_soon(_settle, future, future.set_exception, error)
         else:
             self.call_soon(_settle, future, future.set_result, result)

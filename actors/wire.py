@@ -51,4 +51,6 @@ def _family(kind: type[PerdureError]) -> Iterator[type[PerdureError]]:
         yield from _family(each)
 
 
-_PERDURE_ERRORS = {kind.__name__: kind for kind in _family(PerdureError) if kind.__module__ in (_errors.__name__, __name__)}
+_PERDURE_ERRORS = {
+    kind.__name__: kind for kind in _family(PerdureError) if kind.__module__ in (_errors.__name__, __name__)
+}

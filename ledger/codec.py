@@ -31,7 +31,7 @@ def encode(fact: Fact) -> tuple[str, bytes]:
 def decode(kind: str, body: bytes) -> Fact:
     """The fact in a row. A row of an older version lacks its last fields; they take their defaults."""
     try:
-        return _KINDS[kind](*unpack(body))  # type: ignore[arg-type]
+        return _KINDS[kind](*unpack(body))
     except (KeyError, TypeError, ValueError) as problem:
         raise LedgerDamaged(
             "ledger", f"a fact of kind {kind!r} cannot be read: {problem}", "run `perdure doctor`"

@@ -144,11 +144,7 @@ def prepare(con: duckdb.DuckDBPyConnection, directory: Path) -> bool:
         return True
     version = version_of(con)
     if version > SCHEMA_VERSION:
-        raise LedgerTooNew(
-            str(directory),
-            f"its layout has version {version}, and this Perdure knows up to {SCHEMA_VERSION}",
-            "use a newer Perdure",
-        )
+        raise too_new(directory, version)
     for number, step in enumerate(MIGRATIONS[version:], version + 1):
         _step(con, step, number)
         con.execute("CHECKPOINT")
@@ -197,6 +193,12 @@ def locked(directory: Path, owner: str) -> LedgerLocked:
     return LedgerLocked(
         str(directory), f"{who} is using this ledger", "ask through its supervisor, or stop that process first"
     )
+
+
+def too_new(directory: Path, version: int) -> LedgerTooNew:
+    """The refusal to guess at a layout that this version does not know."""
+    words = f"a newer Perdure wrote it (layout {version}, known up to {SCHEMA_VERSION})"
+    return LedgerTooNew(str(directory), words, "use a newer Perdure")
 
 
 def told(directory: Path, problem: duckdb.Error | OSError) -> LedgerError:

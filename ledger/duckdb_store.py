@@ -54,12 +54,13 @@ from ledger.seals import GENESIS, NOTHING, Mark, extend, seal, seal_anew
 from ledger.store import Boot, FactRow, Payload, Record
 
 _END = 2**62
-_LOG_MAX = 4_096  # commits in DuckDB's log before it is folded in; reading back as many takes a fifth of a second
 _WORLD = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.OutOfMemoryException)
 
 
 class DuckDBStore:
     """A `Store` in one directory. With `repair`, what cannot be verified is cut off instead of refused (see `integrity.repair`)."""
+
+    log_max = 4_096  # commits in DuckDB's log before it is folded in; reading back as many takes a fifth of a second
 
     def __init__(self, path: Path, *, fsync: bool = True, repair: bool = False) -> None:
         self.path = path
@@ -97,7 +98,7 @@ class DuckDBStore:
             self._journal.append(commit)
             insert(con, commit)
             self._mark, self._tally, self._log = commit.after, self._tally.plus(commit.tally), self._log + 1
-            if self._log >= _LOG_MAX:
+            if self._log >= self.log_max:
                 self._fold_log(con)
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:

@@ -17,7 +17,18 @@ from typing import Literal
 import duckdb
 
 from ledger.assessment import assess
-from ledger.duckdb_file import DATABASE, JOURNAL, SCHEMA_VERSION, WAL, Lock, connect, get_mark, told, version_of
+from ledger.duckdb_file import (
+    DATABASE,
+    JOURNAL,
+    SCHEMA_VERSION,
+    WAL,
+    Lock,
+    connect,
+    get_mark,
+    told,
+    too_new,
+    version_of,
+)
 from ledger.duckdb_store import DuckDBStore
 from ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
 from ledger.seals import broken_seals
@@ -88,8 +99,12 @@ def _examine(directory: Path) -> Iterator[Finding]:
     with closing(con):
         try:
             version = version_of(con)
-            if version != SCHEMA_VERSION:
-                yield _of_version(version)
+            if version > SCHEMA_VERSION:
+                yield _of(too_new(directory, version))
+                return
+            if version < SCHEMA_VERSION:
+                words = f"its layout has the older version {version}"
+                yield Finding("warning", words, "the next start brings it up to date; examine it then")
                 return
             yield from _sealed(con)
             yield from _recent(con, directory)
@@ -116,8 +131,8 @@ def _open(directory: Path) -> tuple[duckdb.DuckDBPyConnection, str] | LedgerErro
 
 def _sealed(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
     """Weigh everything up to the last checkpoint."""
-    broken = [Finding("damage", words, _REPAIR) for words in broken_seals(con)]
     _, mark = get_mark(con)
+    broken = [Finding("damage", words, _REPAIR) for words in broken_seals(con, mark.seq)]
     yield from broken or [Finding("ok", f"all facts kept up to {mark.seq} are those that were written")]
 
 
@@ -176,15 +191,3 @@ _CONTRADICTIONS = {
 def _of(refusal: LedgerError) -> Finding:
     severity: Severity = "damage" if isinstance(refusal, LedgerDamaged) else "warning"
     return Finding(severity, refusal.problem, refusal.advice)
-
-
-def _of_version(version: int) -> Finding:
-    if version > SCHEMA_VERSION:
-        return Finding(
-            "warning",
-            f"a newer Perdure wrote it (layout {version}, known up to {SCHEMA_VERSION})",
-            "use a newer Perdure",
-        )
-    return Finding(
-        "warning", f"its layout has the older version {version}", "the next start brings it up to date; examine it then"
-    )

@@ -58,7 +58,7 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
     run = view.runs.get(activation.run_id)
     if not activation.confirmed and run is None:
         yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation)
-    letters = []
+    letters: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = []
     for key in view.mailbox.get(activation.agent_id, ()):
         mail = view.mail[key]
         if mail.retry_at_ms <= at_ms and len(letters) < LETTERS_MAX:

@@ -181,10 +181,12 @@ def remove(con: DuckDBPyConnection, gone: list[tuple[Any, ...]]) -> None:
     for position, items in groups.items():
         first_seq, last_seq, tally = seals[position]
         con.execute("DELETE FROM seals WHERE first_seq = $1", [first_seq])
-        _insert(con, first_seq, last_seq, tally.minus(weigh(items)))
+        rest = tally.minus(weigh(items))
+        if rest.items:
+            _insert(con, first_seq, last_seq, rest)
 
 
-def broken_seals(con: DuckDBPyConnection) -> Iterator[str]:
+def broken_seals(con: DuckDBPyConnection, upto_seq: int) -> Iterator[str]:
     """Weigh everything up to the last checkpoint again, and say in words what differs."""
     covered = 0
     for first_seq, last_seq, tally in _seals(con):
@@ -194,10 +196,8 @@ def broken_seals(con: DuckDBPyConnection) -> Iterator[str]:
             yield f"of the {tally.items} facts and payloads kept from {first_seq} to {last_seq}, {found.items} are there"
         elif found != tally:
             yield f"facts or payloads from {first_seq} to {last_seq} are not those that were written"
-    (there,) = con.execute(
-        "SELECT (SELECT count(*) FROM facts WHERE seq <= $1) + (SELECT count(*) FROM payloads WHERE seq BETWEEN 1 AND $1)",
-        [max((last_seq for _, last_seq, _ in _seals(con)), default=0)],
-    ).fetchone() or (0,)
+    counts = [f"(SELECT count(*) FROM {table} WHERE seq BETWEEN 1 AND $1)" for table in ("facts", "payloads")]
+    (there,) = con.execute(f"SELECT {' + '.join(counts)}", [upto_seq]).fetchone() or (0,)
     if there != covered:
         yield f"{there - covered} facts or payloads stand outside of every seal"
 

@@ -64,7 +64,7 @@ class Ended(NamedTuple):
     output: bytes | None
     summary: str
     error: str | None
-    released: bool
+    released: bool = False
 
 
 class Unstarted(NamedTuple):

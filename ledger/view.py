@@ -62,7 +62,7 @@ class View:
         self.seq, self.at_ms = max(self.seq, seq), max(self.at_ms, at_ms)
         special = FOLDS.get(type(fact))
         if special is not None:
-            return special(self, fact, seq, at_ms)  # type: ignore[no-any-return]
+            return special(self, fact, seq, at_ms)
         return self.advance(self.runs[fact[0]], fact, seq, at_ms)  # type: ignore[index]
 
     def advance(self, run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:

@@ -6,6 +6,7 @@ Real input, real work, and a result that a plain loop can check: `count_plainly`
 from __future__ import annotations
 
 import ast
+import asyncio
 import sysconfig
 from hashlib import blake2b
 from pathlib import Path
@@ -20,10 +21,14 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class SourceFile(BaseModel):
-    """One file to read. `copy_number` tells runs over the same file apart when there are more children than files."""
+    """One file to read. `copy_number` tells runs over the same file apart when there are more children than files.
+
+    `rest_ms` is how long the reader rests over it: what a model or a network would take, in an agent that has one.
+    """
 
     path: str
     copy_number: int = 0
+    rest_ms: int = 0
 
 
 class Findings(BaseModel):
@@ -107,6 +112,10 @@ class Reader(Agent):
         await run.report_progress(0.2, phase="reading", message=f"{len(source)} bytes")
         self.sql("CREATE TABLE IF NOT EXISTS findings(name VARCHAR PRIMARY KEY, amount BIGINT)")
         await run.report_progress(milestone="read", data={"bytes": len(source)})
+        rest_ms = input.rest_ms >> (run.attempt - 1)  # half as long after each death
+        if rest_ms:
+            await run.report_progress(0.4, phase="resting", message=f"{rest_ms} ms")
+            await asyncio.sleep(rest_ms / 1000)
         found = examine(source)
         await run.report_progress(0.7, phase="counting", message=f"{found.definitions} definitions")
         with self.transaction():

@@ -23,6 +23,7 @@ from scenarios.simulation import Laboratory
 from scenarios.stage import RayStage, SimStage
 
 STOPPED: Final = 130
+KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
 SIM_TIMEOUT_MS: Final = 24 * 3_600_000.0
 
 app = typer.Typer(no_args_is_help=True, help="Play a scenario; `perdure list` names them all.", rich_markup_mode=None)
@@ -67,6 +68,10 @@ def fan_out(
     cold_restart: Annotated[
         bool, typer.Option("--cold-restart", help="In the middle, kill everything, Ray included, and start again.")
     ] = False,
+    pace: Annotated[
+        float | None,
+        typer.Option(min=0, help="Children rest over their files so that their ends spread over so many seconds; by default 2 a kill."),
+    ] = None,
     world: Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")] = WorldName.RAY,
     address: Annotated[str | None, typer.Option(help="A Ray cluster to join, host:port; by default one is started.")] = None,
     data: Data = Path("perdure-data"),
@@ -88,7 +93,8 @@ def fan_out(
         perdure run fan-out --world sim --children 20 --kills 10
     """
     count = len(standard_library()) if children is None else children
-    order = Order(children=count, kills=kills, seed=seed, awaited=awaited, cold_restart=cold_restart)
+    pace_s = pace if pace is not None else KILL_S * (kills + 2 * cold_restart)
+    order = Order(children=count, kills=kills, seed=seed, awaited=awaited, cold_restart=cold_restart, pace_s=pace_s)
     watcher = Silence() if as_json else LiveTable() if sys.stdout.isatty() else Lines()
     if world is WorldName.SIM:
         for given, option in ((resume, "resume"), (address, "address")):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from actors import RunResult
-from scenarios.census import Census, CensusOrder, Totals, count_plainly, files_for
+from scenarios.census import Census, CensusOrder, SourceFile, Totals, count_plainly, files_for
 from scenarios.stage import Stage, Victim
 
 Kind = Literal["child", "parent", "supervisor", "cluster"]
@@ -36,13 +36,18 @@ LIVE: Final = ("starting", "running")
 
 @dataclass(kw_only=True)
 class Order:
-    """A fan-out as it was ordered. `number` tells those of one directory apart, and names the parent agent."""
+    """A fan-out as it was ordered.
+
+    `number` tells those of one directory apart, and names the parent agent. Children rest over their files, each a little
+    longer than the one before, up to `pace_s` seconds: so the ends are spread, and there is something left to kill.
+    """
 
     children: int
     kills: int = 0
     seed: int = 0
     awaited: bool = False
     cold_restart: bool = False
+    pace_s: float = 0.0
     number: int = 1
 
 
@@ -91,6 +96,12 @@ def draw_kills(order: Order) -> list[tuple[int, Kind]]:
     return sorted(due, key=lambda each: each[0])
 
 
+def paced(order: Order) -> list[SourceFile]:
+    """The files, and how long to rest over each."""
+    step_ms = order.pace_s * 1000 / order.children
+    return [file.model_copy(update={"rest_ms": int(step_ms * (index + 1))}) for index, file in enumerate(files_for(order.children))]
+
+
 class FanOut:
     """One performance."""
 
@@ -99,7 +110,7 @@ class FanOut:
     ) -> None:
         self.stage, self.order, self.progress, self.watcher, self._save = stage, order, progress, watcher, save
         self.name = f"fan-out-{order.number}"
-        self.files = files_for(order.children)
+        self.files = paced(order)
         self.scene = Scene(order.children, kills=Counter(progress.struck), recovery_ms=progress.recovery_ms)
         self._die = random.Random(f"{order.seed} victims")
         self._due = draw_kills(order)[len(progress.struck) :]

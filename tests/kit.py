@@ -1,14 +1,14 @@
 """The test kit: a ledger to which facts are given and stimuli are put, and stories that are played in the simulated world.
 
-    ledger = Ledger()
-    ledger.given(asked("r"), placed("r"))
-    assert ledger.when(Up("r", 1)) == [RunStarted("r", 1)]
+ledger = Ledger()
+ledger.given(asked("r"), placed("r"))
+assert ledger.when(Up("r", 1)) == [RunStarted("r", 1)]
 
-    def test_something() -> None:
-        async def story(stage: Stage) -> None:
-            assert (await stage.client.run(Doubler, 2)).output == 4
+def test_something() -> None:
+    async def story(stage: Stage) -> None:
+        assert (await stage.client.run(Doubler, 2)).output == 4
 
-        play(story)
+    play(story)
 """
 
 from __future__ import annotations

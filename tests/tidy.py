@@ -15,9 +15,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("policies", "ledger", "actors", "scenarios")  # imports go from right to left
+# Rooms that other folders may enter directly, so that the front door loads neither Ray nor a database.
 DOORS = frozenset(
-    {"ledger.duckdb_store", "ledger.integrity", "ledger.memory_store", "ledger.storage", "actors.ray_world", "actors.sim_world"}
-)  # open to other folders
+    {
+        "ledger.duckdb_store",
+        "ledger.integrity",
+        "ledger.memory_store",
+        "ledger.storage",
+        "actors.ray_world",
+        "actors.sim_world",
+    }
+)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)

@@ -163,3 +163,53 @@ def plain(result: RunResult) -> dict[str, Any]:
     """A result as plain data."""
     told = {"status": result.status, "output": result.output, "summary": result.summary, "error": result.error}
     return {**told, "reason": result.reason, "still": result.child_still_running}
+
+
+class Windowed(Boss):
+    """Waits for no more than a second after it had to re-attach."""
+
+    agent_tool_reattach_max_window_ms = 1_000
+
+
+class Patient(Boss):
+    """Never gives up on silence."""
+
+    agent_tool_reattach_no_progress_timeout_ms = float("inf")
+    agent_tool_reattach_max_window_ms = 600_000
+
+
+class Impatient(Boss):
+    """Does not wait when it has to re-attach."""
+
+    agent_tool_reattach_no_progress_timeout_ms = 0
+
+
+class Hooked(Boss):
+    """Has every hook, and writes down that it was called."""
+
+    async def on_agent_tool_start(self, run: RunInfo) -> None:
+        self._write("start", run, run.status)
+
+    async def on_agent_tool_finish(self, run: RunInfo, result: RunResult) -> None:
+        self._write("hook", run, result.status, result.reason)
+
+    async def on_progress(self, run: RunInfo, progress: dict[str, Any]) -> None:
+        self._write("progress", run, str(progress.get("milestone") or progress.get("fraction")))
+
+
+class Wedged(Agent):
+    """Never comes up."""
+
+    async def on_start(self) -> None:
+        await asyncio.Event().wait()
+
+    async def run(self, input: Any, run: RunContext) -> int:
+        return 1
+
+
+class Vanishing(Agent):
+    """Tests take its code away between two attempts."""
+
+    async def run(self, input: float, run: RunContext) -> int:
+        await asyncio.sleep(input / 1000)
+        return run.attempt

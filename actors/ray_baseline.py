@@ -1,0 +1,89 @@
+"""Plain Ray, with nothing durable: what Perdure's figures are compared with, measured in the same run on the same cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import ray
+from ray.exceptions import RayError
+
+Handle = Any  # Ray's handles are untyped
+
+
+class Echo:
+    """An actor that gives back what it gets."""
+
+    async def echo(self, payload: bytes) -> bytes:
+        """The payload."""
+        return payload
+
+    async def pid(self) -> int:
+        """Its process."""
+        return os.getpid()
+
+
+class PlainRay:
+    """Actors of the Ray that this process is connected to, called without a ledger behind them."""
+
+    def __init__(self) -> None:
+        self._actor = _echo()
+        ray.get(self._actor.pid.remote())
+
+    def round_trips_ms(self, payload: bytes, count: int) -> list[float]:
+        """One call after the other."""
+        times: list[float] = []
+        for _ in range(count):
+            begun_s = time.perf_counter()
+            ray.get(self._actor.echo.remote(payload))
+            times.append((time.perf_counter() - begun_s) * 1000)
+        return times
+
+    def calls_per_second(self, payload: bytes, count: int) -> float:
+        """One call for each item, all at once."""
+        begun_s = time.perf_counter()
+        ray.get([self._actor.echo.remote(payload) for _ in range(count)])
+        return count / (time.perf_counter() - begun_s)
+
+    @contextmanager
+    def one_actor_each(self, payload: bytes, count: int) -> Iterator[tuple[float, list[int]]]:
+        """A new actor for each item: how many a second, and their processes, which live meanwhile."""
+        begun_s = time.perf_counter()
+        actors = [_echo() for _ in range(count)]
+        try:
+            ray.get([actor.echo.remote(payload) for actor in actors])
+            yield count / (time.perf_counter() - begun_s), ray.get([actor.pid.remote() for actor in actors])
+        finally:
+            for actor in actors:
+                ray.kill(actor)
+
+    def restart_ms(self) -> float:
+        """From the `SIGKILL` of an actor until Ray has made it anew and it answers. What it was doing is lost."""
+        actor = _echo(max_restarts=-1)
+        victim: int = ray.get(actor.pid.remote())
+        begun_s = time.perf_counter()
+        os.kill(victim, signal.SIGKILL)
+        while not self._is_another(actor, victim):
+            time.sleep(0.002)
+        took_ms = (time.perf_counter() - begun_s) * 1000
+        ray.kill(actor)
+        return took_ms
+
+    @staticmethod
+    def _is_another(actor: Handle, victim: int) -> bool:
+        try:
+            return bool(ray.get(actor.pid.remote()) != victim)
+        except RayError:
+            return False
+
+    def close(self) -> None:
+        """End the actor."""
+        ray.kill(self._actor)
+
+
+def _echo(**options: object) -> Handle:
+    return cast("Any", ray).remote(num_cpus=0, max_concurrency=1000, **options)(Echo).remote()

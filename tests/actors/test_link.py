@@ -1,0 +1,143 @@
+"""Over a road that loses, doubles and reorders frames, every message is delivered once and in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.link import Link
+
+Frame = tuple[int, list[Any], int]
+
+
+class Pair:
+    """Two sides of one session, and the frames under way in both directions."""
+
+    def __init__(self) -> None:
+        self.sides = (Link(), Link())
+        self.under_way: tuple[list[Frame], list[Frame]] = ([], [])
+        self.heard: tuple[list[Any], list[Any]] = ([], [])
+        self.let_go = [0, 0]
+
+    def push(self, side: int, message: Any) -> None:  # noqa: ANN401
+        self.sides[side].push(message)
+
+    def send(self, side: int) -> None:
+        link = self.sides[side]
+        first, messages = link.take()
+        self.under_way[1 - side].append((first, messages, link.received))
+
+    def arrive(self, side: int, index: int, *, keep: bool) -> None:
+        """One of the frames that are under way to this side arrives; with `keep` it will arrive again."""
+        frames = self.under_way[side]
+        if not frames:
+            return
+        frame = frames[index % len(frames)]
+        if not keep:
+            frames.remove(frame)
+        first, messages, ack = frame
+        link = self.sides[side]
+        self.let_go[side] += link.acknowledge(ack)
+        fresh, _gap = link.receive(first, messages)
+        self.heard[side].extend(fresh)
+
+    def lose(self, side: int, index: int) -> None:
+        if self.under_way[side]:
+            self.under_way[side].pop(index % len(self.under_way[side]))
+
+    def heal(self) -> None:
+        """A few quiet rounds in which everybody sends again what is not acknowledged."""
+        for _ in range(3):
+            for side in (0, 1):
+                self.sides[side].rewind()
+                self.send(side)
+                self.arrive(1 - side, len(self.under_way[1 - side]) - 1, keep=False)
+
+
+steps: Any = st.lists(
+    st.tuples(st.sampled_from(["push", "send", "arrive", "double", "lose", "rewind"]), st.integers(0, 1), st.integers(0, 9)),
+    max_size=80,
+)
+
+
+@given(steps)
+def test_every_message_is_delivered_once_and_in_order_in_both_directions(road: list[tuple[str, int, int]]) -> None:
+    pair = Pair()
+    pushed: tuple[list[int], list[int]] = ([], [])
+    for number, (step, side, index) in enumerate(road):
+        if step == "push":
+            pair.push(side, number)
+            pushed[side].append(number)
+        elif step == "send":
+            pair.send(side)
+        elif step in ("arrive", "double"):
+            pair.arrive(side, index, keep=step == "double")
+        elif step == "lose":
+            pair.lose(side, index)
+        else:
+            pair.sides[side].rewind()
+        for one in (0, 1):
+            assert pair.heard[one] == pushed[1 - one][: len(pair.heard[one])], "in order, without holes, once"
+    pair.heal()
+    assert pair.heard == (pushed[1], pushed[0])
+    assert pair.sides[0].is_clear
+    assert pair.sides[1].is_clear
+
+
+@given(steps, st.integers(0, 79))
+def test_in_a_new_session_everything_unacknowledged_comes_again_after_the_hello(road: list[Any], until: int) -> None:
+    pair = Pair()
+    pushed = 0
+    for number, (step, side, index) in enumerate(road[:until]):
+        if step == "push":
+            pair.push(0, number)
+            pushed += 1
+        elif step == "send":
+            pair.send(side)
+        else:
+            pair.arrive(side, index, keep=False)
+    link = pair.sides[0]
+    link.restart(link.session + 1, "hello")
+    first, messages = link.take()
+    assert (first, messages[0]) == (1, "hello")
+    assert len(messages) - 1 == pushed - pair.let_go[0]
+
+
+def test_a_hello_that_nobody_heard_is_not_said_twice() -> None:
+    link = Link()
+    link.restart(1, "hello 1")
+    link.push("a")
+    assert link.restart(2, "hello 2")
+    assert link.take() == (1, ["hello 2", "a"])
+
+
+def test_an_acknowledged_hello_is_simply_followed_by_the_next_sessions() -> None:
+    link = Link()
+    link.restart(1, "hello 1")
+    link.take()
+    link.push("a")
+    assert link.acknowledge(1) == 1
+    assert not link.restart(2, "hello 2")
+    assert link.take() == (1, ["hello 2", "a"])
+
+
+def test_a_frame_that_came_too_early_is_dropped_whole_and_its_gap_is_told() -> None:
+    link = Link()
+    assert link.receive(3, ["c"]) == ([], True)
+    assert link.receive(1, ["a", "b"]) == (["a", "b"], False)
+    assert link.receive(2, ["b", "c"]) == (["c"], False)
+    assert link.receive(1, ["a"]) == ([], False)
+    assert link.received == 3
+
+
+def test_an_acknowledgement_beyond_what_was_sent_or_of_the_past_lets_nothing_else_go() -> None:
+    link = Link()
+    link.push("a")
+    link.take()
+    assert link.acknowledge(99) == 1
+    assert link.acknowledge(-5) == 0
+    assert link.is_clear
+    assert link.push("b") == 2
+    assert link.take() == (2, ["b"])

@@ -1,0 +1,271 @@
+"""Whoever dies at whatever moment, every run ends as the design says; and each of the seven reasons for which a parent stops waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actors import KillPoint
+from actors.code import load_type, type_name
+from actors.sim_world import Weather
+from tests.actors import cast
+from tests.actors.cast import Boss, Impatient, Once, Patient, Sleeper, Stubborn, Talker, Vanishing, Wedged, Windowed, Worker
+from tests.kit import ROOMY, Stage, address, play
+
+HOUR_MS = 3_600_000
+
+
+async def waiting_parent(stage: Stage, parent: type[Boss], kind: str, value: Any) -> asyncio.Task[Any]:  # noqa: ANN401
+    """A parent, itself a run, waits for the child `c`; then the parent's host dies."""
+    task = asyncio.create_task(stage.client.run(parent, {"wait": [kind, value, "c"]}, run_id="p"))
+    await stage.until(lambda: stage.status("c") == "running")
+    stage.kill_host_of(address(parent, "p"))
+    return task
+
+
+# ---------------------------------------------------------------- the seven reasons
+
+
+def test_no_progress_a_re_attached_parent_gives_up_on_silence_and_leaves_the_child_alone() -> None:
+    async def story(stage: Stage) -> None:
+        task = await waiting_parent(stage, Boss, "Sleeper", HOUR_MS)
+        outcome = (await task).output
+        assert (outcome["status"], outcome["reason"], outcome["still"]) == ("interrupted", "no-progress", True)
+        assert stage.host_of(address(Sleeper, "c")), "the child runs on"
+
+    play(story)
+
+
+def test_no_progress_a_silent_detached_child_is_torn_down_after_its_window() -> None:
+    async def story(stage: Stage) -> None:
+        signals = [{"fraction": 0.1}, {"after_ms": HOUR_MS, "fraction": 0.2}]
+        await stage.call(Boss, "detach", "Talker", signals, "c", {"no_progress_budget_ms": 1_000})
+        run = await stage.ended("c", "interrupted")
+        assert (run.reason, run.child_still_running) == ("no-progress", False)
+        assert not stage.host_of(address(Talker, "c"))
+
+    play(story)
+
+
+def test_window_exceeded_a_hard_window_ends_the_wait_and_the_child() -> None:
+    async def story(stage: Stage) -> None:
+        task = await waiting_parent(stage, Windowed, "Sleeper", HOUR_MS)
+        outcome = (await task).output
+        assert (outcome["status"], outcome["reason"], outcome["still"]) == ("interrupted", "window-exceeded", False)
+        assert not stage.host_of(address(Sleeper, "c"))
+
+    play(story)
+
+
+def test_budget_exceeded_the_absolute_budget_of_a_detached_run_ends_it() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "c", {"max_budget_ms": 2_000})
+        run = await stage.ended("c", "interrupted")
+        assert (run.reason, run.child_still_running) == ("budget-exceeded", False)
+        assert run.ended_at_ms - run.requested_at_ms < 2_500
+
+    play(story)
+
+
+def test_inspect_timeout_an_agent_that_never_comes_up_is_given_up() -> None:
+    async def story(stage: Stage) -> None:
+        result = await stage.client.run(Wedged, None, run_id="c")
+        assert (result.status, result.reason, result.child_still_running) == ("interrupted", "inspect-timeout", False)
+        assert not stage.host_of(address(Wedged, "c"))
+
+    play(story)
+
+
+def take_away(monkeypatch: pytest.MonkeyPatch, holder: object, name: str) -> None:
+    """The author removes code while nobody looks."""
+    monkeypatch.delattr(holder, name)
+    load_type.cache_clear()
+
+
+async def vanishing_story(stage: Stage, monkeypatch: pytest.MonkeyPatch, holder: object, name: str) -> Any:  # noqa: ANN401
+    kind = Vanishing
+    task = asyncio.create_task(stage.client.run(kind, HOUR_MS, run_id="c"))
+    await stage.until(lambda: stage.status("c") == "running")
+    child = address(kind, "c")
+    take_away(monkeypatch, holder, name)
+    stage.kill_host_of(child)
+    return await task
+
+
+def test_inspect_failed_a_class_that_is_gone_after_a_death_interrupts_softly(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        result = await vanishing_story(stage, monkeypatch, cast, "Vanishing")
+        assert (result.status, result.reason, result.child_still_running) == ("interrupted", "inspect-failed", None)
+        assert "Vanishing" in result.error
+
+    play(story)
+    load_type.cache_clear()
+
+
+def test_not_tailable_a_class_that_can_no_longer_run_interrupts_softly(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        result = await vanishing_story(stage, monkeypatch, Vanishing, "run")
+        assert (result.status, result.reason, result.child_still_running) == ("interrupted", "not-tailable", None)
+
+    play(story)
+
+
+def test_recovery_deadline_a_lost_run_that_finds_no_place_is_interrupted() -> None:
+    async def story(stage: Stage) -> None:
+        task = asyncio.create_task(stage.client.run(Sleeper, HOUR_MS, run_id="c"))
+        await stage.until(lambda: stage.status("c") == "running")
+        stage.simulation.change_weather(replace(Weather.calm(), spawn_refused=1.0))
+        for host in stage.simulation.live_hosts():
+            stage.simulation.kill(host)
+        result = await task
+        assert (result.status, result.reason, result.child_still_running) == ("interrupted", "recovery-deadline", None)
+
+    play(story, limits=replace(ROOMY, recovery_deadline_ms=20_000))
+
+
+# ---------------------------------------------------------------- re-attachment
+
+
+def test_a_parent_that_never_gives_up_on_silence_is_ended_by_the_window_alone() -> None:
+    async def story(stage: Stage) -> None:
+        task = await waiting_parent(stage, Patient, "Sleeper", HOUR_MS)
+        assert (await task).output["reason"] == "window-exceeded"
+
+    play(story)
+
+
+def test_a_parent_that_does_not_wait_gives_up_at_once_when_it_has_to_re_attach() -> None:
+    async def story(stage: Stage) -> None:
+        at_ms = stage.simulation.now_ms()
+        task = await waiting_parent(stage, Impatient, "Sleeper", HOUR_MS)
+        assert (await task).output["reason"] == "no-progress"
+        assert stage.simulation.now_ms() - at_ms < 10_000
+
+    play(story)
+
+
+def test_a_parent_that_was_killed_takes_the_result_of_the_same_child() -> None:
+    async def story(stage: Stage) -> None:
+        task = await waiting_parent(stage, Boss, "Worker", {"steps": 30, "pause_ms": 1_000})
+        outcome = (await task).output
+        assert outcome["output"] == {"steps": list(range(30)), "attempt": 1}
+        run = stage.record("p")
+        assert run is not None
+        assert run.attempt == 2
+
+    play(story)
+
+
+def test_progress_keeps_a_re_attached_run_alive_longer_than_the_window_of_silence() -> None:
+    async def story(stage: Stage) -> None:
+        task = await waiting_parent(stage, Boss, "Worker", {"steps": 10, "pause_ms": 100_000})
+        assert (await task).output["status"] == "completed"
+
+    play(story)
+
+
+def test_silence_after_earlier_progress_still_ends_the_wait() -> None:
+    async def story(stage: Stage) -> None:
+        signals = [{"fraction": 0.1}, {"after_ms": HOUR_MS, "fraction": 1.0}]
+        task = await waiting_parent(stage, Boss, "Talker", signals)
+        assert (await task).output["reason"] == "no-progress"
+
+    play(story)
+
+
+def test_a_hung_child_does_not_starve_its_sibling() -> None:
+    async def story(stage: Stage) -> None:
+        hung = asyncio.create_task(stage.client.run(Boss, {"wait": ["Sleeper", HOUR_MS, "hung"]}, run_id="p1"))
+        fine = asyncio.create_task(stage.client.run(Boss, {"wait": ["Sleeper", 60_000, "fine"]}, run_id="p2"))
+        await stage.until(lambda: stage.status("hung") == stage.status("fine") == "running")
+        for parent in ("p1", "p2"):
+            if stage.host_of(address(Boss, parent)):
+                stage.kill_host_of(address(Boss, parent))
+        assert (await fine).output["status"] == "completed"
+        assert (await hung).output["reason"] == "no-progress"
+
+    play(story)
+
+
+def test_an_interrupted_run_is_repaired_by_the_late_result_and_by_asking_again() -> None:
+    async def story(stage: Stage) -> None:
+        task = await waiting_parent(stage, Impatient, "Sleeper", 60_000)
+        assert (await task).output["status"] == "interrupted"
+        run = await stage.ended("c", "completed")
+        assert (run.reason, run.child_still_running, run.error) == ("", None, "")
+
+    play(story)
+
+
+def test_asking_again_for_an_interrupted_run_re_attaches_and_takes_its_result() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "detach", "Stubborn", 60_000, "d", {"max_budget_ms": 1_000})
+        soft = await stage.ended("d", "interrupted")
+        assert soft.child_still_running is True
+        assert await stage.call(Boss, "detach", "Stubborn", 60_000, "d", {"max_budget_ms": 1_000}) == "interrupted"
+        assert (await stage.ended("d", "completed")).attempt == 1
+        assert not stage.host_of(address(Stubborn, "d"))
+
+    play(story)
+
+
+# ---------------------------------------------------------------- attempts
+
+
+def test_a_child_that_was_killed_goes_on_after_its_last_step_and_repeats_none() -> None:
+    async def story(stage: Stage) -> dict[str, Any]:
+        task = asyncio.create_task(stage.client.run(Worker, {"steps": 5, "pause_ms": 1_000}, run_id="c"))
+        for _ in range(3):
+            await asyncio.sleep(1.3)
+            await stage.until(lambda: bool(stage.host_of(address(Worker, "c"))) and stage.status("c") == "running")
+            stage.kill_host_of(address(Worker, "c"))
+        output: dict[str, Any] = (await task).output
+        return output
+
+    assert play(story) == {"steps": [0, 1, 2, 3, 4], "attempt": 4}
+
+
+def test_a_run_with_one_attempt_is_at_most_once() -> None:
+    async def story(stage: Stage) -> None:
+        task = asyncio.create_task(stage.client.run(Once, 60_000, run_id="c"))
+        await stage.until(lambda: stage.status("c") == "running")
+        stage.kill_host_of(address(Once, "c"))
+        result = await task
+        assert result.status == "error"
+        assert "left no result" in result.error
+
+    play(story)
+
+
+def test_a_run_with_one_attempt_that_had_committed_its_result_is_not_lost() -> None:
+    def at_the_report(stage: Stage, _process: str, point: KillPoint, detail: str) -> bool:
+        run = stage.record("c")
+        return point is KillPoint.AFTER_RESULT_COMMIT and run is not None and run.attempt == 1
+
+    async def story(stage: Stage) -> None:
+        result = await stage.client.run(Once, 100, run_id="c")
+        assert (result.status, result.output) == ("completed", 1)
+
+    play(story, kill_when=at_the_report)
+
+
+def test_a_run_that_kills_every_host_ends_after_its_attempts_with_the_reason() -> None:
+    def always(stage: Stage, _process: str, point: KillPoint, detail: str) -> bool:
+        return point is KillPoint.BEFORE_RUN and detail == "poison"
+
+    async def story(stage: Stage) -> None:
+        poison = await stage.client.run(Sleeper, 10, run_id="poison")
+        assert poison.status == "error"
+        assert "5 attempts" in poison.error
+        run = stage.record("poison")
+        assert run is not None
+        assert run.attempt == 6, "five attempts and one that may only collect"
+
+    play(story, kill_when=always)
+
+
+def test_type_names_of_the_cast_can_be_found_again() -> None:
+    assert load_type(type_name(Worker)) is Worker

@@ -1,0 +1,214 @@
+"""What `perdure doctor` sees in a ledger, and what its repair makes of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ledger.duckdb_file import DATABASE, JOURNAL, WAL
+from ledger.duckdb_store import DuckDBStore
+from ledger.errors import LedgerDamaged
+from ledger.integrity import Finding, examine, repair
+from tests.ledger.wrecks import LAST, commit, contents, copy, fact, flipped, numbers, run, small_life, tamper
+
+
+@pytest.fixture(scope="module")
+def dead(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_life(tmp_path_factory.mktemp("dead") / "ledger")
+
+
+@pytest.fixture
+def wreck(dead: Path, tmp_path: Path) -> Path:
+    """What a killed process left: a snapshot up to 3, a checkpoint after 4, six commits in the log."""
+    return copy(dead, tmp_path / "ledger")
+
+
+def grave(findings: list[Finding]) -> list[str]:
+    return [f"{finding.severity}: {finding.what}" for finding in findings if finding.severity != "ok"]
+
+
+def told(findings: list[Finding]) -> str:
+    return "\n".join(grave(findings))
+
+
+def settle(directory: Path, *forgotten: str) -> Path:
+    """Start, put everything under a checkpoint, forget these runs, and stop."""
+    records = [run("r0", 3, 15), run("r1", 1, 16), run("r2", 2, 17)]
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        store.checkpoint(b"m", LAST, [each for each in records if each.key not in forgotten], list(forgotten))
+    return directory
+
+
+# ------------------------------------------------------------------ looking
+
+
+def test_a_healthy_ledger_is_said_to_be_healthy_and_stays_as_it_is(wreck: Path) -> None:
+    before = contents(wreck)
+    assert [finding.what for finding in examine(wreck)] == [
+        "all facts kept up to 4 are those that were written",
+        "13 facts after the last checkpoint follow one another",
+        "the records of 3 runs and 17 facts tell the same story",
+    ]
+    assert contents(wreck) == before
+
+
+@pytest.mark.parametrize("forgotten", [(), ("r1",), ("r0", "r1", "r2")])
+def test_forgetting_leaves_a_healthy_ledger(wreck: Path, forgotten: tuple[str, ...]) -> None:
+    assert grave(examine(settle(wreck, *forgotten))) == []
+
+
+def test_no_ledger_is_no_damage(tmp_path: Path) -> None:
+    (finding,) = examine(tmp_path)
+    assert finding == Finding("warning", f"there is no ledger in {tmp_path}", "check the path")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ledger_in_use_is_left_alone(wreck: Path) -> None:
+    with closing(DuckDBStore(wreck)) as store:
+        store.boot()
+        (finding,) = examine(wreck)
+        assert "is using this ledger" in finding.what
+        assert repair(wreck) == [finding]
+    assert grave(examine(wreck)) == []
+
+
+def test_a_log_that_cannot_be_read_mends_itself(dead: Path, wreck: Path) -> None:
+    (wreck / WAL).write_bytes(flipped((dead / WAL).read_bytes(), 100))
+    before = contents(wreck)
+    log, missing = examine(wreck)[0], examine(wreck)[2]
+    assert log.severity == missing.severity == "warning"
+    assert "DuckDB cannot read its log" in log.what
+    assert missing.what == "the facts 5 to 17 are in the journal and not in the database"
+    assert contents(wreck) == before
+    with closing(DuckDBStore(wreck)) as store:
+        store.boot()
+    assert grave(examine(wreck)) == []
+
+
+def test_a_shortened_log_mends_itself(dead: Path, wreck: Path) -> None:
+    (wreck / WAL).write_bytes((dead / WAL).read_bytes()[:-20])
+    assert grave(examine(wreck)) == ["warning: the facts 17 to 17 are in the journal and not in the database"]
+
+
+def test_a_damaged_journal_is_a_warning_while_the_database_is_whole(dead: Path, wreck: Path) -> None:
+    (wreck / JOURNAL).write_bytes(flipped((dead / JOURNAL).read_bytes(), 500))
+    assert told(examine(wreck)).startswith("warning: the journal is damaged from byte")
+
+
+@pytest.mark.parametrize(
+    ("ruin", "words"),
+    [
+        ("DELETE FROM facts WHERE seq = 9", "facts and payloads kept from 1 to 17"),
+        ("DELETE FROM facts WHERE subject = 'r1'", "1 runs have a record but no facts, r1"),
+        ("DELETE FROM facts WHERE seq = 1", "1 runs have facts before or after what their record knows, r1"),
+        ("DELETE FROM facts WHERE seq = 9", "1 runs have holes in the numbers of their events, r0"),
+        ("DELETE FROM runs WHERE run_id = 'r2'", "1 runs have facts but no record, r2"),
+        (
+            "UPDATE runs SET last_seq = 9 WHERE run_id = 'r2'",
+            "1 runs have facts before or after what their record knows, r2",
+        ),
+        ("UPDATE facts SET kind = 'Else' WHERE seq = 2", "not those that were written"),
+        ("DROP TABLE seals", "seals does not exist"),
+    ],
+)
+def test_what_was_changed_behind_its_back_is_damage(wreck: Path, ruin: str, words: str) -> None:
+    tamper(settle(wreck), ruin)
+    found = [finding for finding in examine(wreck) if words in finding.what]
+    assert [finding.severity for finding in found] == ["damage"]
+    assert found[0].advice
+
+
+def test_a_file_that_is_no_database_is_damage(wreck: Path) -> None:
+    (wreck / DATABASE).write_bytes(b"nonsense" * 5_000)
+    assert "damage" in told(examine(wreck))
+    (finding,) = repair(wreck)
+    assert "move it away" in finding.advice
+    assert (wreck / DATABASE).read_bytes() == b"nonsense" * 5_000
+
+
+def test_damaged_blocks_are_found_by_looking_at_everything(wreck: Path) -> None:
+    settle(wreck)
+    whole = (wreck / DATABASE).read_bytes()
+    harmless = 0
+    for place in range(12_288 + 4_096, len(whole), 16_384):
+        (wreck / DATABASE).write_bytes(flipped(whole, place))
+        harmless += not grave(examine(wreck))
+    assert harmless < len(whole) / 16_384  # free blocks may hold anything
+
+
+def test_other_versions_are_told(wreck: Path) -> None:
+    tamper(wreck, r"UPDATE meta SET value = '\x07'::BLOB WHERE key = 'schema_version'")
+    assert told(examine(wreck)) == "warning: a newer Perdure wrote it (layout 7, known up to 1)"
+    assert repair(wreck) == examine(wreck)
+    tamper(wreck, "DELETE FROM meta WHERE key = 'schema_version'")
+    assert "older version 0" in told(examine(wreck))
+
+
+# ------------------------------------------------------------------ repairing
+
+
+def test_a_healthy_ledger_is_not_repaired(wreck: Path) -> None:
+    before = contents(wreck)
+    assert repair(wreck)[0] == Finding("ok", "there is nothing to repair")
+    assert contents(wreck) == before
+
+
+def test_a_repair_of_what_mends_itself_is_a_start(dead: Path, wreck: Path) -> None:
+    (wreck / WAL).write_bytes((dead / WAL).read_bytes()[:-20])
+    assert "appended from the journal" in told(repair(wreck))
+    assert grave(examine(wreck)) == []
+
+
+def test_a_repair_keeps_what_verifies_up_to_the_first_loss_and_the_files_as_they_were(dead: Path, wreck: Path) -> None:
+    log, journal = (dead / WAL).read_bytes()[:150], flipped((dead / JOURNAL).read_bytes(), 400)
+    (wreck / WAL).write_bytes(log)
+    (wreck / JOURNAL).write_bytes(journal)
+    with pytest.raises(LedgerDamaged):
+        DuckDBStore(wreck).boot()
+    words = told(repair(wreck))
+    assert "given up: the facts 8 to 10 are missing" in words
+    assert (wreck / "ledger.db.wal.damaged-1").read_bytes() == log
+    assert (wreck / "ledger.journal.damaged-1").read_bytes() == journal
+    assert (wreck / "ledger.db.damaged-1").read_bytes() == (dead / DATABASE).read_bytes()
+    with closing(DuckDBStore(wreck)) as store:
+        read = store.boot()
+        assert (numbers(read), read.findings) == ([4, 5, 6, 7], [])
+        store.append(*commit(8, 9))
+        store.checkpoint(b"m", 9, [run("r0", 3, 9), run("r1", 1, 7), run("r2", 2, 8)], [])
+    assert grave(examine(wreck)) == []
+
+
+def test_a_repair_of_both_log_and_journal_gone_keeps_the_last_checkpoint(dead: Path, wreck: Path) -> None:
+    (wreck / WAL).write_bytes(flipped((dead / WAL).read_bytes(), 100))
+    (wreck / JOURNAL).write_bytes(b"gone")
+    words = told(repair(wreck))
+    assert "DuckDB cannot read its log" in words
+    with closing(DuckDBStore(wreck)) as store:
+        assert store.boot().facts == [fact(4)]
+
+
+def test_a_repair_seals_a_wounded_history_as_it_is_and_says_what_is_missing(wreck: Path) -> None:
+    tamper(settle(wreck), "DELETE FROM facts WHERE seq IN (5, 9)")
+    assert "damage: of the 18 facts and payloads kept from 1 to 17, 16 are there" in grave(examine(wreck))
+    repaired = repair(wreck)
+    assert "damage: 2 runs have holes in the numbers of their events, r0, r2" in grave(repaired)
+    assert not any("facts and payloads kept" in finding.what for finding in examine(wreck))
+    with closing(DuckDBStore(wreck)) as store:
+        assert store.boot().facts == []
+        store.append(*commit(18, 18))
+
+
+def test_a_repair_cuts_at_a_fact_that_the_next_start_would_need(wreck: Path) -> None:
+    with closing(DuckDBStore(wreck, fsync=False)) as store:
+        store.boot()
+    tamper(wreck, "DELETE FROM facts WHERE seq = 12")
+    with pytest.raises(LedgerDamaged, match="fact 12 is missing"):
+        DuckDBStore(wreck).boot()
+    assert "given up: fact 12 is missing" in told(repair(wreck))
+    with closing(DuckDBStore(wreck)) as store:
+        assert numbers(store.boot()) == list(range(4, 12))
+        store.append(*commit(12, 12))
+    assert grave(examine(wreck)) == []

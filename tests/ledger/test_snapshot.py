@@ -1,0 +1,158 @@
+"""A boot ends with the view that the last life had, reads what is alive, and keeps every order that was promised."""
+
+from __future__ import annotations
+
+from ledger import Boot, Fact, FactRow, Record, Tick, View, decide, dirty_records, meta_of, restore, run_from, run_record, seat
+from ledger.facts import (
+    AgentActivated,
+    AgentLost,
+    AgentReleased,
+    MailDelivered,
+    MailFailed,
+    MailRequeued,
+    MilestoneReached,
+    RunCleared,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    SupervisorStarted,
+)
+from ledger.memory_store import MemoryStore
+from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
+
+DETACHED = {"detached": True, "on_finish": "f"}
+
+
+def life_of(*facts: Fact) -> tuple[Ledger, MemoryStore]:
+    """A life that did this and took a checkpoint."""
+    ledger, store = Ledger(), MemoryStore()
+    store.append([ledger.view.record(fact, NOW_MS) for fact in facts], [])
+    checkpoint(ledger.view, store)
+    return ledger, store
+
+
+def checkpoint(view: View, store: MemoryStore, *forgotten: str) -> None:
+    store.checkpoint(meta_of(view), view.seq, dirty_records(view), list(forgotten))
+    view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
+
+
+def ended(run_id: str, number: int) -> list[Fact]:
+    return [
+        asked(run_id, **DETACHED),
+        placed(run_id, incarnation=number),
+        begun(run_id),
+        RunCompleted(run_id, 1, b"\x01", "", released=True),
+    ]
+
+
+def test_numbers_go_on_after_a_boot() -> None:
+    ledger, store = life_of(SupervisorStarted(4), asked(), placed(incarnation=17))
+    booted = restore(store.boot())
+    assert (booted.epoch, booted.seq, booted.incarnation, booted.at_ms) == (4, 3, 17, NOW_MS)
+    assert booted.record(SupervisorStarted(5), NOW_MS).seq == ledger.view.seq + 1
+
+
+def test_a_boot_reads_what_is_alive_and_leaves_what_has_settled() -> None:
+    delivered = MailDelivered(PARENT, ["done!finish"])
+    _, store = life_of(*ended("done", 1), delivered, *ended("owed", 2), asked("live"), asked("soft"), placed("soft"))
+    booted = restore(store.boot())
+    assert set(booted.runs) == {"owed", "live", "soft"}
+    (record,) = store.records("runs", ["done"])
+    assert run_from(record).status == "completed"
+
+
+def test_a_run_with_parked_mail_is_kept_in_reach() -> None:
+    _, store = life_of(*ended("r", 1), MailFailed("r!finish", "it raised", None))
+    booted = restore(store.boot())
+    assert booted.mail["r!finish"].state == "parked"
+    booted.record(MailRequeued("r!finish"), NOW_MS)
+    assert list(booted.mailbox[PARENT]) == ["r!finish"]
+    assert booted.runs["r"].slots == {"finish": "pending"}
+
+
+def test_mail_keeps_its_order_over_a_boot() -> None:
+    milestones = {"names": ["z"]}
+    facts = [
+        asked("r", **DETACHED, milestones=milestones),
+        placed("r"),
+        MilestoneReached("r", 1, 0, "z", 1, b"\x80"),
+        RunCompleted("r", 1, None, "", released=True),
+        *ended("a", 2),
+    ]
+    ledger, store = life_of(*facts)
+    expected = ["r!milestone:z", "r!finish", "a!finish"]
+    assert list(ledger.view.mailbox[PARENT]) == expected
+    assert list(restore(store.boot()).mailbox[PARENT]) == expected
+
+
+def test_whoever_waits_for_a_place_keeps_his_turn_over_a_boot() -> None:
+    ledger, store = life_of(asked("z"), asked("a"), asked("m"))
+    booted = restore(store.boot())
+    booted.hosts = {"h1": ledger.view.hosts["h1"]}
+    ledger.view = booted
+    for fact in decide(booted, Tick(), NOW_MS, ledger.limits):
+        booted.record(fact, NOW_MS)
+    order = [booted.record(fact, NOW_MS).subject for fact in seat(booted, NOW_MS, ledger.limits)]
+    assert order[0] == "z"
+    assert list(booted.queues[""]) == ["a", "m"][: len(booted.queues[""])]
+
+
+def test_an_unclean_agent_is_woken_again_after_a_boot_and_a_clean_one_is_not() -> None:
+    facts = [AgentActivated("x@T", 1, "h1"), AgentLost("x@T", 1, NOW_MS + 300), AgentActivated("y@T", 2, "h1")]
+    _, store = life_of(*facts, AgentReleased("y@T", 2))
+    booted = restore(store.boot())
+    assert list(booted.agents) == ["x@T"]
+    assert booted.due(NOW_MS + 299) == []
+    assert booted.due(NOW_MS + 300) == ["x@T"]
+
+
+def test_facts_after_the_snapshot_are_folded_onto_it() -> None:
+    ledger, store = life_of(asked(**DETACHED), placed(), begun())
+    store.append([ledger.view.record(RunInterrupted("r", "no-progress", True, "silence"), NOW_MS + 9)], [])
+    booted = restore(store.boot())
+    assert booted.runs["r"] == ledger.run()
+    assert booted.mail == ledger.view.mail
+    assert booted.tally == ledger.view.tally
+
+
+def test_what_was_cleared_does_not_come_back() -> None:
+    ledger, store = life_of(asked(), RunFailed("r", 0, "", released=True), RunCleared("r"))
+    assert restore(store.boot()).runs["r"].cleared, "until its storage is deleted the tombstone stays"
+    checkpoint(ledger.view, store, "r")
+    booted = restore(store.boot())
+    assert booted.runs == {}
+    assert store.records("runs", ["r"]) == []
+    assert store.facts("r") == []
+
+
+def test_an_empty_ledger_boots_into_an_empty_view() -> None:
+    booted = restore(MemoryStore().boot())
+    assert (booted.seq, booted.epoch, booted.runs) == (0, 0, {})
+
+
+def test_a_record_of_a_mail_or_an_agent_that_is_over_is_dead() -> None:
+    ledger, _ = Ledger(), None
+    ledger.given(*ended("r", 1), MailDelivered(PARENT, ["r!finish"]))
+    by_table = {(record.table, record.key): record for record in dirty_records(ledger.view)}
+    assert not by_table["mail", "r!finish"].live
+    assert by_table["mail", "r!finish"].body == b""
+    assert not by_table["agents", child()].live
+    assert not by_table["runs", "r"].live
+
+
+def test_a_row_shows_sql_readers_what_the_record_says() -> None:
+    ledger = Ledger().given(*ended("r", 1))
+    record = run_record(ledger.run())
+    assert record == Record(
+        "runs", "r", True, ("completed", "tests.toys:Child", PARENT, NOW_MS, NOW_MS, 1, 4), record.body
+    )
+    assert run_from(record) == ledger.run()
+
+
+def test_a_boot_from_facts_alone_is_the_same_as_from_a_snapshot() -> None:
+    ledger, rows = Ledger(), list[FactRow]()
+    for fact in [*ended("r", 1), asked("s"), placed("s", incarnation=2)]:
+        rows.append(ledger.view.record(fact, NOW_MS))
+    booted = restore(Boot(None, [], rows, []))
+    assert booted.runs == ledger.view.runs
+    assert booted.mail == ledger.view.mail
