@@ -46,8 +46,22 @@ class Asking:
             self.peer.push(message(request))
         else:
             self._acceptances.setdefault(run_id, []).append(future)
-            self._spawn(self._accept(request))
+            self._spawn(self._accept([request]))
         return future
+
+    def begin_many(self, requests: list[Request]) -> list[asyncio.Future[Any]]:
+        """Ask for many runs in one go; the detached ones among them are accepted together."""
+        futures = [self.begin(request) for request in requests if request.wait]
+        detached = [request for request in requests if not request.wait]
+        if not detached:
+            return futures
+        accepted: dict[str, asyncio.Future[Any]] = {}
+        for request in detached:
+            future = accepted[request.run_id] = asyncio.get_running_loop().create_future()
+            self._acceptances.setdefault(request.run_id, []).append(future)
+        self._spawn(self._accept(detached))
+        waited = iter(futures)
+        return [next(waited) if request.wait else accepted[request.run_id] for request in requests]
 
     def _abandon(self, run_id: str, future: asyncio.Future[Any]) -> None:
         """Nobody waits with this future any more."""
@@ -57,12 +71,15 @@ class Asking:
             if not waiting:
                 del self._ends[run_id]
 
-    async def _accept(self, request: Request) -> None:
-        await self.peer.durable(message(request))
-        status = self._exists.pop(request.run_id, None)
-        for future in self._acceptances.pop(request.run_id, ()):
-            if not future.done():
-                future.set_result(status)
+    async def _accept(self, requests: list[Request]) -> None:
+        for request in requests[:-1]:
+            self.peer.push(message(request))
+        await self.peer.durable(message(requests[-1]))
+        for request in requests:
+            status = self._exists.pop(request.run_id, None)
+            for future in self._acceptances.pop(request.run_id, ()):
+                if not future.done():
+                    future.set_result(status)
 
     async def ask(self, name: str, *args: Any) -> Any:
         """Ask a question and wait for its answer. Raises the `PerdureError` with which it was refused."""

@@ -5,8 +5,10 @@ This is one of the two places with a broad `except`. A kill and a cancellation p
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TypeVar
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -23,3 +25,13 @@ def in_words(problem: Exception) -> str:
     """An author's exception as a person reads it in an error field."""
     words = str(problem)
     return f"{type(problem).__name__}: {words}" if words else type(problem).__name__
+
+
+def is_async(method: Callable[..., Any]) -> bool:
+    """Whether calling the method gives a coroutine."""
+    return _is_async(getattr(method, "__func__", method))
+
+
+@lru_cache(maxsize=4096)
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function)

@@ -6,9 +6,9 @@ import asyncio
 import inspect
 import json
 import math
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Hashable, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, cast
 
 from actors.activity import ACTIVITY, Activity
 from actors.agent import Agent
@@ -20,7 +20,8 @@ from ledger import AwaitedInsideHandler, BadRequest, Request, UnknownAgentType, 
 if TYPE_CHECKING:
     from actors.tenant import Tenant
 
-SOON = 500
+CLEARED_AT_ONCE = 500
+PLAIN = Detached()
 
 
 class Dispatch:
@@ -28,6 +29,7 @@ class Dispatch:
 
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
+        self._checked: tuple[Detached, dict[str, Any]] | None = None
 
     def run(self, agent_class: type[Agent], input: Any, **asked: Any) -> Any:
         """One run; see `Agent.run_agent_tool`."""
@@ -57,7 +59,7 @@ class Dispatch:
 
     async def _many(self, asked: list[tuple[type[Agent], Request]]) -> list[Any]:
         await self._start_hooks([request for _, request in asked])
-        futures = [self._tenant.begin(request) for _, request in asked]
+        futures = self._tenant.host.asking.begin_many([request for _, request in asked])
         done = []
         for (agent_class, request), future in zip(asked, futures, strict=True):
             outcome = await future
@@ -133,7 +135,7 @@ class Dispatch:
         agent_type, digest = type_name(agent_class, tenant.code_dir), digest_of(body)
         options = class_options(agent_class, tenant.agent)
         if detached:
-            options.update(self._detached_options(detached if isinstance(detached, Detached) else Detached()))
+            options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
         for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):
             if value is not None:
                 options[key] = value
@@ -160,6 +162,12 @@ class Dispatch:
         )
 
     def _detached_options(self, detached: Detached) -> dict[str, Any]:
+        """The options of a detached run, checked against this agent; of a batch they are checked once."""
+        if self._checked is None or self._checked[0] is not detached:
+            self._checked = (detached, self._check(detached))
+        return self._checked[1]
+
+    def _check(self, detached: Detached) -> dict[str, Any]:
         options = detached.options()
         agent = self._tenant.agent
         for field in ("on_finish", "on_give_up", "on_milestone"):
@@ -199,7 +207,7 @@ class Dispatch:
         statuses = None if status is None else [str(each) for each in status]
         cleared = 0
         while True:
-            found = await self._tenant.ask("list", self._tenant.agent_id, statuses, older_than, SOON)
+            found = await self._tenant.ask("list", self._tenant.agent_id, statuses, older_than, CLEARED_AT_ONCE)
             if not found:
                 return cleared
             await self._tenant.ask("clear", [run["run_id"] for run in found])
@@ -218,19 +226,25 @@ def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:
     return run_shapes(agent_class)[0].encode("input", value, bytes_max)
 
 
-def class_options(agent_class: type[Agent], parent: Any) -> dict[str, Any]:
+def class_options(agent_class: type[Agent], parent: Agent | None) -> dict[str, Any]:
     """What the child's class and the parent's object say about the run; only what differs from the defaults."""
+    if parent is None:
+        return dict(_class_options(cast("Hashable", agent_class), None, math.inf))
+    kind = cast("Hashable", type(parent))
+    return dict(_class_options(cast("Hashable", agent_class), kind, parent.max_concurrent_agent_tools))
+
+
+@lru_cache(maxsize=1024)
+def _class_options(agent_class: Any, kind: Any, limit: float) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if agent_class.attempts_max is not None:
         options["attempts_max"] = _count("attempts_max", agent_class.attempts_max)
     pool = pool_spec(agent_class)
     if pool is not None:
         options["pool"] = pool
-    if parent is None:
+    if kind is None:
         return options
-    kind = type(parent)
-    limit = parent.max_concurrent_agent_tools
-    if limit < math.inf:
+    if limit != math.inf:
         options["limit"] = _count("max_concurrent_agent_tools", limit)
     for option, attribute in (
         ("reattach_no_progress_ms", "agent_tool_reattach_no_progress_timeout_ms"),

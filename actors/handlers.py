@@ -13,7 +13,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.activity import ACTIVITY, Activity
-from actors.author import in_words, tried
+from actors.author import in_words, is_async, tried
 from actors.code import load_type
 from actors.ports import KillPoint
 from actors.results import MilestoneInfo, RunInfo, RunResult
@@ -84,7 +84,7 @@ async def _transact(tenant: Tenant, letters: list[Letter]) -> None:
     ids = [letter.mail_id for letter in letters]
     transaction = tenant.storage.begin()
     try:
-        if any(inspect.iscoroutinefunction(method) for method, _, _ in steps):
+        if any(is_async(method) for method, _, _ in steps):
             await _call_each(transaction, steps)
         else:
             await tenant.threads.run(lambda: _call_all(transaction, steps))

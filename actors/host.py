@@ -26,6 +26,7 @@ from ledger.storage import Cabinet
 from policies import Limits
 
 ANSWERS_KEPT = 1000
+LEFT_KEPT = 100_000
 log = logging.getLogger("perdure.host")
 
 
@@ -52,6 +53,7 @@ class Host:
         self.is_worn = False
         self._ended: dict[str, None] = {}
         self._ups: dict[str, Up] = {}
+        self._left: dict[str, int] = {}
         self._answers: dict[str, tuple[bool, Any] | None] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[str] | None = None
@@ -119,6 +121,8 @@ class Host:
                 return None
             self.forget(tenant)
             self._spawn(tenant.stop())
+        if self._left.get(agent_id, 0) >= incarnation:
+            return None  # it is over; the supervisor has yet to hear so
         try:
             tenant = Tenant(self, agent_id, incarnation)
         except StorageError as problem:
@@ -224,7 +228,8 @@ class Host:
         self._ups.pop(run_id, None)
 
     def forget(self, tenant: Tenant) -> None:
-        """A tenant has left."""
+        """A tenant has left. Its life is never opened again, though a command for it may still be under way."""
+        self._left[tenant.agent_id] = max(tenant.incarnation, self._left.get(tenant.agent_id, 0))
         if self.tenants.get(tenant.agent_id) is tenant:
             del self.tenants[tenant.agent_id]
 
@@ -266,6 +271,8 @@ class Host:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(self.limits.idle_ms, self.limits.heartbeat_ms) / 1000)
+            if self.peer.is_clear or len(self._left) > LEFT_KEPT:  # then every command for these lives has arrived
+                self._left.clear()
             now = loop.time()
             for tenant in list(self.tenants.values()):
                 if tenant.may_sleep and now - tenant.idle_since_s >= self.limits.idle_ms / 1000:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.activity import ACTIVITY, Activity
 from actors.agent import Agent
-from actors.author import in_words, tried
+from actors.author import in_words, is_async, tried
 from actors.code import load_type
 from actors.dispatch import Dispatch
 from actors.handlers import Letter, handle
@@ -62,8 +63,6 @@ class Tenant:
         self.code_dir = host.code_dir
         self.agent: Any = None
         self._storage: Storage | None = None
-        self.dispatch = Dispatch(self)
-        self.outbox = Outbox(self)
         self.is_leaving = False
         self.idle_since_s = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -75,6 +74,16 @@ class Tenant:
         self._first_life = False
         self._on_threads = 0
         self._runs: dict[str, None] = {}
+
+    @cached_property
+    def dispatch(self) -> Dispatch:
+        """Asks for runs on behalf of the agent."""
+        return Dispatch(self)
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """The agent's transactions, and what they leave to be said."""
+        return Outbox(self)
 
     @property
     def storage(self) -> Storage:
@@ -130,7 +139,7 @@ class Tenant:
 
     async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an author's method: async ones on the loop, sync ones on a worker thread."""
-        if inspect.iscoroutinefunction(method):
+        if is_async(method):
             return await method(*args, **kwargs)
 
         def on_thread() -> Any:
@@ -191,8 +200,8 @@ class Tenant:
         self.faults.at(KillPoint.BEFORE_RUN, run_id)
         output, summary, error = await self._execute(run, body)
         run.close()
-        if self.is_leaving:
-            return
+        if self.is_leaving and (error is not None or self.host.tenants.get(self.agent_id) is not self):
+            return  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
         if self._storage is not None and self._storage.exists:
             self.storage.save_result(run_id, pack([output, summary, error]))
             self.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)

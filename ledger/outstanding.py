@@ -56,6 +56,8 @@ def _for_run(view: View, run: Run) -> Iterator[Effect]:
 
 def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effect]:
     run = view.runs.get(activation.run_id)
+    if run is not None and activation.agent_id not in view.mailbox:
+        return
     if not activation.confirmed and run is None:
         yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation)
     letters: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = []

@@ -110,7 +110,10 @@ def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterat
         return
     if not run.is_live:
         yield AgentReleased(run.child, said.incarnation)
-    elif said.cause == COLLECTED_NOTHING or (said.cause in (UNIMPORTABLE, NOT_RUNNABLE) and run.attempt == 1):
+    elif said.cause == COLLECTED_NOTHING:
+        yield RunFailed(run.run_id, run.attempt, f"{said.error}; the last time: {run.cause}", released=True)
+        yield from abort_awaited(view, run)
+    elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE) and run.attempt == 1:
         yield RunFailed(run.run_id, run.attempt, said.error, released=True)
     elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE):
         reason = InterruptedReason.INSPECT_FAILED if said.cause == UNIMPORTABLE else InterruptedReason.NOT_TAILABLE

@@ -32,7 +32,7 @@ def mark(directory: str, name: str) -> None:
 class Instant(Agent):
     """Gives back its number."""
 
-    async def run(self, input: int) -> int:  # noqa: A002 - the seed's word
+    async def run(self, input: int) -> int:
         """Nothing but the round trip."""
         return input
 
@@ -40,7 +40,7 @@ class Instant(Agent):
 class Sleeper(Agent):
     """Sleeps, and reports progress each second."""
 
-    async def run(self, input: Nap, run: RunContext) -> int:  # noqa: A002 - the seed's word
+    async def run(self, input: Nap, run: RunContext) -> int:
         """Sleep."""
         if input.marks:
             mark(input.marks, f"{run.run_id}-{run.attempt}")
@@ -129,7 +129,7 @@ class Crowd(BaseModel):
 class Punctual(Agent):
     """Finishes at a given moment."""
 
-    async def run(self, input: Nap) -> int:  # noqa: A002 - the seed's word
+    async def run(self, input: Nap) -> int:
         """Wait until then."""
         await asyncio.sleep(input.seconds - time.monotonic())
         return input.number

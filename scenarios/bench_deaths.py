@@ -99,7 +99,15 @@ def cluster_death(bench: Bench) -> list[Figure]:
             wait_for(lambda attempt=attempt: len(list(marks.glob(f"*-{attempt}"))) == runs)
     finally:
         runtime.close()
-    return [Figure("cluster killed → first run back, after the supervisor is up", "s", times, at_most(1), Baseline("one new Ray actor", new_actor_s))]
+    return [
+        Figure(
+            "cluster killed → first run back, after the supervisor is up",
+            "s",
+            times,
+            at_most(1),
+            Baseline("one new Ray actor", new_actor_s),
+        )
+    ]
 
 
 def handlers_death(bench: Bench) -> list[Figure]:

@@ -81,7 +81,9 @@ class Figure:
 
     def to_plain(self) -> dict[str, Any]:
         """As `--json` prints it."""
-        baseline = None if self.baseline is None else {"name": self.baseline.name, "median": rounded(self.baseline.median)}
+        baseline = (
+            None if self.baseline is None else {"name": self.baseline.name, "median": rounded(self.baseline.median)}
+        )
         return {
             "name": self.name,
             "unit": self.unit,
@@ -118,7 +120,7 @@ class Bench:
         return quick if self.quick else full
 
     @contextmanager
-    def cluster(self, name: str, **limits: Any) -> Iterator[Runtime]:  # noqa: ANN401 - whatever `Limits` takes
+    def cluster(self, name: str, **limits: Any) -> Iterator[Runtime]:
         """A Ray of our own with its warm hosts up, on a new directory."""
         runtime = actors.Runtime(self.data / name, address="local", limits=Limits(**limits))
         with runtime:
@@ -131,7 +133,7 @@ def hosts_up(runtime: Runtime) -> int:
     return sum(host["up"] for host in runtime.ps()["hosts"])
 
 
-def wait_for(condition: Callable[[], Any], patience_s: float = 60.0, pause_s: float = 0.01) -> Any:  # noqa: ANN401 - what it gave
+def wait_for(condition: Callable[[], Any], patience_s: float = 60.0, pause_s: float = 0.01) -> Any:
     """Look until the condition gives something true, and return that. Raises `TimeoutError`."""
     end_s = time.monotonic() + patience_s
     while not (found := condition()):

@@ -33,7 +33,9 @@ def awaited(bench: Bench) -> list[Figure]:
         plain.close()
     figures = []
     for share, bound in ((0.5, 5), (0.99, 20)):
-        baseline = Baseline("round trip of a plain Ray call", statistics.median(percentile(each, share) for each in raw))
+        baseline = Baseline(
+            "round trip of a plain Ray call", statistics.median(percentile(each, share) for each in raw)
+        )
         values = [percentile(each, share) for each in times]
         figures.append(Figure(f"awaited run, p{share * 100:.0f}", "ms", values, at_most(bound), baseline))
     return figures
@@ -59,7 +61,13 @@ def fan_out(bench: Bench) -> list[Figure]:
     return [
         Figure(name, "runs/s", rates, at_least(20_000), Baseline("plain Ray calls/s", calls_a_second)),
         Figure(f"{name}, ratio to plain Ray calls", "×", [rate / calls_a_second for rate in rates]),
-        Figure(f"{name}, ratio to one new Ray actor each", "×", [rate / actors_a_second for rate in rates], None, Baseline("new Ray actors/s", actors_a_second)),
+        Figure(
+            f"{name}, ratio to one new Ray actor each",
+            "×",
+            [rate / actors_a_second for rate in rates],
+            None,
+            Baseline("new Ray actors/s", actors_a_second),
+        ),
     ]
 
 
@@ -77,7 +85,15 @@ def detached(bench: Bench) -> list[Figure]:
             calls.append(plain.calls_per_second(PAYLOAD, count // 5))
         plain.close()
     baseline = Baseline("plain Ray calls/s", statistics.median(calls))
-    return [Figure(f"{count:,} detached runs with a handler that updates state", "deliveries/s", rates, at_least(5_000), baseline)]
+    return [
+        Figure(
+            f"{count:,} detached runs with a handler that updates state",
+            "deliveries/s",
+            rates,
+            at_least(5_000),
+            baseline,
+        )
+    ]
 
 
 def sleepers(bench: Bench) -> list[Figure]:
@@ -146,7 +162,13 @@ def passivated(bench: Bench) -> list[Figure]:
         Figure("passivated agents in a process", "", [held], at_most(0)),
         Figure("disk of a passivated agent that wrote", "KB", [written / count / 1024], at_most(100)),
         Figure("disk of a passivated agent that did not write", "KB", [unwritten / count / 1024], at_most(0)),
-        Figure("call of a passivated agent", "ms", waking, at_most(20), Baseline("call of a live agent", statistics.median(live))),
+        Figure(
+            "call of a passivated agent",
+            "ms",
+            waking,
+            at_most(20),
+            Baseline("call of a live agent", statistics.median(live)),
+        ),
     ]
 
 

@@ -34,7 +34,7 @@ from ledger import (
 from ledger.duckdb_store import DuckDBStore
 from policies import Limits
 
-LEDGER: Final = "ledger.duckdb"
+LEDGER: Final = "ledger"
 CLEARED_AT_ONCE: Final = 500
 
 

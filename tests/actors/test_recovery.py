@@ -259,7 +259,8 @@ def test_a_run_that_kills_every_host_ends_after_its_attempts_with_the_reason() -
     async def story(stage: Stage) -> None:
         poison = await stage.client.run(Sleeper, 10, run_id="poison")
         assert poison.status == "error"
-        assert "5 attempts" in poison.error
+        assert "lost in every attempt" in poison.error
+        assert "the last time: its host died" in poison.error
         run = stage.record("poison")
         assert run is not None
         assert run.attempt == 6, "five attempts and one that may only collect"
