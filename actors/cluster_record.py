@@ -92,9 +92,9 @@ def answers(address: str) -> bool:
 
 
 @contextlib.contextmanager
-def surroundings(**special: str) -> Iterator[None]:
+def surroundings(auth: str = "") -> Iterator[None]:
     """The environment in which Ray is started and joined. What is set already stays, and what we set is taken back afterwards."""
-    ours = {name: value for name, value in {**ENVIRONMENT, **special}.items() if value and name not in os.environ}
+    ours = {name: value for name, value in {**ENVIRONMENT, AUTH: auth}.items() if value and name not in os.environ}
     before = os.environ.get("PYTHONPATH")
     os.environ.update(ours)
     os.environ["PYTHONPATH"] = os.pathsep.join(_import_path(before or ""))

@@ -24,16 +24,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util import list_named_actors, metrics
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.cluster_record import (
-    AUTH,
-    PROJECT,
-    answers,
-    deciding,
-    forget_record,
-    read_record,
-    surroundings,
-    write_record,
-)
+from actors.cluster_record import PROJECT, answers, deciding, forget_record, read_record, surroundings, write_record
 from actors.code import refuse_while_loading
 from actors.fleet import ActorFleet, HostGone, HostSilent
 from actors.plan import About, Parts, Plan
@@ -345,7 +336,7 @@ def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
     known = read_record(data)
     if known is None or address == "local":
         return False
-    with contextlib.suppress(SupervisorUnreachable, ValueError), surroundings(**{AUTH: known.auth}):
+    with contextlib.suppress(SupervisorUnreachable, ValueError), surroundings(known.auth):
         _init(address=known.address)
         _find_supervisor(Plan(data, Limits()))
         return True

@@ -294,6 +294,7 @@ class Supervisor:
         for run_id in forgotten:
             child = view.runs[run_id].child
             await self.world.threads.commit(lambda child=child: self._cabinet.forget(child))  # type: ignore[misc]
+            self.world.faults.at(KillPoint.MID_CLEAR, child)
         for run_id in forgotten:
             view.dirty_runs.pop(run_id, None)
         meta, upto, records = meta_of(view), view.seq, dirty_records(view)

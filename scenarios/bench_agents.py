@@ -24,7 +24,7 @@ class Nap(BaseModel):
 
 def mark(directory: str, name: str) -> None:
     """Note the machine's steady time, which all its processes share, under a name that nobody else uses."""
-    draft = Path(directory, f".{name}")
+    draft = Path(f"{directory}.{name}")
     draft.write_text(repr(time.monotonic()))
     draft.rename(Path(directory, name))
 
@@ -81,7 +81,7 @@ class Parent(Agent):
         begun_s = time.perf_counter()
         with self.transaction():
             self.run_agent_tools([(Instant, number) for number in range(count)], detached=Detached(on_finish="on_done"))
-        while self.state.get("count", 0) < target:
+        while self.state.get("count", 0) < target:  # noqa: ASYNC110 - what is durable is looked at
             await asyncio.sleep(LOOK_S)
         return time.perf_counter() - begun_s
 

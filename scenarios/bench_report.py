@@ -184,7 +184,8 @@ def report(figures: Sequence[Figure]) -> dict[str, Any]:
 def show(told: dict[str, Any]) -> None:
     """A table on a terminal, plain lines in a pipe."""
     about = told["machine"]
-    where = f"{about['cores']} cores ({about['cpu']}), {about['memory_gb']} GB, Python {about['python']}, Ray {about['ray']}, DuckDB {about['duckdb']}, {told['date']}"
+    software = f"Python {about['python']}, Ray {about['ray']}, DuckDB {about['duckdb']}"
+    where = f"{about['cores']} cores ({about['cpu']}), {about['memory_gb']} GB, {software}, {told['date']}"
     if not sys.stdout.isatty():
         print(where)
         for figure in told["figures"]:

@@ -105,10 +105,13 @@ class RayStage:
             return
 
     async def cold_restart(self) -> None:
-        """Kill Ray and all that runs on it, then start Ray anew on the same directory."""
-        await asyncio.to_thread(self._runtime.kill_everything)
+        """Kill Ray and all that runs on it, then start Ray anew on the same directory.
+
+        This blocks, because Ray wants to be started by the main thread: calls hang that come from another one.
+        """
+        self._runtime.kill_everything()
         self._runtime = actors.Runtime(self._data, address=self._address)
-        await asyncio.to_thread(self._runtime.open)
+        self._runtime.open()
 
 
 class SimStage:

@@ -113,11 +113,12 @@ class Stage:
     @property
     def view(self) -> View:
         """What the living, or the last, supervisor knows."""
-        return self.laboratory.supervisors[-1].view
+        supervisors = self.laboratory.supervisors
+        return supervisors[-1].view if supervisors else View()
 
     def record(self, run_id: str) -> Run | None:
         """A run as the supervisor knows it."""
-        return self.view.runs.get(run_id) if self.laboratory.supervisors else None
+        return self.view.runs.get(run_id)
 
     def status(self, run_id: str) -> str:
         """Its status, or nothing when it is unknown."""

@@ -70,7 +70,7 @@ def test_a_class_whose_name_now_means_another_is_refused(monkeypatch: pytest.Mon
     old = Outer
     monkeypatch.setattr(sys.modules[__name__], "Outer", Path)
     with pytest.raises(BadRequest, match="defined again"):
-        type_name.__wrapped__(old)
+        type_name(old, Path("nothing-of-it-is-remembered"))
 
 
 def test_a_module_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,378 @@
+"""Agents as tools, awaited: what a caller gets back, how an id holds, how limits and nesting work, what events say."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import typing
+from typing import Any
+
+import pytest
+
+from actors import Agent, AgentToolEvents, RunResult
+from ledger import AdmissionRefused, BadRequest, ConflictingRequest, InterruptedReason
+from policies import Limits
+from tests.actors.cast import Boss, Doubler, Failing, Hooked, Liar, Number, Sleeper, Talker, Worker
+from tests.actors.crew import Crowd, Middle, Narrow, Starter, Summariser, Wordy
+from tests.kit import Stage, address, play
+
+
+async def frames_of(stage: Stage, run_id: str) -> list[dict[str, Any]]:
+    return list(await stage.client.ask("frames", run_id, -1))
+
+
+def kinds(frames: list[dict[str, Any]]) -> list[str]:
+    return [frame["event"]["kind"] for frame in frames]
+
+
+# ---------------------------------------------------------------- results
+
+
+def test_a_child_returns_its_typed_output_to_the_parent_that_waits() -> None:
+    async def story(stage: Stage) -> None:
+        assert (await stage.client.run(Doubler, Number(n=4))).output == 8
+        told = await stage.call(Boss, "wait_for", "Doubler", {"n": 21}, "d")
+        assert told == {"status": "completed", "output": 42, "summary": "", "error": "", "reason": None, "still": None}
+
+    play(story)
+
+
+def test_text_that_a_child_returns_is_its_summary_and_a_class_may_make_another() -> None:
+    async def story(stage: Stage) -> None:
+        wordy = await stage.client.run(Wordy, "hello")
+        assert (wordy.output, wordy.summary) == ("hello", "hello")
+        other = await stage.client.run(Summariser, 3)
+        assert (other.output, other.summary) == ([0, 1, 2], "3 numbers")
+
+    play(story)
+
+
+def test_a_child_that_returns_nothing_has_completed_with_an_empty_summary() -> None:
+    async def story(stage: Stage) -> None:
+        result = await stage.client.run(Wordy, None)
+        assert (result.status, result.output, result.summary) == ("completed", None, "")
+
+    play(story)
+
+
+def test_what_a_child_raises_is_the_words_of_an_error() -> None:
+    async def story(stage: Stage) -> None:
+        result = await stage.client.run(Failing, "no such file", run_id="f")
+        assert (result.status, result.error) == ("error", "ValueError: no such file")
+        frames = await frames_of(stage, "f")
+        assert frames[-1]["event"] | {"at_ms": 0} == {"kind": "error", "error": "ValueError: no such file", "at_ms": 0}
+
+    play(story)
+
+
+def test_a_child_that_returns_what_it_did_not_promise_fails_with_words_about_it() -> None:
+    async def story(stage: Stage) -> None:
+        result = await stage.client.run(Liar, "not a number")
+        assert result.status == "error"
+        assert "return" in result.error or "output" in result.error
+        assert "int" in result.error
+
+    play(story)
+
+
+def test_children_at_the_same_time_keep_their_ends_apart() -> None:
+    async def story(stage: Stage) -> None:
+        good, bad = await asyncio.gather(stage.client.run(Doubler, {"n": 1}), stage.client.run(Failing, "x"))
+        assert (good.status, bad.status) == ("completed", "error")
+
+    play(story)
+
+
+RESULT = {"run_id": "r", "agent_type": "T"}
+FAILURES: list[tuple[dict[str, Any], bool]] = [
+    ({"status": "interrupted", "error": "silence", "reason": "no-progress", "child_still_running": True}, True),
+    ({"status": "aborted", "error": "not wanted"}, False),
+    ({"status": "error", "error": "it broke"}, False),
+]
+
+
+@pytest.mark.parametrize(("end", "retryable"), FAILURES)
+def test_only_an_interruption_may_be_tried_again(end: dict[str, Any], retryable: bool) -> None:
+    failure = RunResult(**RESULT, **end).failure
+    assert failure is not None
+    assert failure.retryable is retryable
+    told = {key: value for key, value in dataclasses.asdict(failure).items() if value is not None}
+    assert told == {"ok": False, "retryable": retryable, **end}
+
+
+def test_a_completed_run_has_no_failure() -> None:
+    assert RunResult(**RESULT, status="completed").failure is None
+    assert RunResult(**RESULT, status="completed").ok
+
+
+def test_there_are_seven_reasons_and_no_others() -> None:
+    assert set(InterruptedReason) == {
+        "no-progress", "window-exceeded", "not-tailable", "inspect-timeout", "inspect-failed", "recovery-deadline",
+        "budget-exceeded",
+    }  # fmt: skip
+
+
+def test_reason_and_child_still_running_are_told_apart_from_absent() -> None:
+    hints = typing.get_type_hints(RunResult)
+    assert hints["child_still_running"] == bool | None
+    result = RunResult(**RESULT, status="interrupted", reason="recovery-deadline")
+    assert result.failure is not None
+    assert result.failure.child_still_running is None
+
+
+# ---------------------------------------------------------------- the id
+
+
+def test_the_same_id_with_the_same_content_gives_the_same_result_and_runs_nothing_again() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.client.run(Worker, {"steps": 2}, run_id="w")
+        assert await stage.client.run(Worker, {"steps": 2}, run_id="w") == first
+        assert kinds(await frames_of(stage, "w")).count("started") == 1
+
+    play(story)
+
+
+def test_the_same_id_asked_for_at_the_same_time_is_one_run_with_one_end_for_everybody() -> None:
+    async def story(stage: Stage) -> None:
+        results = await asyncio.gather(*(stage.client.run(Worker, {"steps": 2}, run_id="w") for _ in range(5)))
+        assert len({str(result) for result in results}) == 1
+        assert kinds(await frames_of(stage, "w")).count("finished") == 1
+
+    play(story)
+
+
+def test_the_same_id_with_other_content_is_a_conflict_that_names_the_field() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.run(Doubler, {"n": 1}, run_id="d")
+        for field, again in (
+            ("input", stage.client.run(Doubler, {"n": 2}, run_id="d")),
+            ("agent_type", stage.client.run(Worker, {"steps": 1}, run_id="d")),
+        ):
+            with pytest.raises(ConflictingRequest) as refused:
+                await again
+            assert refused.value.field == field
+
+    play(story)
+
+
+def test_an_id_that_was_not_given_follows_from_where_and_what_is_asked_so_a_killed_parent_finds_its_children() -> None:
+    async def story(stage: Stage) -> None:
+        task = asyncio.create_task(stage.client.run(Crowd, 3, run_id="p"))
+        await stage.until(lambda: len(stage.view.runs) == 4)
+        children = set(stage.view.runs)
+        stage.kill_host_of(address(Crowd, "p"))
+        assert (await task).output == [0, 2, 4]
+        assert set(stage.view.runs) == children
+
+    play(story)
+
+
+def test_equal_requests_without_an_id_are_different_runs() -> None:
+    async def story(stage: Stage) -> None:
+        assert (await stage.client.run(Crowd, 0, run_id="p")).output == []
+        assert sorted(await stage.call(Starter, "twice")) == [2, 2]
+        assert len([run for run in stage.view.runs.values() if run.agent_type.endswith("Doubler")]) == 2
+
+    play(story)
+
+
+# ---------------------------------------------------------------- limits and nesting
+
+
+def test_over_the_limit_runs_wait_for_their_turn() -> None:
+    most = 0
+
+    async def story(stage: Stage) -> None:
+        nonlocal most
+        task = asyncio.create_task(stage.call(Narrow, "fan_out", 6))
+        while not task.done():
+            most = max(most, sum(run.is_placed for run in stage.view.runs.values()))
+            await asyncio.sleep(0.01)
+        assert await task == ["completed"] * 6
+
+    play(story)
+    assert most == 2
+
+
+def test_over_the_limit_a_run_is_refused_at_once_if_asked_for_and_its_id_can_be_used_later() -> None:
+    async def story(stage: Stage) -> None:
+        tasks = [asyncio.create_task(stage.call(Narrow, "sleep", 5_000, f"s{n}")) for n in range(2)]
+        await stage.until(lambda: stage.status("s0") == stage.status("s1") == "running")
+        with pytest.raises(AdmissionRefused) as refused:
+            await stage.call(Narrow, "sleep", 10, "s2", "reject")
+        assert refused.value.field == "max_concurrent_agent_tools"
+        assert "limit is 2" in refused.value.problem
+        assert await asyncio.gather(*tasks) == ["completed"] * 2
+        assert await stage.call(Narrow, "sleep", 10, "s2", "reject") == "completed"
+
+    play(story)
+
+
+def test_without_a_limit_everything_is_at_work_at_once() -> None:
+    async def story(stage: Stage) -> None:
+        runs = [asyncio.create_task(stage.client.run(Sleeper, 60_000, run_id=f"s{n}")) for n in range(30)]
+        await stage.until(lambda: sum(run.status == "running" for run in stage.view.runs.values()) == 30)
+        assert {result.status for result in await asyncio.gather(*runs)} == {"completed"}
+
+    play(story)
+
+
+def test_each_level_of_a_chain_completes_and_has_its_own_limit() -> None:
+    async def story(stage: Stage) -> None:
+        assert (await stage.client.run(Middle, 3, run_id="m")).output == ["completed"] * 3
+        below = [run for run in stage.view.runs.values() if run.parent == address(Middle, "m")]
+        assert {run.status for run in below} == {"completed"}
+
+    play(story)
+
+
+def test_nested_waiting_never_deadlocks_on_one_crowded_host() -> None:
+    async def story(stage: Stage) -> None:
+        results = await asyncio.gather(*(stage.client.run(Middle, 2, run_id=f"m{n}") for n in range(8)))
+        assert {str(result.output) for result in results} == {"['completed', 'completed']"}
+
+    play(story, limits=Limits(hosts_max=1, hosts_warm=1, pack_max=2))
+
+
+def test_a_follower_of_the_top_hears_of_the_middle_only() -> None:
+    async def story(stage: Stage) -> None:
+        heard: list[str] = []
+        stage.client._frames.setdefault(address(Boss, "p"), []).append(lambda frame: heard.append(frame["run_id"]))  # noqa: SLF001
+        await stage.client.peer.durable(["follow", address(Boss, "p")])
+        assert (await stage.call(Boss, "wait_for", "Boss", {"wait": ["Doubler", {"n": 1}, "below"]}, "middle"))["output"]
+        assert set(heard) == {"middle"}
+
+    play(story)
+
+
+# ---------------------------------------------------------------- events
+
+
+def test_the_events_of_a_run_are_numbered_and_replayed_from_any_number() -> None:
+    signals = [{"chunk": {"type": "text-delta", "delta": str(n)}} for n in range(5)]
+
+    async def story(stage: Stage) -> None:
+        await stage.client.run(Talker, signals, run_id="t")
+        frames = await frames_of(stage, "t")
+        assert kinds(frames) == ["started", *["chunk"] * 5, "finished"]
+        assert [frame["sequence"] for frame in frames] == list(range(7))
+        assert await stage.client.ask("frames", "t", 4) == frames[5:]
+
+    play(story)
+
+
+def test_who_follows_from_the_middle_gets_every_event_once_and_the_numbers_go_on_over_a_death() -> None:
+    signals = [{"chunk": n, "after_ms": 300} for n in range(10)]
+
+    async def story(stage: Stage) -> None:
+        asyncio.create_task(stage.client.run(Talker, signals, run_id="t"))  # noqa: RUF006
+        await asyncio.sleep(2)
+        stage.kill_host_of(address(Talker, "t"))
+        heard = [frame async for frame in stage.client.follow("t")]
+        assert [frame["sequence"] for frame in heard] == list(range(len(heard)))
+        assert "attempt" in kinds(heard)
+        assert [{**frame, "replay": True} for frame in heard] == await frames_of(stage, "t")
+
+    play(story)
+
+
+def test_a_follower_that_leaves_takes_nothing_from_the_others() -> None:
+    signals = [{"chunk": n, "after_ms": 300} for n in range(5)]
+
+    async def story(stage: Stage) -> None:
+        run = asyncio.create_task(stage.client.run(Talker, signals, run_id="t"))
+        await stage.until(lambda: stage.status("t") == "running")
+        leaving = stage.client.follow("t")
+        assert (await anext(leaving))["sequence"] == 0
+        staying = asyncio.create_task(collect(stage, "t"))
+        await asyncio.sleep(0.1)
+        await leaving.aclose()
+        assert kinds(await staying) == ["started", *["chunk"] * 5, "finished"]
+        assert (await run).ok
+
+    play(story)
+
+
+async def collect(stage: Stage, run_id: str) -> list[dict[str, Any]]:
+    return [frame async for frame in stage.client.follow(run_id)]
+
+
+def test_a_page_that_is_opened_later_shows_the_same_runs_in_their_order_under_one_tool_call() -> None:
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Starter, "compare", "call-1") == ["completed", "completed"]
+        events = AgentToolEvents()
+        for run_id in ("second", "first"):
+            for frame in await frames_of(stage, run_id):
+                events.apply(frame)
+        assert [run.run_id for run in events.runs_for_tool_call("call-1")] == ["first", "second"]
+        assert {run.status for run in events.runs_for_tool_call("call-1")} == {"completed"}
+
+    play(story)
+
+
+# ---------------------------------------------------------------- hooks and questions
+
+
+def test_the_start_hook_is_called_before_the_run_and_not_again_for_the_same_id() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Hooked, "wait_for", "Doubler", {"n": 1}, "d")
+        told = await stage.call(Hooked, "told")
+        assert told[0] == ["start", "d", "starting", None]
+
+    play(story)
+
+
+def test_a_start_hook_that_raises_refuses_the_run_and_nothing_has_happened() -> None:
+    async def story(stage: Stage) -> None:
+        with pytest.raises(Exception, match="not today"):
+            await stage.call(Starter, "refused")
+        assert stage.record("never") is None
+
+    play(story)
+
+
+def test_a_run_can_be_listed_inspected_and_is_not_known_to_others() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "wait_for", "Doubler", {"n": 1}, "d")
+        told = await stage.call(Boss, "inspect", "d")
+        assert (told["status"], told["output"]) == ("completed", 2)
+        assert await stage.call(Boss, "inspect", "nobody") is None
+        assert await stage.call(Boss, "inspect", "d", name="somebody else") is None
+        assert [run["run_id"] for run in await stage.client.ask("list", address(Boss, "p"), None, None, 10)] == ["d"]
+
+    play(story)
+
+
+def test_the_gate_lets_in_to_runs_that_began_and_by_their_own_class() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "wait_for", "Doubler", {"n": 1}, "d")
+        assert await stage.call(Boss, "has", "Doubler", "d")
+        assert not await stage.call(Boss, "has", "Worker", "d")
+        assert not await stage.call(Boss, "has", "Doubler", "nobody")
+        doubler = address(Doubler, "d").partition("@")[2]
+        assert await stage.call(Boss, "gate", doubler, "d")
+        assert not await stage.call(Boss, "gate", doubler, "nobody")
+        assert not await stage.call(Boss, "gate", address(Worker, "d").partition("@")[2], "d")
+
+    play(story)
+
+
+def test_nothing_is_left_on_the_hosts_when_all_is_done() -> None:
+    async def story(stage: Stage) -> None:
+        await asyncio.gather(*(stage.client.run(Worker, {"steps": 1}, run_id=f"w{n}") for n in range(5)))
+        await stage.until(lambda: not any(host.tenants for host in stage.view.hosts.values()))
+        assert not stage.view.agents
+        assert not stage.view.placed
+
+    play(story)
+
+
+@pytest.mark.parametrize("attribute", ["agent_tool_reattach_no_progress_timeout_ms", "agent_tool_reattach_max_window_ms"])
+@pytest.mark.parametrize("value", ["soon", -1, float("nan"), True])
+def test_a_static_option_that_is_no_duration_is_refused_by_its_name(attribute: str, value: object) -> None:
+    from actors.dispatch import class_options  # noqa: PLC0415
+
+    odd = type("Odd", (Agent,), {attribute: value})
+    with pytest.raises(BadRequest) as refused:
+        class_options(Doubler, odd())
+    assert refused.value.field == attribute
