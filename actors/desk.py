@@ -89,7 +89,7 @@ class Desk:
             activation = self._view.agents.get(agent)
             if activation is None or activation.incarnation != incarnation or activation.host_id != port.peer_id:
                 port.say("stop", agent, incarnation, "stale")
-        yield HostUp(port.peer_id, [(agent, incarnation) for agent, incarnation in said["tenants"]])
+        yield HostUp(port.peer_id, [(agent, incarnation) for agent, incarnation in said["tenants"]], said["farewells"])
 
     def runs_of(self, message: list[Any]) -> list[str]:
         """The runs that a message speaks of, so that they can be brought back into memory first."""
@@ -114,6 +114,8 @@ class Desk:
                 self._view.touched[run_id] = None
         elif tag == "answer":
             self._answered(*rest)
+        elif tag == "astray":
+            self._astray(rest[0])
         elif tag == "follow":
             self._bulletin.follow(port.peer_id, rest[0])
         elif tag == "observe":
@@ -150,6 +152,13 @@ class Desk:
         if home is not None:
             self._view.homes[agent] = home
         self._view.want(agent)
+
+    def _astray(self, ref: str) -> None:
+        """A call came too late for the life that it was meant for, and did nothing there: it is for the next one."""
+        call = self._calls.get(ref)
+        if call is not None:
+            call.incarnation = 0
+            self._view.want(call.agent_id)
 
     def _answered(self, ref: str, ok: bool, value: Any) -> None:
         call = self._calls.pop(ref, None)

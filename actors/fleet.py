@@ -15,7 +15,6 @@ from actors.system_world import is_alive, machine, strike, wait_for_death
 
 Handle = Any  # whatever stands for an actor
 
-ANSWER_S: Final = 2.0  # for a living process to say who it is
 DEATH_S: Final = 2.0  # for a killed process to be gone, before it is struck down
 AGAIN_S: Final = 0.2  # until a host that could not be reached is asked again
 SPARE_S: Final = 1.0  # after a process was used up, until another one is started ahead: not during the rush
@@ -35,11 +34,11 @@ class Actors(Protocol):
     def create(self, host_id: str, spec: PoolSpec) -> Handle:
         """Ask for a host. Raises `HostUnavailable`."""
 
-    def find(self, host_id: str) -> Handle | None:
-        """A host that somebody created."""
-
-    def host_ids(self) -> list[str]:
+    def hosts(self) -> dict[str, PoolSpec]:
         """All hosts of this data directory that live or are about to."""
+
+    def find(self, host_id: str, spec: PoolSpec) -> Handle | None:
+        """A host that an earlier life created."""
 
     def kill(self, handle: Handle) -> None:
         """End a host, or its creation. Idempotent."""
@@ -119,22 +118,14 @@ class ActorFleet:
         self._replenish()
 
     async def survivors(self) -> dict[str, PoolSpec]:
-        """The hosts of earlier lives. One that does not answer is killed."""
-        host_ids = await asyncio.to_thread(self._actors.host_ids)
-        specs = await asyncio.gather(*(self._adopt(host_id) for host_id in host_ids))
-        return {host_id: spec for host_id, spec in zip(host_ids, specs, strict=True) if spec is not None}
-
-    async def _adopt(self, host_id: str) -> PoolSpec | None:
-        handle = await asyncio.to_thread(self._actors.find, host_id)
-        if handle is None:
-            return None
-        try:
-            about = await asyncio.wait_for(self._actors.about(handle), ANSWER_S)
-        except (HostGone, HostSilent, TimeoutError):
-            await asyncio.to_thread(self._actors.kill, handle)
-            return None
-        self._hosts[host_id] = _Watched(self._actors, handle)
-        return about.spec
+        """The hosts of earlier lives, those included that are still coming up. Whether they answer shows later."""
+        found = {}
+        for host_id, spec in (await asyncio.to_thread(self._actors.hosts)).items():
+            handle = await asyncio.to_thread(self._actors.find, host_id, spec)
+            if handle is not None:
+                self._hosts[host_id] = _Watched(self._actors, handle)
+                found[host_id] = spec
+        return found
 
     async def death(self, host_id: str) -> str:
         """Wait until the host's process is gone, and say why."""

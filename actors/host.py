@@ -26,6 +26,7 @@ from ledger.storage import Cabinet
 from policies import Limits
 
 ANSWERS_KEPT = 1000
+FAREWELLS = ("Ended", "Unstarted", "Released")  # their third item is the incarnation
 LEFT_KEPT = 100_000
 log = logging.getLogger("perdure.host")
 
@@ -74,8 +75,9 @@ class Host:
         return self._end.result()
 
     def _hello(self, again: bool) -> list[Any]:
-        """Who this is, who lives here, and what is waited for."""
+        """Who this is, who lives here or is just saying goodbye, and what is waited for."""
         tenants = [[tenant.agent_id, tenant.incarnation] for tenant in self.tenants.values()]
+        farewells = [said[2] for said in self.peer.pending if said[0] in FAREWELLS]
         for said in self.asking.ask_again() if again else ():
             if self._loop is not None:
                 self._loop.call_soon(self.peer.push, said)
@@ -87,6 +89,7 @@ class Host:
                 "node": self.world.vitals.node(),
                 "rss_mb": self.world.vitals.rss_mb(),
                 "tenants": tenants,
+                "farewells": farewells,
                 "waits": self.asking.waits,
             },
         ]
@@ -181,10 +184,12 @@ class Host:
         if again:
             self.peer.push(["answer", ref, False, error_to_plain(CallInterrupted(agent_id, method))])
             return
-        if self._is_current(agent_id, incarnation):
-            self._answers[ref] = None
-            tenant = self.tenants[agent_id]
-            tenant.spawn(tenant.answer(ref, method, body))
+        if not self._is_current(agent_id, incarnation):
+            self.peer.push(["astray", ref])
+            return
+        self._answers[ref] = None
+        tenant = self.tenants[agent_id]
+        tenant.spawn(tenant.answer(ref, method, body))
 
     def _signal(self, agent_id: str, incarnation: int, run: dict[str, Any], snapshot: dict[str, Any]) -> None:
         if self._is_current(agent_id, incarnation):

@@ -33,6 +33,11 @@ class Link:
         return self._sent < self._base + len(self._unacked)
 
     @property
+    def pending(self) -> list[Any]:
+        """The messages that are not acknowledged."""
+        return list(self._unacked)
+
+    @property
     def next_number(self) -> int:
         """The number of the next message that goes out."""
         return self._sent + 1

@@ -47,6 +47,8 @@ class Peer:
         self._link = Link()
         self._waiting: deque[asyncio.Future[None] | None] = deque()
         self._in_flight = 0
+        self._confirmed = 0  # the session that the supervisor has answered
+        self._greeting = False  # until then nothing overtakes the hello: a call must not seem to have been made before
         self._rewound = False
         self._prompt = False
         self._failures = 0
@@ -68,6 +70,11 @@ class Peer:
         await future
 
     @property
+    def pending(self) -> list[Any]:
+        """What was said and is not durable yet."""
+        return self._link.pending
+
+    @property
     def is_clear(self) -> bool:
         """Whether everything said so far is durable."""
         return self._link.is_clear
@@ -78,7 +85,8 @@ class Peer:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
-                if self._in_flight == 0 or (self._in_flight < IN_FLIGHT_MAX and self._link.has_unsent):
+                may_say_more = self._in_flight < IN_FLIGHT_MAX and self._link.has_unsent and not self._greeting
+                if self._in_flight == 0 or may_say_more:
                     self._in_flight += 1
                     group.create_task(self._exchange(self._frame()))
                 else:
@@ -86,7 +94,8 @@ class Peer:
 
     def _frame(self) -> bytes:
         first, messages = self._link.take()
-        hold, self._prompt = not self._prompt, False
+        self._greeting = self._confirmed != self._link.session
+        hold, self._prompt = not (self._prompt or self._greeting), False
         rewind, self._rewound = self._rewound, False
         return pack([self.peer_id, self._link.session, self.epoch, self._link.received, first, messages, hold, rewind])
 
@@ -103,6 +112,8 @@ class Peer:
             self._failures, self.failing_since = 0, None
             self._answered(session, unpack(answer))
         finally:
+            if session == self._link.session:
+                self._greeting = False
             self._in_flight -= 1
             self._wake.set()
 
@@ -122,6 +133,7 @@ class Peer:
             if known or confirmed != session:
                 self._restart()
                 return
+        self._confirmed = session
         if missed:
             self._link.rewind()
         fresh, gap = self._link.receive(first, messages)
@@ -139,4 +151,4 @@ class Peer:
         if self._link.restart(self._link.session + 1, self._hello(self._link.session > 0)):
             self._waiting.popleft()
         self._waiting.appendleft(None)
-        self._prompt = any(future is not None for future in self._waiting)
+        self._prompt, self._greeting = any(future is not None for future in self._waiting), False

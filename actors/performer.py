@@ -36,6 +36,7 @@ class Performer:
         self._world, self._view, self._switchboard, self._store = world, view, switchboard, store
         self._pause_s = limits.sweep_ms / 1000
         self._paced: dict[tuple[Any, ...], float] = {}
+        self._begun: dict[tuple[str, int, int], None] = {}
         self.payloads: dict[tuple[str, str], bytes] = {}
 
     async def perform(self, effects: list[Effect]) -> list[str]:
@@ -51,6 +52,8 @@ class Performer:
     def tidy(self) -> None:
         """Forget the pacing of long ago, and payloads of runs that are settled."""
         now, runs = asyncio.get_running_loop().time(), self._view.runs
+        alive = {activation.incarnation for activation in self._view.agents.values()}
+        self._begun = {key: None for key in self._begun if key[2] in alive}
         self._paced = {key: at for key, at in self._paced.items() if now - at < self._pause_s}
         self.payloads = {
             key: body for key, body in self.payloads.items() if key[0] in runs and not runs[key[0]].is_settled
@@ -63,7 +66,7 @@ class Performer:
     def _command(self, effect: Command) -> None:
         port = self._switchboard.ports.get(effect.host_id)
         host = self._view.hosts.get(effect.host_id)
-        if port is None or host is None or not host.up or not self._is_due(effect):
+        if port is None or host is None or not host.up or not self._is_due(effect, port.link.session):
             return
         if isinstance(effect, StartAttempt):
             body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
@@ -75,8 +78,16 @@ class Performer:
         elif isinstance(effect, StopAgent):
             port.say("stop", *effect[1:])
 
-    def _is_due(self, effect: Command) -> bool:
-        """Pacing: the same effect for the same life goes out again only after a sweep's time. The link has not lost it meanwhile."""
+    def _is_due(self, effect: Command, session: int) -> bool:
+        """Pacing: mail and stops go out again only after a sweep's time; both are harmless to repeat.
+
+        A life is begun once in a session: the link brings it there for certain, and a host that has let a life go must not begin it
+        again. With a new session comes a hello, and that tells which lives never began.
+        """
+        if isinstance(effect, StartAttempt | WakeAgent):
+            key = (effect.host_id, session, effect.incarnation)
+            begun, self._begun[key] = key in self._begun, None
+            return not begun
         if isinstance(effect, DeliverMail):
             attempts = self._view.mail
             effect.mails[:] = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,9 +41,18 @@ class Plan(NamedTuple):
         """The name of the directory's supervisor."""
         return f"supervisor-{self.key}"
 
-    def host(self, host_id: str) -> str:
-        """The name of a host; of none, the prefix that the names of all share."""
-        return f"host-{self.key}-{host_id}"
+    def host(self, host_id: str, spec: PoolSpec) -> str:
+        """The name of a host. It says the host's pool too, so that a supervisor need not ask the hosts that it finds."""
+        return f"{self._hosts}{host_id}" + (f" {json.dumps(spec)}" if spec != PoolSpec() else "")
+
+    def hosts_among(self, names: Iterable[str]) -> dict[str, PoolSpec]:
+        """The directory's hosts, by id, among all names that there are."""
+        ours = (name.removeprefix(self._hosts).partition(" ") for name in names if name.startswith(self._hosts))
+        return {host_id: _spec_from(text) for host_id, _, text in ours}
+
+    @property
+    def _hosts(self) -> str:
+        return f"host-{self.key}-"
 
     @property
     def ledger_dir(self) -> Path:
@@ -62,9 +73,15 @@ class Plan(NamedTuple):
         return self.part("cabinet", self.part("disk", self.data / "agents"))
 
 
+def _spec_from(text: str) -> PoolSpec:
+    if not text:
+        return PoolSpec()
+    num_cpus, resources, runtime_env = json.loads(text)
+    return PoolSpec(num_cpus, tuple((name, amount) for name, amount in resources), runtime_env)
+
+
 class About(NamedTuple):
     """What a process says of itself."""
 
     pid: int
     machine: str
-    spec: PoolSpec

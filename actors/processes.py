@@ -13,7 +13,7 @@ import traceback
 from typing import Any, Final
 
 from actors.plan import About, Plan
-from actors.ports import Courier, Fleet, PoolSpec, World
+from actors.ports import Courier, Fleet, World
 from actors.system_world import machine
 from ledger import LedgerError, SupervisorUnreachable
 
@@ -26,14 +26,13 @@ class Process:
 
     _life: asyncio.Task[Any]
 
-    def __init__(self, spec: PoolSpec) -> None:
-        self._spec = spec
+    def __init__(self) -> None:
         gc.freeze()  # what was imported stays for ever; a busy process makes few cycles, and looking for them costs a quarter of its time
         gc.set_threshold(100_000, 20, 50)
 
     async def about(self) -> About:
         """Who this is. Ray answers it on a loop of its own, even while the life is busy."""
-        return About(os.getpid(), machine(), self._spec)
+        return About(os.getpid(), machine())
 
     async def stop(self) -> None:
         """Cancel the life and wait until it has put everything away."""
@@ -56,7 +55,7 @@ class SupervisorProcess(Process):
     """
 
     def __init__(self, plan: Plan, world: World, fleet: Fleet) -> None:
-        super().__init__(PoolSpec())
+        super().__init__()
         self._plan, self._world, self._fleet = plan, world, fleet
         self._proven = False
         self._begin()
@@ -113,8 +112,8 @@ class SupervisorProcess(Process):
 class HostProcess(Process):
     """A host. Its process ends with it."""
 
-    def __init__(self, plan: Plan, world: World, courier: Courier, host_id: str, spec: PoolSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, plan: Plan, world: World, courier: Courier, host_id: str) -> None:
+        super().__init__()
         self._life = asyncio.get_running_loop().create_task(self._live(plan, world, courier, host_id))
         self._life.add_done_callback(self._ended)
 

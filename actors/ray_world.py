@@ -110,8 +110,8 @@ class RaySupervisor(SupervisorProcess):
 class RayHost(HostProcess):
     """A host's actor."""
 
-    def __init__(self, plan: Plan, host_id: str, spec: PoolSpec) -> None:
-        super().__init__(plan, system_world(), RayCourier(functools.partial(_find_supervisor, plan)), host_id, spec)
+    def __init__(self, plan: Plan, host_id: str) -> None:
+        super().__init__(plan, system_world(), RayCourier(functools.partial(_find_supervisor, plan)), host_id)
 
 
 def _actor(cls: Callable[..., Process], **options: object) -> Handle:
@@ -148,11 +148,9 @@ def _kill(handle: Handle) -> None:
         ray.kill(handle)
 
 
-def _names(plan: Plan) -> dict[str, str]:
-    """The actors of a data directory: `supervisor` and the ids of hosts, with the names they have in Ray."""
-    named = [each["name"] for each in list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
-    hosts = {name.removeprefix(plan.host("")): name for name in named if name.startswith(plan.host(""))}
-    return {**hosts, **({SUPERVISOR: plan.supervisor} if plan.supervisor in named else {})}
+def _names() -> list[str]:
+    """Of all our actors, whatever their directory."""
+    return [each["name"] for each in list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
 
 
 class RayActors:
@@ -164,23 +162,24 @@ class RayActors:
     def create(self, host_id: str, spec: PoolSpec) -> Handle:
         """Ask Ray for a host."""
         try:
-            options = {"name": self._plan.host(host_id), "num_cpus": spec.num_cpus, "resources": dict(spec.resources)}
+            name = self._plan.host(host_id, spec)
+            options = {"name": name, "num_cpus": spec.num_cpus, "resources": dict(spec.resources)}
             if self._plan.own:
                 _check_room(spec)
             if spec.runtime_env:
                 options["runtime_env"] = _with_our_code(json.loads(spec.runtime_env))
             actor = _actor(RayHost, max_restarts=0, scheduling_strategy="SPREAD", **options)
-            return actor.remote(self._plan, host_id, spec)
+            return actor.remote(self._plan, host_id)
         except (RayError, ValueError, TypeError, OSError) as error:
             raise HostUnavailable(f"host {host_id} cannot be created: {_cause(error)}") from error
 
-    def find(self, host_id: str) -> Handle | None:
-        """A host by its name."""
-        return _named(self._plan.host(host_id))
-
-    def host_ids(self) -> list[str]:
+    def hosts(self) -> dict[str, PoolSpec]:
         """The hosts that have a name."""
-        return [key for key in _names(self._plan) if key != SUPERVISOR]
+        return self._plan.hosts_among(_names())
+
+    def find(self, host_id: str, spec: PoolSpec) -> Handle | None:
+        """A host by its name."""
+        return _named(self._plan.host(host_id, spec))
 
     def kill(self, handle: Handle) -> None:
         """End a host."""
@@ -283,8 +282,7 @@ class RayCluster:
 
     def pids(self, patience_s: float = 1.0) -> dict[str, int]:
         """The processes by `supervisor` or id of host. Those that do not answer, or are not up yet, are left out."""
-        handles = {key: _named(name) for key, name in _names(self.plan).items()}
-        asked = {key: _about(handle) for key, handle in handles.items() if handle is not None}
+        asked = {key: _about(handle) for key, handle in self._handles().items()}
         return {key: About(*about).pid for key, about in _answers(asked, patience_s).items()}
 
     def close(self, *, stop_cluster: bool = True) -> None:
@@ -310,14 +308,18 @@ class RayCluster:
     def _family(self) -> list[int]:
         return descendants(os.getpid(), self._session) if self.own else []
 
+    def _handles(self) -> dict[str, Handle]:
+        hosts = self.plan.hosts_among(_names())
+        names = {SUPERVISOR: self.plan.supervisor, **{key: self.plan.host(key, spec) for key, spec in hosts.items()}}
+        return {key: handle for key, name in names.items() if (handle := _named(name)) is not None}
+
     def _stop_actors(self) -> None:
         """First the supervisor, lest it replaces the hosts."""
-        names = _names(self.plan)
-        for group in ([names.pop(SUPERVISOR, "")], names.values()):
-            handles = {name: handle for name in group if (handle := _named(name)) is not None}
-            _answers({name: handle.stop.remote() for name, handle in handles.items()}, STOP_S)
-            for handle in handles.values():
-                _kill(handle)
+        handles = self._handles()
+        for group in (handles.keys() & {SUPERVISOR}, handles.keys() - {SUPERVISOR}):
+            _answers({key: handles[key].stop.remote() for key in group}, STOP_S)
+            for key in group:
+                _kill(handles[key])
 
     def _disconnect(self, family: list[int]) -> None:
         if not self._borrowed:

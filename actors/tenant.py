@@ -36,6 +36,7 @@ from ledger import (
     Handled,
     Released,
     Request,
+    StaleIncarnation,
     Stimulus,
     UnknownAgentType,
     Unstarted,
@@ -176,11 +177,13 @@ class Tenant:
     async def carry(self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool) -> None:
         """Carry one attempt to its end, or take the result that an earlier one left."""
         self._first_life = attempt == 1
-        if attempt > 1 and self.has_storage:
-            kept = self.storage.result(run_id)
-            if kept is not None:
-                self._report_end(Ended(run_id, self.incarnation, *unpack(kept)))
-                return
+        kept, problem = await tried(self._kept(run_id)) if attempt > 1 else (None, None)
+        if problem is not None:
+            self._unstarted(run_id, START_FAILED, in_words(problem))
+            return
+        if kept is not None:
+            self._report_end(Ended(run_id, self.incarnation, *unpack(kept)))
+            return
         if collect:
             self._unstarted(
                 run_id, COLLECTED_NOTHING, "its child was lost in every attempt that it may have, and left no result"
@@ -202,10 +205,22 @@ class Tenant:
         run.close()
         if self.is_leaving and (error is not None or self.host.tenants.get(self.agent_id) is not self):
             return  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
-        if self._storage is not None and self._storage.exists:
-            self.storage.save_result(run_id, pack([output, summary, error]))
-            self.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)
+        _, problem = await tried(self._keep(run_id, pack([output, summary, error])))
+        if isinstance(problem, StaleIncarnation):
+            return
+        if problem is not None:
+            output, summary, error = None, "", f"its result could not be stored: {in_words(problem)}"
         self._report_end(Ended(run_id, self.incarnation, output, summary, error))
+
+    async def _kept(self, run_id: str) -> bytes | None:
+        """The result that an earlier attempt committed before it was lost."""
+        return self.storage.result(run_id) if self.has_storage else None
+
+    async def _keep(self, run_id: str, body: bytes) -> None:
+        """Commit the result, so that a death from here on costs nothing."""
+        if self._storage is not None and self._storage.exists:
+            self.storage.save_result(run_id, body)
+            self.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)
 
     async def _execute(self, run: RunContext, body: bytes) -> tuple[bytes | None, str, str | None]:
         """What the author's `run` came to: output and summary, or an error."""

@@ -170,7 +170,7 @@ def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fa
     for agent in list(host.tenants):
         activation = view.agents[agent]
         run = view.runs.get(activation.run_id)
-        here = lives.get(agent) == activation.incarnation
+        here = lives.get(agent) == activation.incarnation or activation.incarnation in said.farewells
         view.touched[agent] = None
         if run is not None:
             view.touched[run.run_id] = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ledger.errors import AdmissionRefused, ConflictingRequest, Overloaded, UnknownRun
+from ledger.errors import AdmissionRefused, BadRequest, ConflictingRequest, Overloaded, UnknownRun
 from ledger.facts import Fact, MailRequeued, MailSuppressed, RunAborted, RunCleared, RunReattached, RunRequested
 from ledger.ids import mail_id
 from ledger.mail import PARKED, PENDING
@@ -22,6 +22,8 @@ from policies import Limits
 def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
     """Accept a run, or answer a repeated request with the run that exists (spec W-19: never trust the id blindly)."""
     run = view.runs.get(asked.run_id)
+    if run is not None and run.cleared:
+        raise BadRequest("run_id", f"run {run.run_id!r} is being cleared; ask again in a moment")
     if run is not None:
         _same_content(run, asked)
         if run.is_awaited and permits(run.status, RunReattached) and _lost_sight(run, asked):

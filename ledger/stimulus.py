@@ -5,6 +5,7 @@ A stimulus is also the message that brings it: a list of its class's tag and its
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -120,10 +121,11 @@ class Requeue(NamedTuple):
 
 
 class HostUp(NamedTuple):
-    """A host introduced itself, with its tenants as `(agent, incarnation)`."""
+    """A host introduced itself, with its tenants as `(agent, incarnation)`, and the incarnations whose goodbye is on its way."""
 
     host_id: str
     tenants: list[tuple[str, int]]
+    farewells: Sequence[int] = ()
 
 
 class HostLost(NamedTuple):

@@ -158,3 +158,4 @@ class Laboratory:
 
     def __exit__(self, *_: object) -> None:
         self.simulation.close()
+        self.disk.close()

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from random import Random
 from time import perf_counter
 
-from actors import Client
+from actors import Client, KillPoint
 from actors.sim_world import Span, Stuck
 from ledger import PerdureError
 from policies import Limits
@@ -25,6 +25,8 @@ from scenarios.stories import STORIES, Script, play_parts
 
 FIRE_S = 25.0
 CALM_MS = 900_000.0
+KILL_SHARE = 0.6
+KILL_RATE_MAX = 0.4
 MIXTURE = ("trees", "crowds", "budgets", "twins", "meddling", "everything")
 
 SWIFT = Limits(hosts_max=3, hosts_warm=1, idle_ms=1_000, orphan_ms=20_000, heartbeat_ms=1_000, sweep_ms=1_000, retry_most_ms=4_000, attempts_max=50, recovery_work_max=1_000)
@@ -81,9 +83,19 @@ class SwarmReport:
 
 
 def weather_of(seed: int) -> Weather:
-    """The weather of a seed: what `Weather.drawn` draws, made to strike often, because processes return quickly here."""
-    weather = Weather.drawn(Random(f"weather/{seed}"), intensity=3.0)
-    return replace(weather, spawn_ms=Span(5, 150), restart_ms=Span(5, 150), lost_noticed_ms=Span(50, 800), partition_ms=Span(100, 5_000), hang_ms=Span(50, 5_000))
+    """The weather of a seed: what `Weather.drawn` draws, made to strike more often, because processes return quickly here."""
+    die = Random(f"weather/{seed}")
+    weather = Weather.drawn(die, intensity=2.0)
+    kills = tuple((point, KILL_RATE_MAX * die.random() ** 2) for point in KillPoint if die.random() < KILL_SHARE)
+    return replace(
+        weather,
+        kills=kills if weather != Weather.calm() else (),
+        spawn_ms=Span(5, 150),
+        restart_ms=Span(5, 150),
+        lost_noticed_ms=Span(50, 800),
+        partition_ms=Span(100, 5_000),
+        hang_ms=Span(50, 5_000),
+    )
 
 
 def play(seed: int, story: str | None = None) -> SeedReport:

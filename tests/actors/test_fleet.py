@@ -4,14 +4,16 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from actors.fleet import ActorFleet, HostGone, HostSilent
-from actors.plan import About
+from actors.plan import About, Plan
 from actors.ports import PoolSpec
 from actors.system_world import is_alive, machine, wait_for_death
 from ledger import HostUnavailable
+from policies import Limits
 
 
 class FakeActors:
@@ -31,11 +33,11 @@ class FakeActors:
         self.watches[host_id] = asyncio.Queue()
         return host_id
 
-    def find(self, host_id: str) -> str | None:
-        return host_id if host_id in self.watches else None
+    def hosts(self) -> dict[str, PoolSpec]:
+        return {host_id: PoolSpec(runtime_env=host_id) for host_id in [*self.watches, "just gone"]}
 
-    def host_ids(self) -> list[str]:
-        return [*self.watches, "just gone"]
+    def find(self, host_id: str, spec: PoolSpec) -> str | None:
+        return host_id if host_id in self.watches else None
 
     def kill(self, handle: str) -> None:
         self.killed.append(handle)
@@ -43,7 +45,7 @@ class FakeActors:
     async def about(self, handle: str) -> About:
         if handle in self.mute:
             raise HostSilent("it does not answer")
-        return About(self.pids.get(handle, 2**22 + 1), self.where, PoolSpec(runtime_env=handle))
+        return About(self.pids.get(handle, 2**22 + 1), self.where)
 
     async def watch(self, handle: str) -> str:
         said = await self.watches[handle].get()
@@ -57,7 +59,7 @@ class FakeActors:
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ANSWER_S", "DEATH_S", "AGAIN_S", "SPARE_S"):
+    for name in ("DEATH_S", "AGAIN_S", "SPARE_S"):
         monkeypatch.setattr(f"actors.fleet.{name}", 0.02)
 
 
@@ -157,19 +159,30 @@ def test_a_host_that_cannot_be_created_is_refused() -> None:
     asyncio.run(story())
 
 
-def test_survivors_are_those_that_answer() -> None:
+def test_survivors_are_watched_like_any_host_though_they_may_be_silent_for_now() -> None:
     async def story() -> None:
         actors = FakeActors()
         await fleet_with(actors, "a", "b")
         actors.mute.add("b")
         second = await fleet_with(actors)
-        assert await second.survivors() == {"a": PoolSpec(runtime_env="a")}
-        assert actors.killed == ["b"]
-        actors.watches["a"].put_nowait("retired")
-        actors.watches["a"].put_nowait("retired")
+        assert await second.survivors() == {"a": PoolSpec(runtime_env="a"), "b": PoolSpec(runtime_env="b")}
+        for _ in range(2):  # the first life watches too
+            actors.watches["a"].put_nowait("retired")
         assert await second.death("a") == "retired"
+        actors.mute.clear()
+        for _ in range(2):
+            actors.watches["b"].put_nowait("retired")
+        assert await second.death("b") == "retired"
 
     asyncio.run(story())
+
+
+def test_a_host_s_name_says_its_pool() -> None:
+    plan = Plan(Path("here"), Limits())
+    pools = [PoolSpec(), PoolSpec(0.5), PoolSpec(1, (("disk", 2.0), ("gpu", 1)), '{"env_vars": {"A B": "-"}}')]
+    names = [plan.host(f"host{at}", spec) for at, spec in enumerate(pools)]
+    strangers = [plan.supervisor, "host-", Plan(Path("there"), Limits()).host("a", PoolSpec())]
+    assert plan.hosts_among([*names, *strangers]) == {f"host{at}": spec for at, spec in enumerate(pools)}
 
 
 def test_what_was_used_up_is_replaced_once_the_rush_is_over() -> None:
