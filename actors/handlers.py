@@ -67,7 +67,7 @@ async def _attempt(tenant: Tenant, letters: list[Letter]) -> tuple[str, bool] | 
     """One transaction over these mails, run again while other work of the agent gets in its way. Returns what went wrong, if anything."""
     problem: Exception | None = None
     for _ in range(CONFLICTS_MAX):
-        _, problem = await tried(asyncio.wait_for(_transact(tenant, letters), tenant.limits.handler_timeout_ms / 1000))
+        _, problem = await tried(_transact_in_time(tenant, letters))
         if problem is None:
             return None
         if isinstance(problem, StaleIncarnation):
@@ -77,6 +77,11 @@ async def _attempt(tenant: Tenant, letters: list[Letter]) -> tuple[str, bool] | 
     if isinstance(problem, TimeoutError):
         return f"the handler did not return within {tenant.limits.handler_timeout_ms} ms", False
     return in_words(problem) if problem is not None else "", isinstance(problem, _NoHandler)
+
+
+async def _transact_in_time(tenant: Tenant, letters: list[Letter]) -> None:
+    async with asyncio.timeout(tenant.limits.handler_timeout_ms / 1000):  # `wait_for` may lose a cancellation (3.11)
+        await _transact(tenant, letters)
 
 
 async def _transact(tenant: Tenant, letters: list[Letter]) -> None:

@@ -338,7 +338,8 @@ def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
     known = read_record(data)
     if known is None or address == "local":
         return False
-    with contextlib.suppress(SupervisorUnreachable, ValueError), surroundings(known.auth):
+    auth = "" if known.auth == "token" else known.auth  # Ray finds token mode by itself; told by us, it hears it too late
+    with contextlib.suppress(SupervisorUnreachable, ValueError), surroundings(auth):
         _init(address=known.address)
         _find_supervisor(Plan(data, Limits()))
         return True

@@ -9,6 +9,7 @@ what is still outstanding. An error of a commit ends the life at once, because a
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from actors.bulletin import Bulletin
@@ -25,6 +26,7 @@ from ledger import (
     FactRow,
     Overloaded,
     Payload,
+    Record,
     Request,
     Stimulus,
     Store,
@@ -44,6 +46,8 @@ from ledger import (
 )
 from ledger.storage import Cabinet
 from policies import Limits
+
+FAMILY_MAX = 100_000
 
 
 class Supervisor:
@@ -218,11 +222,24 @@ class Supervisor:
             for key in self.desk.runs_of(message):
                 if key not in self.view.runs:
                     keys[key] = None
-        if not keys:
-            return
-        for record in await self.world.threads.commit(lambda: self.store.records("runs", list(keys))):
+        if keys:
+            self._remember(await self.world.threads.commit(lambda: self.store.records("runs", list(keys))))
+        clearing = [
+            key for _, _, message in arrived if message[0] == "ask" and message[2] == "clear" for key in message[3][0]
+        ]
+        while clearing:  # whoever clears a run clears what it asked for, in memory or not
+            run = self.view.runs.get(clearing.pop())
+            if run is not None:
+                family = partial(self.store.ended_runs, run.child, None, None, FAMILY_MAX)
+                found = await self.world.threads.commit(family)
+                clearing += self._remember(found)
+
+    def _remember(self, records: list[Record]) -> list[str]:
+        """Bring runs back into memory; returns which."""
+        for record in records:
             if record.body:
                 self.view.runs.setdefault(record.key, run_from(record))
+        return [record.key for record in records]
 
     async def _commit(self, facts: list[tuple[Fact, None]]) -> None:
         at_ms = self.now_ms()
@@ -293,7 +310,7 @@ class Supervisor:
         self._forgetting = []
         for run_id in forgotten:
             child = view.runs[run_id].child
-            await self.world.threads.commit(lambda child=child: self._cabinet.forget(child))  # type: ignore[misc]
+            await self.world.threads.commit(partial(self._cabinet.forget, child))
             self.world.faults.at(KillPoint.MID_CLEAR, child)
         for run_id in forgotten:
             view.dirty_runs.pop(run_id, None)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from actors.activity import ACTIVITY, Activity
 from actors.agent import Agent
-from actors.author import in_words, is_async, tried
+from actors.attempt import carry
+from actors.author import is_async, tried
 from actors.code import load_type
 from actors.dispatch import Dispatch
 from actors.handlers import Letter, handle
@@ -24,29 +25,18 @@ from actors.outbox import Outbox
 from actors.ports import KillPoint
 from actors.results import RunInfo
 from actors.run_context import RunContext
-from actors.schema import exposed_call, run_shapes
+from actors.schema import exposed_call
 from actors.wire import error_to_plain, message
 from ledger import (
-    COLLECTED_NOTHING,
-    NOT_RUNNABLE,
-    START_FAILED,
-    UNIMPORTABLE,
     Awake,
-    Ended,
     Handled,
     Released,
     Request,
-    StaleIncarnation,
     Stimulus,
-    UnknownAgentType,
-    Unstarted,
-    Up,
     agent_id,
     check_id,
     name_of,
-    pack,
     type_of,
-    unpack,
 )
 from ledger.storage import Storage
 
@@ -72,7 +62,7 @@ class Tenant:
         self._steps: dict[str, dict[str, bytes]] = {}
         self._up: asyncio.Task[None] | None = None
         self._is_up = False
-        self._first_life = False
+        self.is_first_life = False
         self._on_threads = 0
         self._runs: dict[str, None] = {}
 
@@ -113,7 +103,7 @@ class Tenant:
             return
         if self._up is None:
             self._construct()
-            fresh = self._storage is None and self._first_life
+            fresh = self._storage is None and self.is_first_life
             if not self.overrides("on_start") and (fresh or not self.has_storage):
                 self._is_up = True
                 return
@@ -172,95 +162,19 @@ class Tenant:
     def begin_run(self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool) -> None:
         """Begin one attempt."""
         self._runs[run_id] = None
-        self.spawn(self.carry(run_id, attempt, body, options, collect=collect))
-
-    async def carry(self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool) -> None:
-        """Carry one attempt to its end, or take the result that an earlier one left."""
-        self._first_life = attempt == 1
-        kept, problem = await tried(self._kept(run_id)) if attempt > 1 else (None, None)
-        if problem is not None:
-            self._unstarted(run_id, START_FAILED, in_words(problem))
-            return
-        if kept is not None:
-            self._report_end(Ended(run_id, self.incarnation, *unpack(kept)))
-            return
-        if collect:
-            self._unstarted(
-                run_id, COLLECTED_NOTHING, "its child was lost in every attempt that it may have, and left no result"
-            )
-            return
-        _, problem = await tried(self.ready())
-        if problem is not None:
-            cause = UNIMPORTABLE if isinstance(problem, UnknownAgentType) else START_FAILED
-            self._unstarted(run_id, cause, in_words(problem))
-            return
-        if not callable(getattr(self.agent, "run", None)):
-            self._unstarted(run_id, NOT_RUNNABLE, f"{type(self.agent).__name__} has no `run` method")
-            return
+        self.is_first_life = attempt == 1
         run = RunContext(self, run_id, attempt, self.incarnation, options.get("tool_call"))
-        self.host.soon_up(Up(run_id, self.incarnation))
-        ACTIVITY.set(Activity(run_id, run_id=run_id, run=run))
-        self.faults.at(KillPoint.BEFORE_RUN, run_id)
-        output, summary, error = await self._execute(run, body)
-        run.close()
-        if self.is_leaving and (error is not None or self.host.tenants.get(self.agent_id) is not self):
-            return  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
-        _, problem = await tried(self._keep(run_id, pack([output, summary, error])))
-        if isinstance(problem, StaleIncarnation):
-            return
-        if problem is not None:
-            output, summary, error = None, "", f"its result could not be stored: {in_words(problem)}"
-        self._report_end(Ended(run_id, self.incarnation, output, summary, error))
+        self.spawn(carry(self, run, body, collect=collect))
 
-    async def _kept(self, run_id: str) -> bytes | None:
-        """The result that an earlier attempt committed before it was lost."""
-        return self.storage.result(run_id) if self.has_storage else None
-
-    async def _keep(self, run_id: str, body: bytes) -> None:
-        """Commit the result, so that a death from here on costs nothing."""
-        if self._storage is not None and self._storage.exists:
-            self.storage.save_result(run_id, body)
-            self.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)
-
-    async def _execute(self, run: RunContext, body: bytes) -> tuple[bytes | None, str, str | None]:
-        """What the author's `run` came to: output and summary, or an error."""
-        takes, gives, arguments = run_shapes(type(self.agent))
-
-        async def work() -> tuple[bytes, str]:
-            value = takes.decode("input", body)
-            outcome = await self.call(self.agent.run, *(value, run)[:arguments])
-            return gives.encode("output", outcome, self.limits.output_bytes_max), self._summary(outcome)
-
-        done, problem = await tried(work())
-        if done is None:
-            words = in_words(problem) if problem is not None else "no outcome"
-            return None, "", words[: self.limits.error_chars_max]
-        return done[0], done[1], None
-
-    def _summary(self, outcome: Any) -> str:
-        summarise = getattr(self.agent, "get_agent_tool_summary", None)
-        if summarise is not None:
-            return str(summarise(outcome))
-        return outcome if isinstance(outcome, str) else ""
-
-    def _report_end(self, ended: Ended) -> None:
-        """Report the end; a child that has nothing else to do leaves in the same breath."""
-        self.faults.at(KillPoint.BEFORE_REPORT, ended.run_id)
-        self.host.ended(ended.run_id)
-        if self._has_other_work():
-            self.push(ended)
-            self.host.touch(self)
-        else:
-            self._close()
-            self.push(ended._replace(released=True))
-            self.host.forget(self)
-
-    def _unstarted(self, run_id: str, cause: str, error: str) -> None:
+    def leave_with(self, farewell: Stimulus) -> None:
+        """Leave in the same breath as the last word: everything is durable, or becomes so with it."""
         self._close()
-        self.push(Unstarted(run_id, self.incarnation, cause, error))
+        self.push(farewell)
         self.host.forget(self)
 
-    def _has_other_work(self) -> bool:
+    @property
+    def has_other_work(self) -> bool:
+        """Whether anything but the current task is under way."""
         mine = asyncio.current_task()
         return (
             bool(self._letters) or self._handling or any(task is not mine and not task.done() for task in self._tasks)

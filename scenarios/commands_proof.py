@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated
 
 import typer
@@ -41,7 +41,9 @@ def swarm_command(
     count = processes or os.cpu_count() or 1
     report = swarm(seeds, first_seed, story=story, processes=count, on_progress=None if as_json else _progress)
     if as_json:
-        print(json.dumps({**asdict(report), "kills_per_second": _rate(report), "ok": report.ok}))
+        told = {each.name: getattr(report, each.name) for each in fields(report)}
+        told["failures"] = [{**asdict(each), "replay": each.replay} for each in report.failures]
+        print(json.dumps({**told, "kills_per_second": _rate(report), "ok": report.ok}))
     else:
         print(f"{report.seeds} seeds, {report.kills} kills ({_rate(report):.0f} a second), {len(report.failures)} failures.")
     if not report.ok:

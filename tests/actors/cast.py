@@ -113,12 +113,12 @@ class Boss(Agent):
     @exposed(repeatable=True)
     async def detach(self, kind: str, value: Any, run_id: str, options: dict[str, Any] | None = None) -> str:
         followed = Detached(**{"on_finish": "on_done", **(options or {})})
-        handle = await self.run_agent_tool(globals()[kind], value, run_id=run_id, detached=followed)
+        handle = await self.run_agent_tool(kind_of(kind), value, run_id=run_id, detached=followed)
         return str(handle.status)
 
     @exposed(repeatable=True)
     async def wait_for(self, kind: str, value: Any, run_id: str) -> dict[str, Any]:
-        return plain(await self.run_agent_tool(globals()[kind], value, run_id=run_id))
+        return plain(await self.run_agent_tool(kind_of(kind), value, run_id=run_id))
 
     @exposed(repeatable=True)
     async def cancel(self, run_id: str, reason: str = "cancelled") -> None:
@@ -134,7 +134,7 @@ class Boss(Agent):
 
     @exposed(repeatable=True)
     async def has(self, kind: str, run_id: str) -> bool:
-        return bool(await self.has_agent_tool_run(globals()[kind], run_id))
+        return bool(await self.has_agent_tool_run(kind_of(kind), run_id))
 
     @exposed(repeatable=True)
     async def gate(self, agent_type: str, run_id: str) -> bool:
@@ -156,7 +156,7 @@ class Boss(Agent):
     async def run(self, input: dict[str, Any], run: RunContext) -> Any:
         """Wait for one child: `[kind, value, run id]`."""
         kind, value, run_id = input["wait"]
-        return plain(await self.run_agent_tool(globals()[kind], value, run_id=run_id))
+        return plain(await self.run_agent_tool(kind_of(kind), value, run_id=run_id))
 
 
 def plain(result: RunResult) -> dict[str, Any]:
@@ -213,3 +213,12 @@ class Vanishing(Agent):
     async def run(self, input: float, run: RunContext) -> int:
         await asyncio.sleep(input / 1000)
         return run.attempt
+
+
+def kind_of(name: str) -> type[Agent]:
+    """A class of the cast, or of the crew, by its name."""
+    return next(kind for kind in _family(Agent) if kind.__name__ == name and kind.__module__.startswith("tests."))
+
+
+def _family(kind: type[Agent]) -> list[type[Agent]]:
+    return [kind, *(each for child in kind.__subclasses__() for each in _family(child))]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from actors import Agent, RunContext, RunInfo, exposed
-from tests.actors.cast import Doubler, Sleeper
+from actors import Agent, Detached, RunContext, RunInfo, RunResult, exposed
+from tests.actors.cast import Boss, Doubler, Number, Sleeper
 
 
 class Wordy(Agent):
@@ -83,3 +83,95 @@ class Starter(Agent):
             for n, name in enumerate(("first", "second"))
         ]
         return [result.status for result in await self.run_agent_tools(asked)]
+
+
+class Clumsy(Boss):
+    """Has handlers that fail in every way."""
+
+    failures = 0  # of this process; a test sets it
+
+    def on_flaky(self, run: RunInfo, result: RunResult) -> None:
+        self._write("flaky", run, result.status)
+        if type(self).failures:
+            type(self).failures -= 1
+            raise RuntimeError("not yet")
+
+    def on_poison(self, run: RunInfo, result: RunResult) -> None:
+        self._write("poison", run, result.status)
+        if type(self).failures:
+            raise RuntimeError("never")
+
+    async def on_hang(self, run: RunInfo, result: RunResult) -> None:
+        self._write("hang", run, result.status)
+        if type(self).failures:
+            type(self).failures -= 1
+            await asyncio.Event().wait()
+
+    async def on_waiting(self, run: RunInfo, result: RunResult) -> None:
+        await self.run_agent_tool(Doubler, {"n": 1}, run_id="inside")
+
+    async def on_chain(self, run: RunInfo, result: RunResult) -> None:
+        self._write("chain", run, result.status)
+        self.run_agent_tool(Doubler, {"n": 1}, detached=Detached(on_finish="on_done"))
+
+    async def on_count(self, run: RunInfo, result: RunResult) -> None:
+        count = self.state.get("count", 0)
+        await asyncio.sleep(0.01)
+        self.state["count"] = count + 1
+
+    @exposed(repeatable=True)
+    async def count_too(self) -> int:
+        with self.transaction():
+            self.state["mine"] = self.state.get("mine", 0) + 1
+        return int(self.state.get("count", 0))
+
+    @exposed(repeatable=True)
+    async def busy(self, ms: float) -> str:
+        await asyncio.sleep(ms / 1000)
+        return "done"
+
+    def on_output(self, run: RunInfo, result: RunResult) -> None:
+        self._write(f"{type(result.output).__name__} {run.delivery_id}", run, result.status)
+
+
+class BadHook(Clumsy):
+    """Its hook fails as often as it is told."""
+
+    async def on_agent_tool_finish(self, run: RunInfo, result: RunResult) -> None:
+        if type(self).failures:
+            type(self).failures -= 1
+            raise RuntimeError("the meter is broken")
+        self._write("hook", run, result.status)
+
+    async def on_progress(self, run: RunInfo, progress: dict[str, Any]) -> None:
+        raise RuntimeError("nobody looks at this")
+
+
+class Numbers(Agent):
+    """Returns a typed, large value."""
+
+    async def run(self, input: int, run: RunContext) -> Number:
+        return Number(n=input)
+
+
+class Large(Agent):
+    """Returns as many characters as it is told."""
+
+    async def run(self, input: int, run: RunContext) -> str:
+        return "x" * input
+
+
+class Batch(Agent):
+    """Asks for runs inside a transaction, and may change its mind."""
+
+    @exposed
+    async def ask_for(self, count: int, regret: bool) -> None:
+        with self.transaction():
+            self.run_agent_tools([(Doubler, {"n": n}) for n in range(count)], detached=True)
+            self.state["asked"] = count
+            if regret:
+                raise RuntimeError("changed my mind")
+
+    @exposed(repeatable=True)
+    async def asked(self) -> int:
+        return int(self.state.get("asked", 0))

@@ -1,0 +1,336 @@
+"""The world of Ray, with toys in the places of supervisor and host: what the ports promise, under real deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from actors.cluster_record import read_record
+from actors.code import runtime_env_for
+from actors.plan import Parts
+from actors.ports import PoolSpec
+from actors.ray_world import RayCluster, RayCourier, RayMetrics
+from actors.system_world import descendants, is_alive, wait_for_death
+from ledger import BadRequest, HostUnavailable, LedgerLocked, LedgerUnwritable, Overloaded, SupervisorUnreachable
+
+ROOT = Path(__file__).resolve().parents[2]
+SOON_S = 20.0
+
+
+class ToyStore:
+    """A file with a lock."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise LedgerLocked(str(path), "another process owns it") from None
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ToySupervisor:
+    """Does what a frame says."""
+
+    def __init__(self, world: Any, fleet: Any, store: Any, cabinet: Any, limits: Any) -> None:
+        self._fleet = fleet
+        self._ready = asyncio.Event()
+
+    async def serve(self) -> None:
+        self._survivors = await self._fleet.survivors()
+        self._ready.set()
+        await asyncio.Event().wait()
+
+    async def exchange(self, frame: bytes) -> bytes:
+        await self._ready.wait()
+        word, *arguments = json.loads(frame)
+        return json.dumps(await getattr(self, word)(*arguments)).encode()
+
+    async def echo(self, said: Any) -> Any:
+        return said
+
+    async def hold(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def spawn(self, host_id: str, num_cpus: float = 0.0, runtime_env: str = "") -> None:
+        await self._fleet.spawn(host_id, PoolSpec(num_cpus, (), runtime_env))
+
+    async def death(self, host_id: str) -> Any:
+        return await self._fleet.death(host_id)
+
+    async def kill(self, host_id: str) -> None:
+        await self._fleet.kill(host_id)
+
+    async def survivors(self) -> Any:
+        return {host_id: spec.num_cpus for host_id, spec in self._survivors.items()}
+
+    async def refuse(self) -> None:
+        raise Overloaded(5, 4, 100)
+
+    async def fail(self) -> None:
+        raise KeyError("a bug")
+
+
+class ToyHost:
+    """Stays, retires or fails, as its id says; asks the supervisor for an echo first."""
+
+    def __init__(self, world: Any, courier: Any, cabinet: Any, host_id: str, limits: Any, code_dir: Path) -> None:
+        self._courier, self._host_id = courier, host_id
+
+    async def serve(self) -> str:
+        heard = json.loads(await self._courier.exchange(b'["echo", "hello"]'))
+        if self._host_id.startswith("faulty"):
+            raise ValueError("no good")
+        if not self._host_id.startswith("brief"):
+            await asyncio.Event().wait()
+        return f"retired after {heard}"
+
+
+class ToyPlace:
+    """A disk or a cabinet."""
+
+    def __init__(self, inside: Any) -> None:
+        self._inside = inside
+
+
+PARTS = Parts(*(f"script:{__file__}:Toy{name}" for name in ("Supervisor", "Host", "Store", "Place", "Place")))
+
+
+def ask(courier: RayCourier, *frame: Any) -> Any:
+    return asyncio.run(asking(courier, *frame))
+
+
+async def asking(courier: RayCourier, *frame: Any) -> Any:
+    return json.loads(await courier.exchange(json.dumps(frame).encode()))
+
+
+def soon(question: Callable[[], Any]) -> Any:
+    """The first answer that is not empty."""
+    end_s = time.monotonic() + SOON_S
+    while time.monotonic() < end_s:
+        with suppress(SupervisorUnreachable):
+            if answer := question():
+                return answer
+        time.sleep(0.02)
+    pytest.fail("that took too long")
+
+
+def pid_of(cluster: RayCluster, key: str) -> int:
+    return int(soon(lambda: cluster.pids().get(key)))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def cluster(data: Path) -> Iterator[RayCluster]:
+    cluster = RayCluster.start(data, parts=PARTS, num_cpus=2)
+    (data / "ledger").touch()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def courier(cluster: RayCluster) -> RayCourier:
+    return cluster.courier()
+
+
+def test_an_exchange_goes_there_and_back(courier: RayCourier) -> None:
+    assert ask(courier, "echo", ["ü", 1, "x" * 300_000]) == ["ü", 1, "x" * 300_000]
+
+
+def test_hundreds_of_exchanges_are_held_open_and_delay_no_other(courier: RayCourier) -> None:
+    async def story() -> float:
+        held = [asyncio.create_task(asking(courier, "hold", 3)) for _ in range(500)]
+        await asyncio.sleep(1)
+        began_s = time.monotonic()
+        await asking(courier, "echo", 1)
+        took_s = time.monotonic() - began_s
+        await asyncio.gather(*held)
+        return took_s
+
+    assert asyncio.run(story()) < 1.5
+
+
+def test_what_the_supervisor_raises_for_the_caller_arrives_as_it_is(courier: RayCourier) -> None:
+    with pytest.raises(Overloaded) as refused:
+        ask(courier, "refuse")
+    assert refused.value.retry_after_ms == 100
+    with pytest.raises(SupervisorUnreachable, match="the supervisor failed: KeyError: 'a bug'"):
+        ask(courier, "fail")
+
+
+@pytest.mark.parametrize(("host_id", "cause"), [("brief", "retired after hello"), ("faulty", "ValueError: no good")])
+def test_a_host_that_ends_says_why_and_its_process_is_gone(courier: RayCourier, host_id: str, cause: str) -> None:
+    ask(courier, "spawn", host_id)
+    assert ask(courier, "death", host_id) == cause
+
+
+def test_the_death_of_a_host_is_seen_at_once(cluster: RayCluster, courier: RayCourier) -> None:
+    async def story() -> tuple[str, float]:
+        await asking(courier, "spawn", "victim")
+        pid = await asyncio.to_thread(pid_of, cluster, "victim")
+        death = asyncio.create_task(asking(courier, "death", "victim"))
+        await asyncio.sleep(0.2)
+        began_s = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        return await death, time.monotonic() - began_s
+
+    cause, took_s = asyncio.run(story())
+    assert "Worker unexpectedly exits" in cause
+    assert took_s < 1.0
+
+
+def test_even_a_host_that_stands_still_can_be_killed(cluster: RayCluster, courier: RayCourier) -> None:
+    ask(courier, "spawn", "frozen")
+    pid = pid_of(cluster, "frozen")
+    os.kill(pid, signal.SIGSTOP)
+    ask(courier, "kill", "frozen")
+    ask(courier, "death", "frozen")
+    assert not is_alive(pid)
+    ask(courier, "kill", "frozen")
+
+
+@pytest.mark.parametrize(
+    ("wish", "problem"), [((64.0,), "no node has {'CPU': 64.0}"), ((0.0, "{bad"), "Expecting property name")]
+)
+def test_a_host_that_can_never_be_is_refused(courier: RayCourier, wish: tuple[Any, ...], problem: str) -> None:
+    with pytest.raises(HostUnavailable, match=problem):
+        ask(courier, "spawn", "impossible", *wish)
+
+
+def test_a_killed_supervisor_comes_back_and_finds_its_hosts(cluster: RayCluster, courier: RayCourier) -> None:
+    ask(courier, "spawn", "survivor", 0.5)
+    host = pid_of(cluster, "survivor")
+    before = pid_of(cluster, "supervisor")
+
+    os.kill(before, signal.SIGKILL)
+
+    assert soon(lambda: ask(courier, "echo", "back")) == "back"
+    assert pid_of(cluster, "supervisor") != before
+    assert ask(courier, "survivors")["survivor"] == 0.5
+    os.kill(host, signal.SIGKILL)
+    assert "Worker unexpectedly exits" in ask(courier, "death", "survivor")
+
+
+def test_a_ledger_that_will_not_open_is_told_and_tried_again(
+    cluster: RayCluster, courier: RayCourier, data: Path
+) -> None:
+    before = pid_of(cluster, "supervisor")
+    with (data / "ledger").open() as ledger:
+        os.kill(before, signal.SIGKILL)
+        wait_for_death([before], 5.0)
+        fcntl.flock(ledger, fcntl.LOCK_EX)
+        refused = soon(lambda: _refusal(courier))
+        life = pid_of(cluster, "supervisor")
+    assert (refused.path, refused.problem) == (str(data / "ledger"), "another process owns it")
+    assert soon(lambda: not _refusal(courier))
+    assert pid_of(cluster, "supervisor") == life
+
+
+def _refusal(courier: RayCourier) -> LedgerLocked | None:
+    try:
+        ask(courier, "echo", 1)
+    except LedgerLocked as refused:
+        return refused
+    return None
+
+
+SECOND = """
+import sys
+from pathlib import Path
+from actors.ray_world import RayCluster
+cluster = RayCluster.start(Path(sys.argv[1]))
+print(cluster.own, cluster.pids()["supervisor"])
+cluster.close()
+"""
+
+
+def test_a_second_process_joins_the_running_one_and_leaves_it_alone(
+    cluster: RayCluster, courier: RayCourier, data: Path, tmp_path: Path
+) -> None:
+    pid = pid_of(cluster, "supervisor")
+    command = [sys.executable, "-c", SECOND, str(data)]
+    environment = {"PYTHONPATH": str(ROOT), "HOME": os.environ["HOME"]}
+    said = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["False", str(pid)]
+    assert ask(courier, "echo", 1) == 1
+
+
+def test_a_driver_that_uses_ray_already_is_not_taken_over(cluster: RayCluster, tmp_path: Path) -> None:
+    other = RayCluster.start(tmp_path, parts=PARTS)
+    assert (other.own, other.address) == (False, cluster.address)
+    assert ask(other.courier(), "echo", 1) == 1
+    with pytest.raises(BadRequest, match="only a Ray that this process has started"):
+        other.kill_everything()
+    other.close()
+    assert cluster.pids()
+
+
+def test_metrics_are_made_when_they_are_first_used(cluster: RayCluster) -> None:
+    sink = RayMetrics()
+    for _ in range(2):
+        sink.count("runs", status="completed")
+        sink.gauge("hosts", 3)
+        sink.observe("recovery_ms", 12.5, who="host")
+
+
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerUnwritable, match="it cannot be written"):
+        RayCluster.start(tmp_path / "file" / "data", parts=PARTS)
+
+
+def test_everything_may_be_killed_and_started_again_and_nothing_stays_behind(
+    cluster: RayCluster, courier: RayCourier, data: Path
+) -> None:
+    family = descendants(os.getpid(), "session_")
+    cluster.kill_everything()
+    assert len(family) > 5
+    assert [pid for pid in family if is_alive(pid)] == []
+    assert read_record(data) is None
+    with pytest.raises(SupervisorUnreachable):
+        ask(courier, "echo", 1)
+
+    again = RayCluster.start(data, parts=PARTS, num_cpus=2)
+    assert soon(lambda: ask(again.courier(), "echo", "again")) == "again"
+    assert ask(again.courier(), "survivors") == {}
+    family = descendants(os.getpid(), "session_")
+    again.close()
+    again.close()
+    assert [pid for pid in family if is_alive(pid)] == []
+
+
+def test_a_cluster_without_our_code_receives_it_and_outlives_us(tmp_path: Path) -> None:
+    ray = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        shipped = runtime_env_for([ToyHost])
+        cluster = RayCluster.start(tmp_path, address=ray.address, parts=PARTS, runtime_env=shipped)
+        assert not cluster.own
+        courier = cluster.courier()
+        assert soon(lambda: ask(courier, "echo", "far")) == "far"
+        ask(courier, "spawn", "abroad", 1, json.dumps({"env_vars": {"A": "1"}, **cluster.shipped()}))
+        pids = {"supervisor": pid_of(cluster, "supervisor"), "abroad": pid_of(cluster, "abroad")}
+        cluster.close()
+        assert all(is_alive(pid) for pid in pids.values())
+    finally:
+        ray.shutdown()
+    with pytest.raises(SupervisorUnreachable, match="no Ray answers at"):
+        RayCluster.start(tmp_path, address=ray.address, parts=PARTS)
