@@ -59,9 +59,9 @@ __all__ = [
 _WITH_RAY = {"Runtime": "actors.runtime", "PlainRay": "actors.ray_baseline"}
 
 
-def __getattr__(name: str) -> type[Runtime] | type[PlainRay]:
+def __getattr__(name: str) -> type[Runtime | PlainRay]:
     """What brings Ray with it is loaded when it is first asked for."""
     if name in _WITH_RAY:
-        found: type[Runtime] | type[PlainRay] = getattr(import_module(_WITH_RAY[name]), name)
+        found: type[Runtime | PlainRay] = getattr(import_module(_WITH_RAY[name]), name)
         return found
     raise AttributeError(f"module 'actors' has no attribute {name!r}")

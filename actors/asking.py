@@ -114,6 +114,7 @@ class Asking:
         for future in [*self._ends.pop(run_id, ()), *self._acceptances.pop(run_id, ())]:
             if not future.done():
                 future.set_exception(problem)
+                future.exception()  # of many refused at once only the first is heard of; that is no mistake
 
     def _replied(self, ref: str, ok: bool, value: Any) -> None:
         asked = self._asks.pop(ref, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from actors.observability import Metrics
 from actors.switchboard import Switchboard
 from ledger import FactRow, Run, View, about, frame_of, unpack
 
@@ -45,6 +46,17 @@ class Bulletin:
         self.observers.pop(peer_id, None)
         for followers in self.followers.values():
             followers.pop(peer_id, None)
+
+    def measure(self, metrics: Metrics) -> None:
+        """Hand the numbers of this moment to whoever collects them."""
+        view = self._view
+        metrics.gauge("runs_live", sum(map(len, view.children.values())))
+        metrics.gauge("runs_waiting", sum(map(len, view.queues.values())))
+        metrics.gauge("hosts_up", sum(host.up for host in view.hosts.values()))
+        metrics.gauge("agents_awake", sum(bool(each.host_id) for each in view.agents.values()))
+        metrics.gauge("facts", view.seq)
+        for state, count in view.tally.items():
+            metrics.gauge("mail", count, {"state": state})
 
     def publish(self, rows: list[FactRow]) -> None:
         """Tell whoever wants to know what these rows say. They are durable."""

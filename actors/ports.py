@@ -10,6 +10,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
+from actors.observability import Metrics, NoMetrics
+
 T = TypeVar("T")
 
 
@@ -116,10 +118,11 @@ class Fleet(Protocol):
 
 
 class World(NamedTuple):
-    """What every process of Perdure is given: its clock, dice, threads, faults and vitals."""
+    """What every process of Perdure is given: its clock, dice, threads, faults and vitals, and where its numbers go."""
 
     clock: Clock
     dice: Dice
     threads: Threads
     faults: Faults
     vitals: Vitals
+    metrics: Metrics = NoMetrics()

@@ -27,6 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.cluster_record import PROJECT, answers, deciding, forget_record, read_record, surroundings, write_record
 from actors.code import refuse_while_loading
 from actors.fleet import ActorFleet, HostGone, HostSilent
+from actors.observability import Tags
 from actors.plan import About, Parts, Plan
 from actors.ports import PoolSpec
 from actors.processes import HostProcess, Process, SupervisorProcess
@@ -104,7 +105,7 @@ class RaySupervisor(SupervisorProcess):
     """The supervisor's actor."""
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, system_world(), ActorFleet(RayActors(plan)))
+        super().__init__(plan, system_world(RayMetrics()), ActorFleet(RayActors(plan)))
 
 
 class RayHost(HostProcess):
@@ -338,8 +339,10 @@ def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
     known = read_record(data)
     if known is None or address == "local":
         return False
-    auth = "" if known.auth == "token" else known.auth  # Ray finds token mode by itself; told by us, it hears it too late
-    with contextlib.suppress(SupervisorUnreachable, ValueError), surroundings(auth):
+    with contextlib.suppress(SupervisorUnreachable, ValueError), surroundings(known.auth):
+        vars(importlib.import_module("ray._raylet"))["Config"].initialize(
+            ""
+        )  # or Ray, once imported, minds no RAY_AUTH_MODE
         _init(address=known.address)
         _find_supervisor(Plan(data, Limits()))
         return True
@@ -377,20 +380,20 @@ class RayMetrics:
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
 
-    def count(self, name: str, amount: float = 1.0, **tags: str) -> None:
+    def count(self, name: str, value: float = 1, tags: Tags | None = None) -> None:
         """Add to a counter."""
-        self._metric(metrics.Counter, name, tags).inc(amount, tags)
+        self._metric(metrics.Counter, name, tags).inc(value, dict(tags or {}))
 
-    def gauge(self, name: str, value: float, **tags: str) -> None:
+    def gauge(self, name: str, value: float, tags: Tags | None = None) -> None:
         """Set a gauge."""
-        self._metric(metrics.Gauge, name, tags).set(value, tags)
+        self._metric(metrics.Gauge, name, tags).set(value, dict(tags or {}))
 
-    def observe(self, name: str, milliseconds: float, **tags: str) -> None:
+    def observe(self, name: str, value: float, tags: Tags | None = None) -> None:
         """Add to a histogram of durations."""
         decades = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000]
-        self._metric(metrics.Histogram, name, tags, boundaries=decades).observe(milliseconds, tags)
+        self._metric(metrics.Histogram, name, tags, boundaries=decades).observe(value, dict(tags or {}))
 
-    def _metric(self, kind: Callable[..., Any], name: str, tags: Mapping[str, str], **options: object) -> Any:
+    def _metric(self, kind: Callable[..., Any], name: str, tags: Tags | None, **options: object) -> Any:
         if name not in self._known:
-            self._known[name] = kind(f"perdure_{name}", tag_keys=tuple(tags), **options)
+            self._known[name] = kind(f"perdure_{name}", tag_keys=tuple(tags or ()), **options)
         return self._known[name]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, cast, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from ledger import BadRequest, TooLarge, pack, unpack
 
@@ -24,7 +24,7 @@ class Shape:
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._plain = type(None) if annotation is None else annotation if isinstance(annotation, type) else object
-        self.adapter = None if annotation in _PLAIN else TypeAdapter(annotation)
+        self.adapter = None if annotation in _PLAIN else _adapter(annotation)
 
     def encode(self, field: str, value: Any, bytes_max: int) -> bytes:
         """Check a value and turn it into bytes. Raises `BadRequest` naming the field, `TooLarge` naming the limit."""
@@ -52,6 +52,14 @@ class Shape:
             return self.adapter.validate_python(plain)
         except ValidationError as problem:
             raise BadRequest(field, _words(problem)) from problem
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    """Infinity stays infinity; without this pydantic makes it null. A model has its author's own configuration."""
+    try:
+        return TypeAdapter(annotation, config=ConfigDict(ser_json_inf_nan="constants"))
+    except PydanticUserError:
+        return TypeAdapter(annotation)
 
 
 def _words(problem: Exception) -> str:

@@ -249,7 +249,9 @@ class Supervisor:
         if not rows:
             return
         self.world.faults.at(KillPoint.BEFORE_COMMIT)
+        began_s = asyncio.get_running_loop().time()
         await self.world.threads.commit(lambda: self.store.append(rows, payloads))
+        self.world.metrics.observe("commit_ms", (asyncio.get_running_loop().time() - began_s) * 1000)
         self.world.faults.at(KillPoint.AFTER_COMMIT)
         self._facts_since_checkpoint += len(rows)
         self._quiet_since_s = asyncio.get_running_loop().time()
@@ -292,6 +294,7 @@ class Supervisor:
             most = 0 if quiet else self.limits.checkpoint_facts
             self._checkpoint_due = bool(self._forgetting) or self._facts_since_checkpoint > most
             self._forget_silent_clients(now)
+            self.bulletin.measure(self.world.metrics)
 
     def _forget_silent_clients(self, now_s: float) -> None:
         for port in list(self.switchboard.ports.values()):
@@ -314,6 +317,8 @@ class Supervisor:
             self.world.faults.at(KillPoint.MID_CLEAR, child)
         for run_id in forgotten:
             view.dirty_runs.pop(run_id, None)
+            for slot in view.runs[run_id].slots:  # a superseded mail must not come back by way of the snapshot
+                view.mail.pop(mail_id(run_id, slot), None)
         meta, upto, records = meta_of(view), view.seq, dirty_records(view)
         view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
         self._facts_since_checkpoint = 0
@@ -321,8 +326,7 @@ class Supervisor:
         await self.world.threads.commit(lambda: self.store.checkpoint(meta, upto, records, forgotten))
         self.world.faults.at(KillPoint.AFTER_CHECKPOINT)
         for run_id in forgotten:
-            for slot in view.runs.pop(run_id).slots:
-                view.mail.pop(mail_id(run_id, slot), None)
+            view.runs.pop(run_id, None)
             view.cleared.pop(run_id, None)
         self._evict()
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from actors.observability import Metrics, NoMetrics
 from actors.ports import Faults, KillPoint, World
 from ledger import BadRequest
 
@@ -124,9 +125,16 @@ class SystemVitals:
         return pages * resource.getpagesize() // (1024 * 1024)
 
 
-def system_world() -> World:
+def system_world(metrics: Metrics | None = None) -> World:
     """What a real process is given. `PERDURE_KILL` is read once, here."""
-    return World(SystemClock(), SystemDice(), LoopThreads(), faults_from(os.environ.get(KILL, "")), SystemVitals())
+    return World(
+        SystemClock(),
+        SystemDice(),
+        LoopThreads(),
+        faults_from(os.environ.get(KILL, "")),
+        SystemVitals(),
+        metrics or NoMetrics(),
+    )
 
 
 # ---------------------------------------------------------------- processes

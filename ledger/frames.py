@@ -37,7 +37,10 @@ def frame_of(row: FactRow, tool_call: str | None, *, replay: bool = False) -> di
         frame["parent_tool_call_id"] = tool_call
     if replay:
         frame["replay"] = True
-    frame["event"] = _EVENTS[type(fact)](fact, row.at_ms)
+    frame["event"] = event = _EVENTS[type(fact)](fact, row.at_ms)
+    if "live_data" in event:
+        data = event.pop("live_data")
+        event |= {} if replay else {"data": data}
     return frame
 
 

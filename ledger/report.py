@@ -25,6 +25,7 @@ def inspection(run: Run) -> dict[str, Any]:
     told["host"] = run.host_id
     if run.progress is not None:
         told["progress"] = {**unpack(run.progress), "at_ms": run.signal_at_ms}
+        told["progress"].pop("live_data", None)
     told["milestones"] = [
         {"name": name, "sequence": number, "at_ms": at_ms, **unpack(body)}
         for number, name, _, at_ms, body in run.milestones

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ledger.errors import AdmissionRefused, BadRequest, ConflictingRequest, Overloaded, UnknownRun
 from ledger.facts import Fact, MailRequeued, MailSuppressed, RunAborted, RunCleared, RunReattached, RunRequested
-from ledger.ids import mail_id
+from ledger.ids import mail_id, name_of
 from ledger.mail import PARKED, PENDING
 from ledger.run import Run
 from ledger.stimulus import Cancel, Clear, Request, Requeue
@@ -21,6 +21,9 @@ from policies import Limits
 
 def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
     """Accept a run, or answer a repeated request with the run that exists (spec W-19: never trust the id blindly)."""
+    owner = view.runs.get(name_of(asked.parent))
+    if owner is not None and owner.cleared and owner.child == asked.parent:
+        raise UnknownRun("parent", f"run {owner.run_id!r}, whose child asks, was cleared")
     run = view.runs.get(asked.run_id)
     if run is not None and run.cleared:
         raise BadRequest("run_id", f"run {run.run_id!r} is being cleared; ask again in a moment")

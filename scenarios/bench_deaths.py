@@ -7,6 +7,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from actors import Runtime
 from ledger import LIVE
 from policies import Limits
 from scenarios.bench_agents import Crowd, Keeper, Nap, Parent, Sleeper
-from scenarios.bench_report import Baseline, Bench, Figure, at_most, wait_for
+from scenarios.bench_report import Baseline, Bench, Figure, at_most, handle, wait_for
 
 LONG_S = 600.0
 SOON_S = 0.005
@@ -52,7 +53,7 @@ def supervisor_death(bench: Bench) -> list[Figure]:
         plain = actors.PlainRay()
         restarts = [plain.restart_ms() / 1000 for _ in range(3)]
         plain.close()
-        runtime.agent(Parent, "parent").send_to_bed(count, Nap(seconds=LONG_S))  # type: ignore[unused-coroutine]
+        handle(runtime, Parent, "parent").send_to_bed(count, Nap(seconds=LONG_S))
         wait_for(lambda: _is_running(runtime, count))
         times = [_kill_supervisor(runtime, count) for _ in range(3)]
     baseline = Baseline("plain Ray actor made anew by Ray", statistics.median(restarts))
@@ -73,7 +74,7 @@ def _kill_supervisor(runtime: Runtime, count: int) -> float:
 
 def _is_adopted(overview: dict[str, Any], epoch: int, count: int) -> bool:
     hosts = [host for host in overview["hosts"] if host["up"]]
-    return overview["epoch"] > epoch and sum(host["tenants"] for host in hosts) >= count
+    return bool(overview["epoch"] > epoch and sum(host["tenants"] for host in hosts) >= count)
 
 
 def cluster_death(bench: Bench) -> list[Figure]:
@@ -87,16 +88,16 @@ def cluster_death(bench: Bench) -> list[Figure]:
         with plain.one_actor_each(b"", 1):
             new_actor_s = time.monotonic() - begun_s
         plain.close()
-        runtime.agent(Parent, "parent").send_to_bed(runs, Nap(seconds=LONG_S, marks=str(marks)))  # type: ignore[unused-coroutine]
+        handle(runtime, Parent, "parent").send_to_bed(runs, Nap(seconds=LONG_S, marks=str(marks)))
         wait_for(lambda: _is_running(runtime, runs))
         times = []
         for attempt in range(2, repeats + 2):
             runtime.kill_everything()
             runtime = _opened(data)
             up_s = time.monotonic()
-            first_s = wait_for(lambda attempt=attempt: _first(marks, f"*-{attempt}"), pause_s=SOON_S)
+            first_s = wait_for(partial(_first, marks, f"*-{attempt}"), pause_s=SOON_S)
             times.append(max(0.0, first_s - up_s))
-            wait_for(lambda attempt=attempt: len(list(marks.glob(f"*-{attempt}"))) == runs)
+            wait_for(partial(_has, marks, f"*-{attempt}", runs))
     finally:
         runtime.close()
     return [
@@ -116,16 +117,17 @@ def handlers_death(bench: Bench) -> list[Figure]:
     with bench.cluster("handlers-death") as runtime:
         for repeat in range(3):
             marks = _marks(bench, f"handler-marks-{repeat}")
-            keeper = runtime.agent(Keeper, f"keeper-{repeat}")
-            keeper.keep(Crowd(count=count, at_s=time.monotonic() + 1.5, marks=str(marks)))  # type: ignore[unused-coroutine]
-            wait_for(lambda marks=marks: len(list(marks.glob("handler-*"))) >= count // 3)
+            keeper = handle(runtime, Keeper, f"keeper-{repeat}")
+            keeper.keep(Crowd(count=count, at_s=time.monotonic() + 1.5, marks=str(marks)))
+            wait_for(partial(_has, marks, "handler-*", count // 3))
             killed_s = time.monotonic()
             os.kill(_host_of_agent(runtime, f"keeper-{repeat}")["pid"], signal.SIGKILL)
-            returned_s = wait_for(lambda: _first(marks, "start-*", killed_s), pause_s=SOON_S)  # noqa: B023 - used within this round
-            again_s = wait_for(lambda: _first(marks, "handler-*", returned_s), pause_s=SOON_S)  # noqa: B023
+            returned_s = wait_for(partial(_first, marks, "start-*", killed_s), pause_s=SOON_S)
+            again_s = wait_for(partial(_first, marks, "handler-*", returned_s), pause_s=SOON_S)
             later.append((again_s - returned_s) * 1000)
-            wait_for(lambda: keeper.kept()[1] == count, pause_s=0.1)  # type: ignore[index]  # noqa: B023
-            rows, distinct = keeper.kept()  # type: ignore[misc]
+            wait_for(partial(_has, marks, "handler-*", count))
+            wait_for(lambda: runtime.audit()["pending"] == 0, pause_s=0.1)
+            rows, distinct = keeper.kept()
             wrong.append(rows - distinct + count - distinct)
     return [
         Figure("parent killed in its handlers → delivered again, after its return", "ms", later, at_most(1_000)),
@@ -152,13 +154,18 @@ def _read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+def _has(marks: Path, pattern: str, count: int) -> bool:
+    return len(list(marks.glob(pattern))) >= count
+
+
 def _first(marks: Path, pattern: str, after_s: float = 0.0) -> float | None:
     """The earliest time after that one which was noted under such a name."""
     return min((time_s for path in marks.glob(pattern) if (time_s := float(path.read_text())) > after_s), default=None)
 
 
 def _is_running(runtime: Runtime, count: int) -> bool:
-    return sum(run["status"] == "running" for run in runtime.ask("ps", count)["live"]) >= count
+    live = runtime.ask("ps", count)["live"]
+    return sum(bool(run["status"] == "running") for run in live) >= count
 
 
 def _host_of(runtime: Runtime, run_id: str) -> dict[str, Any] | None:

@@ -40,7 +40,7 @@ CHUNK = 50_000
 AT_MS = 1_750_000_000_000
 HOST = "host"
 TEMPLATE = "retained-0000000"
-LIMITS = Limits()
+LIMITS = Limits(hosts_max=1, hosts_warm=1, pack_max=1_000_000)
 
 
 def boot(bench: Bench) -> list[Figure]:

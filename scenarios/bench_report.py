@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import actors
+from actors import Agent
 from ledger import BadRequest
 from policies import Limits
 
@@ -126,6 +127,11 @@ class Bench:
         with runtime:
             wait_for(lambda: hosts_up(runtime) >= runtime.limits.hosts_warm)
             yield runtime
+
+
+def handle(runtime: Runtime, agent_class: type[Agent], name: str) -> Any:
+    """A handle whose async methods block, because we call them from sync code."""
+    return runtime.agent(agent_class, name)
 
 
 def hosts_up(runtime: Runtime) -> int:

@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import actors
 from actors import Runtime
 from ledger import pack
 from scenarios.bench_agents import Idler, Nap, Parent
-from scenarios.bench_report import Baseline, Bench, Figure, at_least, at_most, percentile, pss_mb, wait_for
+from scenarios.bench_report import Baseline, Bench, Figure, at_least, at_most, handle, percentile, pss_mb, wait_for
 
 PAYLOAD = pack(7)
 PATIENCE_S = 30.0
@@ -23,7 +24,7 @@ def awaited(bench: Bench) -> list[Figure]:
     """Awaited runs one after the other, against calls of a plain actor."""
     count, repeats = bench.size(500, 100), bench.size(5, 3)
     with bench.cluster("awaited") as runtime:
-        parent = runtime.agent(Parent, "awaited")
+        parent = handle(runtime, Parent, "awaited")
         parent.one_by_one(50)
         plain = actors.PlainRay()
         times, raw = [], []
@@ -45,7 +46,7 @@ def fan_out(bench: Bench) -> list[Figure]:
     """Instant children by the batch form, against one plain call each, and against one new actor each."""
     count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
     with bench.cluster("fan-out") as runtime:
-        parent = runtime.agent(Parent, "fan-out")
+        parent = handle(runtime, Parent, "fan-out")
         parent.fan_out(count // 5)
         plain = actors.PlainRay()
         plain.calls_per_second(PAYLOAD, 200)
@@ -75,7 +76,7 @@ def detached(bench: Bench) -> list[Figure]:
     """Detached runs whose completions a handler adds up in `state`, end to end."""
     count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
     with bench.cluster("detached") as runtime:
-        parent = runtime.agent(Parent, "detached")
+        parent = handle(runtime, Parent, "detached")
         parent.detach(count // 5)
         plain = actors.PlainRay()
         plain.calls_per_second(PAYLOAD, 200)
@@ -104,7 +105,7 @@ def sleepers(bench: Bench) -> list[Figure]:
         with plain.one_actor_each(PAYLOAD, 3) as (_, pids):
             actor_mb = pss_mb(pids) / len(pids)
         plain.close()
-        parent = runtime.agent(Parent, "sleepers")
+        parent = handle(runtime, Parent, "sleepers")
         parent.fan_out(10)
         idle_mb = pss_mb(list(runtime.cluster.pids().values()))
         times, peaks = [], []
@@ -143,8 +144,8 @@ def passivated(bench: Bench) -> list[Figure]:
     """Agents that have gone to sleep: what they hold, and how soon they answer."""
     count, idle_ms = bench.size(30, 10), 300
     with bench.cluster("passivated", idle_ms=idle_ms) as runtime:
-        writers = [runtime.agent(Idler, f"writer-{number}") for number in range(count)]
-        others = [runtime.agent(Idler, f"other-{number}") for number in range(count)]
+        writers = [handle(runtime, Idler, f"writer-{number}") for number in range(count)]
+        others = [handle(runtime, Idler, f"other-{number}") for number in range(count)]
         for agent in writers:
             agent.write()
         _until_asleep(runtime)
@@ -176,9 +177,9 @@ def _until_asleep(runtime: Runtime) -> None:
     wait_for(lambda: not any(host["tenants"] for host in runtime.ps()["hosts"]), PATIENCE_S)
 
 
-def _ms(agent: Idler) -> float:
+def _ms(agent: Any) -> float:
     begun_s = time.perf_counter()
-    agent.ping()  # type: ignore[unused-coroutine]
+    agent.ping()
     return (time.perf_counter() - begun_s) * 1000
 
 

@@ -175,3 +175,16 @@ class Batch(Agent):
     @exposed(repeatable=True)
     async def asked(self) -> int:
         return int(self.state.get("asked", 0))
+
+
+class Mute(Agent):
+    """Reports when nobody may: outside of a run, and after its end."""
+
+    @exposed
+    async def report(self) -> None:
+        await self.report_progress(0.5)
+
+    async def run(self, input: Any, run: RunContext) -> int:
+        asyncio.get_running_loop().call_later(1, lambda: run.emit("too late"))
+        asyncio.get_running_loop().call_later(1, lambda: run.report_progress(0.5).close())
+        return 1

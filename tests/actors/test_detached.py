@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from ledger.run import open_run
 from tests.actors.cast import Boss, Hooked, Sleeper, Stubborn, Worker
 from tests.actors.crew import Batch, Clumsy
 from tests.actors.stories import Told, settled, told_by
-from tests.kit import Stage, address, asked, play
+from tests.kit import ROOMY, Stage, address, asked, play
 
 HOUR_MS = 3_600_000
 FOREVER = {"max_budget_ms": float("inf"), "no_progress_budget_ms": 0}
@@ -94,7 +95,7 @@ def test_a_true_end_during_the_teardown_wins_and_no_give_up_is_told() -> None:
 
 def test_a_finish_that_overtakes_an_undelivered_give_up_supersedes_it() -> None:
     async def story(stage: Stage) -> None:
-        await stage.call(Clumsy, "detach", "Stubborn", 8_000, "s", {"max_budget_ms": 100, "on_give_up": "on_flaky"})
+        await stage.call(Clumsy, "detach", "Stubborn", 15_000, "s", {"max_budget_ms": 3_000, "on_give_up": "on_flaky"})
         Clumsy.failures = 6
         assert await settled(stage, Clumsy, 1) == [Told("done", "s", "completed")]
         assert stage.deliveries()["superseded"] == 1
@@ -117,12 +118,15 @@ def test_an_absolute_budget_counts_from_the_request_and_0_gives_up_at_once(budge
 
 
 def test_without_limits_nobody_is_ever_given_up() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Boss, "detach", "Sleeper", 20 * HOUR_MS, "s", FOREVER)
-        await asyncio.sleep(19 * 3_600)
-        assert stage.status("s") == "running"
+    slow = replace(ROOMY, heartbeat_ms=600_000, sweep_ms=600_000, checkpoint_idle_ms=600_000, idle_ms=600_000)
+    signals = [{"fraction": 0.1}, {"after_ms": 30 * HOUR_MS, "fraction": 0.2}]
 
-    play(story, timeout_ms=30 * HOUR_MS)
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "detach", "Talker", signals, "t", FOREVER)
+        await asyncio.sleep(29 * 3_600)
+        assert stage.status("t") == "running"
+
+    play(story, timeout_ms=40 * HOUR_MS, limits=slow)
 
 
 def test_signals_reset_the_window_of_silence() -> None:

@@ -201,6 +201,7 @@ def test_the_death_of_a_host_is_seen_at_once(cluster: RayCluster, courier: RayCo
 def test_even_a_host_that_stands_still_can_be_killed(cluster: RayCluster, courier: RayCourier) -> None:
     ask(courier, "spawn", "frozen")
     pid = pid_of(cluster, "frozen")
+    time.sleep(0.5)  # the fleet, too, has learnt who it is
     os.kill(pid, signal.SIGSTOP)
     ask(courier, "kill", "frozen")
     ask(courier, "death", "frozen")
@@ -320,9 +321,10 @@ def test_everything_may_be_killed_and_started_again_and_nothing_stays_behind(
 
 def test_a_cluster_without_our_code_receives_it_and_outlives_us(tmp_path: Path) -> None:
     ray = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    address = ray.address
     try:
         shipped = runtime_env_for([ToyHost])
-        cluster = RayCluster.start(tmp_path, address=ray.address, parts=PARTS, runtime_env=shipped)
+        cluster = RayCluster.start(tmp_path, address=address, parts=PARTS, runtime_env=shipped)
         assert not cluster.own
         courier = cluster.courier()
         assert soon(lambda: ask(courier, "echo", "far")) == "far"
@@ -333,4 +335,4 @@ def test_a_cluster_without_our_code_receives_it_and_outlives_us(tmp_path: Path) 
     finally:
         ray.shutdown()
     with pytest.raises(SupervisorUnreachable, match="no Ray answers at"):
-        RayCluster.start(tmp_path, address=ray.address, parts=PARTS)
+        RayCluster.start(tmp_path, address=address, parts=PARTS)

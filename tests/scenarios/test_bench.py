@@ -67,7 +67,7 @@ def test_a_percentile_is_one_of_the_values(share: float, value: float) -> None:
 
 
 def test_a_group_that_does_not_exist_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="only.*fan-out"):
+    with pytest.raises(BadRequest, match=r"only.*fan-out"):
         bench.main(only="fanout", data=tmp_path / "untouched")
     assert not (tmp_path / "untouched").exists()
 

@@ -1,0 +1,257 @@
+"""Progress and milestones: coalesced but never losing the last word, durable where promised, told once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors import KillPoint
+from tests.actors.cast import Boss, Hooked, Talker
+from tests.actors.crew import BadHook, Mute
+from tests.actors.stories import Told, settled, told_by
+from tests.kit import Stage, address, play
+
+STONES = {"on_milestones": ["half", "most"], "on_milestone": "on_stone"}
+
+
+async def talk(stage: Stage, *signals: dict[str, Any]) -> list[dict[str, Any]]:
+    """Let a child say this, and return the events of its run."""
+    result = await stage.client.run(Talker, list(signals), run_id="t")
+    assert result.ok, result.error
+    return [frame["event"] for frame in await stage.client.ask("frames", "t", -1)]
+
+
+def fractions(events: list[dict[str, Any]]) -> list[float]:
+    return [event["fraction"] for event in events if event["kind"] == "progress"]
+
+
+def test_outside_of_a_run_progress_is_a_no_op_with_a_warning() -> None:
+    async def story(stage: Stage) -> None:
+        with pytest.warns(RuntimeWarning, match="outside of a run"):
+            await stage.call(Mute, "report")
+
+    play(story)
+
+
+def test_a_signal_is_an_event_and_the_latest_one_can_be_inspected() -> None:
+    async def story(stage: Stage) -> None:
+        events = await talk(stage, {"fraction": 0.25, "message": "a quarter", "phase": "reading"})
+        (event,) = [event for event in events if event["kind"] == "progress"]
+        assert (event["fraction"], event["message"], event["phase"]) == (0.25, "a quarter", "reading")
+        told = await stage.client.ask("inspect", "t")
+        assert told["progress"]["fraction"] == 0.25
+        assert told["progress"]["at_ms"] == event["at_ms"]
+
+    play(story)
+
+
+def test_a_burst_is_coalesced_and_its_last_value_goes_out_at_the_end_of_the_window() -> None:
+    burst = [{"fraction": n / 100} for n in range(91)]
+
+    async def story(stage: Stage) -> None:
+        assert fractions(await talk(stage, *burst, {"after_ms": 1_000})) == [0.0, 0.9]
+
+    play(story)
+
+
+def test_done_goes_out_at_once_and_in_no_window() -> None:
+    async def story(stage: Stage) -> None:
+        events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.2}, {"fraction": 1.0}, {"fraction": 1.5})
+        assert fractions(events)[-2:] == [1.0, 1.5]
+        assert fractions(events)[0] == 0.1
+
+    play(story)
+
+
+def test_what_was_coalesced_goes_out_before_the_run_ends() -> None:
+    async def story(stage: Stage) -> None:
+        events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.9})
+        assert fractions(events) == [0.1, 0.9]
+        assert events[-1]["kind"] == "finished"
+
+    play(story)
+
+
+def test_data_is_live_only_unless_it_shall_be_kept() -> None:
+    signals = [{"fraction": 0.1, "data": {"n": 1}}, {"after_ms": 500, "fraction": 0.2, "data": {"n": 2}, "persist": True}]
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Hooked, "wait_for", "Talker", signals[:1], "t1")
+        assert "data" not in (await stage.client.ask("inspect", "t1"))["progress"]
+        await stage.call(Hooked, "wait_for", "Talker", signals, "t2")
+        assert (await stage.client.ask("inspect", "t2"))["progress"]["data"] == {"n": 2}
+
+    play(story)
+
+
+def test_live_data_reaches_whoever_follows_and_is_neither_replayed_nor_inspected() -> None:
+    async def story(stage: Stage) -> None:
+        follower = asyncio.create_task(first_progress(stage))
+        events = await talk(stage, {"after_ms": 1_000, "fraction": 0.1, "data": {"n": 1}})
+        assert (await follower)["data"] == {"n": 1}
+        assert not [event for event in events if {"data", "live_data"} & set(event)]
+        progress = (await stage.client.ask("inspect", "t"))["progress"]
+        assert "data" not in progress
+        assert "live_data" not in progress
+
+    play(story)
+
+
+async def first_progress(stage: Stage) -> dict[str, Any]:
+    await stage.until(lambda: stage.record("t") is not None)
+    async for frame in stage.client.follow("t"):
+        if frame["event"]["kind"] == "progress":
+            return dict(frame["event"])
+    return {}
+
+
+def test_a_milestone_is_never_coalesced_is_numbered_and_keeps_its_data() -> None:
+    async def story(stage: Stage) -> None:
+        signals = [{"fraction": 0.1}, {"milestone": "half", "data": {"n": 5}}, {"milestone": "most"}, {"milestone": "half"}]
+        events = await talk(stage, *signals)
+        stones = [event for event in events if event["kind"] == "milestone"]
+        assert [(stone["name"], stone["milestone_sequence"]) for stone in stones] == [("half", 0), ("most", 1), ("half", 2)]
+        assert stones[0]["data"] == {"n": 5}
+        told = await stage.client.ask("inspect", "t")
+        assert [stone["name"] for stone in told["milestones"]] == ["half", "most", "half"]
+
+    play(story)
+
+
+def test_progress_that_waits_goes_out_before_the_milestone_after_it() -> None:
+    async def story(stage: Stage) -> None:
+        events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.4}, {"milestone": "half"})
+        kinds = [event["kind"] for event in events]
+        assert kinds == ["started", "progress", "progress", "milestone", "finished"]
+
+    play(story)
+
+
+def test_a_milestone_is_durable_when_it_returns() -> None:
+    struck = False
+
+    def rule(stage: Stage, _process: str, point: KillPoint, detail: str) -> bool:
+        nonlocal struck
+        if point is KillPoint.MID_RUN and detail == "milestone half" and not struck:
+            struck = True
+            run = stage.record("t")
+            assert run is not None
+            assert [stone[1] for stone in run.milestones] == ["half"]
+            return True
+        return False
+
+    async def story(stage: Stage) -> None:
+        events = await talk(stage, {"milestone": "half"}, {"milestone": "most"})
+        names = [event["name"] for event in events if event["kind"] == "milestone"]
+        assert names == ["half", "most"], "the second attempt reaches the same milestone, which is not a second one"
+
+    play(story, kill_when=rule)
+    assert struck
+
+
+def test_a_listed_milestone_is_told_once_per_name_and_others_are_not() -> None:
+    signals = [{"milestone": name} for name in ("half", "other", "half", "most")]
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "detach", "Talker", signals, "t", STONES)
+        assert await settled(stage, Boss, 3) == [
+            Told("stone", "t", "half"),
+            Told("stone", "t", "most"),
+            Told("done", "t", "completed"),
+        ]
+
+    play(story)
+
+
+def test_a_listed_milestone_is_told_while_the_child_goes_on() -> None:
+    async def story(stage: Stage) -> None:
+        signals = [{"milestone": "half"}, {"after_ms": 60_000}]
+        await stage.call(Boss, "detach", "Talker", signals, "t", STONES)
+        await stage.until(lambda: stage.deliveries()["delivered"] == 1)
+        assert await told_by(stage, Boss) == [Told("stone", "t", "half")]
+        assert stage.status("t") == "running"
+
+    play(story)
+
+
+def test_a_milestone_of_a_run_that_is_over_in_no_time_is_told_nevertheless() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "detach", "Talker", [{"milestone": "half"}], "t", STONES)
+        assert (await settled(stage, Boss, 2))[0] == Told("stone", "t", "half")
+
+    play(story)
+
+
+@pytest.mark.parametrize("mode", ["narrate", "react"])
+def test_milestones_may_be_given_with_their_mode(mode: str) -> None:
+    async def story(stage: Stage) -> None:
+        stones = {"on_milestones": {"names": ["half"], "mode": mode}, "on_milestone": "on_stone"}
+        await stage.call(Boss, "detach", "Talker", [{"milestone": "half"}], "t", stones)
+        assert (await settled(stage, Boss, 2))[0] == Told("stone", "t", "half")
+        run = stage.record("t")
+        assert run is not None
+        assert run.options["milestones"]["mode"] == mode
+
+    play(story)
+
+
+def test_on_progress_hears_signals_and_milestones_of_awaited_and_of_detached_runs() -> None:
+    signals = [{"fraction": 0.5}, {"after_ms": 300, "milestone": "half"}, {"after_ms": 300}]
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Hooked, "wait_for", "Talker", signals, "a")
+        await stage.call(Hooked, "detach", "Talker", signals, "d")
+        told = await settled(stage, Hooked, 9)
+        for run_id in ("a", "d"):
+            assert [row.status for row in told if row.what == "progress" and row.run_id == run_id] == ["0.5", "half"]
+
+    play(story)
+
+
+def test_an_on_progress_that_raises_stops_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        signals = [{"fraction": 0.1 * n, "after_ms": 300} for n in range(4)]
+        assert (await stage.call(BadHook, "wait_for", "Talker", signals, "t"))["status"] == "completed"
+
+    play(story)
+
+
+def test_signals_after_the_end_are_dropped() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.run(Mute, None, run_id="m")
+        await asyncio.sleep(5)
+        kinds = [frame["event"]["kind"] for frame in await stage.client.ask("frames", "m", -1)]
+        assert kinds == ["started", "finished"]
+        assert not stage.host_of(address(Mute, "m"))
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("signal", "field"),
+    [
+        ({"fraction": "half"}, "fraction"),
+        ({"fraction": "NaN"}, "fraction"),
+        ({"fraction": True}, "fraction"),
+        ({"milestone": ""}, "milestone"),
+        ({"milestone": 7}, "milestone"),
+        ({"fraction": 0.1, "data": "x" * 70_000}, "data"),
+    ],
+)
+def test_a_signal_that_is_none_fails_the_child_with_words_that_name_the_field(signal: dict[str, Any], field: str) -> None:
+    async def story(stage: Stage) -> None:
+        result = await stage.client.run(Talker, [signal])
+        assert result.status == "error"
+        assert f"{field}: " in result.error
+
+    play(story)
+
+
+def test_a_fraction_that_is_not_a_number_fails_the_child() -> None:
+    async def story(stage: Stage) -> None:
+        result = await stage.client.run(Talker, [{"fraction": float("nan")}])
+        assert (result.status, result.error) == ("error", "BadRequest: fraction: nan is not a number")
+
+    play(story)
