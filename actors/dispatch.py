@@ -264,7 +264,7 @@ def _class_options(agent_class: Any, kind: Any, limit: float) -> dict[str, Any]:
 
 def _count(field: str, value: object) -> int:
     """Return the limit if it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer() or value < 1:
         raise BadRequest(field, f"{value!r} is not a whole number of at least 1")
     return int(value)
 

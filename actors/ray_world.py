@@ -268,8 +268,9 @@ class RayCluster:
             if own:
                 _init(address="local", num_cpus=num_cpus, object_store_memory=STORE_BYTES, include_dashboard=False)
             cluster = cls(Plan(data, limits or Limits(), own, parts or Parts()), borrowed=borrowed)
-            if not borrowed:
-                write_record(data, cluster.address)
+            known = read_record(data)
+            if own or (not borrowed and (known is None or known.address != cluster.address)):
+                write_record(data, cluster.address)  # who joins what is on record knows no more than the record does
             _ensure_supervisor(cluster.plan)
         return cluster
 

@@ -33,7 +33,9 @@ class Shape:
                 value = self.adapter.dump_python(self.adapter.validate_python(value), mode="json")
             except (ValidationError, ValueError, TypeError) as problem:
                 raise BadRequest(field, _words(problem)) from problem
-        elif self.annotation not in (Any, float) and not isinstance(value, self._plain):
+        elif self.annotation is not Any and not isinstance(
+            value, (int, float) if self._plain is float else self._plain
+        ):
             raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not {self._plain.__name__}")
         try:
             body = pack(value)

@@ -38,13 +38,12 @@ from ledger.duckdb_file import (
     transact,
 )
 from ledger.duckdb_tables import (
-    COLUMNS,
     FACT,
     boot_records,
+    by_key,
     ended_runs,
     forget,
     insert,
-    read,
     replace,
 )
 from ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
@@ -124,11 +123,7 @@ class DuckDBStore:
         """The snapshot's records under these keys, in their order."""
         con = self._ready()
         with self._fatal():
-            key = COLUMNS[table][0]
-            found = {
-                each.key: each
-                for each in read(con, table, f"{key} IN (SELECT unnest($1::VARCHAR[]))", [list(set(keys))])
-            }
+            found = {record.key: record for record in by_key(con, table, list(set(keys)))}
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def ended_runs(

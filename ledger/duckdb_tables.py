@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 
-from ledger.duckdb_file import transact
+from ledger.duckdb_file import INDEXED_MAX, transact
 from ledger.memory_store import TABLES, boot_order
 from ledger.seals import Commit, Placed, remove
 from ledger.store import FactRow, Record
@@ -20,6 +20,7 @@ COLUMNS = {  # of every table of records, its key first; `live` and `body` are i
     "agents": ("agent_id", "host_id", "incarnation"),
     "mail": ("mail_id", "recipient", "state", "run_id"),
 }
+_SCAN_FROM = 10_000  # keys above which one look at the whole table is quicker than the index
 _NUMBERS = frozenset({"requested_at_ms", "ended_at_ms", "first_seq", "last_seq", "incarnation"})
 FACT = "seq, at_ms, subject, frame, kind, body"
 _INSERT_FACTS = """INSERT INTO facts SELECT unnest($1::BIGINT[]), unnest($2::BIGINT[]), unnest($3::VARCHAR[]), unnest($4::INTEGER[]),
@@ -85,16 +86,25 @@ def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int]) -> None:
 
 
 def boot_records(con: duckdb.DuckDBPyConnection, facts: list[FactRow]) -> list[Record]:
-    """The live records, those that the facts touch, and the runs that live mail speaks of. Found by key, so the dead cost nothing."""
+    """The live records, those that the facts touch, and the runs that live mail speaks of."""
     touched = list({row.subject for row in facts})
     records: list[Record] = []
     for table in TABLES:
         key = COLUMNS[table][0]
-        wanted = f"{key} IN (SELECT {key} FROM {table} WHERE live UNION SELECT unnest($1::VARCHAR[])"
-        wanted += " UNION SELECT run_id FROM mail WHERE live)" if table == "runs" else ")"
-        found = read(con, table, wanted, [touched])
-        records += sorted(found, key=boot_order)
+        wanted = f"SELECT {key} FROM {table} WHERE live UNION SELECT unnest($1::VARCHAR[])"
+        wanted += " UNION SELECT run_id FROM mail WHERE live" if table == "runs" else ""
+        keys = [str(found) for (found,) in con.execute(wanted, [touched]).fetchall()]
+        records += sorted(by_key(con, table, keys), key=boot_order)
     return records
+
+
+def by_key(con: duckdb.DuckDBPyConnection, table: str, keys: list[str]) -> list[Record]:
+    """The records under these keys. A few at a time are found by index, so that the rest costs neither time nor memory."""
+    few = INDEXED_MAX if len(keys) <= _SCAN_FROM else len(keys)
+    chosen = f"{COLUMNS[table][0]} IN (SELECT unnest($1::VARCHAR[]))"
+    return [
+        record for at in range(0, len(keys), few or 1) for record in read(con, table, chosen, [keys[at : at + few]])
+    ]
 
 
 def ended_runs(

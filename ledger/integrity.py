@@ -52,6 +52,8 @@ def examine(directory: Path) -> list[Finding]:
     """Look at every part of a ledger, and change none. A ledger that is in use is left alone."""
     if not any((directory / name).exists() for name in (DATABASE, JOURNAL)):
         return [Finding("warning", f"there is no ledger in {directory}", "check the path")]
+    if not (directory / DATABASE).exists():
+        return [Finding("damage", f"{DATABASE} is missing beside its journal", "bring back a copy of the directory")]
     try:
         lock = Lock(directory)
     except LedgerLocked as refusal:
@@ -163,9 +165,11 @@ def _consistent(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
         found = [str(key) for (key,) in con.execute(query, [snapshot_seq]).fetchall()]
         if found:
             whole = False
-            more = f", {', '.join(found[:3])}{' and more' if len(found) > 3 else ''}"
+            some = ", ".join(found[:3]) + (" and more" if found[3:] else "")
             yield Finding(
-                "damage", f"{len(found)} {words}{more}", "look at them with `perdure explain`; nothing brings them back"
+                "damage",
+                f"{len(found)} {words}, {some}",
+                "look at them with `perdure explain`; nothing brings them back",
             )
     if whole:
         (runs, facts) = con.execute("SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM facts)").fetchone() or (

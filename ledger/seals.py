@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _MODULUS = 1 << 128
+_LONG = 1 << 63
+_FRAME = (int, type(None))
 _SPAN = 100_000  # facts in a seal before the next one is begun
 
 
@@ -93,10 +95,14 @@ def weigh(packed: Iterable[bytes]) -> Tally:
 
 
 def seal(before: Mark, rows: list[FactRow], payloads: list[Payload]) -> Commit:
-    """Chain a group to what was committed before it. Its facts must continue the numbers."""
+    """Chain a group to what was committed before it. Its facts must continue the numbers, and be what the columns can hold:
+    the journal would keep what DuckDB refuses, and every later start would stumble over it."""
     first, last = before.seq + 1, before.seq + len(rows)
     if not rows or [row.seq for row in rows] != list(range(first, last + 1)):
         raise AssertionError(f"a commit after fact {before.seq} has the numbers {[row.seq for row in rows][:10]}")
+    for row in rows:
+        if type(row.at_ms) is not int or not -_LONG <= row.at_ms < _LONG or type(row.frame) not in _FRAME:
+            raise AssertionError(f"{row} cannot be stored")
     home = {row.subject: row.seq for row in rows} if payloads else {}
     placed = [Placed(home.get(payload.run_id, last), *payload) for payload in payloads]
     pack = msgpack.Packer().pack
@@ -123,10 +129,10 @@ def rows_in(packed: bytes) -> int:
     reader = msgpack.Unpacker(raw=False)
     reader.feed(packed)
     try:
-        head = next(reader)
+        counts = next(reader)
     except (StopIteration, ValueError, msgpack.UnpackException):
         return -1
-    return head[0] if isinstance(head, list) and len(head) == 2 and isinstance(head[0], int) else -1
+    return counts[0] if isinstance(counts, list) and counts and isinstance(counts[0], int) else -1
 
 
 def follow(anchor: Mark, rows: Iterable[tuple[FactRow, bytes | None]], payloads: Iterable[Placed]) -> Recent:

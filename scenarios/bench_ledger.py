@@ -51,6 +51,8 @@ def boot(bench: Bench) -> list[Figure]:
         place = bench.data / f"ledger-{count}"
         build(place, count, live, bench.say)
         told[count] = [_boot_apart(place) for _ in range(repeats)]
+        if any(each["live"] != live for each in told[count]):
+            raise RuntimeError(f"a boot did not find the {live} live runs: {told[count]}")
     figures = []
     for key, unit, bound in (("seconds", "s", 1.0), ("peak_mb", "MB", 300.0)):
         baseline = Baseline("without the retained runs", statistics.median(each[key] for each in told[0]))

@@ -106,16 +106,15 @@ def count_plainly(files: list[SourceFile]) -> Totals:
 class Reader(Agent):
     """Reads one file: in steps that it remembers, with progress, two milestones, and its findings in its own storage."""
 
-    async def run(self, input: SourceFile, run: RunContext) -> Findings:  # noqa: A002 - the seed's word
+    async def run(self, input: SourceFile, run: RunContext) -> Findings:
         """Read, parse, count."""
         source = Path(input.path).read_bytes()
         await run.report_progress(0.2, phase="reading", message=f"{len(source)} bytes")
         self.sql("CREATE TABLE IF NOT EXISTS findings(name VARCHAR PRIMARY KEY, amount BIGINT)")
         await run.report_progress(milestone="read", data={"bytes": len(source)})
-        rest_ms = input.rest_ms >> (run.attempt - 1)  # half as long after each death
-        if rest_ms:
-            await run.report_progress(0.4, phase="resting", message=f"{rest_ms} ms")
-            await asyncio.sleep(rest_ms / 1000)
+        if input.rest_ms:
+            await run.report_progress(0.4, phase="resting", message=f"{input.rest_ms} ms")
+            await self._rest(input.rest_ms / 1000, run)
         found = examine(source)
         await run.report_progress(0.7, phase="counting", message=f"{found.definitions} definitions")
         with self.transaction():
@@ -125,6 +124,12 @@ class Reader(Agent):
         rows = dict(self.sql("SELECT name, amount FROM findings"))
         await run.report_progress(1.0, phase="done")
         return Findings(digest=found.digest, **rows)
+
+    async def _rest(self, rest_s: float, run: RunContext) -> None:
+        """Wait as for a job elsewhere, which goes on while its reader is dead: a later attempt waits for what is left of it."""
+        clock = asyncio.get_running_loop()
+        until_s = run.step("rest", lambda: clock.time() + rest_s)
+        await asyncio.sleep(min(rest_s, max(0.0, until_s - clock.time())))
 
 
 class Census(Agent):
@@ -157,7 +162,7 @@ class Census(Agent):
         totals = self.state.get("totals", {})
         return {"asked": self.state.get("asked", 0), "deliveries": deliveries, "distinct": distinct, "totals": totals}
 
-    async def run(self, input: CensusOrder, run: RunContext) -> Totals:  # noqa: A002 - the seed's word
+    async def run(self, input: CensusOrder, run: RunContext) -> Totals:
         """The same with awaited runs: entered again after a death, it asks for the same runs and takes the results that exist."""
         totals = Totals()
         count = len(input.files)
@@ -165,5 +170,7 @@ class Census(Agent):
             if not isinstance(result.output, Findings):
                 raise RuntimeError(f"run {result.run_id} ended {result.status}: {result.error}")
             totals = totals.plus(result.output)
-            await run.report_progress(totals.files / max(count, 1), phase="counting", message=f"{totals.files} of {count} files")
+            await run.report_progress(
+                totals.files / max(count, 1), phase="counting", message=f"{totals.files} of {count} files"
+            )
         return totals

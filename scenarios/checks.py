@@ -21,10 +21,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from actors import Host
-from ledger import Activation, FactRow, Payload, Record, Run, View, agent_id, audit, decode, mail_id, pack, restore, unpack
+from ledger import (
+    Activation,
+    FactRow,
+    Payload,
+    Record,
+    Run,
+    View,
+    agent_id,
+    audit,
+    decode,
+    mail_id,
+    pack,
+    restore,
+    unpack,
+)
 from ledger.memory_store import MemoryStore
 from ledger.storage import Cabinet, Disk
 
@@ -127,16 +142,20 @@ def _owes(activation: Activation | None) -> bool:
     return activation is not None and bool(activation.host_id or activation.unclean)
 
 
-def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:  # noqa: ANN401 - two records of the same kind
+def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
     if kept is None or folded is None:
         yield f"{what} is {'not kept' if kept is None else 'kept, but not durable'}"
         return
-    for each in fields(kept):
-        if each.name in VOLATILE and isinstance(kept, Activation):
-            continue
-        mine, theirs = getattr(kept, each.name), getattr(folded, each.name)
+    for name in _compared(type(kept)):
+        mine, theirs = getattr(kept, name), getattr(folded, name)
         if mine != theirs and pack(mine) != pack(theirs):
-            yield f"{what}: {each.name} is kept as {mine!r}, and folds to {theirs!r}"
+            yield f"{what}: {name} is kept as {mine!r}, and folds to {theirs!r}"
+
+
+@cache
+def _compared(kind: type[Any]) -> list[str]:
+    """The fields of a record that facts decide."""
+    return [each.name for each in fields(kind) if not (kind is Activation and each.name in VOLATILE)]
 
 
 def unlike_the_snapshot(store: MemoryStore, shadow: View) -> Iterator[str]:
@@ -299,7 +318,7 @@ def mails_of(message: list[Any]) -> list[list[Any]]:
 class Wiretap:
     """Listens to what a supervisor says, and holds it against what is durable (invariant 3)."""
 
-    def __init__(self, supervisor: Any, ledger: Ledger) -> None:  # noqa: ANN401 - whatever answers exchanges
+    def __init__(self, supervisor: Any, ledger: Ledger) -> None:
         self._supervisor, self._ledger = supervisor, ledger
         self.serve = supervisor.serve
 

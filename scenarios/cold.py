@@ -44,7 +44,9 @@ class ColdLedger:
     def __init__(self, data: Path) -> None:
         path = data / LEDGER
         if not path.is_dir():
-            raise BadRequest("data", f"there is no ledger in {data}; `perdure run fan-out --data {data}` would begin one")
+            raise BadRequest(
+                "data", f"there is no ledger in {data}; `perdure run fan-out --data {data}` would begin one"
+            )
         self._limits = Limits()
         self._store = DuckDBStore(path)
         boot = self._store.boot()
@@ -56,7 +58,7 @@ class ColdLedger:
     def __exit__(self, *_: object) -> None:
         self._store.close()
 
-    def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401 - plain data
+    def ask(self, name: str, *args: Any) -> Any:
         """Answer a question, or do what can be done without a supervisor; the names are those of `Runtime.ask`."""
         return self._ANSWERS[name](self, *args)
 
@@ -112,7 +114,10 @@ class ColdLedger:
 
     def _explain(self, run_id: str) -> list[str]:
         said = explain(self._view, self._run(run_id), self._now_ms(), self._limits)
-        return [*said, "No supervisor serves this directory now; the next command that runs something goes on from here."]
+        return [
+            *said,
+            "No supervisor serves this directory now; the next command that runs something goes on from here.",
+        ]
 
     def _list(
         self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int

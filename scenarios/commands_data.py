@@ -1,9 +1,12 @@
-"""The commands on a data directory, whether a cluster serves it or not: `ps`, `show`, `explain`, `cancel`, `retry`, `clear`, `audit`, `doctor`."""
+"""The commands on a data directory, whether a cluster serves it or not: to look (`ps`, `show`, `explain`, `audit`, `doctor`), and to
+steer (`cancel`, `retry`, `clear`).
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -26,6 +29,7 @@ HERE: Final = Path("perdure-data")
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 WAYS: Final = ("delivered", "superseded", "suppressed", "parked", "pending")
 RUNS_MAX: Final = 50
+PIPE_COLUMNS: Final = 200
 
 
 def add_to(root: typer.Typer) -> None:
@@ -50,7 +54,10 @@ def ps(data: Data = HERE, as_json: AsJson = False) -> None:
         print(json.dumps(told))
         return
     served = told["supervisor"]
-    print(f"{data}: " + (f"served by process {served['pid']} on {served['node']}" if served else "no supervisor serves it now"))
+    print(
+        f"{data}: "
+        + (f"served by process {served['pid']} on {served['node']}" if served else "no supervisor serves it now")
+    )
     print("runs   " + ", ".join(f"{count} {status}" for status, count in told["runs"].items() if count) or "none")
     print("mail   " + _equation(told["audit"]))
     _print_table(("host", "process", "agents", "memory"), (_host_cells(host) for host in told["hosts"]))
@@ -58,7 +65,9 @@ def ps(data: Data = HERE, as_json: AsJson = False) -> None:
 
 
 def show(
-    run_id: Annotated[str | None, typer.Argument(help="A run; without one, the directory and its limits are shown.")] = None,
+    run_id: Annotated[
+        str | None, typer.Argument(help="A run; without one, the directory and its limits are shown.")
+    ] = None,
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -85,7 +94,11 @@ def explain(run_id: RunId, data: Data = HERE, as_json: AsJson = False) -> None:
     print(json.dumps(said) if as_json else "\n".join(said))
 
 
-def cancel(run_id: RunId, reason: Annotated[str, typer.Option(help="What its parent is told.")] = "cancelled by an operator", data: Data = HERE) -> None:
+def cancel(
+    run_id: RunId,
+    reason: Annotated[str, typer.Option(help="What its parent is told.")] = "cancelled by an operator",
+    data: Data = HERE,
+) -> None:
     """Cancel a run and what its child waits for. A run that has ended stays as it is.
 
     Example: perdure cancel 3f0c9a --reason "wrong input"
@@ -95,7 +108,9 @@ def cancel(run_id: RunId, reason: Annotated[str, typer.Option(help="What its par
         print(f"Run {run_id} is {ledger.ask('show', run_id)['status']}.")
 
 
-def retry(mail_id: Annotated[str, typer.Argument(help="A parked mail; `perdure audit` lists them.")], data: Data = HERE) -> None:
+def retry(
+    mail_id: Annotated[str, typer.Argument(help="A parked mail; `perdure audit` lists them.")], data: Data = HERE
+) -> None:
     """Try a parked mail again.
 
     Example: perdure retry 3f0c9a/finish
@@ -106,8 +121,12 @@ def retry(mail_id: Annotated[str, typer.Argument(help="A parked mail; `perdure a
 
 
 def clear(
-    status: Annotated[list[Status] | None, typer.Option(help="Only runs with this status; may be given several times.")] = None,
-    older_than: Annotated[str | None, typer.Option(help="Only runs that were asked for so long ago, as in 90m or 7d.")] = None,
+    status: Annotated[
+        list[Status] | None, typer.Option(help="Only runs with this status; may be given several times.")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Only runs that were asked for so long ago, as in 90m or 7d.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before everything is cleared.")] = False,
     data: Data = HERE,
 ) -> None:
@@ -142,14 +161,15 @@ def audit(data: Data = HERE, as_json: AsJson = False) -> None:
 
 
 def doctor(
-    mend: Annotated[bool, typer.Option("--repair", help="Mend what can be mended; copies of every file are kept.")] = False,
+    mend: Annotated[
+        bool, typer.Option("--repair", help="Mend what can be mended; copies of every file are kept.")
+    ] = False,
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Verify a ledger that nobody serves: files, chain, journal and records. Exits 1 if there is damage.
 
     Examples:
-
         perdure doctor
 
         perdure doctor --repair
@@ -209,11 +229,12 @@ def _print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None
     for row in rows:
         table.add_row(*row)
     if table.row_count:
-        Console().print()
-        Console().print(table)
+        console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+        console.print()
+        console.print(table)
 
 
-def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - plain data
+def _shown(name: str, value: Any) -> str:
     if name.endswith("_at_ms") and isinstance(value, int) and value:
         return datetime.fromtimestamp(value / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
     return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -6,13 +6,19 @@ import json
 import os
 import sys
 from dataclasses import asdict, fields
-from typing import Annotated
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
 
 import typer
 
+import scenarios.bench
+from actors import Client
 from ledger import BadRequest
 from scenarios.commands_run import AsJson
-from scenarios.stories import STORIES
+from scenarios.explore import ExploreReport, explore
+from scenarios.simulation import Violation
+from scenarios.stories import STORIES, Script, play_parts
 from scenarios.swarm import SeedReport, SwarmReport, play, swarm
 
 Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws it.")]
@@ -22,13 +28,17 @@ def add_to(root: typer.Typer) -> None:
     """Add these commands."""
     root.command("swarm")(swarm_command)
     root.command("replay")(replay)
+    root.command("explore")(explore_command)
+    root.command("bench")(bench)
 
 
 def swarm_command(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 100,
     first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
     story: Story = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="How many at once; by default one for each processor.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="How many at once; by default one for each processor.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Play many small simulated worlds, each with faults drawn from its seed, and check the invariants all the way.
@@ -41,16 +51,20 @@ def swarm_command(
     count = processes or os.cpu_count() or 1
     report = swarm(seeds, first_seed, story=story, processes=count, on_progress=None if as_json else _progress)
     if as_json:
-        told = {each.name: getattr(report, each.name) for each in fields(report)}
+        told = _plain(report)
         told["failures"] = [{**asdict(each), "replay": each.replay} for each in report.failures]
         print(json.dumps({**told, "kills_per_second": _rate(report), "ok": report.ok}))
     else:
-        print(f"{report.seeds} seeds, {report.kills} kills ({_rate(report):.0f} a second), {len(report.failures)} failures.")
+        print(
+            f"{report.seeds} seeds, {report.kills} kills ({_rate(report):.0f} a second), {len(report.failures)} failures."
+        )
     if not report.ok:
         raise typer.Exit(1)
 
 
-def replay(seed: Annotated[int, typer.Argument(help="The seed.")], story: Story = None, as_json: AsJson = False) -> None:
+def replay(
+    seed: Annotated[int, typer.Argument(help="The seed.")], story: Story = None, as_json: AsJson = False
+) -> None:
     """Play one seed of the swarm again, exactly as it was.
 
     Example: perdure replay 42
@@ -60,10 +74,59 @@ def replay(seed: Annotated[int, typer.Argument(help="The seed.")], story: Story 
     if as_json:
         print(json.dumps({**asdict(report), "ok": report.ok}))
     else:
-        print(f"seed {seed}, story {report.story}: {report.kills} kills at {report.visits} places, digest {report.digest}")
+        print(
+            f"seed {seed}, story {report.story}: {report.kills} kills at {report.visits} places, digest {report.digest}"
+        )
         print(report.trace or "Everything held.")
     if not report.ok:
         raise typer.Exit(1)
+
+
+def explore_command(
+    story: Annotated[str, typer.Option(help="The story that is played once for every place to die.")] = "trees",
+    seed: Annotated[int, typer.Option(help="What decides everything else.")] = 0,
+    stride: Annotated[int, typer.Option(min=1, help="Try only every so many-th place.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Play one simulated story again and again, with a kill at every durable write and every effect, one after the other.
+
+    Example: perdure explore --story budgets --stride 5
+    """
+    known(story)
+
+    async def play_once(client: Client) -> None:
+        complaints: list[str] = []
+        await play_parts(STORIES[story], Script(client, Random(seed), patient=True, complaints=complaints), seed)
+        if complaints:
+            raise Violation("; ".join(complaints))
+
+    report = explore(play_once, seed=seed, stride=stride)
+    failures = [{key: value for key, value in asdict(death).items() if key != "trace"} for death in report.failures]
+    if as_json:
+        print(json.dumps({**_plain(report), "failures": failures, "ok": report.ok}))
+    else:
+        print(f"{report.kills} places to die were tried in {report.seconds:.1f} s, {len(failures)} failures.")
+        for death in report.failures:
+            print(f"{death.victim} at {death.point} (visit {death.visit}): {death.problem}", file=sys.stderr)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: to see that it works, not to measure.")] = False,
+    only: Annotated[str | None, typer.Option(help="Only this group of figures.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Keep what was written here.", file_okay=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure throughput, latency and recovery, each beside its baseline in the same run.
+
+    Example: perdure bench --quick --json
+    """
+    scenarios.bench.main(as_json=as_json, quick=quick, only=only, data=data)
+
+
+def _plain(report: SwarmReport | ExploreReport) -> dict[str, Any]:
+    return {each.name: getattr(report, each.name) for each in fields(report)}
 
 
 def known(story: str | None) -> None:

@@ -61,21 +61,34 @@ def _scenarios() -> None:
 
 @app.command("fan-out")
 def fan_out(
-    children: Annotated[int | None, typer.Option(min=1, help="How many child agents; by default one for each file.")] = None,
-    kills: Annotated[int, typer.Option(min=0, help="How many processes are killed meanwhile: hosts and the supervisor.")] = 3,
+    children: Annotated[
+        int | None, typer.Option(min=1, help="How many child agents; by default one for each file.")
+    ] = None,
+    kills: Annotated[
+        int, typer.Option(min=0, help="How many processes are killed meanwhile: hosts and the supervisor.")
+    ] = 3,
     seed: Annotated[int, typer.Option(help="What decides who is killed when.")] = 0,
-    awaited: Annotated[bool, typer.Option("--awaited", help="The parent waits for its runs, instead of being told their ends.")] = False,
+    awaited: Annotated[
+        bool, typer.Option("--awaited", help="The parent waits for its runs, instead of being told their ends.")
+    ] = False,
     cold_restart: Annotated[
         bool, typer.Option("--cold-restart", help="In the middle, kill everything, Ray included, and start again.")
     ] = False,
     pace: Annotated[
         float | None,
-        typer.Option(min=0, help="Children rest over their files so that their ends spread over so many seconds; by default 2 a kill."),
+        typer.Option(
+            min=0,
+            help="Children rest over their files so that their ends spread over so many seconds; by default 2 a kill.",
+        ),
     ] = None,
     world: Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")] = WorldName.RAY,
-    address: Annotated[str | None, typer.Option(help="A Ray cluster to join, host:port; by default one is started.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="A Ray cluster to join, host:port; by default one is started.")
+    ] = None,
     data: Data = Path("perdure-data"),
-    resume: Annotated[bool, typer.Option("--resume", help="Carry on with the fan-out that was interrupted in this directory.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Carry on with the fan-out that was interrupted in this directory.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Count the Python standard library with one child agent for each file, and kill processes meanwhile.
@@ -83,7 +96,6 @@ def fan_out(
     At the end the result is compared with a plain loop over the same files. The exit code is 1 if anything differs.
 
     Examples:
-
         perdure run fan-out
 
         perdure run fan-out --children 60 --kills 5 --seed 7 --awaited
@@ -93,17 +105,19 @@ def fan_out(
         perdure run fan-out --world sim --children 20 --kills 10
     """
     count = len(standard_library()) if children is None else children
-    pace_s = pace if pace is not None else KILL_S * (kills + 2 * cold_restart)
+    pace_s = pace if pace is not None else KILL_S * (kills + 4 * cold_restart)
     order = Order(children=count, kills=kills, seed=seed, awaited=awaited, cold_restart=cold_restart, pace_s=pace_s)
     watcher = Silence() if as_json else LiveTable() if sys.stdout.isatty() else Lines()
     if world is WorldName.SIM:
         for given, option in ((resume, "resume"), (address, "address")):
             if given:
                 raise BadRequest(option, "the simulated world keeps nothing and joins nothing; use it with --world ray")
-        _tell(*_simulated(order, watcher), as_json=as_json)
+        _tell(order, *_simulated(order, watcher), as_json=as_json)
         return
     if cold_restart and address:
-        raise BadRequest("cold-restart", f"it would kill the whole cluster at {address}, which others may use; leave --address out")
+        raise BadRequest(
+            "cold-restart", f"it would kill the whole cluster at {address}, which others may use; leave --address out"
+        )
     with logbook.playing(data):
         book = _book(data, order, resume=resume)
         try:
@@ -113,7 +127,7 @@ def fan_out(
             raise typer.Exit(STOPPED) from None
         book.finished = True
         book.save()
-    _tell(object_, wrong, as_json=as_json)
+    _tell(book.order, object_, wrong, as_json=as_json)
 
 
 def _book(data: Path, order: Order, *, resume: bool) -> Logbook:
@@ -126,12 +140,12 @@ def _book(data: Path, order: Order, *, resume: bool) -> Logbook:
     return logbook.begin(data, order, known)
 
 
-def _under_ray(
-    book: Logbook, data: Path, address: str | None, watcher: Silence
-) -> tuple[dict[str, Any], list[str]]:
+def _under_ray(book: Logbook, data: Path, address: str | None, watcher: Silence) -> tuple[dict[str, Any], list[str]]:
     with RayStage(data, address) as stage:
         if book.order.cold_restart and not stage.is_own:
-            raise BadRequest("cold-restart", f"the cluster of {data} was started by another process; stop that one first")
+            raise BadRequest(
+                "cold-restart", f"the cluster of {data} was started by another process; stop that one first"
+            )
         with watcher:
             told = asyncio.run(FanOut(stage, book.order, book.progress, watcher, book.save).play())
     return verdict(book.order, book.progress, "ray", told)
@@ -149,28 +163,43 @@ def _simulated(order: Order, watcher: Silence) -> tuple[dict[str, Any], list[str
     return verdict(order, book.progress, "sim", told)
 
 
-def _tell(told: dict[str, Any], wrong: list[str], *, as_json: bool) -> None:
+def _tell(order: Order, told: dict[str, Any], wrong: list[str], *, as_json: bool) -> None:
     """The end: the object, or a few sentences; what differs goes to stderr. Exits 1 if anything does."""
     if as_json:
         print(json.dumps(told))
     else:
-        print("\n".join(_sentences(told)))
+        print("\n".join(_sentences(order, told)))
     for difference in wrong:
         print(f"differs: {difference}", file=sys.stderr)
     if wrong:
         raise typer.Exit(1)
 
 
-def _sentences(told: dict[str, Any]) -> list[str]:
+def _sentences(order: Order, told: dict[str, Any]) -> list[str]:
     runs, mail, kills, recovery = told["runs"], told["deliveries"], told["kills"], told["recovery_ms"]
     killed = ", ".join(f"{count} × {kind}" for kind, count in kills.items() if count) or "nothing"
     said = [
         f"{runs['completed']} of {runs['requested']} runs completed in {told['seconds']:.1f} s ({told['runs_per_second']:.0f} a second).",
-        f"Killed: {killed}." + (f" At work again after {recovery['p50']:.0f} ms (worst {recovery['max']:.0f} ms)." if recovery["max"] else ""),
+        f"Killed: {killed}."
+        + (
+            f" At work again after {recovery['p50']:.0f} ms (worst {recovery['max']:.0f} ms)."
+            if recovery["max"]
+            else ""
+        ),
         "Mail: "
-        + " = ".join([f"{mail['enqueued']} enqueued", " + ".join(f"{mail[key]} {key}" for key in ("delivered", "superseded", "suppressed", "parked", "pending"))])
+        + " = ".join(
+            [
+                f"{mail['enqueued']} enqueued",
+                " + ".join(
+                    f"{mail[key]} {key}" for key in ("delivered", "superseded", "suppressed", "parked", "pending")
+                ),
+            ]
+        )
         + f"; {mail['duplicated']} duplicated, {mail['lost']} lost.",
     ]
+    short = order.kills + order.cold_restart - sum(kills.values())
+    if short:
+        said.insert(2, f"The work was done before {short} of the kills were due.")
     if told["verified"]:
         said.append("Verified: the agents' totals equal those of a plain loop over the same files.")
     return said

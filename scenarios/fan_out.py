@@ -90,7 +90,10 @@ def draw_kills(order: Order) -> list[tuple[int, Kind]]:
     while len(kinds) < order.kills:
         kinds += die.sample(KINDS[:3], 3)
     count = order.kills
-    due = [(int((index + die.random()) / max(count, 1) * order.children * 0.8), kind) for index, kind in enumerate(kinds[:count])]
+    due = [
+        (int((index + die.random()) / max(count, 1) * order.children * 0.8), kind)
+        for index, kind in enumerate(kinds[:count])
+    ]
     if order.cold_restart:
         due.append((order.children // 2, "cluster"))
     return sorted(due, key=lambda each: each[0])
@@ -99,7 +102,10 @@ def draw_kills(order: Order) -> list[tuple[int, Kind]]:
 def paced(order: Order) -> list[SourceFile]:
     """The files, and how long to rest over each."""
     step_ms = order.pace_s * 1000 / order.children
-    return [file.model_copy(update={"rest_ms": int(step_ms * (index + 1))}) for index, file in enumerate(files_for(order.children))]
+    return [
+        file.model_copy(update={"rest_ms": int(step_ms * (index + 1))})
+        for index, file in enumerate(files_for(order.children))
+    ]
 
 
 class FanOut:
@@ -137,7 +143,11 @@ class FanOut:
 
     def _begin_work(self) -> None:
         order = CensusOrder(files=self.files)
-        work = self.stage.run(Census, order, self.name) if self.order.awaited else self.stage.call(Census, self.name, "take", order)
+        work = (
+            self.stage.run(Census, order, self.name)
+            if self.order.awaited
+            else self.stage.call(Census, self.name, "take", order)
+        )
         self._work = asyncio.get_running_loop().create_task(work)
 
     def _end_work(self) -> None:
@@ -164,7 +174,7 @@ class FanOut:
             self._work.result()  # what it raises ends the story
         if self.order.awaited:
             return self._work.done()
-        return self._work.done() and scene.ended >= scene.requested and not scene.overview["audit"]["pending"]
+        return self._work.done() and scene.ended >= scene.requested and scene.overview["audit"]["pending"] == 0
 
     async def _look(self) -> Scene:
         asked_s = self.stage.now_s()
@@ -184,7 +194,7 @@ class FanOut:
         return max(seconds, 3 * self._look_s)
 
     def _is_ours(self, row: dict[str, Any]) -> bool:
-        return row["run_id"] == self.name or row["parent"].partition("@")[0] == self.name
+        return self.name in (row["run_id"], row["parent"].partition("@")[0])
 
     def _ended(self, overview: dict[str, Any]) -> int:
         """How many runs have ended: each end is a mail, or is counted by the awaited run itself."""
@@ -232,7 +242,9 @@ class FanOut:
     def _choose(self, kind: Kind, overview: dict[str, Any]) -> Victim | None:
         if kind in ("supervisor", "cluster"):
             return Victim("supervisor", overview["supervisor"]["pid"], overview["supervisor"]["node"])
-        hosts = {host["host"]: Victim(host["host"], host["pid"], host["node"]) for host in overview["hosts"] if host["up"]}
+        hosts = {
+            host["host"]: Victim(host["host"], host["pid"], host["node"]) for host in overview["hosts"] if host["up"]
+        }
         parents = {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] == self.name}
         busy = {row["host"] for row in overview["live"] if row["status"] == "running" and row["run_id"] != self.name}
         chosen = parents if kind == "parent" else (busy - parents or busy)
@@ -274,7 +286,11 @@ class Loss:
         if kind == "supervisor":
             return cls(overview["epoch"], {}, {})
         everything = kind == "cluster"
-        runs = {row["run_id"]: row["attempt"] for row in overview["live"] if row["host"] and (everything or row["host"] == name)}
+        runs = {
+            row["run_id"]: row["attempt"]
+            for row in overview["live"]
+            if row["host"] and (everything or row["host"] == name)
+        }
         parents = {row["parent"] for row in overview["live"]}
         agents = {
             agent: incarnation
@@ -297,7 +313,9 @@ class Loss:
         rows = {row["run_id"]: row for row in overview["live"]}
         lives = {agent: incarnation for agent, host, incarnation in overview["agents"] if host}
         again = all(_is_again(rows.get(run_id), attempt) for run_id, attempt in self.runs.items())
-        return again and all(lives.get(agent, incarnation) > incarnation or not rows for agent, incarnation in self.agents.items())
+        return again and all(
+            lives.get(agent, incarnation) > incarnation or not rows for agent, incarnation in self.agents.items()
+        )
 
 
 def _is_again(row: dict[str, Any] | None, attempt: int) -> bool:
@@ -307,7 +325,11 @@ def _is_again(row: dict[str, Any] | None, attempt: int) -> bool:
 def _named(kind: Kind, victim: Victim) -> str:
     if kind == "cluster":
         return "everything, Ray included"
-    who = {"child": f"host {victim.name}", "parent": f"the parent's host {victim.name}", "supervisor": "the supervisor"}[kind]
+    who = {
+        "child": f"host {victim.name}",
+        "parent": f"the parent's host {victim.name}",
+        "supervisor": "the supervisor",
+    }[kind]
     return f"{who} (process {victim.pid})" if victim.pid else who
 
 
@@ -328,7 +350,11 @@ def verdict(order: Order, progress: Progress, world: str, told: dict[str, Any]) 
     runs |= {status: told["runs"][status] for status in ("completed", "error", "aborted", "interrupted")}
     wrong = [
         *(f"{name}: the agents counted {got}, a plain loop {want}" for name, got, want in _differences(totals, plain)),
-        *([] if audit["balanced"] else [f"the audit does not balance: {', '.join(f'{key} {audit[key]}' for key in MAIL)}"]),
+        *(
+            []
+            if audit["balanced"]
+            else [f"the audit does not balance: {', '.join(f'{key} {audit[key]}' for key in MAIL)}"]
+        ),
         *([f"{deliveries['duplicated']} completions were delivered twice"] if deliveries["duplicated"] else []),
         *([f"{deliveries['lost']} completions were lost"] if deliveries["lost"] else []),
         *([f"{runs['completed']} of {order.children} runs completed"] if runs["completed"] != order.children else []),

@@ -120,7 +120,9 @@ def _summary(scene: Scene) -> Table:
     grid.add_row("mail", f"{audit['enqueued']} enqueued, {audit['delivered']} delivered, {audit['pending']} pending")
     grid.add_row("kills", kills)
     grid.add_row("recovery", f"last {recovery}" if scene.recovery_ms else recovery)
-    grid.add_row("rate", f"{_rate(scene):.0f} runs/s after {scene.seconds:.1f} s, supervisor life {scene.overview['epoch']}")
+    grid.add_row(
+        "rate", f"{_rate(scene):.0f} runs/s after {scene.seconds:.1f} s, supervisor life {scene.overview['epoch']}"
+    )
     return grid
 
 
@@ -146,7 +148,9 @@ def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _hosts(scene: Scene) -> Text:
     hosts = [
-        f"{host['host'][:12]}: {host['tenants']} agents, {host['rss_mb']} MB" if host["up"] else f"{host['host'][:12]}: starting"
+        f"{host['host'][:12]}: {host['tenants']} agents, {host['rss_mb']} MB"
+        if host["up"]
+        else f"{host['host'][:12]}: starting"
         for host in scene.overview["hosts"]
     ]
     return Text("hosts  " + "   ".join(hosts or ["none yet"]), style="dim", no_wrap=True, overflow="ellipsis")

@@ -53,7 +53,9 @@ def read(data: Path) -> Logbook | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as problem:
-        raise BadRequest("data", f"{path} cannot be read ({problem}); delete it to begin anew, the ledger is not touched") from problem
+        raise BadRequest(
+            "data", f"{path} cannot be read ({problem}); delete it to begin anew, the ledger is not touched"
+        ) from problem
 
 
 def begin(data: Path, order: Order, known: Logbook | None) -> Logbook:
@@ -78,7 +80,8 @@ def playing(data: Path) -> Iterator[None]:
         except BlockingIOError:
             owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "another one"
             raise BadRequest(
-                "data", f"a scenario is playing on {data} already (process {owner}); watch it by `perdure ps`, or use another --data"
+                "data",
+                f"a scenario is playing on {data} already (process {owner}); watch it by `perdure ps`, or use another --data",
             ) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

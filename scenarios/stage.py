@@ -30,7 +30,9 @@ class Victim(NamedTuple):
 class Stage(Protocol):
     """What a story needs of a world."""
 
-    world: str
+    @property
+    def world(self) -> str:
+        """`ray` or `sim`."""
 
     def now_s(self) -> float:
         """Seconds since some moment; in the simulation they are virtual."""
@@ -38,13 +40,13 @@ class Stage(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
 
-    async def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401 - plain data
+    async def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor."""
 
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:  # noqa: ANN401
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:
         """Call an exposed method of an agent."""
 
-    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:  # noqa: ANN401
+    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
         """Run an agent and wait for its end."""
 
     async def kill(self, victim: Victim) -> None:
@@ -57,7 +59,7 @@ class Stage(Protocol):
 class RayStage:
     """A real cluster: the one that serves the directory, the one at `address`, or a new one that ends with this."""
 
-    world: Final = "ray"
+    world = "ray"
 
     def __init__(self, data: Path, address: str | None) -> None:
         self._data, self._address = data, address
@@ -83,22 +85,24 @@ class RayStage:
         """Really wait."""
         await asyncio.sleep(seconds)
 
-    async def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401 - plain data
+    async def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor, or the next one if it dies meanwhile."""
         return await self._runtime.ask(name, *args)
 
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:  # noqa: ANN401
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:
         """Call through a handle."""
         return await getattr(self._runtime.agent(agent_class, name), method)(*args)
 
-    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:  # noqa: ANN401
+    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
         """Run and wait."""
         return await cast("Awaitable[RunResult]", self._runtime.run(agent_class, content, run_id=run_id))
 
     async def kill(self, victim: Victim) -> None:
         """Send the signal; only to processes of this machine."""
         if victim.node != platform.node():
-            raise BadRequest("kills", f"{victim.name} runs on {victim.node}, out of reach of this machine; use --kills 0")
+            raise BadRequest(
+                "kills", f"{victim.name} runs on {victim.node}, out of reach of this machine; use --kills 0"
+            )
         try:
             os.kill(victim.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -117,7 +121,7 @@ class RayStage:
 class SimStage:
     """The simulated world, with virtual time and nothing on disk."""
 
-    world: Final = "sim"
+    world = "sim"
 
     def __init__(self, laboratory: Laboratory, client: Client) -> None:
         self._simulation, self._client = laboratory.simulation, client
@@ -130,15 +134,15 @@ class SimStage:
         """Let virtual time pass."""
         await asyncio.sleep(seconds)
 
-    async def ask(self, name: str, *args: Any) -> Any:  # noqa: ANN401 - plain data
+    async def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor."""
         return await self._client.ask(name, *args)
 
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:  # noqa: ANN401
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:
         """Call an agent."""
         return await self._client.call(agent_class, name, method, args, {})
 
-    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:  # noqa: ANN401
+    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
         """Run and wait."""
         return await self._client.run(agent_class, content, run_id=run_id)
 

@@ -53,7 +53,7 @@ class SeedReport:
     @property
     def replay(self) -> str:
         """The line that plays this seed again."""
-        return f"perdure replay {self.seed}" + (f" --story {self.story}" if self.story not in MIXTURE else "")
+        return f"perdure replay {self.seed}" + (f" --story {self.story}" if self.story != story_of(self.seed) else "")
 
 
 @dataclass
@@ -82,6 +82,11 @@ class SwarmReport:
             self.failures.append(report)
 
 
+def story_of(seed: int) -> str:
+    """The story that a seed draws when none is asked for."""
+    return Random(f"story/{seed}").choice(MIXTURE)
+
+
 def weather_of(seed: int) -> Weather:
     """The weather of a seed: what `Weather.drawn` draws, made to strike more often, because processes return quickly here."""
     die = Random(f"weather/{seed}")
@@ -100,7 +105,7 @@ def weather_of(seed: int) -> Weather:
 
 def play(seed: int, story: str | None = None) -> SeedReport:
     """Play one seed to its end, and say what came of it. Nothing but a mistake in here comes out as an exception."""
-    name = story or Random(f"story/{seed}").choice(MIXTURE)
+    name = story or story_of(seed)
     begun_s = perf_counter()
     laboratory = Laboratory(seed, weather_of(seed), SWIFT)
     problem = trace = ""

@@ -13,10 +13,15 @@ def test_something() -> None:
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from actors import Agent, Client, KillPoint
 from actors.code import type_name
@@ -26,6 +31,7 @@ from ledger.facts import AttemptStarted, RunRequested, RunStarted
 from ledger.run import Run
 from policies import Limits
 from scenarios.simulation import QUICK, Laboratory
+from tests.tidy import ROOT
 
 T = TypeVar("T")
 
@@ -38,7 +44,7 @@ ROOMY = replace(QUICK, hosts_max=6, hosts_warm=2)
 # ---------------------------------------------------------------- given, when, then
 
 
-def asked(run_id: str = "r", *, parent: str = PARENT, life: int = 1, **options: Any) -> RunRequested:  # noqa: ANN401
+def asked(run_id: str = "r", *, parent: str = PARENT, life: int = 1, **options: Any) -> RunRequested:
     """A run was requested; `detached=True`, `limit=2`, … are its options."""
     return RunRequested(run_id, TYPE, parent, "", "digest", b"\x01", options, life)
 
@@ -125,7 +131,7 @@ class Stage:
         run = self.record(run_id)
         return str(run.status) if run is not None else ""
 
-    async def call(self, agent_class: type[Agent], method: str, *args: Any, name: str = "p", **kwargs: Any) -> Any:  # noqa: ANN401
+    async def call(self, agent_class: type[Agent], method: str, *args: Any, name: str = "p", **kwargs: Any) -> Any:
         """Call an exposed method."""
         return await self.client.call(agent_class, name, method, args, kwargs)
 
@@ -189,10 +195,35 @@ def play(
 
         async def main(client: Client) -> T:
             stage.client = client
-            return await story(stage)
+            try:
+                return await story(stage)
+            except pytest.fail.Exception as failed:  # no Exception, so it would not be told to the one who waits
+                raise AssertionError(str(failed)) from failed
 
         result = laboratory.run(main, timeout_ms)
         balance = stage.deliveries()
     laboratory.simulation.raise_errors()
     assert balance["balanced"], balance
     return result
+
+
+# ---------------------------------------------------------------- tests that are named elsewhere
+
+
+@cache
+def _tests_of(path: Path) -> frozenset[str]:
+    """The test functions of a module, by name."""
+    if not path.is_file():
+        return frozenset()
+    tree = ast.parse(path.read_text("utf-8"))
+    return frozenset(
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    )
+
+
+def is_test(node_id: str) -> bool:
+    """Whether a node id (`tests/…/test_x.py::test_y`, perhaps with `[case]`) names a test that pytest collects."""
+    path, _, name = node_id.partition("::")
+    return Path(path).name.startswith("test_") and name.partition("[")[0] in _tests_of(ROOT / path)

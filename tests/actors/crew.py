@@ -79,7 +79,13 @@ class Starter(Agent):
     @exposed
     async def compare(self, tool_call: str) -> list[str]:
         asked = [
-            {"agent_class": Doubler, "input": {"n": 1}, "run_id": name, "parent_tool_call_id": tool_call, "display_order": n}
+            {
+                "agent_class": Doubler,
+                "input": {"n": 1},
+                "run_id": name,
+                "parent_tool_call_id": tool_call,
+                "display_order": n,
+            }
             for n, name in enumerate(("first", "second"))
         ]
         return [result.status for result in await self.run_agent_tools(asked)]
@@ -129,6 +135,14 @@ class Clumsy(Boss):
     async def busy(self, ms: float) -> str:
         await asyncio.sleep(ms / 1000)
         return "done"
+
+    @exposed
+    async def broken(self) -> None:
+        self.sql("SELECT * FROM nowhere")
+
+    @exposed
+    async def shout(self) -> Any:
+        return await self.run_agent_tool(Doubler, {"n": 1}, on_limit="shout")  # type: ignore[arg-type]
 
     def on_output(self, run: RunInfo, result: RunResult) -> None:
         self._write(f"{type(result.output).__name__} {run.delivery_id}", run, result.status)

@@ -239,7 +239,9 @@ def test_a_follower_of_the_top_hears_of_the_middle_only() -> None:
         heard: list[str] = []
         stage.client._frames.setdefault(address(Boss, "p"), []).append(lambda frame: heard.append(frame["run_id"]))  # noqa: SLF001
         await stage.client.peer.durable(["follow", address(Boss, "p")])
-        assert (await stage.call(Boss, "wait_for", "Boss", {"wait": ["Doubler", {"n": 1}, "below"]}, "middle"))["output"]
+        assert (await stage.call(Boss, "wait_for", "Boss", {"wait": ["Doubler", {"n": 1}, "below"]}, "middle"))[
+            "output"
+        ]
         assert set(heard) == {"middle"}
 
     play(story)
@@ -367,7 +369,9 @@ def test_nothing_is_left_on_the_hosts_when_all_is_done() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("attribute", ["agent_tool_reattach_no_progress_timeout_ms", "agent_tool_reattach_max_window_ms"])
+@pytest.mark.parametrize(
+    "attribute", ["agent_tool_reattach_no_progress_timeout_ms", "agent_tool_reattach_max_window_ms"]
+)
 @pytest.mark.parametrize("value", ["soon", -1, float("nan"), True])
 def test_a_static_option_that_is_no_duration_is_refused_by_its_name(attribute: str, value: object) -> None:
     from actors.dispatch import class_options  # noqa: PLC0415

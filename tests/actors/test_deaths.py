@@ -28,7 +28,9 @@ def at(*points: KillPoint, about: str) -> Here:
 
 
 MOMENTS: dict[str, Here] = {
-    "requested, but nowhere yet": lambda stage, point, _: point is KillPoint.AFTER_COMMIT and stage.status("c") == "starting",
+    "requested, but nowhere yet": lambda stage, point, _: (
+        point is KillPoint.AFTER_COMMIT and stage.status("c") == "starting"
+    ),
     "before its start": at(KillPoint.BEFORE_RUN, about="c"),
     "running": at(KillPoint.MID_RUN, about="progress"),
     "result committed, but unreported": at(KillPoint.BEFORE_REPORT, about="c"),
@@ -127,7 +129,8 @@ CLEARING: dict[str, Moment] = {
         "supervisor", lambda s, point, _: point is KillPoint.AFTER_COMMIT and bool((r := s.record("c")) and r.cleared)
     ),
     "the supervisor before the deletion is recorded": Strike(
-        "supervisor", lambda s, point, _: point is KillPoint.BEFORE_CHECKPOINT and bool((r := s.record("c")) and r.cleared)
+        "supervisor",
+        lambda s, point, _: point is KillPoint.BEFORE_CHECKPOINT and bool((r := s.record("c")) and r.cleared),
     ),
     "the supervisor while storage is deleted": Strike("supervisor", at(KillPoint.MID_CLEAR, about="c@")),
     "the child while it is stopped": Strike("child", at(KillPoint.MID_CANCEL, about="c@")),

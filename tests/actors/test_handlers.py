@@ -23,7 +23,7 @@ def _nothing_fails() -> Iterator[None]:
     Clumsy.failures = BadHook.failures = 0
 
 
-async def detach(stage: Stage, handler: str, run_id: str = "s", parent: type[Boss] = Clumsy, **more: Any) -> None:  # noqa: ANN401
+async def detach(stage: Stage, handler: str, run_id: str = "s", parent: type[Boss] = Clumsy, **more: Any) -> None:
     await stage.call(parent, "detach", "Sleeper", 10, run_id, {"on_finish": handler, **more})
 
 
@@ -105,7 +105,9 @@ def test_a_run_may_not_be_awaited_inside_a_handler() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("point", [KillPoint.MID_HANDLER, KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFTER_HANDLER_COMMIT])
+@pytest.mark.parametrize(
+    "point", [KillPoint.MID_HANDLER, KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFTER_HANDLER_COMMIT]
+)
 def test_what_a_handler_asks_for_is_asked_for_once_whenever_it_is_killed(point: KillPoint) -> None:
     left = 3
 

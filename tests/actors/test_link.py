@@ -21,7 +21,7 @@ class Pair:
         self.heard: tuple[list[Any], list[Any]] = ([], [])
         self.let_go = [0, 0]
 
-    def push(self, side: int, message: Any) -> None:  # noqa: ANN401
+    def push(self, side: int, message: Any) -> None:
         self.sides[side].push(message)
 
     def send(self, side: int) -> None:
@@ -57,7 +57,9 @@ class Pair:
 
 
 steps: Any = st.lists(
-    st.tuples(st.sampled_from(["push", "send", "arrive", "double", "lose", "rewind"]), st.integers(0, 1), st.integers(0, 9)),
+    st.tuples(
+        st.sampled_from(["push", "send", "arrive", "double", "lose", "rewind"]), st.integers(0, 1), st.integers(0, 9)
+    ),
     max_size=80,
 )
 

@@ -75,7 +75,10 @@ def test_what_was_coalesced_goes_out_before_the_run_ends() -> None:
 
 
 def test_data_is_live_only_unless_it_shall_be_kept() -> None:
-    signals = [{"fraction": 0.1, "data": {"n": 1}}, {"after_ms": 500, "fraction": 0.2, "data": {"n": 2}, "persist": True}]
+    signals = [
+        {"fraction": 0.1, "data": {"n": 1}},
+        {"after_ms": 500, "fraction": 0.2, "data": {"n": 2}, "persist": True},
+    ]
 
     async def story(stage: Stage) -> None:
         await stage.call(Hooked, "wait_for", "Talker", signals[:1], "t1")
@@ -109,10 +112,19 @@ async def first_progress(stage: Stage) -> dict[str, Any]:
 
 def test_a_milestone_is_never_coalesced_is_numbered_and_keeps_its_data() -> None:
     async def story(stage: Stage) -> None:
-        signals = [{"fraction": 0.1}, {"milestone": "half", "data": {"n": 5}}, {"milestone": "most"}, {"milestone": "half"}]
+        signals = [
+            {"fraction": 0.1},
+            {"milestone": "half", "data": {"n": 5}},
+            {"milestone": "most"},
+            {"milestone": "half"},
+        ]
         events = await talk(stage, *signals)
         stones = [event for event in events if event["kind"] == "milestone"]
-        assert [(stone["name"], stone["milestone_sequence"]) for stone in stones] == [("half", 0), ("most", 1), ("half", 2)]
+        assert [(stone["name"], stone["milestone_sequence"]) for stone in stones] == [
+            ("half", 0),
+            ("most", 1),
+            ("half", 2),
+        ]
         assert stones[0]["data"] == {"n": 5}
         told = await stage.client.ask("inspect", "t")
         assert [stone["name"] for stone in told["milestones"]] == ["half", "most", "half"]
@@ -240,7 +252,9 @@ def test_signals_after_the_end_are_dropped() -> None:
         ({"fraction": 0.1, "data": "x" * 70_000}, "data"),
     ],
 )
-def test_a_signal_that_is_none_fails_the_child_with_words_that_name_the_field(signal: dict[str, Any], field: str) -> None:
+def test_a_signal_that_is_none_fails_the_child_with_words_that_name_the_field(
+    signal: dict[str, Any], field: str
+) -> None:
     async def story(stage: Stage) -> None:
         result = await stage.client.run(Talker, [signal])
         assert result.status == "error"

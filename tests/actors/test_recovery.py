@@ -12,13 +12,25 @@ from actors import KillPoint
 from actors.code import load_type, type_name
 from actors.sim_world import Weather
 from tests.actors import cast
-from tests.actors.cast import Boss, Impatient, Once, Patient, Sleeper, Stubborn, Talker, Vanishing, Wedged, Windowed, Worker
+from tests.actors.cast import (
+    Boss,
+    Impatient,
+    Once,
+    Patient,
+    Sleeper,
+    Stubborn,
+    Talker,
+    Vanishing,
+    Wedged,
+    Windowed,
+    Worker,
+)
 from tests.kit import ROOMY, Stage, address, play
 
 HOUR_MS = 3_600_000
 
 
-async def waiting_parent(stage: Stage, parent: type[Boss], kind: str, value: Any) -> asyncio.Task[Any]:  # noqa: ANN401
+async def waiting_parent(stage: Stage, parent: type[Boss], kind: str, value: Any) -> asyncio.Task[Any]:
     """A parent, itself a run, waits for the child `c`; then the parent's host dies."""
     task = asyncio.create_task(stage.client.run(parent, {"wait": [kind, value, "c"]}, run_id="p"))
     await stage.until(lambda: stage.status("c") == "running")
@@ -85,7 +97,7 @@ def take_away(monkeypatch: pytest.MonkeyPatch, holder: object, name: str) -> Non
     load_type.cache_clear()
 
 
-async def vanishing_story(stage: Stage, monkeypatch: pytest.MonkeyPatch, holder: object, name: str) -> Any:  # noqa: ANN401
+async def vanishing_story(stage: Stage, monkeypatch: pytest.MonkeyPatch, holder: object, name: str) -> Any:
     kind = Vanishing
     task = asyncio.create_task(stage.client.run(kind, HOUR_MS, run_id="c"))
     await stage.until(lambda: stage.status("c") == "running")

@@ -288,9 +288,9 @@ def test_a_driver_that_uses_ray_already_is_not_taken_over(cluster: RayCluster, t
 def test_metrics_are_made_when_they_are_first_used(cluster: RayCluster) -> None:
     sink = RayMetrics()
     for _ in range(2):
-        sink.count("runs", status="completed")
+        sink.count("runs", tags={"status": "completed"})
         sink.gauge("hosts", 3)
-        sink.observe("recovery_ms", 12.5, who="host")
+        sink.observe("recovery_ms", 12.5, {"who": "host"})
 
 
 def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

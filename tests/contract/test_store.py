@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -84,6 +85,18 @@ def test_numbers_that_do_not_continue_are_our_bug_and_leave_nothing_behind(store
         store.append([fact(seq) for seq in wrong], [Payload("a", "input", b"x")])
     assert reboot(store).facts == []
     assert store.payload("a", "input") is None
+
+
+@pytest.mark.parametrize("wrong", [{"at_ms": 1.5}, {"at_ms": 2**63}, {"frame": True}, {"frame": "0"}])
+def test_a_fact_that_no_column_can_hold_is_our_bug_and_leaves_nothing_behind(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    store = DuckDBStore(tmp_path / "ledger", fsync=False)
+    store.boot()
+    with pytest.raises(AssertionError):
+        store.append([fact(1)._replace(**wrong)], [])
+    assert reboot(store).facts == []
+    store.close()
 
 
 def test_a_payload_needs_a_fact_in_its_commit(store: Store) -> None:
@@ -303,7 +316,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=steps)
 def test_both_stores_tell_the_same_story(
     tmp_path_factory: pytest.TempPathFactory, story: list[tuple[str, ...]]

@@ -90,7 +90,9 @@ EXPIRIES: list[tuple[str, dict[str, Any], list[Fact], float, str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "facts", "at_ms", "reason", "teardown"), [e[1:] for e in EXPIRIES], ids=[e[0] for e in EXPIRIES])
+@pytest.mark.parametrize(
+    ("options", "facts", "at_ms", "reason", "teardown"), [e[1:] for e in EXPIRIES], ids=[e[0] for e in EXPIRIES]
+)
 def test_patience_ends_at_its_instant_and_not_before(
     options: dict[str, Any], facts: list[Fact], at_ms: float, reason: str, teardown: bool
 ) -> None:
@@ -293,5 +295,3 @@ def test_the_pool_is_kept_warm_and_grows_with_what_waits() -> None:
     assert hosts_wanted(ledger.view, ledger.limits) == [None, None]
     wide = replace(ledger.limits, hosts_max=3)
     assert hosts_wanted(ledger.view, wide) == [None]
-
-

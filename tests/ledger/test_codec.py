@@ -33,7 +33,7 @@ BY_HINT: dict[Any, Any] = {
 }
 
 
-def facts_of(kind: type[Fact]) -> Any:  # noqa: ANN401 - a strategy
+def facts_of(kind: type[Fact]) -> Any:
     hints = get_type_hints(kind)
     return st.tuples(*(BY_HINT[hints[name]] for name in kind._fields)).map(lambda fields: kind(*fields))
 

@@ -171,9 +171,21 @@ STORIES: list[tuple[str, list[Fact], list[str]]] = [
         [asked(), placed(), AttemptLost("r", 1, "its host died (killed)", 0), placed(attempt=2, incarnation=2)],
         ["attempt 2, because its host died (killed)"],
     ),
-    ("re-attached", [asked(), placed(), begun(), RunReattached("r", 2, 1)], ["re-attached to it", "patience ends in 120 s"]),
-    ("stopped", [asked(), placed(), begun(), TeardownBegan("r", "budget-exceeded")], ["being stopped (budget-exceeded)"]),
-    ("soft", [asked(), placed(), begun(), INTERRUPTED], ["no-progress; its child was still running", "Ask for the same run id"]),
+    (
+        "re-attached",
+        [asked(), placed(), begun(), RunReattached("r", 2, 1)],
+        ["re-attached to it", "patience ends in 120 s"],
+    ),
+    (
+        "stopped",
+        [asked(), placed(), begun(), TeardownBegan("r", "budget-exceeded")],
+        ["being stopped (budget-exceeded)"],
+    ),
+    (
+        "soft",
+        [asked(), placed(), begun(), INTERRUPTED],
+        ["no-progress; its child was still running", "Ask for the same run id"],
+    ),
     ("failed", [asked(), placed(), RunFailed("r", 1, "it broke", released=True)], ["It failed: it broke"]),
     ("cancelled", [asked(), RunAborted("r", "enough")], ["It was cancelled: enough"]),
     (

@@ -66,6 +66,15 @@ def test_no_ledger_is_no_damage(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_journal_without_its_database_is_damage(wreck: Path) -> None:
+    (wreck / DATABASE).unlink()
+    before = contents(wreck)
+    (finding,) = examine(wreck)
+    assert (finding.severity, finding.what) == ("damage", "ledger.db is missing beside its journal")
+    assert repair(wreck) == [finding]
+    assert contents(wreck) == before
+
+
 def test_a_ledger_in_use_is_left_alone(wreck: Path) -> None:
     with closing(DuckDBStore(wreck)) as store:
         store.boot()

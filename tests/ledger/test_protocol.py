@@ -57,11 +57,13 @@ DONE = Ended("r", 1, b"\x2a", "said", None, released=False)
 DETACHED: dict[str, Any] = {"detached": True, "on_finish": "on_done"}
 
 
-def request(run_id: str = "r", *, life: int = 1, parent: str = PARENT, digest: str = "digest", **options: Any) -> Request:  # noqa: ANN401
+def request(
+    run_id: str = "r", *, life: int = 1, parent: str = PARENT, digest: str = "digest", **options: Any
+) -> Request:
     return Request(run_id, TYPE, parent, "", digest, b"\x01", options, life, wait=not options.get("detached"))
 
 
-def running(**options: Any) -> Ledger:  # noqa: ANN401
+def running(**options: Any) -> Ledger:
     return Ledger().given(asked(**options), placed(), begun())
 
 
@@ -69,9 +71,7 @@ def running(**options: Any) -> Ledger:  # noqa: ANN401
 
 
 def test_a_request_opens_a_run_with_its_full_input() -> None:
-    assert Ledger().when(request(limit=2)) == [
-        RunRequested("r", TYPE, PARENT, "", "digest", b"\x01", {"limit": 2}, 1)
-    ]
+    assert Ledger().when(request(limit=2)) == [RunRequested("r", TYPE, PARENT, "", "digest", b"\x01", {"limit": 2}, 1)]
 
 
 def test_a_large_input_stands_in_the_payload_table() -> None:

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from ledger import Boot, Fact, FactRow, Record, Tick, View, decide, dirty_records, meta_of, restore, run_from, run_record, seat
+from ledger import (
+    Boot,
+    Fact,
+    FactRow,
+    Record,
+    Tick,
+    View,
+    decide,
+    dirty_records,
+    meta_of,
+    restore,
+    run_from,
+    run_record,
+    seat,
+)
 from ledger.facts import (
     AgentActivated,
     AgentLost,

@@ -57,10 +57,14 @@ run_ids = st.sampled_from(RUNS)
 lives = st.integers(1, 12)
 moves: Any = st.one_of(
     st.tuples(st.just("request"), run_ids, st.integers(0, 3), st.integers(1, 2)),
-    st.tuples(st.sampled_from(["up", "progress", "milestone", "chunk", "ended", "failed", "gone", "released"]), run_ids),
+    st.tuples(
+        st.sampled_from(["up", "progress", "milestone", "chunk", "ended", "failed", "gone", "released"]), run_ids
+    ),
     st.tuples(st.sampled_from(["cancel", "clear", "unstarted", "nested"]), run_ids),
     st.tuples(st.sampled_from(["host lost", "host up", "amnesia"]), st.sampled_from(HOSTS)),
-    st.tuples(st.sampled_from(["handled", "handler failed", "requeue"]), run_ids, st.sampled_from(["finish", "give-up"])),
+    st.tuples(
+        st.sampled_from(["handled", "handler failed", "requeue"]), run_ids, st.sampled_from(["finish", "give-up"])
+    ),
     st.tuples(st.just("tick"), st.sampled_from([1, 200, 6_000, 40_000, 200_000])),
     st.tuples(st.sampled_from(["awake", "parent released"])),
 )
@@ -97,11 +101,11 @@ class Machine:
         activation = self.view.agents.get(agent)
         return activation.incarnation if activation is not None else 0
 
-    def move(self, name: str, *args: Any) -> None:  # noqa: ANN401
+    def move(self, name: str, *args: Any) -> None:
         self.put(self.stimulus(name, *args))
         self.settle()
 
-    def stimulus(self, name: str, *args: Any) -> Stimulus:  # noqa: ANN401
+    def stimulus(self, name: str, *args: Any) -> Stimulus:
         if name == "tick":
             self.now_ms += args[0]
             return Tick()

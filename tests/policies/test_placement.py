@@ -44,7 +44,9 @@ CHOICES: list[tuple[str, list[Seat], int, bool, int | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("seats", "demand", "alone", "place"), [row[1:] for row in CHOICES], ids=[r[0] for r in CHOICES])
+@pytest.mark.parametrize(
+    ("seats", "demand", "alone", "place"), [row[1:] for row in CHOICES], ids=[r[0] for r in CHOICES]
+)
 def test_choice(seats: list[Seat], demand: int, alone: bool, place: int | None) -> None:
     chosen = choose(seats, demand, LIMITS, alone=alone)
     assert chosen is (None if place is None else seats[place])

@@ -1,0 +1,110 @@
+"""The fan-out story in the simulated world: whoever dies, the sum is right and every completion arrives once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors import Client
+from scenarios.fan_out import KINDS, FanOut, Loss, Order, Progress, Scene, draw_kills, percentiles, verdict
+from scenarios.simulation import Laboratory
+from scenarios.stage import SimStage
+
+FIELDS = "scenario world seed runs deliveries kills seconds runs_per_second recovery_ms verified".split()
+
+
+class Audience:
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def show(self, scene: Scene) -> None:
+        assert scene.ended <= scene.requested
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def played(order: Order) -> tuple[dict[str, Any], list[str], Laboratory]:
+    progress = Progress()
+    with Laboratory(order.seed) as laboratory:
+
+        async def story(client: Client) -> dict[str, Any]:
+            return await FanOut(SimStage(laboratory, client), order, progress, Audience()).play()
+
+        told = laboratory.run(story, timeout_ms=3_600_000)
+    laboratory.simulation.raise_errors()
+    return *verdict(order, progress, "sim", told), laboratory
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["detached", "awaited"])
+@pytest.mark.parametrize("seed", range(3))
+def test_with_a_kill_of_every_kind_the_sum_is_that_of_a_plain_loop(seed: int, awaited: bool) -> None:
+    order = Order(children=15, kills=3, seed=seed, awaited=awaited, cold_restart=True, pace_s=16)
+    told, wrong, laboratory = played(order)
+    assert wrong == []
+    assert told["verified"]
+    assert list(told) == FIELDS
+    assert told["kills"] == dict.fromkeys(KINDS, 1)
+    assert told["runs"] == {"requested": 15, "completed": 15, "error": 0, "aborted": 0, "interrupted": 0}
+    assert told["deliveries"]["delivered"] == (0 if awaited else 15)
+    assert laboratory.simulation.restarts >= 2
+
+
+def test_the_same_seed_plays_the_same_story() -> None:
+    order = Order(children=8, kills=3, seed=5, pace_s=6)
+    assert played(order)[2].simulation.digest() == played(order)[2].simulation.digest()
+
+
+def test_kills_are_spread_over_the_work_and_every_kind_comes_before_any_comes_again() -> None:
+    order = Order(children=1000, kills=9, seed=3)
+    drawn = draw_kills(order)
+    assert drawn == draw_kills(order) == sorted(drawn, key=lambda each: each[0])
+    assert all({kind for _, kind in drawn[start : start + 3]} == {*KINDS[:3]} for start in (0, 3, 6))
+    assert drawn[0][0] < 200
+    assert 600 < drawn[-1][0] < 800
+    assert draw_kills(Order(children=10, cold_restart=True)) == [(5, "cluster")]
+
+
+def test_a_completion_that_was_delivered_twice_or_lost_is_told() -> None:
+    order = Order(children=4)
+    told = {
+        "seconds": 1.0,
+        "audit": {
+            **dict.fromkeys(("superseded", "suppressed", "parked", "pending"), 0),
+            "enqueued": 4,
+            "delivered": 3,
+            "balanced": False,
+        },
+        "runs": {"completed": 4, "error": 0, "aborted": 0, "interrupted": 0},
+        "report": {"totals": {}, "deliveries": 4, "distinct": 3},
+    }
+    before = dict.fromkeys(("enqueued", "delivered", "superseded", "suppressed", "parked", "pending"), 0)
+    found, wrong = verdict(order, Progress(before), "sim", told)
+    assert not found["verified"]
+    assert (found["deliveries"]["duplicated"], found["deliveries"]["lost"]) == (1, 1)
+    assert any("delivered twice" in each for each in wrong)
+    assert any("lost" in each for each in wrong)
+    assert any("does not balance" in each for each in wrong)
+    assert any(each.startswith("files:") for each in wrong)
+
+
+def test_a_loss_is_mended_when_all_its_runs_are_in_a_later_attempt_or_ended() -> None:
+    def overview(*rows: tuple[str, int, str]) -> dict[str, Any]:
+        live = [
+            {"run_id": run, "attempt": attempt, "status": status, "host": "h", "parent": "p"}
+            for run, attempt, status in rows
+        ]
+        return {"epoch": 1, "live": live, "agents": []}
+
+    loss = Loss.of("child", "h", overview(("a", 1, "running"), ("b", 1, "running")))
+    assert not loss.is_mended(overview(("a", 2, "running"), ("b", 1, "running")))
+    assert not loss.is_mended(overview(("a", 2, "running"), ("b", 2, "starting")))
+    assert loss.is_mended(overview(("a", 2, "running")))
+
+
+def test_percentiles_of_nothing_are_none() -> None:
+    assert percentiles([]) == {"p50": None, "p99": None, "max": None}
+    assert percentiles([3.0, 1.0, 2.0]) == {"p50": 2.0, "p99": 3.0, "max": 3.0}

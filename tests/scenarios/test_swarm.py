@@ -1,0 +1,98 @@
+"""The swarm: thousands of simulated deaths in every test run, and the promise that one line replays each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from ledger import View
+from ledger.storage import Transaction
+from scenarios.stories import STORIES
+from scenarios.swarm import MIXTURE, SeedReport, SwarmReport, play, story_of, swarm, weather_of
+
+SEEDS = 320
+KILLS_MIN = 10_000
+FIRST_SEED = 10_000
+REPLAY = "from scenarios.swarm import play; print(play(10_007).digest)"
+
+
+@pytest.mark.slow
+def test_a_swarm_of_seeds_with_ten_thousand_kills_breaks_no_invariant() -> None:
+    report = swarm(SEEDS, FIRST_SEED, processes=2)
+    rate = report.kills / report.seconds
+    print(f"{report.seeds} seeds, {report.kills} kills, {rate:.0f} kills/s")
+    told = "\n".join(f"{failure.replay}: {failure.problem}" for failure in report.failures)
+    assert report.ok, told
+    assert report.kills >= KILLS_MIN
+    assert set(report.stories) == set(MIXTURE)
+
+
+def test_the_same_seed_gives_the_same_digest() -> None:
+    first, second = play(10_007), play(10_007)
+    assert first.kills
+    assert (first.digest, first.kills, first.visits) == (second.digest, second.kills, second.visits)
+
+
+def test_the_same_seed_gives_the_same_digest_under_another_hash_seed() -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        told = subprocess.run([sys.executable, "-c", REPLAY], env=environment, capture_output=True, text=True, check=True)
+        digests.add(told.stdout.strip())
+    assert digests == {play(10_007).digest}
+
+
+def test_different_seeds_live_different_lives() -> None:
+    assert len({play(seed, "twins").digest for seed in range(5)}) == 5
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_every_story_comes_to_its_end_under_fire(story: str) -> None:
+    report = play(10_001, story)
+    assert report.ok, f"{report.replay}: {report.problem}"
+
+
+def test_one_line_replays_a_seed_that_drew_its_own_story() -> None:
+    seed = 42
+    assert _report(seed, story_of(seed)).replay == "perdure replay 42"
+
+
+def test_the_line_names_the_story_when_it_was_not_the_seeds_own() -> None:
+    seed = 42
+    other = next(story for story in MIXTURE if story != story_of(seed))
+    assert _report(seed, other).replay == f"perdure replay 42 --story {other}"
+
+
+def test_a_report_counts_kills_stories_and_failures() -> None:
+    total = SwarmReport()
+    total.add(_report(1, "trees"))
+    total.add(_report(2, "trees", problem="an agent lives twice"))
+    assert (total.seeds, total.kills, total.stories, total.ok) == (2, 6, Counter(trees=2), False)
+    assert [failure.seed for failure in total.failures] == [2]
+
+
+def test_a_part_of_all_seeds_has_no_kills_so_that_a_fault_can_be_told_from_its_absence() -> None:
+    kills = [bool(weather_of(seed).kills) for seed in range(200)]
+    assert 5 < kills.count(False) < 60
+
+
+def test_a_core_that_forgets_who_has_mail_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(view: View, agent: str) -> None:
+        view.agents.pop(agent, None)
+        view.dirty_agents[agent] = None
+
+    monkeypatch.setattr(View, "drop_agent", forget)
+    assert any("is pending" in play(seed, "trees").problem for seed in range(40))
+
+
+def test_a_core_that_forgets_which_mail_it_handled_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transaction, "record_inbox", lambda _transaction, _mail_ids: None)
+    assert any("took effect 2 times" in play(seed, "crowds").problem for seed in range(40))
+
+
+def _report(seed: int, story: str, problem: str = "") -> SeedReport:
+    return SeedReport(seed, story, "d", 3, 9, 0.1, problem)
