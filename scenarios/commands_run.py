@@ -16,11 +16,12 @@ from ledger import BadRequest
 from scenarios import logbook
 from scenarios.catalog import CATALOG
 from scenarios.census import standard_library
-from scenarios.fan_out import FanOut, Order, verdict
+from scenarios.fan_out import FanOut, Order
 from scenarios.live_table import Lines, LiveTable, Silence
 from scenarios.logbook import Logbook
 from scenarios.simulation import Laboratory
 from scenarios.stage import RayStage, SimStage
+from scenarios.verdict import verdict
 
 STOPPED: Final = 130
 KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
@@ -100,7 +101,7 @@ def fan_out(
 
         perdure run fan-out --children 60 --kills 5 --seed 7 --awaited
 
-        perdure run fan-out --cold-restart --data /tmp/census --json
+        perdure run fan-out --cold-restart --data ./census --json
 
         perdure run fan-out --world sim --children 20 --kills 10
     """

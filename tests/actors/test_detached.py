@@ -118,15 +118,17 @@ def test_an_absolute_budget_counts_from_the_request_and_0_gives_up_at_once(budge
 
 
 def test_without_limits_nobody_is_ever_given_up() -> None:
-    slow = replace(ROOMY, heartbeat_ms=600_000, sweep_ms=600_000, checkpoint_idle_ms=600_000, idle_ms=600_000)
-    signals = [{"fraction": 0.1}, {"after_ms": 30 * HOUR_MS, "fraction": 0.2}]
+    strict = replace(ROOMY, detached_max_budget_ms=60_000, detached_no_progress_budget_ms=30_000)
+    signals = [{"fraction": 0.1}, {"after_ms": HOUR_MS, "fraction": 0.2}]
 
     async def story(stage: Stage) -> None:
-        await stage.call(Boss, "detach", "Talker", signals, "t", FOREVER)
-        await asyncio.sleep(25 * 3_600)
-        assert stage.status("t") == "running"
+        await stage.call(Boss, "detach", "Talker", signals, "kept", FOREVER)
+        await stage.call(Boss, "detach", "Talker", signals, "given up", {})
+        await asyncio.sleep(1_800)
+        assert stage.status("kept") == "running"
+        assert stage.status("given up") == "interrupted"
 
-    play(story, timeout_ms=40 * HOUR_MS, limits=slow)
+    play(story, limits=strict)
 
 
 def test_signals_reset_the_window_of_silence() -> None:

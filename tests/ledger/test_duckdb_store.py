@@ -121,6 +121,30 @@ def test_a_death_between_checkpoint_and_new_journal_is_harmless(dead: Path, tmp_
     assert (read.meta, read.facts, read.findings) == (b"later", [], [])
 
 
+def test_a_death_between_the_parts_of_a_checkpoint_is_harmless(dead: Path, tmp_path: Path) -> None:
+    directory = copy(dead, tmp_path / "ledger")
+    script = """
+class Mortal(DuckDBStore):
+    def _fold_log(self, con):
+        if self.log_max == 1:
+            os._exit(9)
+        super()._fold_log(con)
+
+store.close()
+store = Mortal(directory)
+store.boot()
+store.log_max = 1
+store.checkpoint(b"later", 10, [run("r0", 3, 9), run("r2", 2, 8)], ["r1"])
+"""
+    process = live(directory, script)
+    process.communicate()
+    assert process.returncode == 9
+    with closing(DuckDBStore(directory)) as store:
+        read = store.boot()
+        assert (read.meta, numbers(read), read.findings) == (b"later", list(range(11, LAST + 1)), [])
+        assert [row.seq for row in store.facts("r1")] == [13, 16]
+
+
 def test_a_life_after_a_crash_goes_on_and_dies_again(dead: Path, tmp_path: Path) -> None:
     directory = copy(dead, tmp_path / "ledger", ledger_db_wal=(dead / WAL).read_bytes() + b"\x55" * 64)
     for life in range(2):

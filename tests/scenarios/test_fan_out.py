@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from actors import Client
-from scenarios.fan_out import KINDS, FanOut, Loss, Order, Progress, Scene, draw_kills, percentiles, verdict
+from scenarios.fan_out import KINDS, FanOut, Loss, Order, Progress, Scene, draw_kills
 from scenarios.simulation import Laboratory
 from scenarios.stage import SimStage
+from scenarios.verdict import percentiles, verdict
 
 FIELDS = "scenario world seed runs deliveries kills seconds runs_per_second recovery_ms verified".split()
 
