@@ -54,6 +54,8 @@ class RunContext:
     def step(self, name: str, job: Callable[[], T | Awaitable[T]]) -> Any:
         """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
 
+        An async `job` is awaited: `await run.step("fetch", fetch)`. A sync one gives its value at once, in async code too.
+
         Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
         storage want `run.run_id` and `name` as their idempotency key.
         """

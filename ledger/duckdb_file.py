@@ -93,7 +93,11 @@ class Evidence:
         """Keep a copy of this file, if it exists and was not set aside before, and return the copy's name."""
         kept = self._directory / (name + self._suffix)
         if (self._directory / name).exists() and not kept.exists():
-            shutil.copyfile(self._directory / name, kept)
+            try:
+                shutil.copyfile(self._directory / name, kept)
+            except OSError:
+                kept.unlink(missing_ok=True)  # a full disk is not to be filled further by each start
+                raise
         return kept.name
 
     def move(self, name: str) -> str:

@@ -122,7 +122,7 @@ def _agent_released(view: View, fact: AgentReleased, seq: int, at_ms: int) -> No
             view.count_places(run, -1)
         view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
     view.drop_agent(fact.agent_id)
-    if fact.agent_id in view.mailbox:
+    if any(view.mail[key].retry_at_ms <= at_ms for key in view.mailbox.get(fact.agent_id, ())):
         view.want(fact.agent_id)
 
 

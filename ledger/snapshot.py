@@ -6,6 +6,7 @@ index can never disagree with its records after a boot.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 
 from ledger.activation import Activation
@@ -32,18 +33,35 @@ def meta_of(view: View) -> bytes:
 
 
 def dirty_records(view: View) -> list[Record]:
-    """The records that changed since the last snapshot. A mail or an activation that is over leaves a dead row behind, to be replaced."""
+    """The records that changed since the last snapshot. A mail or an activation that is over is
+    told by an empty body, which removes its row; a child that came and went between two snapshots never had one."""
     rows = [run_record(view.runs[key]) for key in view.dirty_runs if key in view.runs]
     for key in view.dirty_agents:
-        rows.append(_agent_record(view.agents.get(key) or Activation(key)))
+        activation = view.agents.get(key)
+        rows.extend(_kept(view, "agents", key, None if activation is None else _agent_record(activation)))
     for key in view.dirty_mail:
         mail = view.mail.get(key)
-        if mail is None:
-            rows.append(Record("mail", key, live=False, columns=(None, None, None), body=b""))
-        else:
-            live = mail.state in (PENDING, "parked", "superseded")
-            rows.append(Record("mail", key, live, (mail.recipient, mail.state, mail.run_id), pack(mail.to_plain())))
+        rows.extend(_kept(view, "mail", key, None if mail is None else _mail_record(mail)))
     return rows
+
+
+def _kept(view: View, table: str, key: str, record: Record | None) -> Iterator[Record]:
+    """The row of a record that is there, or the removal of a row whose record is gone. What came and went between two snapshots,
+    as most children and most mail do, never had one."""
+    if record is not None:
+        view.kept[f"{table}/{key}"] = None
+        yield record
+    elif view.kept.pop(f"{table}/{key}", 0) is None:
+        yield Record(table, key, live=False, columns=_EMPTY[table], body=b"")
+
+
+_EMPTY: dict[str, tuple[str | int | None, ...]] = {"agents": ("", 0), "mail": (None, None, None)}
+
+
+def _mail_record(mail: Mail) -> Record:
+    """One mail as a row."""
+    columns = (mail.recipient, mail.state, mail.run_id)
+    return Record("mail", mail.mail_id, mail.state in (PENDING, "parked", "superseded"), columns, pack(mail.to_plain()))
 
 
 def run_record(run: Run) -> Record:
@@ -90,9 +108,11 @@ def _restore_record(view: View, record: Record) -> None:
         view.runs[run.run_id] = run
     elif record.table == "agents" and record.live:
         view.agents[record.key] = Activation(*unpack(record.body))
+        view.kept[f"agents/{record.key}"] = None
     elif record.table == "mail" and record.live:
         mail = Mail(*unpack(record.body))
         view.mail[mail.mail_id] = mail
+        view.kept[f"mail/{record.key}"] = None
 
 
 def _index(view: View) -> None:
@@ -125,7 +145,10 @@ def _index(view: View) -> None:
     for mail in sorted(view.mail.values(), key=lambda mail: mail.seq):
         if mail.state == PENDING:
             view.mailbox.setdefault(mail.recipient, {})[mail.mail_id] = None
-            view.want(mail.recipient)
+            if mail.retry_at_ms:
+                view.arm(mail.recipient, mail.retry_at_ms)
+            else:
+                view.want(mail.recipient)
     for activation in view.agents.values():
         if activation.unclean:
             view.arm(activation.agent_id, activation.wake_at_ms)

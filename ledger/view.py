@@ -47,6 +47,7 @@ class View:
         self.cleared: dict[str, None] = {}
         self.touched: dict[str, None] = {}
         self.dirty_agents: dict[str, None] = {}
+        self.kept: dict[str, None] = {}
         self.dirty_runs: dict[str, None] = {}
         self.dirty_mail: dict[str, None] = {}
 
@@ -207,6 +208,7 @@ class View:
             self.enqueue(follower)
 
     def count_waits(self, agent: str, change: int) -> None:
+        """An agent waits for one more run, or one less; whoever merely waits is no load to its host."""
         before = self.awaiting.get(agent, 0)
         after = before + change
         self.awaiting[agent] = after

@@ -48,7 +48,7 @@ class Limits:
     group_max: int = 256  # mail handled in one transaction
     commit_rows_max: int = 20_000  # facts in one commit
     checkpoint_facts: int = 200_000  # facts after which a checkpoint is due even under load
-    checkpoint_idle_ms: int = 1_000  # quiet time after which a checkpoint is taken
+    checkpoint_idle_ms: int = 3_000  # quiet time after which a checkpoint is taken
     retained_in_memory: int = 20_000  # ended runs kept in memory for quick answers
 
     id_max: int = 256  # characters of an id

@@ -42,7 +42,8 @@ def choose(seats: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S
     for seat in ready:
         if not seat.tenants:
             return seat
-    if alone or (len(seats) < limits.hosts_max and demand <= limits.hosts_max - len(seats)):
+    room = limits.hosts_max - sum(not seat.exclusive for seat in seats)
+    if alone or (room > 0 and demand <= room):
         return None
     coming = sum(not seat.up for seat in seats)
     if demand <= coming:
@@ -55,6 +56,8 @@ def wanted_hosts(seats: Sequence[Seat], demand: int, alone_demand: int, limits: 
     """How many more hosts the pool should start now, to serve what waits and to keep `hosts_warm` ready."""
     alive = [seat for seat in seats if not seat.draining]
     idle = sum(not seat.tenants for seat in alive)
-    ordinary = min(limits.hosts_max - len(alive), max(demand - idle, limits.hosts_warm - idle))
-    extra = min(2 * limits.hosts_max - len(alive), alone_demand - idle)
+    shared = sum(not seat.exclusive for seat in alive)
+    busy = sum(bool(seat.load) or not seat.tenants for seat in alive)  # who merely waits for children holds no slot
+    ordinary = min(limits.hosts_max - shared, max(demand - idle, limits.hosts_warm - idle))
+    extra = min(2 * limits.hosts_max - busy, alone_demand - idle)
     return max(0, ordinary, extra)

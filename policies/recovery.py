@@ -1,6 +1,6 @@
 """What becomes of a run whose child is gone.
 
-The evidence is six yes-or-no facts; the table below gives each combination exactly one letter, and a test walks all of them.
+The evidence is five yes-or-no facts; the table below gives each combination exactly one letter, and a test walks all of them.
 
 | | ended hard | torn down | work left | attempts left | collected | verdict |
 |---|---|---|---|---|---|---|

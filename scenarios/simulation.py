@@ -149,8 +149,8 @@ class Laboratory:
             unlike_the_shadow(view, shadow),
             unlike_the_snapshot(self.store, shadow),
             unfinished(view),
-            unlike_the_diaries(self.disk, view, parents),
-            left_behind(self.disk, view, self.store.cleared),
+            unlike_the_diaries(self.disk, shadow, parents),
+            left_behind(self.disk, shadow, self.store.cleared),
         )
 
     def __enter__(self) -> Self:

@@ -144,14 +144,23 @@ def test_an_empty_ledger_boots_into_an_empty_view() -> None:
     assert (booted.seq, booted.epoch, booted.runs) == (0, 0, {})
 
 
-def test_a_record_of_a_mail_or_an_agent_that_is_over_is_dead() -> None:
-    ledger, _ = Ledger(), None
-    ledger.given(*ended("r", 1), MailDelivered(PARENT, ["r!finish"]))
+def test_the_row_of_a_mail_or_an_agent_that_is_over_is_removed() -> None:
+    ledger = Ledger()
+    ledger.given(asked(**DETACHED), placed())
+    assert ("agents", child()) in {(record.table, record.key) for record in dirty_records(ledger.view)}
+    ledger.given(RunCompleted("r", 1, b"x", "", released=True))
     by_table = {(record.table, record.key): record for record in dirty_records(ledger.view)}
-    assert not by_table["mail", "r!finish"].live
+    assert by_table["agents", child()].body == b""
+    assert by_table["mail", "r!finish"].live
+    ledger.given(MailDelivered(PARENT, ["r!finish"]))
+    by_table = {(record.table, record.key): record for record in dirty_records(ledger.view)}
     assert by_table["mail", "r!finish"].body == b""
-    assert not by_table["agents", child()].live
     assert not by_table["runs", "r"].live
+
+
+def test_what_came_and_went_between_two_snapshots_never_has_a_row() -> None:
+    ledger = Ledger().given(*ended("r", 1), MailDelivered(PARENT, ["r!finish"]))
+    assert {record.table for record in dirty_records(ledger.view)} == {"runs"}
 
 
 def test_a_row_shows_sql_readers_what_the_record_says() -> None:
