@@ -282,7 +282,7 @@ def _execute(name: str, origin: str, file: Path, code: CodeType) -> ModuleType:
     with contextlib.ExitStack() as undo:
         sys.modules[name] = module  # before its code runs, so that its annotations can be resolved
         undo.callback(sys.modules.pop, name, None)
-        exec(code, module.__dict__)
+        exec(code, module.__dict__)  # noqa: S102 - the author's own code
         undo.pop_all()
     _origins[name] = origin
     return module

@@ -311,8 +311,8 @@ class Supervisor:
         view = self.view
         forgotten = [key for key in dict.fromkeys(self._forgetting) if key in view.runs and view.runs[key].cleared]
         self._forgetting = []
-        for run_id in forgotten:
-            child = view.runs[run_id].child
+        children = [view.runs[run_id].child for run_id in forgotten]
+        for child in children:
             await self.world.threads.commit(partial(self._cabinet.forget, child))
             self.world.faults.at(KillPoint.MID_CLEAR, child)
         for run_id in forgotten:
@@ -323,7 +323,7 @@ class Supervisor:
         view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
         self._facts_since_checkpoint = 0
         self.world.faults.at(KillPoint.BEFORE_CHECKPOINT)
-        await self.world.threads.commit(lambda: self.store.checkpoint(meta, upto, records, forgotten))
+        await self.world.threads.commit(lambda: self.store.checkpoint(meta, upto, records, [*forgotten, *children]))
         self.world.faults.at(KillPoint.AFTER_CHECKPOINT)
         for run_id in forgotten:
             view.runs.pop(run_id, None)

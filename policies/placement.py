@@ -42,8 +42,7 @@ def choose(seats: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S
     for seat in ready:
         if not seat.tenants:
             return seat
-    room = limits.hosts_max - sum(not seat.exclusive for seat in seats)
-    if alone or (room > 0 and demand <= room):
+    if alone or (len(seats) < limits.hosts_max and demand <= limits.hosts_max - len(seats)):
         return None
     coming = sum(not seat.up for seat in seats)
     if demand <= coming:

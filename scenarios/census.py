@@ -126,10 +126,14 @@ class Reader(Agent):
         return Findings(digest=found.digest, **rows)
 
     async def _rest(self, rest_s: float, run: RunContext) -> None:
-        """Wait as for a job elsewhere, which goes on while its reader is dead: a later attempt waits for what is left of it."""
+        """Wait as for a job elsewhere, which goes on while its reader is dead: a later attempt waits for what is left of it.
+
+        It waits for a quarter of it at least, so that after a long night not everything is over at once.
+        """
         clock = asyncio.get_running_loop()
         until_s = run.step("rest", lambda: clock.time() + rest_s)
-        await asyncio.sleep(min(rest_s, max(0.0, until_s - clock.time())))
+        least_s = 0.0 if run.attempt == 1 else rest_s / 4
+        await asyncio.sleep(min(rest_s, max(least_s, until_s - clock.time())))
 
 
 class Census(Agent):

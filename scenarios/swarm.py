@@ -25,8 +25,8 @@ from scenarios.stories import STORIES, Script, play_parts
 
 FIRE_S = 25.0
 CALM_MS = 900_000.0
-KILL_SHARE = 0.6
-KILL_RATE_MAX = 0.4
+KILL_SHARE = 0.7
+KILL_RATE_MAX = 0.5
 MIXTURE = ("trees", "crowds", "budgets", "twins", "meddling", "everything")
 
 SWIFT = Limits(hosts_max=3, hosts_warm=1, idle_ms=1_000, orphan_ms=20_000, heartbeat_ms=1_000, sweep_ms=1_000, retry_most_ms=4_000, attempts_max=50, recovery_work_max=1_000)
