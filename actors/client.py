@@ -76,7 +76,7 @@ class Client:
         body = pack([list(bound.args[1:]), bound.kwargs])
         address = agent_id(type_name(agent_class, self.code_dir), check_id("name", name, self.limits.id_max))
         reply = await self.asking.ask(
-            "call", address, method, body, pool_spec(agent_class), marked["repeatable"], False
+            "call", address, method, body, pool_spec(agent_class), marked["repeatable"], self.peer.incarnation, False
         )
         return returned.decode("return", reply)
 

@@ -41,13 +41,18 @@ from policies import Limits
 
 @dataclass(slots=True)
 class Call:
-    """A call under way. `incarnation` is the life of the agent that it was handed to, 0 before."""
+    """A call under way. `incarnation` is the life of the agent that it was handed to, 0 before.
+
+    `again` says that an earlier life of the supervisor may have handed it over already. A life of the agent that began before the
+    call was first made (its number is at most `asked_after`) would know of that; with a later one nobody can tell.
+    """
 
     peer_id: str
     agent_id: str
     method: str
     body: bytes
     repeatable: bool
+    asked_after: int
     again: bool
     incarnation: int = 0
 
@@ -136,19 +141,18 @@ class Desk:
         if name == "requeue":
             return Requeue(*args)
         if name == "call":
-            self._call(port, ref, *args)
+            self._call(port, ref, args)
         else:
             self._questions.append((port, ref, name, args))
         return None
 
-    def _call(
-        self, port: Port, ref: str, agent: str, method: str, body: bytes, home: Any, repeatable: bool, again: bool
-    ) -> None:
+    def _call(self, port: Port, ref: str, args: list[Any]) -> None:
+        agent, method, body, home, repeatable, asked_after, again = args
         known = self._calls.get(ref)
         if known is not None:
             known.peer_id = port.peer_id
             return
-        self._calls[ref] = Call(port.peer_id, agent, method, body, repeatable, again)
+        self._calls[ref] = Call(port.peer_id, agent, method, body, repeatable, asked_after, again)
         if home is not None:
             self._view.homes[agent] = home
         self._view.want(agent)
@@ -184,7 +188,7 @@ class Desk:
                     ref,
                     call.method,
                     call.body,
-                    call.again and not call.repeatable,
+                    call.again and not call.repeatable and activation.incarnation > call.asked_after,
                 )
         questions, self._questions = self._questions, []
         for port, ref, name, args in questions:

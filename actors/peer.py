@@ -41,6 +41,7 @@ class Peer:
     ) -> None:
         self.peer_id = peer_id
         self.epoch = 0
+        self.incarnation = 0
         self.failing_since: float | None = None
         self._world, self._courier, self._limits = world, courier, limits
         self._hello, self._receive = hello, receive
@@ -125,7 +126,7 @@ class Peer:
         await asyncio.sleep(jittered_ms(pause, self._world.dice.roll()) / 1000)
 
     def _answered(self, session: int, answer: list[Any]) -> None:
-        epoch, confirmed, ack, first, messages, missed = answer
+        epoch, confirmed, ack, first, messages, missed, incarnation = answer
         if session != self._link.session or epoch < self.epoch:
             return
         if epoch > self.epoch or confirmed != session:
@@ -134,6 +135,7 @@ class Peer:
                 self._restart()
                 return
         self._confirmed = session
+        self.incarnation = max(self.incarnation, incarnation)
         if missed:
             self._link.rewind()
         fresh, gap = self._link.receive(first, messages)

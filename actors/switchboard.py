@@ -68,6 +68,7 @@ class Switchboard:
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.incarnation = 0
         self.ports: dict[str, Port] = {}
         self.inbox: list[tuple[Port, int, list[Any]]] = []
         self.arrived = asyncio.Event()
@@ -80,25 +81,27 @@ class Switchboard:
         port = self.ports.get(peer_id)
         if port is None or session > port.link.session:
             if not messages or first != 1:
-                return pack([self.epoch, 0, 0, 0, [], False])
+                return pack([self.epoch, 0, 0, 0, [], False, 0])
             if port is not None:
                 port.release()
             port = self.ports[peer_id] = Port(peer_id, session)
         if session < port.link.session:
-            return pack([self.epoch, port.link.session, 0, 0, [], False])
+            return pack([self.epoch, port.link.session, 0, 0, [], False, 0])
         port.seen_s = asyncio.get_running_loop().time()
         port.link.acknowledge(ack)
         if rewind:
             port.link.rewind()
         gap = self._take_in(port, first, messages)
         if gap:
-            return pack([self.epoch, port.link.session, port.durable, port.link.next_number, [], True])
+            return pack(
+                [self.epoch, port.link.session, port.durable, port.link.next_number, [], True, self.incarnation]
+            )
         if hold and not port.link.has_unsent:
             await port.hold()
         elif messages:
             await port.commit_of(first + len(messages) - 1)
         first_out, out = port.link.take()
-        return pack([self.epoch, port.link.session, port.durable, first_out, out, False])
+        return pack([self.epoch, port.link.session, port.durable, first_out, out, False, self.incarnation])
 
     def _take_in(self, port: Port, first: int, messages: list[Any]) -> bool:
         """Take new messages in; returns whether earlier ones are missing, so that these must come again after them."""

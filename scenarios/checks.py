@@ -1,7 +1,7 @@
-"""The invariants of the design, as questions about what can be seen: the facts as they become durable, the view, the hosts, the storages.
+"""The invariants of the design, as questions about what can be seen: facts as they become durable, the view, the hosts, the storages.
 
-`Ledger` is a store that folds every fact a second time, at the moment it becomes durable: the *shadow*. Whatever a supervisor believes is held
-against it. `Watch` looks while a simulation runs; `verdict` looks at the end, when everything is quiet.
+`Ledger` is a store that folds every fact a second time, at the moment it becomes durable: the *shadow*. Whatever a supervisor believes is
+held against it. `Laboratory.look` asks while a simulation runs, `Laboratory.verify` at the end, when everything is quiet.
 
 | invariant (design §8) | where |
 |---|---|
@@ -14,12 +14,14 @@ against it. `Watch` looks while a simulation runs; `verdict` looks at the end, w
 | 8 the fold of the facts is the kept view | `unlike_the_shadow`, `unlike_the_snapshot` |
 | 9 stale reports change nothing | `Ledger.append` |
 | 10 nothing cleared comes back | `Ledger.append`, `left_behind` |
+
+Invariant 4 is about tools of chat agents, which have their own story.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -112,8 +114,10 @@ class Ledger(MemoryStore):
     def _second_life(self, run: Run, row: FactRow) -> None:
         activation = self.shadow.agents.get(run.child)
         if run.is_placed or (activation is not None and activation.host_id):
-            where = run.host_id or (activation.host_id if activation else "")
-            self.violations.append(f"fact {row.seq}: another attempt at run {run.run_id} while one lives on host {where}")
+            where = run.host_id or (activation.host_id if activation is not None else "")
+            self.violations.append(
+                f"fact {row.seq}: another attempt at run {run.run_id} while one lives on host {where}"
+            )
 
 
 # -------------------------------------------------------------------- the view against its facts
@@ -122,7 +126,8 @@ class Ledger(MemoryStore):
 def unlike_the_shadow(view: View, shadow: View) -> Iterator[str]:
     """Where the records that a supervisor keeps differ from the fold of the durable facts. Ask only when all its facts are durable."""
     if view.seq != shadow.seq or view.tally != shadow.tally or view.incarnation != shadow.incarnation:
-        yield f"seq, tally or incarnation: {view.seq, view.tally, view.incarnation} kept, {shadow.seq, shadow.tally, shadow.incarnation} folded"
+        kept, folded = ((each.seq, each.tally, each.incarnation) for each in (view, shadow))
+        yield f"seq, tally or incarnation: {kept} kept, {folded} folded"
     for key, run in view.runs.items():
         if not run.cleared or key in shadow.runs:
             yield from _differences(f"run {key}", run, shadow.runs.get(key))
@@ -133,9 +138,9 @@ def unlike_the_shadow(view: View, shadow: View) -> Iterator[str]:
     for key in shadow.mail.keys() - view.mail.keys():
         yield f"mail {key} is durable ({shadow.mail[key].state}) and not kept"
     for key in shadow.agents.keys() | view.agents.keys():
-        kept, folded = view.agents.get(key), shadow.agents.get(key)
-        if _owes(kept) or _owes(folded):
-            yield from _differences(f"agent {key}", kept, folded)
+        mine, theirs = view.agents.get(key), shadow.agents.get(key)
+        if _owes(mine) or _owes(theirs):
+            yield from _differences(f"agent {key}", mine, theirs)
 
 
 def _owes(activation: Activation | None) -> bool:
@@ -153,9 +158,10 @@ def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
 
 
 @cache
-def _compared(kind: type[Any]) -> list[str]:
+def _compared(kind: Hashable) -> list[str]:
     """The fields of a record that facts decide."""
-    return [each.name for each in fields(kind) if not (kind is Activation and each.name in VOLATILE)]
+    names = [each.name for each in fields(kind)]  # type: ignore[arg-type] - a class is hashable, which mypy denies
+    return [name for name in names if not (kind is Activation and name in VOLATILE)]
 
 
 def unlike_the_snapshot(store: MemoryStore, shadow: View) -> Iterator[str]:
@@ -219,9 +225,9 @@ def _loads(view: View) -> Iterator[str]:
         if load != host.load:
             yield f"host {host.host_id} has load {host.load}; its tenants make {load}"
     for run in view.runs.values():
-        activation = view.agents.get(run.child)
-        if run.is_placed and (activation is None or activation.host_id != run.host_id):
-            yield f"run {run.run_id} is on host {run.host_id}, and its child on {activation.host_id if activation else 'none'!r}"
+        lives = view.agents.get(run.child, Activation(run.child)).host_id
+        if run.is_placed and lives != run.host_id:
+            yield f"run {run.run_id} is on host {run.host_id}, and its child on {lives!r}"
 
 
 def strangers(hosts: Iterable[Host], shadow: View) -> Iterator[str]:
@@ -275,7 +281,12 @@ def _unlike_the_diary(cabinet: Cabinet, view: View, agent: str) -> Iterator[str]
         told: Counter[str] = Counter()
     else:
         storage = cabinet.open(agent, LAST_LIFE)
-        tables = {name for (name,) in storage.sql("SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()")}
+        tables = {
+            name
+            for (name,) in storage.sql(
+                "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()"
+            )
+        }
         told = Counter(key for (key,) in storage.sql("SELECT delivery_id FROM told")) if "told" in tables else Counter()
     for key, times in told.items():
         if times != 1:
@@ -345,4 +356,3 @@ def premature(message: list[Any], shadow: View) -> Iterator[str]:
             run = shadow.runs.get(about["run_id"])
             if run is not None and slot not in run.slots:
                 yield f"mail {mail_id} was delivered before it was durable"
-

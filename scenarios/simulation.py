@@ -55,7 +55,13 @@ class Laboratory:
     """
 
     def __init__(
-        self, seed: int, weather: Weather | None = None, limits: Limits = QUICK, *, checked: bool = True, **simulation: Any  # noqa: ANN401
+        self,
+        seed: int,
+        weather: Weather | None = None,
+        limits: Limits = QUICK,
+        *,
+        checked: bool = True,
+        **simulation: Any,
     ) -> None:
         self.limits = limits
         self.store = Ledger()
@@ -126,7 +132,7 @@ class Laboratory:
         """Let time pass until nothing is left to do, then check everything. Raises `Violation`, or `Overdue` if that takes too long."""
 
         async def quiet(_client: Client) -> None:
-            while not self.is_quiet:
+            while not self.is_quiet:  # noqa: ASYNC110 - nobody tells of quiet
                 await asyncio.sleep(0.5)
 
         try:

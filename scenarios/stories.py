@@ -1,7 +1,7 @@
 """Stories for the swarm: what a client asks for, drawn from a die, so that it can be asked for again, word by word.
 
-A story is played twice. Under fire it may be cut off anywhere. After the world has healed it is played again *patiently*: everything is asked for
-once more under the same ids (which must not start anything twice) and waited for.
+A story is played twice. Under fire it may be cut off anywhere. After the world has healed it is played again *patiently*: everything is
+asked for once more under the same ids (which must not start anything twice) and waited for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ledger import BadRequest, CallInterrupted, ConflictingRequest, Overloaded, 
 from scenarios.workloads import BOSSES, HANDLERS, Boss, Job, LoneWorker, OnceWorker, Task, Worker
 
 TRIES_MAX = 200
+OFTEN, SELDOM = 0.3, 0.1
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Script:
     meddled: dict[str, None] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
 
-    def expect(self, fine: bool, complaint: str) -> None:  # noqa: FBT001 - a condition
+    def expect(self, fine: bool, complaint: str) -> None:
         """Complain unless it is fine."""
         if not fine:
             self.complaints.append(complaint)
@@ -52,9 +53,9 @@ def task(die: Random, depth: int = 0) -> Task:
         weight=die.randint(1, 9),
         steps=die.choice((0, 0, 1, 3)),
         pause_ms=die.choice((0, 5, 100, 700)),
-        milestones=die.random() < 0.3,
-        chunks=die.random() < 0.3,
-        fault="raise" if die.random() < 0.1 else "",
+        milestones=die.random() < OFTEN,
+        chunks=die.random() < OFTEN,
+        fault="raise" if die.random() < SELDOM else "",
         output_bytes=die.choice((0, 0, 0, 2_000)),
         padding="p" * die.choice((0, 0, 0, 1_500)),
         awaited=tasks(die, below, depth - 1) if below else [],
@@ -62,7 +63,7 @@ def task(die: Random, depth: int = 0) -> Task:
     )
 
 
-async def persist(script: Script, ask: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - whatever is asked
+async def persist(script: Script, ask: Callable[[], Awaitable[Any]]) -> Any:
     """Ask until there is an answer: calls may be interrupted, and a crowd may be refused for a moment."""
     for _ in range(TRIES_MAX):
         try:
@@ -81,7 +82,8 @@ async def trees(script: Script) -> None:
     """Awaited runs, nested up to three levels, asked for by the client under its own ids."""
     die = script.die
     kinds = (Worker, Worker, Worker, LoneWorker, OnceWorker)
-    asked = [(f"{script.tag}tree-{n}", die.choice(kinds), task(die, die.randint(0, 2))) for n in range(die.randint(1, 4))]
+    count = die.randint(1, 4)
+    asked = [(f"{script.tag}tree-{n}", die.choice(kinds), task(die, die.randint(0, 2))) for n in range(count)]
     await asyncio.gather(*(_tree(script, *each) for each in asked))
 
 
@@ -93,7 +95,13 @@ async def _tree(script: Script, run_id: str, kind: type[Worker], wanted: Task) -
         fine = result.output.total == wanted.total() or script.meddled or kind is OnceWorker
         script.expect(bool(fine), f"run {run_id} returned {result.output.total} instead of {wanted.total()}")
         return
-    excused = wanted.fault or script.meddled or kind is OnceWorker or result.status == "interrupted" or "progress in between" in result.error
+    excused = (
+        wanted.fault
+        or script.meddled
+        or kind is OnceWorker
+        or result.status == "interrupted"
+        or "progress in between" in result.error
+    )
     script.expect(bool(excused), f"run {run_id} ended {result.status}: {result.error}")
 
 
@@ -105,7 +113,10 @@ async def crowds(script: Script) -> None:
         handlers = die.sample(HANDLERS, 2)
         jobs = [_job(die, f"{name}-{n}", handlers) for n in range(die.randint(1, 12))]
         method = die.choice(("begin", "begin_one_by_one"))
-        await persist(script, lambda boss=boss, name=name, jobs=jobs, method=method: script.client.call(boss, name, method, (jobs,), {}))  # type: ignore[misc]
+        await persist(
+            script,
+            lambda boss=boss, name=name, jobs=jobs, method=method: script.client.call(boss, name, method, (jobs,), {}),
+        )  # type: ignore[misc]
 
 
 def _job(die: Random, run_id: str, handlers: list[str]) -> Job:
@@ -113,7 +124,7 @@ def _job(die: Random, run_id: str, handlers: list[str]) -> Job:
         run_id=run_id,
         task=task(die, die.choice((0, 0, 1))),
         handler=die.choice(handlers),
-        milestones=die.random() < 0.3,
+        milestones=die.random() < OFTEN,
         follow_ups=die.randint(0, 3),
     )
 
@@ -161,7 +172,9 @@ async def twins(script: Script) -> None:
     die = script.die
     run_id, wanted = f"{script.tag}twin", task(die, die.randint(0, 1))
     try:
-        both = await asyncio.gather(*(persist(script, lambda: script.client.run(Worker, wanted, run_id=run_id)) for _ in range(2)))
+        both = await asyncio.gather(
+            *(persist(script, lambda: script.client.run(Worker, wanted, run_id=run_id)) for _ in range(2))
+        )
     except ConflictingRequest:  # the first was cleared, so that the other content below had the id for itself
         script.expect(bool(script.meddled), f"{run_id} was taken by another request")
         return
@@ -196,6 +209,8 @@ async def play_parts(parts: Iterable[Part], script: Script, seed: int) -> None:
     """Play the parts at the same time, each with a die of its own that is the same in every play."""
     jobs = []
     for number, part in enumerate(parts):
-        own = Script(script.client, Random(f"{seed}/{number}"), script.patient, f"{number}-", script.meddled, script.complaints)
+        own = Script(
+            script.client, Random(f"{seed}/{number}"), script.patient, f"{number}-", script.meddled, script.complaints
+        )
         jobs.append(part(own))
     await asyncio.gather(*jobs)

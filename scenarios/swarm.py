@@ -1,7 +1,7 @@
-"""The swarm: many small worlds, each with a story and a weather drawn from its seed, each checked all the way, each replayable from one line.
+"""The swarm: many small worlds, each with a story and a weather drawn from its seed, checked all the way, and replayed by one line.
 
-Safety is checked under fire: after every few steps, and at every commit. Then everything heals, the story is asked for again under the same ids,
-and within a bound of virtual time nothing may be left to do. The same seed gives the same digest.
+Safety is checked under fire: after every few steps, and at every commit. Then everything heals, the story is asked for again under the
+same ids, and within a bound of virtual time nothing may be left to do. The same seed gives the same digest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,17 @@ KILL_SHARE = 0.7
 KILL_RATE_MAX = 0.5
 MIXTURE = ("trees", "crowds", "budgets", "twins", "meddling", "everything")
 
-SWIFT = Limits(hosts_max=3, hosts_warm=1, idle_ms=1_000, orphan_ms=20_000, heartbeat_ms=1_000, sweep_ms=1_000, retry_most_ms=4_000, attempts_max=50, recovery_work_max=1_000)
+SWIFT = Limits(
+    hosts_max=3,
+    hosts_warm=1,
+    idle_ms=1_000,
+    orphan_ms=20_000,
+    heartbeat_ms=1_000,
+    sweep_ms=1_000,
+    retry_most_ms=4_000,
+    attempts_max=50,
+    recovery_work_max=1_000,
+)
 
 
 @dataclass(frozen=True)
@@ -113,11 +123,20 @@ def play(seed: int, story: str | None = None) -> SeedReport:
         try:
             _play(laboratory, seed, name)
         except (PerdureError, Stuck, BaseExceptionGroup, AssertionError) as failure:
-            problem = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])
+            problem = "; ".join(
+                [f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())]
+            )
             trace = "".join(traceback.format_exception(failure))
     simulation = laboratory.simulation
     return SeedReport(
-        seed, name, simulation.digest(), sum(simulation.kills.values()), simulation.visit_count, perf_counter() - begun_s, problem, trace
+        seed,
+        name,
+        simulation.digest(),
+        sum(simulation.kills.values()),
+        simulation.visit_count,
+        perf_counter() - begun_s,
+        problem,
+        trace,
     )
 
 

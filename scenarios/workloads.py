@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import partial
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -93,7 +92,7 @@ class Worker(Diary):
     async def run(self, input: Task, run: RunContext) -> Outcome:
         """Steps first, then the children that it sets off, then those that it waits for."""
         for number in range(run.stashed or 0, input.steps):
-            await run.step(f"step-{number}", partial(asyncio.sleep, input.pause_ms / 1000, number))
+            await run.step(f"step-{number}", partial(_pause, input.pause_ms, number))
             run.step(f"note-{number}", partial(str, number))
             run.stash(number + 1)
             await run.report_progress((number + 1) / input.steps, phase=f"step {number}")
@@ -102,7 +101,9 @@ class Worker(Diary):
         if input.milestones:
             await run.report_progress(milestone="first", data={"attempt": run.attempt})
         for number, task in enumerate(input.detached):
-            await self.run_agent_tool(Worker, task, run_id=f"{run.run_id}/d{number}", detached=Detached(on_finish="on_done"))
+            await self.run_agent_tool(
+                Worker, task, run_id=f"{run.run_id}/d{number}", detached=Detached(on_finish="on_done")
+            )
         total = 0 if input.fault else input.weight + await self._wait_for(input, run)
         if input.milestones:
             await run.report_progress(milestone="last")
@@ -116,6 +117,11 @@ class Worker(Diary):
         ]
         results = await self.run_agent_tools(requests) if requests else []
         return sum(result.output.total for result in results if result.ok)
+
+
+async def _pause(duration_ms: int, number: int) -> int:
+    await asyncio.sleep(duration_ms / 1000)
+    return number
 
 
 async def _misbehave(task: Task) -> None:
@@ -238,8 +244,3 @@ class CautiousBoss(Boss):
 
 BOSSES: tuple[type[Boss], ...] = (Boss, StrictBoss, LonelyBoss, CautiousBoss)
 HANDLERS = ("on_done", "on_done_slowly", "on_done_chained", "on_done_in_bad_temper", "on_poison")
-
-
-def as_plain(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
-    """Rows as lists, for messages."""
-    return [list(row) for row in rows]

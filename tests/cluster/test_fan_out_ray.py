@@ -42,7 +42,7 @@ def test_kills_of_every_kind_and_a_cold_restart_change_nothing(tmp_path: Path) -
     assert told["verified"]
     assert told["kills"] == {"child": 1, "parent": 1, "supervisor": 1, "cluster": 1}
     assert (told["deliveries"]["duplicated"], told["deliveries"]["lost"]) == (0, 0)
-    assert perdure("audit", "--data", tmp_path)["delivered"] == 30
+    assert perdure("audit", "--data", tmp_path)["delivered"] == 20
 
 
 def test_ctrl_c_stops_and_resume_carries_on(tmp_path: Path) -> None:

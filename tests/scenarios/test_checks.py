@@ -55,7 +55,12 @@ def view(laboratory: Laboratory) -> View:
 
 def test_a_healthy_cluster_passes_every_check(laboratory: Laboratory, view: View) -> None:
     shadow = laboratory.store.shadow
-    demand(unlike_the_shadow(view, shadow), out_of_step(view), unbalanced(view), strangers(laboratory.hosts.values(), shadow))
+    demand(
+        unlike_the_shadow(view, shadow),
+        out_of_step(view),
+        unbalanced(view),
+        strangers(laboratory.hosts.values(), shadow),
+    )
 
 
 BREAKAGES: dict[str, Callable[[View], object]] = {
@@ -124,7 +129,7 @@ FORGED = {
     "another attempt": ("two", AttemptStarted("two", 2, 99, "h")),
     "was activated while it lives": (BOSS, AgentActivated(BOSS, 99, "h")),
     "then came ProgressReported": ("two", ProgressReported("two", 1, b"\x80")),
-    "was next": ("two", RunCompleted("two", 1, None, "", True)),  # noqa: FBT003 - a fact
+    "was next": ("two", RunCompleted("two", 1, None, "", True)),
 }
 
 
@@ -134,7 +139,9 @@ def test_a_fact_that_may_never_become_durable_is_found(laboratory: Laboratory, c
     subject, fact = FORGED[complaint]
     if complaint.startswith("then came"):
         store.shadow.runs[subject].cleared = True
-    frame = 99 if complaint == "was next" else store.shadow.runs[subject].frames if subject in store.shadow.runs else None
+    frame = (
+        99 if complaint == "was next" else store.shadow.runs[subject].frames if subject in store.shadow.runs else None
+    )
     kind, body = encode(fact)
     try:
         store.append([FactRow(store.shadow.seq + 1, 0, subject, frame, kind, body)], [])

@@ -44,7 +44,9 @@ async def both(client: Client) -> None:
 @pytest.mark.slow
 def test_a_death_at_every_single_kill_point_of_a_story_loses_nothing() -> None:
     report = explore(both)
-    assert report.ok, "\n".join(f"{death.visit} {death.victim} {death.point}: {death.problem}" for death in report.failures)
+    assert report.ok, "\n".join(
+        f"{death.visit} {death.victim} {death.point}: {death.problem}" for death in report.failures
+    )
     assert report.kills > 100
     victims = {place.partition(" ")[0] for place in report.points}
     assert victims == {"supervisor", "host"}
@@ -58,7 +60,13 @@ def test_only_the_victims_that_were_asked_for_die() -> None:
 
 def test_a_story_visits_the_kill_points_of_its_links() -> None:
     points = {place.point for place in places(both, 0, QUICK, None)}
-    assert {KillPoint.BEFORE_COMMIT, KillPoint.AFTER_EFFECT, KillPoint.MID_HANDLER, KillPoint.MID_STORAGE, KillPoint.BEFORE_REPORT} <= points
+    assert {
+        KillPoint.BEFORE_COMMIT,
+        KillPoint.AFTER_EFFECT,
+        KillPoint.MID_HANDLER,
+        KillPoint.MID_STORAGE,
+        KillPoint.BEFORE_REPORT,
+    } <= points
 
 
 def test_every_death_is_told_while_it_goes_on() -> None:
@@ -86,5 +94,3 @@ def test_a_story_whose_sum_goes_wrong_is_reported_with_its_place() -> None:
     report = explore(wrong, kill="host", stride=3)
     assert any("tried twice" in death.problem for death in report.failures)
     assert report.failures[0].trace
-
-
