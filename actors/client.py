@@ -146,10 +146,9 @@ class Client:
                 last = frame["sequence"]
                 yield frame
             live = await arrived.get()
-            if live["sequence"] == last + 1:
-                frames = [live]
-            else:
-                frames = await self.ask("frames", run_id, last) if live["sequence"] > last else []
+            frames = [live] if live["sequence"] == last + 1 else []
+            if live["sequence"] > last + 1:
+                frames = await self.ask("frames", run_id, last)
 
     @property
     def is_observing(self) -> bool:

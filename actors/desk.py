@@ -35,6 +35,7 @@ from ledger import (
     lines,
     overview,
     parked,
+    unpack,
 )
 from policies import Limits
 
@@ -76,6 +77,16 @@ class Desk:
         self._calls: dict[str, Call] = {}
         self._questions: list[tuple[Port, str, str, list[Any]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "inspect": self._inspect,
+            "show": self._show,
+            "explain": self._explain,
+            "frames": self._frames,
+            "list": self._list,
+            "ps": self._ps,
+            "audit": self._audit,
+            "limits": self._limits_shown,
+        }
 
     def hello(self, port: Port, said: dict[str, Any]) -> Iterator[Stimulus]:
         """A peer begins a session. A host that was given up meanwhile is told to leave; tenants of earlier lives are stopped."""
@@ -208,11 +219,11 @@ class Desk:
                 self._answered(ref, False, error_to_plain(CallInterrupted(call.agent_id, call.method)))
 
     async def _answer(self, port: Port, ref: str, name: str, args: list[Any]) -> None:
-        question = _QUESTIONS.get(name)
+        question = self._answers.get(name)
         try:
             if question is None:
                 raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
-            answer = await question(self, *args)
+            answer = await question(*args)
         except PerdureError as problem:
             port.say("reply", ref, False, error_to_plain(problem))
         else:
@@ -243,7 +254,8 @@ class Desk:
     async def _with_output(self, run: Run) -> dict[str, Any]:
         told = inspection(run)
         if run.large_output:
-            told["output_body"] = await self._world.threads.commit(lambda: self._store.payload(run.run_id, "output"))
+            body = await self._world.threads.commit(lambda: self._store.payload(run.run_id, "output"))
+            told["output"] = None if body is None else unpack(body)
         return told
 
     async def _explain(self, run_id: str) -> list[str]:
@@ -273,15 +285,3 @@ class Desk:
 
     async def _limits_shown(self) -> dict[str, Any]:
         return asdict(self._limits)
-
-
-_QUESTIONS: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
-    "inspect": Desk._inspect,
-    "show": Desk._show,
-    "explain": Desk._explain,
-    "frames": Desk._frames,
-    "list": Desk._list,
-    "ps": Desk._ps,
-    "audit": Desk._audit,
-    "limits": Desk._limits_shown,
-}

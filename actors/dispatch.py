@@ -15,7 +15,7 @@ from actors.agent import Agent
 from actors.code import type_name
 from actors.results import Detached, RunHandle, RunInfo, RunResult, check_budget
 from actors.schema import run_shapes
-from ledger import AwaitedInsideHandler, BadRequest, Request, UnknownAgentType, check_id, digest_of, unpack
+from ledger import AwaitedInsideHandler, BadRequest, Request, UnknownAgentType, check_id, digest_of
 
 if TYPE_CHECKING:
     from actors.tenant import Tenant
@@ -193,8 +193,7 @@ class Dispatch:
         told = await self._tenant.ask("inspect", check_id("run_id", run_id, self._tenant.limits.id_max))
         if told is None or told["parent"] != self._tenant.agent_id:
             return None
-        body = told.pop("output_body", None)
-        return told if body is None else {**told, "output": unpack(body)}
+        return cast("dict[str, Any]", told)
 
     async def has(self, agent_class: type[Agent] | str, run_id: str) -> bool:
         """Whether a run of this class under this id ever had a place."""

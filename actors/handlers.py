@@ -2,8 +2,8 @@
 
 A group of mails is handled in **one transaction** of the agent's storage: the inbox rows (primary key: the mail's id), everything the
 handlers wrote, and the outbox rows of everything they asked for. Killed before the commit, nothing happened and the mail comes again.
-Killed after it, the inbox refuses the second delivery, and only the acknowledgement is said again. When a handler of a group fails, the group
-is rolled back and handled one by one, so that one poisonous mail costs the others nothing.
+Killed after it, the inbox refuses the second delivery, and only the acknowledgement is said again. When a handler of a group fails,
+the group is rolled back and handled one by one, so that one poisonous mail costs the others nothing.
 """
 
 from __future__ import annotations

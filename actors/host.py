@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from actors.asking import Asking
 from actors.handlers import Letter
@@ -197,7 +197,7 @@ class Host:
             info = RunInfo(**{key: value for key, value in run.items() if key in RunInfo.__dataclass_fields__})
             tenant.spawn(tenant.signal(info, snapshot))
 
-    _COMMANDS: dict[str, Callable[..., None]] = {
+    _COMMANDS: ClassVar[dict[str, Callable[..., None]]] = {
         "start": _start,
         "wake": _wake,
         "deliver": _deliver,

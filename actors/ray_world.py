@@ -340,10 +340,8 @@ def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
     known = read_record(data)
     if known is None or address == "local":
         return False
-    with contextlib.suppress(SupervisorUnreachable, ValueError), surroundings(known.auth):
-        vars(importlib.import_module("ray._raylet"))["Config"].initialize(
-            ""
-        )  # or Ray, once imported, minds no RAY_AUTH_MODE
+    with contextlib.suppress(ValueError), surroundings(known.auth):  # another Ray may have taken the address since
+        vars(importlib.import_module("ray._raylet"))["Config"].initialize("")  # or Ray minds no RAY_AUTH_MODE
         _init(address=known.address)
         _find_supervisor(Plan(data, Limits()))
         return True

@@ -157,10 +157,8 @@ def _signal(fraction: float | None, message: str | None, phase: str | None, data
         isinstance(fraction, bool) or not isinstance(fraction, int | float) or math.isnan(fraction)
     ):
         raise BadRequest("fraction", f"{fraction!r} is not a number")
-    told: dict[str, Any] = {}
-    for name, value in (("fraction", fraction), ("message", message), ("phase", phase)):
-        if value is not None:
-            told[name] = value
+    given = {"fraction": fraction, "message": message, "phase": phase}
+    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if data is not None:
         told["data" if keep_data else "live_data"] = data
     return _encoded("data", told)

@@ -61,13 +61,13 @@ class Runtime:
         self.close()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.open)
+        self.open()  # Ray must be started and left on one thread
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self.close)
+        self.close()
 
     def open(self) -> None:
         """Start or join the cluster and find the supervisor. Raises a `LedgerError` if the data directory cannot be used."""

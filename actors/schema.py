@@ -83,7 +83,8 @@ def shapes_of(method: Callable[..., Any]) -> tuple[dict[str, Shape], Shape]:
 
 
 def run_shapes(agent_class: type) -> tuple[Shape, Shape, int]:
-    """The input and output shapes of an agent's `run`, and how many arguments it takes beside `self`: none, the input, or the input and the run."""
+    """The input and output shapes of an agent's `run`, and how many arguments it takes beside `self`: none, the input, or both the
+    input and the run."""
     return _run_shapes(cast("Hashable", agent_class))
 
 

@@ -114,7 +114,7 @@ class Tenant:
     def _construct(self) -> None:
         agent_class = load_type(type_of(self.agent_id), self.code_dir)
         self.agent = agent_class()
-        self.agent._perdure = self
+        vars(self.agent)["_perdure"] = self  # the one attribute of ours
 
     async def _come_up(self) -> None:
         if self.has_storage:

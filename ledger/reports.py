@@ -166,7 +166,7 @@ def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fa
     if host is None:
         return
     host.up = True
-    lives = {agent: incarnation for agent, incarnation in said.tenants}
+    lives = dict(said.tenants)
     for agent in list(host.tenants):
         activation = view.agents[agent]
         run = view.runs.get(activation.run_id)

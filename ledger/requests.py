@@ -88,7 +88,8 @@ def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
 
 
 def clear(view: View, asked: Clear) -> Iterator[Fact]:
-    """Forget runs: live ones are cancelled first, mail about them loses its meaning, and the tombstone stands before anything is deleted."""
+    """Forget runs: live ones are cancelled first, mail about them loses its meaning, and the tombstone stands before anything is
+    deleted."""
     for run_id in asked.run_ids:
         run = view.runs.get(run_id)
         if run is None or run.cleared:

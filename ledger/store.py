@@ -63,7 +63,8 @@ class Store(Protocol):
         """Make a group of facts durable: all of them or none. Any error means that the store must not be used again."""
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
-        """Replace these records in the snapshot, which now covers all facts up to `upto_seq`, and remove every trace (record, facts, payloads) of the `forgotten` runs."""
+        """Replace these records in the snapshot, which now covers all facts up to `upto_seq`, and remove every trace (record, facts,
+        payloads) of the `forgotten` runs."""
 
     def records(self, table: str, keys: list[str]) -> list[Record]:
         """The snapshot's records under these keys; missing ones are left out."""
@@ -71,7 +72,8 @@ class Store(Protocol):
     def ended_runs(
         self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
     ) -> list[Record]:
-        """The snapshot's runs that are not live, oldest request first, optionally of one parent, of these statuses, requested before an instant."""
+        """The snapshot's runs that are not live, oldest request first; optionally those of one parent, of these statuses, or
+        requested before an instant."""
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000

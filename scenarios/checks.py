@@ -21,15 +21,15 @@ Invariant 4 is about tools of chat agents, which have their own story.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 from actors import Host
 from ledger import (
     Activation,
     FactRow,
+    Mail,
     Payload,
     Record,
     Run,
@@ -47,6 +47,11 @@ from ledger.storage import Cabinet, Disk
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
 VOLATILE = {"confirmed", "wake_at_ms"}
+COMPARED: dict[type, list[str]] = {
+    kind: [each.name for each in fields(kind) if not (kind is Activation and each.name in VOLATILE)]
+    for kind in (Run, Mail, Activation)
+}
+"""The fields of each kind of record that facts decide; an activation also keeps what was merely seen."""
 LAST_LIFE = 1 << 60
 
 
@@ -151,17 +156,10 @@ def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
     if kept is None or folded is None:
         yield f"{what} is {'not kept' if kept is None else 'kept, but not durable'}"
         return
-    for name in _compared(type(kept)):
+    for name in COMPARED[type(kept)]:
         mine, theirs = getattr(kept, name), getattr(folded, name)
         if mine != theirs and pack(mine) != pack(theirs):
             yield f"{what}: {name} is kept as {mine!r}, and folds to {theirs!r}"
-
-
-@cache
-def _compared(kind: Hashable) -> list[str]:
-    """The fields of a record that facts decide."""
-    names = [each.name for each in fields(kind)]  # type: ignore[arg-type] - a class is hashable, which mypy denies
-    return [name for name in names if not (kind is Activation and name in VOLATILE)]
 
 
 def unlike_the_snapshot(store: MemoryStore, shadow: View) -> Iterator[str]:

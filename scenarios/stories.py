@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -113,10 +114,7 @@ async def crowds(script: Script) -> None:
         handlers = die.sample(HANDLERS, 2)
         jobs = [_job(die, f"{name}-{n}", handlers) for n in range(die.randint(1, 12))]
         method = die.choice(("begin", "begin_one_by_one"))
-        await persist(
-            script,
-            lambda boss=boss, name=name, jobs=jobs, method=method: script.client.call(boss, name, method, (jobs,), {}),
-        )  # type: ignore[misc]
+        await persist(script, partial(script.client.call, boss, name, method, (jobs,), {}))
 
 
 def _job(die: Random, run_id: str, handlers: list[str]) -> Job:

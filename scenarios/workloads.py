@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -92,7 +94,8 @@ class Worker(Diary):
     async def run(self, input: Task, run: RunContext) -> Outcome:
         """Steps first, then the children that it sets off, then those that it waits for."""
         for number in range(run.stashed or 0, input.steps):
-            await run.step(f"step-{number}", partial(_pause, input.pause_ms, number))
+            pause: Callable[[], Any] = partial(_pause, input.pause_ms, number)
+            await run.step(f"step-{number}", pause)
             run.step(f"note-{number}", partial(str, number))
             run.stash(number + 1)
             await run.report_progress((number + 1) / input.steps, phase=f"step {number}")
