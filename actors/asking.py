@@ -132,6 +132,8 @@ class Asking:
             if said[2] == "call":
                 said[3][-1] = True
             again.append(said)
+        if self._ends:  # behind every request that is still under way, so what is unknown then is gone
+            again.append(["wait", self.waits])
         return again
 
     def _spawn(self, job: Any) -> None:

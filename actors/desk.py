@@ -126,8 +126,7 @@ class Desk:
         tag, *rest = message
         if tag == "wait":
             for run_id in rest[0]:
-                self._switchboard.wait(port, run_id)
-                self._view.touched[run_id] = None
+                self._waits(port, run_id)
         elif tag == "answer":
             self._answered(*rest)
         elif tag == "astray":
@@ -143,6 +142,15 @@ class Desk:
         elif tag == "ask":
             return self._asked(port, *rest)
         return None
+
+    def _waits(self, port: Port, run_id: str) -> None:
+        """Somebody still waits for this run. One that is unknown by now was cleared meanwhile: nothing will ever come of it."""
+        if run_id in self._view.runs:
+            self._switchboard.wait(port, run_id)
+            self._view.touched[run_id] = None
+        else:
+            gone = {"status": "aborted", "summary": "", "error": "the run was cleared", "output": None, "agent_type": ""}
+            port.say("end", run_id, gone)
 
     def _asked(self, port: Port, ref: str, name: str, args: list[Any]) -> Stimulus | None:
         if name == "cancel":

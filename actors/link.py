@@ -47,11 +47,11 @@ class Link:
         """Whether everything that was ever pushed is acknowledged."""
         return not self._unacked
 
-    def take(self) -> tuple[int, list[Any]]:
-        """The messages that have not been sent yet, with the number of the first."""
+    def take(self, most: int | None = None) -> tuple[int, list[Any]]:
+        """The messages that have not been sent yet, or the first few of them, with the number of the first."""
         first = self._sent + 1
-        fresh = list(self._unacked)[self._sent - self._base :] if self.has_unsent else []
-        self._sent = self._base + len(self._unacked)
+        fresh = list(self._unacked)[self._sent - self._base :][:most] if self.has_unsent else []
+        self._sent += len(fresh)
         return first, fresh
 
     def acknowledge(self, number: int) -> int:

@@ -10,6 +10,7 @@ lives. After a failure, or when the supervisor answers with another epoch, a new
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from ledger import SupervisorUnreachable, pack, unpack
 from policies import Limits, backoff_ms, jittered_ms
 
 IN_FLIGHT_MAX = 2
+LINGER_S = 0.001
 
 
 class Peer:
@@ -82,10 +84,12 @@ class Peer:
 
     async def serve(self) -> None:
         """Keep the conversation going until cancelled."""
-        self._restart()
+        self._restart(again=False)
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
+                if self._in_flight == 0 and not self._link.has_unsent:
+                    await self._linger()
                 may_say_more = self._in_flight < IN_FLIGHT_MAX and self._link.has_unsent and not self._greeting
                 if self._in_flight == 0 or may_say_more:
                     self._in_flight += 1
@@ -93,8 +97,15 @@ class Peer:
                 else:
                     await self._wake.wait()
 
+    async def _linger(self) -> None:
+        """Whoever has just heard something soon has something to say; then the exchange that says it is the one that listens."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await self._wake.wait()
+        self._wake.clear()
+
     def _frame(self) -> bytes:
-        first, messages = self._link.take()
+        first, messages = self._link.take(None if self.epoch else 1)  # a life that is not known yet hears hello alone
         self._greeting = self._confirmed != self._link.session
         hold, self._prompt = not (self._prompt or self._greeting), False
         rewind, self._rewound = self._rewound, False
@@ -132,7 +143,7 @@ class Peer:
         if epoch > self.epoch or confirmed != session:
             known, self.epoch = self.epoch, epoch
             if known or confirmed != session:
-                self._restart()
+                self._restart(again=known > 0)
                 return
         self._confirmed = session
         self.incarnation = max(self.incarnation, incarnation)
@@ -149,8 +160,8 @@ class Peer:
         for message in fresh:
             self._receive(message)
 
-    def _restart(self) -> None:
-        if self._link.restart(self._link.session + 1, self._hello(self._link.session > 0)):
+    def _restart(self, *, again: bool) -> None:
+        if self._link.restart(self._link.session + 1, self._hello(again)):
             self._waiting.popleft()
         self._waiting.appendleft(None)
         self._prompt, self._greeting = any(future is not None for future in self._waiting), False

@@ -77,10 +77,10 @@ class Switchboard:
 
     async def exchange(self, frame: bytes) -> bytes:
         """Take in a peer's frame and answer it, now or when there is something to say."""
-        peer_id, session, _epoch, ack, first, messages, hold, rewind = unpack(frame)
+        peer_id, session, epoch, ack, first, messages, hold, rewind = unpack(frame)
         port = self.ports.get(peer_id)
         if port is None or session > port.link.session:
-            if not messages or first != 1:
+            if not messages or first != 1 or epoch != self.epoch:  # a late hello to an earlier life tells of another time
                 return pack([self.epoch, 0, 0, 0, [], False, 0])
             if port is not None:
                 port.release()

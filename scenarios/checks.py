@@ -197,16 +197,15 @@ def _unequal(name: str, kept: dict[str, Any], made: dict[str, Any]) -> Iterator[
 
 
 def _queues(view: View) -> Iterator[str]:
-    for name, lines in (("queues", view.queues), ("held", view.held)):
-        for key, line in lines.items():
-            for run_id in line:
-                run = view.runs.get(run_id)
-                if run is None or not run.is_live or run.is_placed:
-                    yield f"{name}[{key!r}] holds run {run_id}, which waits for no place"
-    waiting = [line for lines in (view.queues, view.held) for line in lines.values()]
+    lines = [*view.queues.values(), *view.held.values()]
+    waiting = {run_id: None for line in lines for run_id in line}
+    for run_id in waiting:
+        run = view.runs.get(run_id)
+        if run is None or not run.is_live or run.is_placed:
+            yield f"run {run_id} stands in a queue, and waits for no place"
     for run in view.runs.values():
-        lost = run.is_live and not run.is_placed and not run.teardown and run.run_id not in view.armed
-        if lost and not any(run.run_id in line for line in waiting):
+        seen = run.run_id in waiting or run.run_id in view.armed
+        if run.is_live and not run.is_placed and not run.teardown and not seen:
             yield f"run {run.run_id} waits for a place, and nobody will ever look at it"
 
 
