@@ -149,7 +149,13 @@ class Desk:
             self._switchboard.wait(port, run_id)
             self._view.touched[run_id] = None
         else:
-            gone = {"status": "aborted", "summary": "", "error": "the run was cleared", "output": None, "agent_type": ""}
+            gone = {
+                "status": "aborted",
+                "summary": "",
+                "error": "the run was cleared",
+                "output": None,
+                "agent_type": "",
+            }
             port.say("end", run_id, gone)
 
     def _asked(self, port: Port, ref: str, name: str, args: list[Any]) -> Stimulus | None:

@@ -10,7 +10,6 @@ lives. After a failure, or when the supervisor answers with another epoch, a new
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,6 @@ from ledger import SupervisorUnreachable, pack, unpack
 from policies import Limits, backoff_ms, jittered_ms
 
 IN_FLIGHT_MAX = 2
-LINGER_S = 0.001
 
 
 class Peer:
@@ -88,21 +86,12 @@ class Peer:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
-                if self._in_flight == 0 and not self._link.has_unsent:
-                    await self._linger()
                 may_say_more = self._in_flight < IN_FLIGHT_MAX and self._link.has_unsent and not self._greeting
                 if self._in_flight == 0 or may_say_more:
                     self._in_flight += 1
                     group.create_task(self._exchange(self._frame()))
                 else:
                     await self._wake.wait()
-
-    async def _linger(self) -> None:
-        """Whoever has just heard something soon has something to say; then the exchange that says it is the one that listens."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
-                await self._wake.wait()
-        self._wake.clear()
 
     def _frame(self) -> bytes:
         first, messages = self._link.take(None if self.epoch else 1)  # a life that is not known yet hears hello alone

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from actors.ports import KillPoint
 from ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, pack, unpack
@@ -14,7 +14,6 @@ from ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, pack, unpac
 if TYPE_CHECKING:
     from actors.tenant import Tenant
 
-T = TypeVar("T")
 STASH = "\x00stash"
 
 
@@ -51,32 +50,30 @@ class RunContext:
         """Remember a value for a later attempt; durable on return."""
         self._tenant.save_step(self.run_id, STASH, _encoded("stash", value))
 
-    def step(self, name: str, job: Callable[[], T | Awaitable[T]]) -> Any:
+    def step(self, name: str, job: Callable[[], Any]) -> Any:
         """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
 
-        An async `job` is awaited: `await run.step("fetch", fetch)`. A sync one gives its value at once, in async code too.
-
+        When `job` gives an awaitable, so does `step`, in every attempt: `await run.step("fetch", fetch)`. Otherwise it gives the value.
         Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
         storage want `run.run_id` and `name` as their idempotency key.
         """
         known = self._tenant.steps(self.run_id).get(name)
-        if inspect.iscoroutinefunction(job):
-            return self._async_step(name, job, known)
         if known is not None:
-            return unpack(known)
-        value = job()
-        if inspect.isawaitable(value):
-            return self._finish_step(name, value)
-        self._tenant.save_step(self.run_id, name, _encoded(f"step {name!r}", value))
-        return value
+            awaited, value = unpack(known)
+            return _given(value) if awaited else value
+        outcome = job()
+        if inspect.isawaitable(outcome):
+            return self._finish_step(name, outcome)
+        self._remember(name, outcome, awaited=False)
+        return outcome
 
-    async def _async_step(self, name: str, job: Callable[[], Awaitable[T]], known: bytes | None) -> Any:
-        return unpack(known) if known is not None else await self._finish_step(name, job())
-
-    async def _finish_step(self, name: str, pending: Awaitable[T]) -> T:
+    async def _finish_step(self, name: str, pending: Awaitable[Any]) -> Any:
         value = await pending
-        self._tenant.save_step(self.run_id, name, _encoded(f"step {name!r}", value))
+        self._remember(name, value, awaited=True)
         return value
+
+    def _remember(self, name: str, value: Any, *, awaited: bool) -> None:
+        self._tenant.save_step(self.run_id, name, _encoded(f"step {name!r}", [awaited, value]))
 
     def report_progress(
         self,
@@ -142,6 +139,10 @@ class RunContext:
     def close(self) -> None:
         """The attempt is over: send what was coalesced, and no signal after it."""
         self._flush()
+
+
+async def _given(value: Any) -> Any:
+    return value
 
 
 def _encoded(field: str, value: Any) -> bytes:

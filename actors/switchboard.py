@@ -80,7 +80,9 @@ class Switchboard:
         peer_id, session, epoch, ack, first, messages, hold, rewind = unpack(frame)
         port = self.ports.get(peer_id)
         if port is None or session > port.link.session:
-            if not messages or first != 1 or epoch != self.epoch:  # a late hello to an earlier life tells of another time
+            if (
+                not messages or first != 1 or epoch != self.epoch
+            ):  # a late hello to an earlier life tells of another time
                 return pack([self.epoch, 0, 0, 0, [], False, 0])
             if port is not None:
                 port.release()

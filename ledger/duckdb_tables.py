@@ -26,7 +26,9 @@ FACT = "seq, at_ms, subject, frame, kind, body"
 _INSERT_FACTS = """INSERT INTO facts SELECT unnest($1::BIGINT[]), unnest($2::BIGINT[]), unnest($3::VARCHAR[]), unnest($4::INTEGER[]),
     unnest($5::VARCHAR[]), unnest($6::BLOB[]), unnest($7::BLOB[])"""
 _FEW = 4
-_INSERT_FEW = {count: f"INSERT INTO facts VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?)'] * count)}" for count in range(1, _FEW + 1)}
+_INSERT_FEW = {
+    count: f"INSERT INTO facts VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?)'] * count)}" for count in range(1, _FEW + 1)
+}
 _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
     SELECT unnest($1::BIGINT[]), unnest($2::VARCHAR[]), unnest($3::VARCHAR[]), unnest($4::BLOB[])"""
 

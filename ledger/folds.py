@@ -135,7 +135,13 @@ def _agent_lost(view: View, fact: AgentLost, _seq: int, _at_ms: int) -> None:
 
 def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
     for key in fact.mail_ids:
+        mail = view.mail[key]
         view.settle(key, DELIVERED)
+        overtaken = mail_id(mail.run_id, GIVE_UP)
+        if (
+            mail.slot == FINISH and view.mail.pop(overtaken, None) is not None
+        ):  # it was superseded; nobody will speak of it again
+            view.dirty_mail[overtaken] = None
     activation = view.agents.get(fact.recipient)
     if activation is not None and activation.losses:
         activation.losses = 0

@@ -69,7 +69,7 @@ def test_a_process_killed_at_a_kill_point_unwinds_and_its_mail_on_the_way_still_
         await asyncio.sleep(0)
         try:
             world.faults.at(KillPoint.MID_RUN, "here")
-        except Exception:  # noqa: BLE001 - what an author may write, and it does not catch it
+        except Exception:
             lived.append("caught")
         lived.append("after")
         await letter

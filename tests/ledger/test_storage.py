@@ -410,7 +410,7 @@ STEPS = st.one_of(
 BLOCKS = st.tuples(st.sampled_from(["alone", "commit", "rollback", "crash", "close"]), st.lists(STEPS, max_size=5))
 
 
-def step(state: MutableMapping[str, Any], what: str, *arguments: Any) -> None:  # noqa: ANN401
+def step(state: MutableMapping[str, Any], what: str, *arguments: Any) -> None:
     if what == "set":
         state[arguments[0]] = arguments[1]
     elif what == "pop":
