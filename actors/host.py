@@ -173,6 +173,7 @@ class Host:
             if not tenant.is_leaving:
                 self._spawn(tenant.stop())
         else:
+            self._left[agent_id] = max(incarnation, self._left.get(agent_id, 0))  # its wake-up may come after its stop
             self.peer.push(["Released", agent_id, incarnation])
 
     def _call(self, agent_id: str, incarnation: int, ref: str, method: str, body: bytes, again: bool) -> None:

@@ -112,7 +112,7 @@ def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -
     view.wanted.pop(fact.agent_id, None)
 
 
-def _agent_released(view: View, fact: AgentReleased, seq: int, at_ms: int) -> None:
+def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> None:
     activation = view.move(fact.agent_id, "")
     run = view.runs.get(activation.run_id)
     if run is not None and run.incarnation == fact.incarnation:
@@ -122,8 +122,6 @@ def _agent_released(view: View, fact: AgentReleased, seq: int, at_ms: int) -> No
             view.count_places(run, -1)
         view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
     view.drop_agent(fact.agent_id)
-    if any(view.mail[key].retry_at_ms <= at_ms for key in view.mailbox.get(fact.agent_id, ())):
-        view.want(fact.agent_id)
 
 
 def _agent_lost(view: View, fact: AgentLost, _seq: int, _at_ms: int) -> None:

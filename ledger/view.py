@@ -177,10 +177,10 @@ class View:
         return activation
 
     def drop_agent(self, agent: str) -> None:
-        """Forget an activation that owes nothing."""
+        """Forget an activation that owes nothing. It is wanted again if it has mail that is due; mail that waits for its retry is armed."""
         self.agents.pop(agent, None)
         self.dirty_agents[agent] = None
-        if agent in self.mailbox:
+        if any(self.mail[key].retry_at_ms <= self.at_ms for key in self.mailbox.get(agent, ())):
             self.want(agent)
 
     def count_live(self, run: Run) -> None:
