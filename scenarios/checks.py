@@ -346,7 +346,7 @@ def premature(message: list[Any], shadow: View) -> Iterator[str]:
         yield f"agent {message[1]} was woken in incarnation {message[2]} before that was durable"
     elif message[0] == "end":
         run = shadow.runs.get(message[1])
-        of_an_earlier_run = message[2]["error"] == "the run was cleared"  # and somebody asked for it anew since
+        of_an_earlier_run = message[2].get("error") == "the run was cleared"  # and somebody asked for it anew since
         if run is not None and not run.has_ended and not run.reattached_at_ms and not of_an_earlier_run:
             yield f"somebody was told that run {message[1]} ended {message[2]['status']} before that was durable"
     elif message[0] == "deliver":

@@ -252,9 +252,11 @@ def test_nothing_is_left_behind_even_by_tasks_that_refuse_to_die(caplog: pytest.
             ended.append("generator")
 
     async def undying(world: World, courier: Courier) -> None:
+        suppress = contextlib.suppress
+
         async def stay() -> None:
             for _ in range(500):  # far more often than anybody asks, and not for ever
-                with contextlib.suppress(BaseException):
+                with suppress(BaseException):
                     await asyncio.sleep(1)
 
         keep = [asyncio.create_task(stay()), asyncio.create_task(courier.exchange(b"x"))]
