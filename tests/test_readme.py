@@ -31,8 +31,8 @@ from tests.tidy import ROOT
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r"\A# (\w+\.py)\n")
-CODE = re.compile(r"`([^`\n]+)`")
-PROSE = BLOCK.sub("", README)
+CODE = re.compile(r"`([^`]+)`")
+PROSE = " ".join(BLOCK.sub("", README).split())
 PYTHON = [text for language, text in BLOCK.findall(README) if language == "python"]
 SHELL = "".join(text for language, text in BLOCK.findall(README) if language == "sh")
 SPOKEN = [*CODE.findall(PROSE), *PYTHON]
@@ -287,7 +287,8 @@ def test_every_group_of_figures_has_a_row_and_no_other_is_there() -> None:
 
 def test_links_lead_somewhere() -> None:
     anchors = {
-        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", README, re.MULTILINE)
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^#+ (.+)$", README, re.MULTILINE)
     }
     for target in re.findall(r"\]\(([^)]+)\)", README):
         if target.startswith("#"):
