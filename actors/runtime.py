@@ -195,13 +195,13 @@ class Runtime:
         """In sentences: where a run is, why, and what comes next."""
         return cast("list[str]", self.ask("explain", run_id))
 
-    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> None:
+    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Any:
         """Cancel any run, and what its child waits for."""
-        self._settle(self.client.ask("cancel", run_id, None, reason))
+        return self._settle(self.client.ask("cancel", run_id, None, reason))
 
-    def retry(self, mail_id: str) -> None:
+    def retry(self, mail_id: str) -> Any:
         """Try a parked mail again."""
-        self._settle(self.client.ask("requeue", mail_id))
+        return self._settle(self.client.ask("requeue", mail_id))
 
     def list(
         self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000

@@ -216,7 +216,7 @@ def _evidence(run: Run, limits: Limits) -> Evidence:
         ended_hard=run.is_hard,
         torn_down=bool(run.teardown),
         attempt=run.attempt,
-        idle_attempts=run.idle_attempts,
+        idle_attempts=run.attempts_spent(attempts_max),
         attempts_max=attempts_max,
         losses=run.losses + 1,
         collected=run.collect,

@@ -114,7 +114,13 @@ class Run:
     def wants_mail(self) -> bool:
         """Whether its ends must reach a handler of its parent."""
         options = self.options
-        return bool(self.parent) and bool(options.get("on_finish") or options.get("hook") or options.get("notify"))
+        told = ("on_finish", "on_give_up", "hook", "notify")
+        return bool(self.parent) and any(options.get(name) for name in told)
+
+    def attempts_spent(self, attempts_max: int) -> int:
+        """The attempts that count against the limit: those since the last progress, but all of them where one is the limit, for that
+        means at most once."""
+        return self.attempt if attempts_max == 1 else self.idle_attempts
 
     @property
     def is_settled(self) -> bool:
