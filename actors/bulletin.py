@@ -26,8 +26,6 @@ HAPPENINGS = {
 }
 """What a fact is called on the `agent_tool` channel."""
 
-LIVE_WARNING = 50
-
 
 class Bulletin:
     """Who follows what. Followers are remembered for this life only; they ask again after the next hello."""

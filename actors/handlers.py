@@ -123,14 +123,14 @@ async def _call_each(transaction: Transaction, steps: list[Step]) -> None:
         with transaction.active():
             token = ACTIVITY.set(activity)
             try:
-                outcome = method(*args)
-                await (outcome if inspect.isawaitable(outcome) else _nothing())
+                await _outcome(method(*args))
             finally:
                 ACTIVITY.reset(token)
 
 
-async def _nothing() -> None:
-    return None
+async def _outcome(given: Any) -> None:
+    if inspect.isawaitable(given):
+        await given
 
 
 def _steps(tenant: Tenant, letter: Letter) -> list[Step]:

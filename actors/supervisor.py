@@ -22,7 +22,6 @@ from actors.wire import STIMULI, error_to_plain
 from ledger import (
     BadRequest,
     Ended,
-    Fact,
     FactRow,
     Overloaded,
     Payload,
@@ -107,7 +106,7 @@ class Supervisor:
         self.pool = Pool(self.world, self._fleet, self.view, self.switchboard, self.limits, self.report)
         await self.pool.adopt()
         self.switchboard.epoch = self.view.epoch + 1
-        await self._commit([(SupervisorStarted(self.view.epoch + 1), None)])
+        await self._append([self.view.record(SupervisorStarted(self.view.epoch + 1), self.now_ms())], [])
         self._stimuli.append(Tick())
         self.switchboard.arrived.set()
 
@@ -241,10 +240,6 @@ class Supervisor:
             if record.body:
                 self.view.runs.setdefault(record.key, run_from(record))
         return [record.key for record in records]
-
-    async def _commit(self, facts: list[tuple[Fact, None]]) -> None:
-        at_ms = self.now_ms()
-        await self._append([self.view.record(fact, at_ms) for fact, _ in facts], [])
 
     async def _append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
         if not rows:
