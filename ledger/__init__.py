@@ -32,13 +32,14 @@ from ledger.errors import (
     UnknownRun,
     WorldError,
 )
+from ledger.explanation import explain
 from ledger.facts import Fact, SupervisorStarted
 from ledger.frames import frame_of
 from ledger.ids import agent_id, check_id, derived_run_id, digest_of, mail_id, name_of, type_of
 from ledger.mail import Mail
 from ledger.outstanding import about, everything, outstanding
 from ledger.protocol import decide
-from ledger.report import audit, counts, explain, inspection, lines, overview, parked
+from ledger.report import audit, counts, inspection, lines, overview, parked
 from ledger.run import Run, outcome_of
 from ledger.seating import home_of, hosts_wanted, seat
 from ledger.snapshot import dirty_records, meta_of, restore, run_from, run_record

@@ -1,12 +1,10 @@
-"""Read-only questions about the view: one run in full, lists, the counts, the audit equation, and why a run is where it is."""
+"""Read-only questions about the view: one run in full, lists, the counts, and the audit equation."""
 
 from __future__ import annotations
 
-import math
 from itertools import islice
 from typing import Any
 
-from ledger.clockwork import budget_of, next_look, sighting_of
 from ledger.codec import unpack
 from ledger.mail import PARKED, PENDING
 from ledger.outstanding import about
@@ -15,7 +13,6 @@ from ledger.snapshot import run_from
 from ledger.status import Status
 from ledger.store import Record
 from ledger.view import View
-from policies import Limits, expiry
 
 
 def inspection(run: Run) -> dict[str, Any]:
@@ -133,71 +130,3 @@ def parked(view: View) -> list[dict[str, Any]]:
         for mail in view.mail.values()
         if mail.state == PARKED
     ]
-
-
-def explain(view: View, run: Run, at_ms: int, limits: Limits) -> list[str]:
-    """Sentences: where the run is, why, which limit applied, and what comes next and when."""
-    said = [f"Run {run.run_id} is {_place(view, run)}."]
-    if run.attempt > 1:
-        said.append(f"It is in attempt {run.attempt}, because {run.cause or 'its child was lost before'}.")
-    if run.reattached_at_ms:
-        said.append(f"Its parent {run.parent or '(a client)'} re-attached to it {_ago(at_ms - run.reattached_at_ms)}.")
-    if run.signal_at_ms and run.is_live:
-        said.append(f"Its child last reported progress {_ago(at_ms - run.signal_at_ms)}.")
-    if run.status is Status.INTERRUPTED:
-        still = {
-            True: "its child was still running",
-            False: "its child has been stopped",
-            None: "nobody knows of its child",
-        }
-        said.append(
-            f"The parent stopped waiting: {run.reason}; {still[run.child_still_running]}. A late result repairs this."
-        )
-        said.append("Ask for the same run id again to re-attach, or clear it.")
-    said.extend(_error(run))
-    said.extend(_next(view, run, at_ms, limits))
-    for slot, state in run.slots.items():
-        said.append(f"Its {slot} mail to {run.parent} is {state}.")
-    return said
-
-
-def _place(view: View, run: Run) -> str:
-    if not run.is_live:
-        return f"{run.status}" + (" and waits to be deleted" if run.cleared else "")
-    if run.teardown:
-        return f"{run.status}, and being stopped ({run.teardown})"
-    if run.is_placed:
-        waits = view.awaiting.get(run.child)
-        return f"{run.status} on host {run.host_id}" + (f", waiting for {waits} runs of its own" if waits else "")
-    if run.run_id in view.held.get(run.parent, ()):
-        return f"{run.status}: it waits, because its parent allows {run.options['limit']} runs at a time (max_concurrent_agent_tools)"
-    return f"{run.status}: it waits for a place on a host"
-
-
-def _error(run: Run) -> list[str]:
-    if run.status is Status.ERROR:
-        return [f"It failed: {run.error}"]
-    if run.status is Status.ABORTED:
-        return [f"It was cancelled: {run.error}"]
-    return []
-
-
-def _next(view: View, run: Run, at_ms: int, limits: Limits) -> list[str]:
-    if not run.is_live:
-        return []
-    end = expiry(budget_of(run, limits), sighting_of(run, view.awake_at_ms))
-    look = next_look(run, limits, view.awake_at_ms)
-    said = []
-    if end.at_ms < math.inf:
-        said.append(f"Its parent's patience ends in {(end.at_ms - at_ms) / 1000:.0f} s ({end.reason}).")
-    if run.retry_at_ms > at_ms:
-        said.append(f"Its next attempt begins in {(run.retry_at_ms - at_ms) / 1000:.1f} s.")
-    elif look < math.inf:
-        said.append(
-            f"It is looked at again in {max(0.0, (look - at_ms) / 1000):.0f} s, or when something is heard of it."
-        )
-    return said
-
-
-def _ago(duration_ms: int) -> str:
-    return f"{max(0, duration_ms) / 1000:.1f} s ago"

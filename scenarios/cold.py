@@ -36,6 +36,7 @@ from policies import Limits
 
 LEDGER: Final = "ledger"
 CLEARED_AT_ONCE: Final = 500
+FAMILY_MAX: Final = 100_000
 
 
 class ColdLedger:
@@ -76,11 +77,17 @@ class ColdLedger:
         count = 0
         statuses = None if status is None else list(status)
         while found := self._list(None, statuses, older_than_ms, CLEARED_AT_ONCE):
-            for row in found:
-                self._run(row["run_id"])
-            self._settle(Clear([row["run_id"] for row in found]))
+            self._clear([row["run_id"] for row in found])
             count += len(found)
         return count
+
+    def _clear(self, run_ids: list[str]) -> None:
+        """Clear these runs, and what their children had asked for, which may be in the snapshot alone."""
+        families = [self._run(run_id).child for run_id in run_ids]
+        while families:
+            for record in self._store.ended_runs(families.pop(), None, None, FAMILY_MAX):
+                families.append(self._view.runs.setdefault(record.key, run_from(record)).child)
+        self._settle(Clear(run_ids))
 
     def _settle(self, stimulus: Stimulus) -> None:
         at_ms = self._now_ms()
@@ -113,11 +120,7 @@ class ColdLedger:
         return told
 
     def _explain(self, run_id: str) -> list[str]:
-        said = explain(self._view, self._run(run_id), self._now_ms(), self._limits)
-        return [
-            *said,
-            "No supervisor serves this directory now; the next command that runs something goes on from here.",
-        ]
+        return explain(self._view, self._run(run_id), self._now_ms(), self._limits, served=False)
 
     def _list(
         self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
@@ -137,5 +140,6 @@ class ColdLedger:
         "explain": _explain,
         "list": _list,
         "audit": _audit,
+        "clear": _clear,
         "limits": _limits_shown,
     }

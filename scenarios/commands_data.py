@@ -121,6 +121,10 @@ def retry(
 
 
 def clear(
+    run_ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="These runs; without any, those that the options choose."),
+    ] = None,
     status: Annotated[
         list[Status] | None, typer.Option(help="Only runs with this status; may be given several times.")
     ] = None,
@@ -132,14 +136,28 @@ def clear(
 ) -> None:
     """Forget runs and their children's storage. Live ones are cancelled first, and nothing that is cleared comes back.
 
-    Example: perdure clear --status completed --older-than 7d
+    What their children had asked for is cleared with them.
+
+    Examples:
+        perdure clear --status completed --older-than 7d
+
+        perdure clear 3f0c9a1e
     """
     before_ms = None if older_than is None else time.time_ns() // 1_000_000 - duration_ms(older_than)
+    if run_ids:
+        if status is not None or older_than is not None:
+            raise BadRequest("run", "name runs, or choose them by --status and --older-than, but not both")
+        with opened(data) as ledger:
+            for run_id in run_ids:
+                ledger.ask("show", run_id)  # refuses one that is unknown before any is cleared
+            ledger.ask("clear", run_ids)
+        print(f"{_runs(len(run_ids))} cleared.")
+        return
     if status is None and older_than is None and not yes:
         typer.confirm(f"Clear all runs in {data}?", abort=True)
     with opened(data) as ledger:
         count = ledger.clear(status=None if status is None else [str(each) for each in status], older_than_ms=before_ms)
-    print(f"{count} runs were cleared.")
+    print(f"{_runs(count)} cleared.")
 
 
 def audit(data: Data = HERE, as_json: AsJson = False) -> None:
@@ -182,6 +200,10 @@ def doctor(
             print(f"{each.severity:8} {each.what}" + (f" – {each.advice}" if each.advice else ""))
     if any(each.severity == "damage" for each in findings):
         raise typer.Exit(1)
+
+
+def _runs(count: int) -> str:
+    return "1 run was" if count == 1 else f"{count} runs were"
 
 
 def duration_ms(words: str) -> int:

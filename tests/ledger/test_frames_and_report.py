@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ledger import Fact, audit, counts, explain, frame_of, inspection, outcome_of, pack, parked
+from ledger import Fact, audit, counts, frame_of, inspection, outcome_of, pack, parked
 from ledger.facts import (
     AttemptLost,
     ChunkEmitted,
@@ -20,7 +20,6 @@ from ledger.facts import (
     RunFailed,
     RunInterrupted,
     RunReattached,
-    TeardownBegan,
 )
 from tests.kit import NOW_MS, PARENT, TYPE, Ledger, asked, begun, placed
 
@@ -156,56 +155,3 @@ def test_counts_name_every_status() -> None:
     assert counts(ledger.view) == {
         "starting": 1, "running": 0, "interrupted": 0, "completed": 0, "error": 0, "aborted": 1,
     }  # fmt: skip
-
-
-STORIES: list[tuple[str, list[Fact], list[str]]] = [
-    ("waits", [asked()], ["waits for a place on a host"]),
-    ("runs", [asked(), placed(), begun()], ["running on host h1"]),
-    (
-        "lost",
-        [asked(), placed(), AttemptLost("r", 1, "its host died (killed)", NOW_MS + 400)],
-        ["Its next attempt begins in 0.4 s"],
-    ),
-    (
-        "second attempt",
-        [asked(), placed(), AttemptLost("r", 1, "its host died (killed)", 0), placed(attempt=2, incarnation=2)],
-        ["attempt 2, because its host died (killed)"],
-    ),
-    (
-        "re-attached",
-        [asked(), placed(), begun(), RunReattached("r", 2, 1)],
-        ["re-attached to it", "patience ends in 120 s"],
-    ),
-    (
-        "stopped",
-        [asked(), placed(), begun(), TeardownBegan("r", "budget-exceeded")],
-        ["being stopped (budget-exceeded)"],
-    ),
-    (
-        "soft",
-        [asked(), placed(), begun(), INTERRUPTED],
-        ["no-progress; its child was still running", "Ask for the same run id"],
-    ),
-    ("failed", [asked(), placed(), RunFailed("r", 1, "it broke", released=True)], ["It failed: it broke"]),
-    ("cancelled", [asked(), RunAborted("r", "enough")], ["It was cancelled: enough"]),
-    (
-        "mail",
-        [asked(detached=True, on_finish="f"), RunAborted("r", "enough")],
-        [f"Its finish mail to {PARENT} is pending."],
-    ),
-]
-
-
-@pytest.mark.parametrize(("facts", "words"), [row[1:] for row in STORIES], ids=[row[0] for row in STORIES])
-def test_an_explanation_says_where_a_run_is_why_and_what_comes_next(facts: list[Fact], words: list[str]) -> None:
-    ledger = Ledger().given(*facts)
-    said = " ".join(explain(ledger.view, ledger.run(), NOW_MS, ledger.limits))
-    for word in words:
-        assert word in said
-
-
-def test_an_explanation_names_the_limit_that_holds_a_run_back() -> None:
-    ledger = Ledger().given(asked("a", limit=1), placed("a"), asked("r", limit=1))
-    ledger.view.hold(ledger.run())
-    said = " ".join(explain(ledger.view, ledger.run(), NOW_MS, ledger.limits))
-    assert "allows 1 runs at a time (max_concurrent_agent_tools)" in said

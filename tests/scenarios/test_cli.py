@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from ledger import PerdureError, Request, SupervisorStarted, View, decide, digest_of, pack
+from ledger import (
+    PerdureError,
+    Request,
+    SupervisorStarted,
+    UnknownRun,
+    View,
+    decide,
+    digest_of,
+    dirty_records,
+    meta_of,
+    pack,
+    restore,
+)
 from ledger.duckdb_store import DuckDBStore
+from ledger.facts import RunAborted, RunRequested
 from policies import Limits
 from scenarios import logbook
 from scenarios.cli import app, main
@@ -76,8 +90,25 @@ def test_show_without_a_run_tells_of_the_directory_and_the_limits(data: Path) ->
 def test_what_is_cancelled_and_cleared_on_a_cold_directory_stays_so(data: Path) -> None:
     assert "aborted" in perdure("cancel", "one", "--data", data).stdout
     assert json.loads(perdure("show", "one", "--data", data, "--json").stdout)["status"] == "aborted"
-    assert perdure("clear", "--status", "aborted", "--data", data).stdout == "1 runs were cleared.\n"
+    assert perdure("clear", "--status", "aborted", "--data", data).stdout == "1 run was cleared.\n"
     assert isinstance(perdure("show", "one", "--data", data).exception, PerdureError)
+
+
+def test_named_runs_are_cleared_with_what_they_had_asked_for(data: Path) -> None:
+    """Also when both are in the snapshot alone, and no boot would read them."""
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        for run_id, parent in (("two", view.runs["one"].child), ("three", "")):
+            fact = RunRequested(run_id, "Reader", parent, "", "digest", b"\x01", {}, 0)
+            store.append([view.record(each, 3_000) for each in (fact, RunAborted(run_id, "enough"))], [])
+        store.append([view.record(RunAborted("one", "enough"), 3_000)], [])
+        store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
+    assert isinstance(perdure("clear", "one", "four", "--data", data).exception, PerdureError)
+    assert isinstance(perdure("clear", "one", "--status", "error", "--data", data).exception, PerdureError)
+    assert perdure("clear", "one", "--data", data).stdout == "1 run was cleared.\n"
+    for run_id in ("one", "two"):
+        assert isinstance(perdure("show", run_id, "--data", data).exception, UnknownRun)
+    assert perdure("show", "three", "--data", data).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,372 @@
+"""Why a run is where it is: sentences for a person who knows the README and nothing of what is inside.
+
+Everything is told from the records, so a cold ledger can be explained as well as one that is served. Each sentence is true of the moment
+`at_ms`; what comes next is told with the limit that decides it, by its name, so that whoever wants it otherwise knows what to set.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from ledger.activation import Activation, pool_key
+from ledger.clockwork import budget_of, next_look, sighting_of
+from ledger.codec import unpack
+from ledger.ids import mail_id
+from ledger.mail import PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail
+from ledger.run import Run
+from ledger.seating import is_alone
+from ledger.status import InterruptedReason, Status
+from ledger.view import View
+from policies import Limits, is_window
+
+NAMED_MAX = 3
+_NOWHERE = Activation("")
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+_UNITS = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (_SECOND, "s"))
+_LIMITED = {  # by the reason of an interruption and whether the run is detached: the option, and the limit that stands in for it
+    (InterruptedReason.NO_PROGRESS, False): ("reattach_no_progress_ms", "reattach_no_progress_ms"),
+    (InterruptedReason.NO_PROGRESS, True): ("no_progress_budget_ms", "detached_no_progress_budget_ms"),
+    (InterruptedReason.WINDOW_EXCEEDED, False): ("reattach_window_ms", "reattach_window_ms"),
+    (InterruptedReason.BUDGET_EXCEEDED, True): ("max_budget_ms", "detached_max_budget_ms"),
+}
+
+
+class _Case(NamedTuple):
+    """What is explained, and as of when. Without a supervisor (`served`) time does not count against silence."""
+
+    view: View
+    run: Run
+    at_ms: int
+    limits: Limits
+    served: bool
+
+    @property
+    def awake_at_ms(self) -> int:
+        return self.view.awake_at_ms if self.served else self.at_ms
+
+    @property
+    def parent(self) -> str:
+        return "its parent" if self.run.parent else "the client that asked for it"
+
+    def ago(self, at_ms: int) -> str:
+        return f"{lasting(max(0, self.at_ms - at_ms))} ago"
+
+    def due(self, at_ms: float, *, since_start: bool = False) -> str:
+        """`in 5 min, at 2026-11-21 12:00:03 UTC`. What is counted `since_start` of a supervisor waits for one."""
+        if at_ms <= self.at_ms:
+            return "any moment now" if self.served else "at the next start"
+        if since_start and not self.served:
+            return f"{lasting(at_ms - self.at_ms)} after the next start"
+        return (
+            f"in {lasting(at_ms - self.at_ms)}, at {datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        )
+
+    def limit(self, option: str, name: str) -> str:
+        """`max_budget_ms is 1 h`, by the run's own option, else by the limit of the runtime."""
+        value = self.run.options.get(option)
+        return f"{option} is {lasting(value)}" if value is not None else self.general(name)
+
+    def general(self, name: str) -> str:
+        """`start_timeout_ms is 30 s`."""
+        return f"{name} is {lasting(getattr(self.limits, name))}"
+
+
+def explain(view: View, run: Run, at_ms: int, limits: Limits, *, served: bool = True) -> list[str]:
+    """Where the run is and why, which limit applied, who re-attached, and what comes next and when.
+
+    `served` says whether a supervisor is there to do what comes next; without one only the ledger is told of.
+    """
+    case = _Case(view, run, at_ms, limits, served)
+    said = [*_what(case)]
+    if run.is_live:
+        said += [*_attempts(case), *_place(case), *_signs(case), *_patience(case)]
+    elif run.status is Status.INTERRUPTED:
+        said += [*_interrupted(case), *_way_on(case)]
+    else:
+        said += _end(case)
+    said += _letters(case)
+    if not served and not run.is_settled:
+        said.append(
+            "No supervisor serves this directory now, so nothing happens to it until one is started by the next `perdure run`"
+            " or by a script that opens a Runtime on it."
+        )
+    return said
+
+
+def lasting(ms: float) -> str:
+    """A duration in words: `400 ms`, `12.5 s`, `2 h 10 min`, `for ever`."""
+    if ms == math.inf:
+        return "without end"
+    if ms < _SECOND:
+        return f"{ms:.0f} ms"
+    if ms < 2 * _MINUTE:
+        return f"{ms / _SECOND:.1f}".removesuffix(".0") + " s"
+    words, rest = [], int(ms)
+    for size, name in _UNITS:
+        if rest >= size:
+            words.append(f"{rest // size} {name}")
+            rest %= size
+    return " ".join(words[:2])
+
+
+def _what(case: _Case) -> Iterator[str]:
+    run = case.run
+    stands = "has failed (error)" if run.status is Status.ERROR else f"is {run.status}"
+    yield f"Run {run.run_id} of {run.agent_type} {stands}."
+    how = "to wait for its result" if run.is_awaited else "as a detached run, to go on meanwhile and be told by mail"
+    who = f"Its parent {run.parent}" if run.parent else "A client"
+    yield f"{who} asked for it {case.ago(run.requested_at_ms)}, {how}."
+    if run.reattached_at_ms:
+        life = f" in life {run.life} of that agent" if run.parent else ""
+        yield f"{_first(case.parent)} re-attached to it {case.ago(run.reattached_at_ms)}{life}, having lost sight of it."
+
+
+# ------------------------------------------------------------------ live
+
+
+def _place(case: _Case) -> Iterator[str]:
+    run = case.run
+    if run.teardown:
+        yield f"Its child was told {case.ago(run.teardown_at_ms)} to stop: {_reason(case, run.teardown)}."
+        end = next_look(run, case.limits, case.awake_at_ms)
+        yield (
+            f"If it returns a result before it has stopped, that result counts. Otherwise the run is interrupted"
+            f" {case.due(end, since_start=True)} ({case.general('teardown_grace_ms')})."
+        )
+    elif run.is_placed and not case.served:
+        yield f"When it was last heard of, its child was on host {run.host_id}. If that host is gone, the next attempt begins."
+    elif run.is_placed and run.confirmed:
+        yield f"Its child is at work on host {run.host_id}{_own_children(case)}."
+    elif run.is_placed:
+        end = max(run.placed_at_ms, case.awake_at_ms) + case.limits.start_timeout_ms
+        yield (
+            f"Its child was given a place on host {run.host_id} {case.ago(run.placed_at_ms)} and has not come up yet. If it does not, it is"
+            f" stopped and the run is interrupted (inspect-timeout) {case.due(end)} ({case.general('start_timeout_ms')})."
+        )
+    else:
+        yield from _waits(case)
+
+
+def _own_children(case: _Case) -> str:
+    names = [name for name in case.view.children.get(case.run.child, ()) if case.view.runs[name].is_awaited]
+    if not names:
+        return ""
+    some = ", ".join(names[:NAMED_MAX]) + (", …" if names[NAMED_MAX:] else "")
+    return f", waiting for {_count(len(names), 'run')} of its own ({some})"
+
+
+def _waits(case: _Case) -> Iterator[str]:
+    """Why it has no place."""
+    view, run = case.view, case.run
+    most = run.options.get("limit")
+    if view.agents.get(run.child, _NOWHERE).host_id:
+        yield "Its agent is at other work just now, and is asked to end that first."
+    elif run.retry_at_ms > case.at_ms:
+        yield f"Attempt {run.attempt + 1} begins {case.due(run.retry_at_ms)}: the pause after a loss grows with each one in a row."
+    elif most is not None and view.placed.get(run.parent, 0) >= most:
+        yield (
+            f"It waits until another run of its parent has ended: {view.placed[run.parent]} are at work, and"
+            f" max_concurrent_agent_tools of its parent's class allows {most} at a time."
+        )
+    elif case.served:
+        line = view.queues.get(pool_key(run.options.get("pool")), {})
+        before = next((place for place, key in enumerate(line) if key == run.run_id), 0)
+        up = _count(sum(host.up for host in view.hosts.values()), "host")
+        yield f"It waits for a place: {_count(before, 'run')} before it, {up} up (hosts_max is {case.limits.hosts_max})."
+    else:
+        yield "It waits for a place on a host."
+    if is_alone(run, case.limits):
+        why = f"its host died under it {run.losses} times in a row" if run.losses else "its class asks for that"
+        yield f"It gets a host to itself, because {why}."
+    if run.lost_at_ms:
+        end = max(run.lost_at_ms, case.awake_at_ms) + case.limits.recovery_deadline_ms
+        yield (
+            f"If no place is found for it {case.due(end, since_start=True)} ({case.general('recovery_deadline_ms')}),"
+            " it is interrupted (recovery-deadline)."
+        )
+
+
+def _attempts(case: _Case) -> Iterator[str]:
+    run, limits = case.run, case.limits
+    coming = run.attempt + (not run.is_placed)
+    if coming == 1:
+        return
+    most = run.options.get("attempts_max") or limits.attempts_max
+    spent = run.attempts_spent(most)
+    yield f"It is in attempt {coming}." if run.is_placed else f"Attempt {coming} is next."
+    if run.cause:
+        yield f"The attempt before was lost: {run.cause}."
+    yield (
+        f"Used up: {spent} of {most} attempts without progress in between (attempts_max), and {run.attempt} of"
+        f" {limits.recovery_work_max} in all (recovery_work_max)."
+    )
+    if run.collect or (not run.is_placed and spent >= most):
+        yield "The last attempt only hands in a result that was committed before; its `run` is not entered again."
+
+
+def _signs(case: _Case) -> Iterator[str]:
+    run = case.run
+    if not run.signal_at_ms:
+        return
+    said = unpack(run.progress) if run.progress is not None else {}
+    words = [f"{said['fraction']:.0%}"] if isinstance(said.get("fraction"), int | float) else []
+    words += [str(said[key]) for key in ("phase", "message") if said.get(key)]
+    yield f"Its child last gave a sign of life {case.ago(run.signal_at_ms)}" + (
+        f"; its progress: {', '.join(words)}." if words else "."
+    )
+
+
+def _patience(case: _Case) -> Iterator[str]:
+    """When whoever asked stops waiting, and by which limit."""
+    run = case.run
+    if run.teardown:
+        return
+    budget, seen = budget_of(run, case.limits), sighting_of(run, case.awake_at_ms)
+    quiet_since = max(seen.reattached_at_ms, seen.signal_at_ms)
+    if not run.is_awaited:
+        yield from _ends(case, "It is given up", seen.requested_at_ms + budget.absolute_ms, "max_budget_ms")
+        if is_window(budget.silence_ms) and seen.signal_at_ms:
+            yield from _ends(
+                case,
+                "If it stays silent, it is given up",
+                quiet_since + budget.silence_ms,
+                "no_progress_budget_ms",
+                since_start=True,
+            )
+    elif not run.parent and not run.reattached_at_ms:
+        yield "No limit of time applies to it, because a client asked for it."
+    elif not run.reattached_at_ms:
+        yield "Its parent waits for it without a limit of time, as long as it does not have to re-attach to it."
+    else:
+        silence = quiet_since + budget.reattach_silence_ms
+        yield from _ends(
+            case, "If it stays silent, it is interrupted", silence, "reattach_no_progress_ms", since_start=True
+        )
+        if is_window(budget.reattach_window_ms):
+            window = seen.reattached_at_ms + budget.reattach_window_ms
+            yield from _ends(case, "It is interrupted in any case", window, "reattach_window_ms")
+
+
+def _ends(case: _Case, what: str, at_ms: float, option: str, *, since_start: bool = False) -> Iterator[str]:
+    name = next(name for known, name in _LIMITED.values() if known == option)
+    if at_ms < math.inf:
+        yield f"{what} {case.due(at_ms, since_start=since_start)} ({case.limit(option, name)})."
+
+
+# ------------------------------------------------------------------ interrupted
+
+
+def _interrupted(case: _Case) -> Iterator[str]:
+    run = case.run
+    yield f"{_first(case.parent)} stopped waiting for it {case.ago(run.ended_at_ms)} ({run.reason}): {_reason(case, run.reason)}."
+    if run.is_placed and case.served:
+        yield f"Its child is still on host {run.host_id}."
+    elif run.is_placed:
+        yield f"When it was last heard of, its child was on host {run.host_id}."
+    elif run.child_still_running:
+        yield "Its child was still at work then; it is on no host any more."
+    elif run.child_still_running is False:
+        awaited = run.is_awaited and run.reason == InterruptedReason.NO_PROGRESS
+        yield "Its child was on no host then." if awaited else "Its child has been stopped."
+    else:
+        yield "What became of its child is not known; it is on no host."
+
+
+def _reason(case: _Case, reason: str) -> str:
+    """What an interruption means, and the limit behind it."""
+    limited = _LIMITED.get((InterruptedReason(reason), not case.run.is_awaited))
+    limit = f" ({case.limit(*limited)})" if limited is not None else ""
+    return {
+        InterruptedReason.NO_PROGRESS: f"nothing was heard of the child for too long{limit}",
+        InterruptedReason.WINDOW_EXCEEDED: f"it was not done in time after its parent had come back to it{limit}",
+        InterruptedReason.BUDGET_EXCEEDED: f"it was not done in time after it had been asked for{limit}",
+        InterruptedReason.INSPECT_TIMEOUT: f"the child did not come up in time ({case.general('start_timeout_ms')})",
+        InterruptedReason.INSPECT_FAILED: f"its class could be imported for an earlier attempt, and not any more: {case.run.error}",
+        InterruptedReason.NOT_TAILABLE: f"its class has no `run` any more: {case.run.error}",
+        InterruptedReason.RECOVERY_DEADLINE: f"after a loss no place was found for it ({case.general('recovery_deadline_ms')})",
+    }[InterruptedReason(reason)]
+
+
+def _way_on(case: _Case) -> Iterator[str]:
+    """What can still become of an interrupted run."""
+    run = case.run
+    if run.is_placed or case.view.agents.get(run.child, _NOWHERE).unclean:
+        yield "If the child still comes to its true end, that end takes the place of the interruption."
+    else:
+        yield "Nothing more comes of it by itself."
+    if run.is_awaited:
+        asks = "its parent asks again" if run.parent else "a client asks again"
+        follows = "goes on waiting for it" if run.is_placed else "gets another attempt, and waits for that"
+        yield f"If {asks} for this run id with the same input, it {follows}."
+    else:
+        yield "Asking again for a detached run under its id changes nothing. Ask under another id, or clear this one first."
+    yield f"It is kept until `perdure clear {shlex.quote(run.run_id)}` forgets it."
+
+
+# ------------------------------------------------------------------ over
+
+
+def _end(case: _Case) -> Iterator[str]:
+    run = case.run
+    took = lasting(max(0, run.ended_at_ms - run.requested_at_ms))
+    when = f"{case.ago(run.ended_at_ms)}, {took} after it was asked for"
+    tries = f", in attempt {run.attempt}" if run.attempt > 1 else ""
+    if run.status is Status.COMPLETED:
+        yield f"It completed {when}{tries}."
+    elif run.status is Status.ERROR:
+        yield f"It failed {when}{tries}: {run.error}"
+    else:
+        yield f"It was cancelled {when}: {run.error}"
+    if run.attempt > 1 and run.cause:
+        yield f"The last attempt that was lost: {run.cause}."
+    if run.is_placed:
+        yield (
+            f"Its child on host {run.host_id} is being stopped."
+            if case.served
+            else (f"When it was last heard of, its child was on host {run.host_id}.")
+        )
+    yield "This end never changes."
+
+
+# ------------------------------------------------------------------ mail
+
+
+def _letters(case: _Case) -> Iterator[str]:
+    for slot, state in case.run.slots.items():
+        mail = case.view.mail.get(mail_id(case.run.run_id, slot))
+        yield from _letter(case, slot, state, mail)
+
+
+def _letter(case: _Case, slot: str, state: str, mail: Mail | None) -> Iterator[str]:
+    what = f"The mail that tells {case.run.parent} of its {_SLOTS.get(slot, slot.replace(':', ' '))}"
+    failed = f"its handler {mail.handler or 'on_agent_tool_finish'} raised: {mail.error}" if mail is not None else ""
+    if state == PARKED and mail is not None:
+        yield f"{what} is parked after {_count(mail.attempts, 'try', 'tries')}: {failed}"
+        yield f"It is tried again by `perdure retry {shlex.quote(mail.mail_id)}`."
+    elif state == PENDING and mail is not None and mail.attempts:
+        yield f"{what} was tried {_count(mail.attempts, 'time')}: {failed}"
+        if mail.retry_at_ms > case.at_ms:
+            yield f"It is tried again {case.due(mail.retry_at_ms)}."
+    elif state == PENDING:
+        yield f"{what} is on its way."
+    elif state == SUPERSEDED:
+        yield f"{what} was superseded by that of its true end before it was delivered."
+    elif state == SUPPRESSED:
+        yield f"{what} was withdrawn, because the run was cleared."
+    else:
+        yield f"{what} has been handled."
+
+
+_SLOTS = {"finish": "end", "give-up": "interruption"}
+
+
+def _first(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
