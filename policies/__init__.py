@@ -6,32 +6,51 @@
 | `retry` | how long until the next try? |
 | `patience` | when does a parent stop waiting, and why? |
 | `recovery` | what becomes of a run whose child is gone? |
+| `transport` | why did a model request fail, and could it succeed later? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 """
 
+from policies.failures import ApiKind, Failure, FailureKind, Raised
 from policies.limits import INFINITY, Limits
 from policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
 from policies.placement import choose, wanted_hosts
 from policies.recovery import Evidence, Fail, Release, Retry, Seal, judge
-from policies.retry import backoff_ms, jittered_ms
+from policies.retry import backoff_ms, hinted_ms, jittered_ms
+from policies.transport import (
+    classify,
+    is_long_wait,
+    next_delay_ms,
+    stalled,
+    stream_ended,
+)
 
 __all__ = [
     "INFINITY",
     "NEVER",
+    "ApiKind",
     "Budget",
     "Evidence",
     "Expiry",
     "Fail",
+    "Failure",
+    "FailureKind",
     "Limits",
+    "Raised",
     "Release",
     "Retry",
     "Seal",
     "Sighting",
     "backoff_ms",
     "choose",
+    "classify",
     "expiry",
+    "hinted_ms",
+    "is_long_wait",
     "is_window",
     "jittered_ms",
     "judge",
+    "next_delay_ms",
+    "stalled",
+    "stream_ended",
     "wanted_hosts",
 ]

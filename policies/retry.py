@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+HINT_PARSED_MAX_MS = 2**31 - 1
+
 
 def backoff_ms(attempt: int, first_ms: int, most_ms: int) -> int:
     """The pause before the next try after `attempt` failures (1, 2, …): doubled each time, never more than `most_ms`."""
@@ -11,3 +17,37 @@ def backoff_ms(attempt: int, first_ms: int, most_ms: int) -> int:
 def jittered_ms(pause_ms: float, roll: float) -> float:
     """Half of the pause for sure and up to the other half by the die (`roll` in [0, 1)), so that a crowd does not return at once."""
     return pause_ms / 2 + pause_ms / 2 * roll
+
+
+def hinted_ms(headers: Mapping[str, str], now_ms: float | None) -> float | None:
+    """How long a server asks to be left alone: `retry-after-ms`, or `retry-after` as seconds or as an HTTP date.
+
+    Names are read in any case. A date needs `now_ms`; one in the past is 0. A hint that cannot be read is none, and one beyond 2^31-1 ms
+    is that (spec transport-recovery §5).
+    """
+    lower = {name.lower(): value for name, value in headers.items()}
+    exact = _number(lower.get("retry-after-ms", ""))
+    if exact is not None:
+        return min(exact, HINT_PARSED_MAX_MS)
+    said = lower.get("retry-after", "")
+    seconds = _number(said)
+    if seconds is not None:
+        return min(seconds * 1000, HINT_PARSED_MAX_MS)
+    until = _date_ms(said)
+    return None if until is None or now_ms is None else min(max(0.0, until - now_ms), HINT_PARSED_MAX_MS)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _date_ms(text: str) -> float | None:
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() * 1000

@@ -1,0 +1,138 @@
+"""Why a model request failed: one verdict from the exception and what stands behind it.
+
+Two questions are kept apart (spec transport-recovery §1.1). *Could the same request succeed later?* is answered here, from the error
+alone. *May it be sent again?* depends on what had already happened, and is answered in `policies.phases`.
+
+The tests are made in this order, and the first that holds decides (§1.2):
+
+| | class | known by | transient |
+|---|---|---|---|
+| E1 | `aborted` | we raised it ourselves, or we were aborting and the connection broke | no |
+| E2 | `missing_key` | the client says that it has no key | no |
+| – | `local_pressure` | our own pool or limiter was full; nothing was sent, so it uses up no budget | yes |
+| E3 | `transport` | a class or an errno of a lost connection, with no HTTP status above it | yes; host-not-found, bad certificate: no |
+| E4 | `decompression` | the body could not be unpacked | yes |
+| E5 | `http` | an HTTP status of 400 or more | by kind, see `ApiKind` |
+| E6 | `in_band` | an error object inside a stream that began well | by its code; an unknown code is terminal |
+| E7 | `context_overflow` | a code or a phrase, whatever the status (but for 429) | no: the transcript must shrink |
+| E8 | `too_large` | 413 | no: the request must shrink |
+| E9 | `bare_phrase` | the whole message is a known phrase | yes |
+| E10 | `connect_stall` | the engine's watchdog: nothing came | yes |
+| E11 | `silent_stall` | the engine's watchdog: nothing more came | yes |
+| – | `stream_end` | the stream ended, and nothing said that the answer had | yes |
+| E12 | `setup` | the request could not be built | no |
+| E13 | `unknown` | none of these | no |
+
+E7 and E8 are looked for inside an answer (E5, E6), and E7 before E8. A status outranks a socket code that stands behind it, because the
+provider did answer; a socket code outranks a status that stands behind *it*, because that was an earlier answer. Words about billing
+outrank a status, but not 5xx and not 429. E11 and `stream_end` passed for success at the system we answer, and the loop asked again
+without end (§1.5); here they are failures like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from policies import transport_signs as signs
+from policies.answers import answer_in, judge_answer
+from policies.failures import Failure, FailureKind, Raised, mentions, one_line
+from policies.retry import backoff_ms, jittered_ms
+
+CHAIN_MAX = 8
+FIRST_DELAY_MS = 2_000
+DELAY_MAX_MS = 30_000
+HINT_MAX_MS = 600_000
+
+
+def classify(
+    raised: Sequence[Raised], *, now_ms: float | None = None, is_aborting: bool = False, is_setup: bool = False
+) -> Failure:
+    """The class of a failure, from the exception and those behind it, outermost first (at least one).
+
+    `now_ms` reads a hint that is a date. `is_aborting`: we were closing the stream ourselves. `is_setup`: nothing was sent yet.
+    """
+    assert raised, "a failure has at least one exception"
+    chain = list(raised[:CHAIN_MAX])
+    top = chain[0]
+    if top.is_any(signs.ABORTS):
+        return Failure(FailureKind.ABORTED, "the request was aborted here", is_transient=False)
+    if any(_is_missing_key(each) for each in chain):
+        return Failure(FailureKind.MISSING_KEY, one_line(top.message), is_transient=False)
+    answers = [(index, answer_in(each)) for index, each in enumerate(chain)]
+    at, answer = next(((index, each) for index, each in answers if each is not None), (len(chain), None))
+    lost = _lost(chain[:at])
+    if lost is not None:
+        return Failure(FailureKind.ABORTED, lost.text, is_transient=False) if is_aborting else lost
+    if answer is not None:
+        return judge_answer(answer, now_ms)
+    return _judge_bare(chain, is_aborting=is_aborting, is_setup=is_setup)
+
+
+def stalled(after_ms: float, *, has_progress: bool) -> Failure:
+    """The failure that the engine's watchdog declares (E10, E11): nothing, or nothing more, came for so long."""
+    kind = FailureKind.SILENT_STALL if has_progress else FailureKind.CONNECT_STALL
+    what = "nothing more" if has_progress else "nothing"
+    return Failure(kind, f"{what} came from the provider for {after_ms / 1000:g} s", is_transient=True)
+
+
+def stream_ended(what: str = "the stream ended before the answer did") -> Failure:
+    """The failure of a stream that came to its end without a terminal `finish_reason` (§1.5)."""
+    return Failure(FailureKind.STREAM_END, what, is_transient=True)
+
+
+def next_delay_ms(attempt: int, failure: Failure, roll: float) -> float:
+    """The pause before recovery attempt `attempt` (1, 2, …): what the provider asked for, to the millisecond, else a jittered backoff.
+
+    A hint beyond `HINT_MAX_MS` is cut to it; `is_long_wait` tells that it was.
+    """
+    if failure.retry_after_ms is not None:
+        return min(failure.retry_after_ms, HINT_MAX_MS)
+    return jittered_ms(backoff_ms(attempt, FIRST_DELAY_MS, DELAY_MAX_MS), roll)
+
+
+def is_long_wait(failure: Failure) -> bool:
+    """Whether the provider asked for more patience than a recovery has: people should be told that the turn waits."""
+    return failure.retry_after_ms is not None and failure.retry_after_ms > HINT_MAX_MS
+
+
+# --- lost connections --------------------------------------------------------------------------------------------
+
+
+def _is_missing_key(raised: Raised) -> bool:
+    is_theirs = bool(raised.lineage) and raised.lineage[0] in signs.MISSING_KEY_CLASSES
+    return is_theirs and mentions(raised.message.lower(), signs.MISSING_KEY_WORDS)
+
+
+def _lost(chain: list[Raised]) -> Failure | None:
+    """The connection that broke, the body that would not unpack, or the pool that was full, if that is what these say."""
+    if not chain:
+        return None
+    codes = [each.code.lower() for each in chain if each.code and each.status is None]
+    text = one_line(next((each.message for each in reversed(chain) if each.message), chain[0].message))
+    if any(each.is_any(signs.LOCAL_PRESSURE) for each in chain):
+        return Failure(FailureKind.LOCAL_PRESSURE, f"no connection was free: {text}", is_transient=True)
+    permanent = next((code for code in codes if code in signs.PERMANENT_SOCKET_CODES), None)
+    if permanent or any(each.is_any(signs.BAD_CERTIFICATES) for each in chain):
+        return Failure(FailureKind.TRANSPORT, f"the provider cannot be reached: {text}", False, code=permanent)
+    passing = next((code for code in codes if code in signs.SOCKET_CODES), None)
+    if any(each.is_any(frozenset({"ray.OutOfMemoryError"})) for each in chain):
+        return Failure(FailureKind.TRANSPORT, f"out of memory: {text}", is_transient=True, code="OUT_OF_MEMORY")
+    if any(each.is_any(signs.DECOMPRESSION) for each in chain):
+        return Failure(FailureKind.DECOMPRESSION, f"the answer could not be unpacked: {text}", is_transient=True)
+    if passing or any(each.is_any(signs.DROPS) for each in chain):
+        return Failure(FailureKind.TRANSPORT, f"the connection was lost: {text}", is_transient=True, code=passing)
+    return None
+
+
+def _judge_bare(chain: list[Raised], *, is_aborting: bool, is_setup: bool) -> Failure:
+    """The last tests, for what carries neither a sign of the network nor an answer."""
+    messages = {each.message.strip().rstrip(".").lower() for each in chain}
+    text = one_line(chain[0].message or (chain[0].lineage or ("an exception",))[0])
+    if messages & signs.DROP_PHRASES:
+        if is_aborting:
+            return Failure(FailureKind.ABORTED, text, is_transient=False)
+        if any(message.startswith("streamed response ended") for message in messages):
+            return stream_ended(text)
+        return Failure(FailureKind.BARE_PHRASE, f"the connection was lost: {text}", is_transient=True)
+    kind = FailureKind.SETUP if is_setup else FailureKind.UNKNOWN
+    return Failure(kind, text, is_transient=False)
