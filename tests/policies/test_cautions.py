@@ -1,0 +1,172 @@
+"""What is said about a call without a result says the needed things first (spec transport-recovery §4.3), and a notice is honest (§6)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import (
+    ApiKind,
+    CallFacts,
+    Failure,
+    FailureKind,
+    Fate,
+    Remains,
+    Stage,
+    caution,
+    correction,
+    error_text,
+    notice_of,
+)
+from policies.cautions import CAUTION_MAX
+
+LEFT = Remains("deploy", "call-7")
+LOST = Failure(FailureKind.TRANSPORT, "the connection was lost", is_transient=True)
+REFUSED = Failure(FailureKind.HTTP, "the provider answered 401: no such key", False, ApiKind.AUTH, status=401)
+
+
+def call(stage: Stage, effect: str = "once", tool: str = "deploy") -> CallFacts:
+    return CallFacts("call-7", tool, stage, effect)
+
+
+def test_case_5_a_dead_call_is_reported_with_all_that_a_caution_needs() -> None:
+    text = caution(Fate.DIED, LEFT)
+    assert "transport broke while this call of deploy was running" in text  # (a)
+    assert "the user did not stop it" in text
+    assert "had started" in text  # (b)
+    assert "none, partial or complete" in text
+    assert "Do not issue it again blindly" in text  # (c)
+    assert "verify the state of what it touches, or ask the user" in text  # (d)
+
+
+def test_case_5_the_evidence_that_helps_to_verify_is_in_the_caution() -> None:
+    left = Remains(
+        "deploy",
+        "call-7",
+        ended_by="its process was killed",
+        started_at_ms=1_000_000_000_000,
+        lost_at_ms=1_000_000_012_500,
+        exit_evidence="signal 9",
+        touched="/srv/app",
+        idempotency_key="k-1",
+        output_tail="step 3 of 5",
+    )
+    text = caution(Fate.DIED, left)
+    for said in (
+        "its process was killed while",
+        "started 2001-09-09T01:46:40+00:00",
+        "lost 12.5 s later",
+        "evidence signal 9",
+        "touched /srv/app",
+        "idempotency key k-1",
+        "step 3 of 5",
+    ):
+        assert said in text
+
+
+def test_a_call_that_only_reads_may_be_repeated() -> None:
+    text = caution(Fate.DIED, Remains("grep", "c", effect="pure"))
+    assert "safe to call it again" in text
+    assert "blindly" not in text
+
+
+def test_an_idempotent_call_may_be_repeated_after_a_look() -> None:
+    assert "at most once" in caution(Fate.DIED, Remains("pay", "c", effect="idempotent"))
+
+
+def test_case_10_a_call_that_a_person_stopped_says_so_and_admits_that_effects_may_exist() -> None:
+    """Weakness B7: the system we answer told the model that a stopped command had never run."""
+    text = caution(Fate.ABORTED, LEFT)
+    assert "the user stopped" in text
+    assert "transport" not in text
+    assert "none, partial or complete" in text
+
+
+NEVER = {
+    "case 6 input captured only": (Fate.NEVER_RAN, "complete"),
+    "case 15 half-streamed arguments": (Fate.CUT_OFF, "still being written"),
+    "case 16 a cancel with a materialised call": (Fate.ABORTED_BEFORE, "the user stopped the turn"),
+}
+
+
+@pytest.mark.parametrize(("fate", "said"), NEVER.values(), ids=NEVER)
+def test_a_call_that_never_began_is_no_reason_for_caution(fate: Fate, said: str) -> None:
+    text = caution(fate, LEFT)
+    assert text.startswith("NOT RUN")
+    assert said in text
+    assert "no effect" in text
+    assert "UNKNOWN" not in text
+
+
+def test_a3_a_tool_that_goes_on_is_not_declared_dead_and_says_how_to_wait_for_it() -> None:
+    text = caution(Fate.STILL_RUNNING, Remains("build", "call-7", wait_with="call wait_for_tool with call id call-7"))
+    assert text.startswith("STILL RUNNING")
+    assert "Do not issue it again" in text
+    assert "wait_for_tool" in text
+
+
+@pytest.mark.parametrize("fate", Fate)
+def test_the_fates_are_told_apart_in_their_first_words(fate: Fate) -> None:
+    openings = {other: caution(other, LEFT)[:60] for other in Fate}
+    assert sum(opening == openings[fate] for opening in openings.values()) == 1
+
+
+@given(st.text(max_size=20_000), st.sampled_from([Fate.DIED, Fate.ABORTED]), st.integers(500, CAUTION_MAX))
+def test_a4_the_caution_survives_any_partial_output_and_any_cut_at_the_end(tail: str, fate: Fate, kept: int) -> None:
+    """Case 43 is the defect: partial output was sent in place of the caution, as if the call had succeeded."""
+    text = caution(fate, Remains("shell", "c", output_tail=tail))
+    assert len(text) <= CAUTION_MAX
+    assert text.startswith("OUTCOME UNKNOWN")
+    assert "Do not issue it again blindly" in text[:kept]
+
+
+def test_a17_a_late_result_corrects_what_was_said() -> None:
+    text = correction(LEFT, "deployed 4 files")
+    assert "call-7" in text
+    assert "no longer holds" in text
+    assert text.endswith("deployed 4 files")
+
+
+# --- notices -----------------------------------------------------------------------------------------------------
+
+FLAGS = {
+    "a tool that only reads": (call(Stage.FINISHED, "pure"), False),
+    "a finished tool of unknown effect": (call(Stage.FINISHED), True),
+    "a dead tool": (call(Stage.DEAD), True),
+    "a tool still at work": (call(Stage.RUNNING), True),
+    "an idempotent tool": (call(Stage.FINISHED, "idempotent"), True),
+    "a call that never began": (call(Stage.READY), False),
+    "a call that was being written": (call(Stage.WRITING), False),
+    "a question to a person": (call(Stage.ASKED), False),
+}
+
+
+@pytest.mark.parametrize(("made", "expected"), FLAGS.values(), ids=FLAGS)
+def test_case_61_a_notice_says_whether_something_may_have_changed(made: CallFacts, expected: bool) -> None:
+    """B: dead and running tools count too; the system we answer looked at completed ones only."""
+    notice = notice_of(LOST, [call(Stage.FINISHED, "pure"), made])
+    assert notice.has_side_effects is expected
+    assert ("already been carried out" in notice.text) is expected
+
+
+def test_a_notice_names_the_reason_and_the_calls_whose_outcome_is_unknown() -> None:
+    done, dead = call(Stage.FINISHED), CallFacts("call-9", "pay", Stage.DEAD)
+    part = notice_of(LOST, [done, dead]).as_part()
+    assert part["type"] == "data-notice"
+    assert part["data"]["reason"] == "the connection was lost"
+    assert part["data"]["uncertain"] == [{"toolCallId": "call-9", "toolName": "pay"}]
+    assert part["data"]["sideEffects"] is True
+
+
+def test_both_variants_of_a_notice_name_the_cause_and_what_to_do() -> None:
+    for text in (notice_of(LOST, []).text, notice_of(LOST, [call(Stage.DEAD)]).text):
+        assert "connection" in text
+        assert "another model" in text
+
+
+def test_case_37_a_terminal_refusal_keeps_its_own_message_and_advises_to_check_what_had_run() -> None:
+    assert error_text(REFUSED, [call(Stage.FINISHED, "pure")]) == "the provider answered 401: no such key"
+    hinted = error_text(REFUSED, [call(Stage.FINISHED)])
+    assert hinted.startswith("the provider answered 401: no such key")
+    assert "check what it did" in hinted

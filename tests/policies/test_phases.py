@@ -1,0 +1,277 @@
+"""Phase times cause gives one action (spec transport-recovery §1.7 and §1.9), out of one budget for the whole turn (§5)."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import (
+    Action,
+    ApiKind,
+    CallFacts,
+    Cause,
+    Facts,
+    Failure,
+    FailureKind,
+    Mode,
+    Phase,
+    Stage,
+    TurnBudget,
+    cause_of,
+    decide,
+    phase_of,
+)
+
+FRESH = TurnBudget()
+SPENT = TurnBudget(consecutive=5, total=5)
+LOST = Failure(FailureKind.TRANSPORT, "the connection was lost", is_transient=True)
+BUSY = Failure(FailureKind.HTTP, "the provider answered 429: busy", True, ApiKind.RATE_LIMIT, status=429)
+REFUSED = Failure(FailureKind.HTTP, "the provider answered 401: no key", False, ApiKind.AUTH, status=401)
+ABORTED = Failure(FailureKind.ABORTED, "aborted", is_transient=False)
+FULL = Failure(FailureKind.LOCAL_PRESSURE, "no connection was free", is_transient=True)
+
+
+def call(stage: Stage, call_id: str = "c", **more: object) -> CallFacts:
+    return CallFacts(call_id, "write_file", stage, **more)  # type: ignore[arg-type]
+
+
+def calls(*stages: Stage) -> Facts:
+    return Facts(calls=tuple(call(stage, f"c{index}") for index, stage in enumerate(stages)))
+
+
+# --- the phases --------------------------------------------------------------------------------------------------
+
+PHASES = {
+    Phase.NOTHING: Facts(),
+    Phase.REASONING: Facts(has_reasoning=True),
+    Phase.TEXT: Facts(has_text=True, has_reasoning=True),
+    Phase.CALL_WRITING: calls(Stage.WRITING),
+    Phase.CALL_READY: calls(Stage.READY),
+    Phase.TOOL_RUNNING: calls(Stage.RUNNING),
+    Phase.TOOL_FINISHED: calls(Stage.FINISHED),
+    Phase.SEVERAL_CALLS: calls(Stage.FINISHED, Stage.RUNNING, Stage.WRITING),
+    Phase.TOOL_DEAD: calls(Stage.DEAD),
+    Phase.NOTHING_AFTER_TOOLS: Facts(is_after_tools=True),
+}
+
+
+@pytest.mark.parametrize(("phase", "facts"), PHASES.items())
+def test_case_50_each_picture_of_an_attempt_has_its_phase(phase: Phase, facts: Facts) -> None:
+    assert phase_of(facts) is phase
+
+
+def test_case_50_every_phase_occurs() -> None:
+    assert set(PHASES) == set(Phase)
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("stages", [pair for size in (1, 2) for pair in combinations(Stage, size)])
+def test_case_50_calls_outrank_text_and_their_order_does_not_matter(text: bool, stages: tuple[Stage, ...]) -> None:
+    made = tuple(call(stage, f"c{index}") for index, stage in enumerate(stages))
+    there, back = Facts(has_text=text, calls=made), Facts(has_text=text, calls=made[::-1])
+    assert phase_of(there) is phase_of(back)
+    assert phase_of(there) not in {Phase.NOTHING, Phase.REASONING, Phase.TEXT, Phase.NOTHING_AFTER_TOOLS}
+
+
+def test_case_48_an_earlier_attempt_is_not_judged_again() -> None:
+    """Facts hold the calls of the failed attempt only: what an earlier step settled is one flag, and poisons nothing."""
+    assert decide(Facts(is_after_tools=True), LOST, FRESH).mode is Mode.REPLAY
+
+
+# --- the table ---------------------------------------------------------------------------------------------------
+
+R, C, S = Mode.REPLAY, Mode.CONTINUE, Mode.STOP
+# phase: (lost, passing refusal, terminal refusal, cancel), and the calls that each drains
+TABLE = {
+    Phase.NOTHING: (R, R, S, S),
+    Phase.REASONING: (R, R, S, S),
+    Phase.TEXT: (C, C, S, S),
+    Phase.CALL_WRITING: (R, R, S, S),
+    Phase.CALL_READY: (C, C, S, S),
+    Phase.TOOL_RUNNING: (C, C, S, S),
+    Phase.TOOL_FINISHED: (C, C, S, S),
+    Phase.SEVERAL_CALLS: (C, C, S, S),
+    Phase.TOOL_DEAD: (C, C, S, S),
+    Phase.NOTHING_AFTER_TOOLS: (R, R, S, S),
+}
+COLUMNS = (LOST, BUSY, REFUSED, ABORTED)
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("column", range(4), ids=["T", "A", "X", "C"])
+def test_case_46_every_cell_of_the_table(phase: Phase, column: int) -> None:
+    action = decide(PHASES[phase], COLUMNS[column], FRESH)
+    assert action.mode is TABLE[phase][column]
+    assert action.phase is phase
+    is_recovery = action.mode in (R, C)
+    assert action.budget == (TurnBudget(1, 1) if is_recovery else FRESH)
+    assert action.withdraws is (action.mode is R)
+    assert action.why
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_case_45_once_the_budget_is_spent_nothing_is_sent_again_in_any_phase(phase: Phase) -> None:
+    """B: replay and continuation share the budget, so there is a notice from both."""
+    for failure in (LOST, BUSY):
+        action = decide(PHASES[phase], failure, SPENT)
+        assert (action.mode, action.budget, action.dispatch) == (Mode.EXHAUSTED, SPENT, ())
+    assert decide(PHASES[phase], REFUSED, SPENT).mode is S
+
+
+def test_case_45_five_failures_in_a_row_are_recovered_and_the_sixth_is_not() -> None:
+    budget, modes = FRESH, []
+    for _ in range(6):
+        action = decide(Facts(), LOST, budget)
+        budget = action.budget
+        modes.append(action.mode)
+    assert modes == [R] * 5 + [Mode.EXHAUSTED]
+
+
+def test_case_26_a_provider_that_stays_busy_is_asked_six_times_in_all() -> None:
+    budget, requests = FRESH, 1
+    while (action := decide(Facts(), BUSY, budget)).mode is R:
+        budget, requests = action.budget, requests + 1
+    assert (requests, action.mode) == (6, Mode.EXHAUSTED)
+
+
+def test_a5_twenty_disconnects_each_after_a_new_result_are_bounded() -> None:
+    budget, recoveries = FRESH, 0
+    while (action := decide(calls(Stage.FINISHED), LOST, budget)).mode is C:
+        budget, recoveries = action.budget.progressed(), recoveries + 1
+    assert (recoveries, action.mode) == (20, Mode.EXHAUSTED)
+
+
+def test_a_full_pool_of_our_own_is_retried_without_being_charged() -> None:
+    action = decide(Facts(), FULL, SPENT)
+    assert (action.mode, action.budget) == (R, SPENT)
+
+
+# --- the single rows ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", [LOST, BUSY, REFUSED])
+def test_p5_a_tool_at_work_is_drained_whatever_broke(failure: Failure) -> None:
+    action = decide(calls(Stage.RUNNING, Stage.RUNNING), failure, FRESH)
+    assert action.drain == ("c0", "c1")
+    assert not action.aborts_tools
+
+
+def test_p5_a_tool_at_work_is_drained_even_when_the_budget_is_spent() -> None:
+    assert decide(calls(Stage.RUNNING), LOST, SPENT).drain == ("c0",)
+
+
+@pytest.mark.parametrize("stop", [Cause.CANCEL, Cause.CLOSE])
+def test_a12_a_cancel_and_a_close_abort_tools_and_wait_for_none(stop: Cause) -> None:
+    action = decide(calls(Stage.RUNNING, Stage.FINISHED), LOST, FRESH, stop=stop)
+    assert (action.mode, action.cause, action.aborts_tools, action.drain) == (S, stop, True, ())
+
+
+def test_a_cancel_aborts_no_tool_that_did_not_begin() -> None:
+    assert not decide(calls(Stage.READY), LOST, FRESH, stop=Cause.CANCEL).aborts_tools
+
+
+def test_case_51_what_was_asked_for_outranks_what_broke_because_of_it() -> None:
+    assert cause_of(LOST, Cause.CLOSE) is Cause.CLOSE
+    assert cause_of(REFUSED, Cause.CANCEL) is Cause.CANCEL
+    assert cause_of(ABORTED) is Cause.CANCEL
+
+
+def test_p4_a_complete_call_is_dispatched_once_after_a_recovery_and_never_after_a_stop() -> None:
+    facts = calls(Stage.READY, Stage.WRITING)
+    assert decide(facts, LOST, FRESH).dispatch == ("c0",)
+    assert decide(facts, REFUSED, FRESH).dispatch == ()
+    assert decide(facts, LOST, FRESH, stop=Cause.CANCEL).dispatch == ()
+
+
+@pytest.mark.parametrize("keeps_text", [True, False])
+def test_p3_a_half_written_call_continues_only_after_text_that_was_read(keeps_text: bool) -> None:
+    facts = Facts(has_text=True, calls=(call(Stage.WRITING),))
+    assert decide(facts, LOST, FRESH, keeps_text=keeps_text).mode is (C if keeps_text else R)
+
+
+def test_p2_text_is_withdrawn_for_a_provider_that_cannot_go_on_from_it() -> None:
+    action = decide(Facts(has_text=True), LOST, FRESH, keeps_text=False)
+    assert (action.mode, action.withdraws) == (R, True)
+
+
+@pytest.mark.parametrize("failure", [LOST, BUSY])
+def test_a14_a_call_that_waits_for_a_person_goes_on_waiting(failure: Failure) -> None:
+    action = decide(calls(Stage.ASKED), failure, FRESH)
+    assert (action.mode, action.drain, action.dispatch) == (C, (), ())
+
+
+def test_p8_a_dead_call_is_never_run_again() -> None:
+    action = decide(calls(Stage.DEAD, Stage.FINISHED), LOST, FRESH)
+    assert (action.mode, action.dispatch) == (C, ())
+
+
+@pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.FINISHED])
+def test_a_tool_that_the_provider_ran_cannot_be_asked_so_the_attempt_stops(stage: Stage) -> None:
+    hosted = Facts(calls=(call(stage, is_providers=True),))
+    action = decide(hosted, LOST, FRESH)
+    assert (action.mode, action.dispatch, action.drain) == (S, (), ())
+    assert "write_file" in action.why
+
+
+def test_a_result_of_the_providers_own_tool_lets_the_attempt_continue() -> None:
+    assert decide(Facts(calls=(call(Stage.FINISHED, is_providers=True),)), LOST, FRESH).mode is C
+
+
+@pytest.mark.parametrize(("effects", "expected"), [(("pure", "once"), C), (("once", "pure"), C), (("pure", "pure"), C)])
+def test_case_49_effects_in_any_order_never_make_recovery_ask_a_person(
+    effects: tuple[str, str], expected: Mode
+) -> None:
+    """Weakness B3: a tool of unknown effect halted the turn. Here its call is kept, drained, and never repeated."""
+    made = tuple(call(Stage.RUNNING, f"c{index}", effect=effect) for index, effect in enumerate(effects))
+    assert decide(Facts(calls=made), LOST, FRESH).mode is expected
+
+
+# --- properties --------------------------------------------------------------------------------------------------
+
+CALLS = st.builds(
+    CallFacts,
+    call_id=st.text("abc", min_size=1, max_size=3),
+    tool=st.just("t"),
+    stage=st.sampled_from(Stage),
+    effect=st.sampled_from(["pure", "idempotent", "once"]),
+    is_providers=st.booleans(),
+)
+FACTS = st.builds(Facts, st.booleans(), st.booleans(), st.lists(CALLS, max_size=4).map(tuple), st.booleans())
+BUDGETS = st.builds(TurnBudget, st.integers(0, 7), st.integers(0, 25))
+FAILURES = st.sampled_from([LOST, BUSY, REFUSED, ABORTED, FULL])
+
+
+@given(FACTS, FAILURES, BUDGETS, st.sampled_from([None, Cause.CANCEL, Cause.CLOSE]), st.booleans())
+def test_whatever_the_facts_no_call_that_started_is_dispatched_and_no_complete_one_is_withdrawn(
+    facts: Facts, failure: Failure, budget: TurnBudget, stop: Cause | None, keeps_text: bool
+) -> None:
+    action = decide(facts, failure, budget, stop=stop, keeps_text=keeps_text)
+    started = {each.call_id for each in facts.calls if each.stage in (Stage.RUNNING, Stage.FINISHED, Stage.DEAD)}
+    ready = {each.call_id for each in facts.calls if each.stage is Stage.READY}
+    assert not set(action.dispatch) & started - ready
+    assert not (action.withdraws and started)
+    assert not (action.aborts_tools and (action.drain or action.dispatch))
+
+
+@given(FACTS, FAILURES, BUDGETS)
+def test_a_budget_only_ever_shrinks_and_a_spent_one_sends_nothing(
+    facts: Facts, failure: Failure, budget: TurnBudget
+) -> None:
+    action: Action = decide(facts, failure, budget)
+    assert action.budget.total >= budget.total
+    if budget.is_spent and failure.burns_budget:
+        assert action.mode in (Mode.STOP, Mode.EXHAUSTED)
+
+
+@given(FACTS, st.booleans())
+def test_the_same_failure_later_in_the_turn_is_answered_the_same_way(facts: Facts, keeps_text: bool) -> None:
+    actions = [decide(facts, LOST, TurnBudget(n, n), keeps_text=keeps_text).mode for n in range(5)]
+    assert len(set(actions)) == 1
+
+
+def test_progress_clears_the_row_but_not_the_sum() -> None:
+    for consecutive, total in product(range(3), range(3)):
+        assert TurnBudget(consecutive, total).progressed() == TurnBudget(0, total)
