@@ -9,6 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from actors.agent import Agent, exposed
+from actors.chat.delegated_tools import agent_tool, client_tool
+from actors.chat.tool_schema import ToolContext
+from actors.chat.tools import tool
 from actors.client import Client
 from actors.cluster_record import read_record
 from actors.events import AgentToolEvents
@@ -49,10 +52,14 @@ __all__ = [
     "Runtime",
     "Supervisor",
     "Threads",
+    "ToolContext",
     "World",
+    "agent_tool",
+    "client_tool",
     "exposed",
     "read_record",
     "subscribe",
+    "tool",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Agent types by name: how a class is named so that another process, perhaps years later, finds its code again.
+"""Code by name: how an agent's class, or a tool's function, is named so that another process, perhaps years later, finds it again.
 
     module:Qual.Name             it can be imported
     script:/path/file.py:Name    it stands in a file that was run, or that is not on the import path
@@ -24,14 +24,17 @@ from collections.abc import Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import Any, cast
 
 from actors.excerpt import bound_names, definitions, excerpt, is_main_block, typed_texts
-from ledger import BadRequest, UnknownAgentType
+from ledger import BadRequest, UnknownAgentType, UnknownTool
 
 FIELD = "agent_type"
+TOOL_FIELD = "tool"
 ROOTS = "roots.txt"
+
+Unknown = functools.partial[UnknownAgentType] | functools.partial[UnknownTool]
 
 _loading: ContextVar[bool] = ContextVar("perdure_loading", default=False)
 _origins: dict[
@@ -45,56 +48,67 @@ _lock = threading.RLock()
 
 def type_name(cls: type, code_dir: Path | None = None) -> str:
     """Name a class. Text typed at a prompt is written to `code_dir`. Raises `BadRequest` when no other process could find it."""
-    return _type_name(cast("Hashable", cls), code_dir)
+    if not isinstance(cls, type):
+        raise BadRequest(FIELD, f"{cls!r} is not a class")
+    return _name(cast("Hashable", cls), code_dir, FIELD)
+
+
+def function_name(function: FunctionType, code_dir: Path | None = None) -> str:
+    """Name a function of a module in the same way."""
+    if not isinstance(function, FunctionType):
+        raise BadRequest(TOOL_FIELD, f"{function!r} is not a function")
+    return _name(function, code_dir, TOOL_FIELD)
 
 
 @functools.lru_cache(maxsize=4096)
-def _type_name(cls: Any, code_dir: Path | None) -> str:
-    if not isinstance(cls, type):
-        raise BadRequest(FIELD, f"{cls!r} is not a class")
-    if "<locals>" in cls.__qualname__:
+def _name(thing: Any, code_dir: Path | None, field: str) -> str:
+    if "<locals>" in thing.__qualname__:
         raise BadRequest(
-            FIELD, f"{cls.__qualname__} is defined inside a function, where no other process can find it; move it out"
+            field, f"{thing.__qualname__} is defined inside a function, where no other process can find it; move it out"
         )
-    module = sys.modules.get(cls.__module__)
-    if module is None or _lookup(module, cls.__qualname__) is not cls:
-        raise BadRequest(FIELD, f"{cls.__module__}.{cls.__qualname__} is not this class (was it defined again since?)")
+    module = sys.modules.get(thing.__module__)
+    if module is None or _lookup(module, thing.__qualname__) is not thing:
+        what = f"{thing.__module__}.{thing.__qualname__}"
+        raise BadRequest(field, f"{what} is not this {_kind(thing)} (was it defined again since?)")
     if module.__name__ in _origins:
-        return f"{_origins[module.__name__]}:{cls.__qualname__}"
+        return f"{_origins[module.__name__]}:{thing.__qualname__}"
     if module.__name__ == "__main__":
-        return _main_name(module, cls, code_dir)
+        return _main_name(module, thing, code_dir, field)
     root = _root(module)
     if root is not None:
         _remember_root(root, code_dir)
-        return f"{module.__name__}:{cls.__qualname__}"
+        return f"{module.__name__}:{thing.__qualname__}"
     file = _file(module)
     if file is None:
-        raise BadRequest(
-            FIELD, f"the module {module.__name__} of {cls.__qualname__} has no file, so no other process can import it"
-        )
-    return f"script:{file}:{cls.__qualname__}"
+        what = f"the module {module.__name__} of {thing.__qualname__}"
+        raise BadRequest(field, f"{what} has no file, so no other process can import it")
+    return f"script:{file}:{thing.__qualname__}"
 
 
-def _main_name(module: ModuleType, cls: type, code_dir: Path | None) -> str:
+def _kind(thing: object) -> str:
+    return "class" if isinstance(thing, type) else "function"
+
+
+def _main_name(module: ModuleType, thing: Any, code_dir: Path | None, field: str) -> str:
     spec = module.__spec__
     if spec is not None and spec.name != "__main__":  # python -m package.module
-        return f"{spec.name}:{cls.__qualname__}"
-    top = cls.__qualname__.partition(".")[0]
+        return f"{spec.name}:{thing.__qualname__}"
+    top = thing.__qualname__.partition(".")[0]
     file = _file(module)
     if file is not None and any(top in bound_names(node) for node in ast.parse(file.read_bytes()).body):
-        return f"script:{file}:{cls.__qualname__}"
+        return f"script:{file}:{thing.__qualname__}"
     text = excerpt(typed_texts(), top)
     if not text:
         raise BadRequest(
-            FIELD, f"{cls.__qualname__} was typed at a prompt that does not keep its text; put it into a file"
+            field, f"{thing.__qualname__} was typed at a prompt that does not keep its text; put it into a file"
         )
     if code_dir is None:
         raise BadRequest(
-            FIELD, f"{cls.__qualname__} was typed at a prompt, and there is no directory to keep its text in"
+            field, f"{thing.__qualname__} was typed at a prompt, and there is no directory to keep its text in"
         )
     digest = _digest(text)
     _write_once(code_dir / f"{digest}.py", text)
-    return f"cell:{digest}:{cls.__qualname__}"
+    return f"cell:{digest}:{thing.__qualname__}"
 
 
 def _file(module: ModuleType) -> Path | None:
@@ -102,7 +116,7 @@ def _file(module: ModuleType) -> Path | None:
     return Path(file).resolve() if file and Path(file).is_file() else None
 
 
-def _lookup(module: ModuleType, qualname: str) -> object:
+def _lookup(module: ModuleType, qualname: str) -> Any:
     return functools.reduce(
         lambda holder, part: getattr(holder, part, None), qualname.split("."), cast("object", module)
     )
@@ -195,22 +209,37 @@ def _imported_from(root: Path) -> Iterator[str]:
 @functools.lru_cache(maxsize=4096)
 def load_type(name: str, code_dir: Path | None = None) -> type:
     """Find the class of this name, importing its code if need be. Raises `UnknownAgentType`, which says what went wrong."""
+    found = _load(name, code_dir, functools.partial(UnknownAgentType, FIELD))
+    if not isinstance(found, type):
+        raise UnknownAgentType(FIELD, f"{name} is not a class but {found!r}")
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def load_function(name: str, code_dir: Path | None = None) -> FunctionType:
+    """Find the function of this name in the same way. Raises `UnknownTool`."""
+    found = _load(name, code_dir, functools.partial(UnknownTool, TOOL_FIELD))
+    if not isinstance(found, FunctionType):
+        raise UnknownTool(TOOL_FIELD, f"{name} is not a function but {found!r}")
+    return found
+
+
+def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
     kind, _, rest = name.partition(":")
     place, _, qualname = rest.rpartition(":")
-    with _lock, _Loading(name):
+    with _lock, _Loading(name, unknown):
         if kind == "script" and place:
-            module = _script(place)
+            module = _script(place, unknown)
         elif kind == "cell" and place:
-            module = _cell(place, code_dir)
+            module = _cell(place, code_dir, unknown)
         elif kind and qualname and not place:
             module = _module(kind, code_dir)
         else:
-            raise UnknownAgentType(FIELD, f"{name!r} is not the name of an agent type, such as 'package.module:Class'")
+            what = "an agent type" if unknown.func is UnknownAgentType else "a function"
+            raise unknown(f"{name!r} is not the name of {what}, such as 'package.module:{qualname or 'Name'}'")
         found = _lookup(module, qualname)
     if found is None:
-        raise UnknownAgentType(FIELD, f"{name}: there is no {qualname} in {module.__file__ or module.__name__}")
-    if not isinstance(found, type):
-        raise UnknownAgentType(FIELD, f"{name} is not a class but {found!r}")
+        raise unknown(f"{name}: there is no {qualname} in {module.__file__ or module.__name__}")
     return found
 
 
@@ -223,10 +252,10 @@ def refuse_while_loading() -> None:
 
 
 class _Loading:
-    """While an author's code is imported, whatever it raises means that the type is unknown, and why."""
+    """While an author's code is imported, whatever it raises means that what was looked for is unknown, and why."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, unknown: Unknown) -> None:
+        self._name, self._unknown = name, unknown
         self._token = _loading.set(True)
 
     def __enter__(self) -> None: ...
@@ -235,10 +264,8 @@ class _Loading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _loading.reset(self._token)
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, UnknownAgentType):
-            raise UnknownAgentType(
-                FIELD, f"{self._name} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, UnknownAgentType | UnknownTool):
+            raise self._unknown(f"{self._name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _module(name: str, code_dir: Path | None) -> ModuleType:
@@ -248,13 +275,13 @@ def _module(name: str, code_dir: Path | None) -> ModuleType:
     return importlib.import_module(name)
 
 
-def _script(place: str) -> ModuleType:
+def _script(place: str, unknown: Unknown) -> ModuleType:
     """The module of a script. Where it was shipped to another machine, it lies on the import path under its own name."""
     file = Path(place)
     if not file.is_file():
         spec = _spec_on_path(file.stem)
         if spec is None or spec.origin is None:
-            raise UnknownAgentType(FIELD, f"the script {place} is not there any more")
+            raise unknown(f"the script {place} is not there any more")
         file = Path(spec.origin)
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
@@ -264,13 +291,13 @@ def _script(place: str) -> ModuleType:
     return _execute(f"perdure_script_{_digest(place)}", f"script:{place}", file, compile(tree, str(file), "exec"))
 
 
-def _cell(digest: str, code_dir: Path | None) -> ModuleType:
+def _cell(digest: str, code_dir: Path | None, unknown: Unknown) -> ModuleType:
     file = (code_dir or Path()) / f"{digest}.py"
     if code_dir is None or not file.is_file():
-        raise UnknownAgentType(FIELD, f"the text of the notebook cell {digest} is not in the code directory {code_dir}")
+        raise unknown(f"the text of the notebook cell {digest} is not in the code directory {code_dir}")
     text = file.read_text(encoding="utf-8")
     if _digest(text) != digest:
-        raise UnknownAgentType(FIELD, f"{file} was changed: it is not the text that was typed")
+        raise unknown(f"{file} was changed: it is not the text that was typed")
     return _execute(f"perdure_cell_{digest}", f"cell:{digest}", file, compile(text, str(file), "exec"))
 
 

@@ -30,6 +30,7 @@ from ledger.errors import (
     TooLarge,
     UnknownAgentType,
     UnknownRun,
+    UnknownTool,
     WorldError,
 )
 from ledger.explanation import explain
@@ -133,6 +134,7 @@ __all__ = [
     "TooLarge",
     "UnknownAgentType",
     "UnknownRun",
+    "UnknownTool",
     "Unstarted",
     "Up",
     "View",

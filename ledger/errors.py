@@ -5,6 +5,7 @@
     │   ├── ConflictingRequest        a run id was used again with other content
     │   ├── UnknownRun                no run has this id
     │   ├── UnknownAgentType          the agent's class cannot be found or imported
+    │   ├── UnknownTool               no tool has this name, or its function cannot be found or imported
     │   ├── TooLarge                  a value is over its limit
     │   ├── AwaitedInsideHandler      a completion handler may not wait for a run
     │   └── AdmissionRefused          the parent's limit of concurrent runs, on `on_limit="reject"`
@@ -55,6 +56,10 @@ class UnknownRun(BadRequest):
 
 class UnknownAgentType(BadRequest):
     """The class of the agent cannot be found under its name."""
+
+
+class UnknownTool(BadRequest):
+    """No tool has this name, or its function cannot be found under its name."""
 
 
 class TooLarge(BadRequest):

@@ -1,0 +1,113 @@
+"""Tools that are executed elsewhere: by a child agent, or by the client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, PydanticUserError, TypeAdapter
+
+from actors.agent import Agent
+from actors.chat.plain import checked
+from actors.chat.tool_schema import intake_of_type, is_object
+from actors.chat.tools import Hook, Tool, check_description, check_hook, check_name
+from actors.results import Detached
+from actors.schema import run_shapes
+from ledger import BadRequest
+
+
+def agent_tool(
+    agent_class: type[Agent],
+    *,
+    description: str,
+    name: str | None = None,
+    input: Any = None,
+    output: Any = None,
+    detached: bool | Detached = False,
+    display: dict[str, Any] | None = None,
+    needs_approval: bool | Hook = False,
+) -> Tool:
+    """A child agent as a tool: the model's call becomes a run of this class.
+
+    Args:
+        agent_class: the child.
+        description: what the model is told.
+        name: by default the class's name in snake case.
+        input: the type of what the model sends; by default what the child's `run` is annotated with. A type that is no object in
+            JSON is sent under the name `input`, and the text for a child without a `run` under `message`.
+        output: a type that the child's output is checked against; without it the model gets the summary, or else the output.
+        detached: do not wait; the model is told that the run has begun, and the parent when it is over.
+        display: for front ends: `name`, `icon`, whatever they understand.
+        needs_approval: as for `tool`.
+
+    Raises:
+        BadRequest: naming the argument that is wrong.
+    """
+    if not (isinstance(agent_class, type) and issubclass(agent_class, Agent)):
+        raise BadRequest("agent_class", f"{agent_class!r:.200} is not a class of agents")
+    if not isinstance(detached, bool | Detached):
+        raise BadRequest("detached", f"{detached!r:.200} is neither a bool nor a `Detached`")
+    check_hook("needs_approval", None if isinstance(needs_approval, bool) else needs_approval)
+    annotation, wrapped_as = _child_input(agent_class, input)
+    return Tool(
+        name=check_name("name", name or _snake(agent_class.__name__)),
+        description=check_description(description),
+        kind="agent",
+        intake=intake_of_type(annotation, wrapped_as=wrapped_as),
+        effect="idempotent",
+        needs_approval=needs_approval,
+        agent_class=agent_class,
+        detached=detached,
+        display=None if display is None else checked("display", display),
+        output=None if output is None else _output_adapter(output),
+        wrapped_as=wrapped_as,
+    )
+
+
+def _output_adapter(annotation: Any) -> TypeAdapter[Any]:
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        adapter.rebuild(raise_errors=True)
+    except (PydanticUserError, NameError) as problem:
+        raise BadRequest("output", f"{annotation!r:.200} is no type that can be checked: {problem}") from problem
+    return adapter
+
+
+def _child_input(agent_class: type[Agent], given: Any) -> tuple[Any, str | None]:
+    """The type of what the model sends, and the name under which it is sent if JSON does not write it as an object."""
+    annotation = given
+    if given is None:
+        if not callable(getattr(agent_class, "run", None)):
+            return str, "message"
+        takes, _, arguments = run_shapes(agent_class)
+        annotation = takes.annotation if arguments else Nothing
+    return annotation, None if is_object(annotation) else "input"
+
+
+class Nothing(BaseModel, extra="forbid"):
+    """What a child takes whose `run` has no parameter."""
+
+
+def client_tool(
+    name: str, description: str, parameters: Mapping[str, Any], *, needs_approval: bool | Hook = False
+) -> Tool:
+    """A tool that the client executes; the turn waits for its answer. `parameters` is a JSON schema of type `object`."""
+    if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
+        raise BadRequest("parameters", f"{parameters!r:.200} is not a JSON schema of type object")
+    schema = {"properties": {}, **checked("parameters", parameters), "type": "object"}
+    if not isinstance(schema["properties"], dict):
+        raise BadRequest("parameters.properties", f"{schema['properties']!r:.200} is not an object")
+    intake = intake_of_type(dict[str, Any], wrapped_as=None)
+    intake.schema = schema
+    return Tool(
+        name=check_name("name", name),
+        description=check_description(description),
+        kind="client",
+        intake=intake,
+        needs_approval=needs_approval,
+    )
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -1,0 +1,300 @@
+"""Messages of a chat: the shape, what a client may send, and how much of one fits into a row.
+
+    {"id": str, "role": "user" | "assistant" | "system", "parts": [Part, …], "metadata"?: {…}}
+
+The shapes are those of the AI SDK's UI messages (spec chat-recovery §1.1), so that existing front ends read and write them. A message
+stands in one row and goes to every client that connects, so it has a limit (`MESSAGE_BYTES_MAX`). Input over it is refused where a
+cut would change what was meant (a file), and everything else that is too long is shortened with a note in the place of what is
+missing, which the model and the person both see: first what tools returned, last what people wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
+
+from actors.chat.plain import checked, checked_text
+from actors.parts import Part
+from ledger import BadRequest, TooLarge, check_id, pack
+
+Role = Literal["user", "assistant", "system"]
+
+
+class Message(TypedDict):
+    """One message. `metadata` is the client's, but for the reserved keys, which only the agent writes."""
+
+    id: str
+    role: Role
+    parts: list[Part]
+    metadata: NotRequired[dict[str, Any]]
+
+
+ROLES: tuple[Role, ...] = get_args(Role)
+RESERVED_METADATA = frozenset({"channel", "turnMetadata"})
+TOOL_STATES = (
+    "input-streaming",
+    "input-available",
+    "approval-requested",
+    "approval-responded",
+    "output-available",
+    "output-error",
+    "output-denied",
+)
+
+MESSAGE_BYTES_MAX = 1_800_000
+INPUT_BYTES_MAX = 16_000_000
+FILES_BYTES_MAX = 1_500_000
+METADATA_BYTES_MAX = 64 * 1024
+ID_CHARS_MAX = 256
+PARTS_MAX = 4096
+MESSAGES_MAX = 10_000
+
+_TEXTS_OF = {
+    "text": ("text",),
+    "reasoning": ("text",),
+    "file": ("mediaType", "url"),
+    "source-url": ("sourceId", "url"),
+    "source-document": ("sourceId", "mediaType", "title"),
+    "step-start": (),
+}
+
+
+# --- what a client sends ---------------------------------------------------------------------------------------------
+
+
+def as_messages(
+    given: object, *, new_id: Callable[[], str], field: str = "messages", roles: Collection[str] = ROLES
+) -> list[Message]:
+    """What was given, as messages: a text (one message of the user), a message, or a list of either.
+
+    A message without an id gets one from `new_id`. Reserved metadata and unknown keys of the message are left out, keys of parts are
+    kept. The result shares nothing with what was given.
+
+    Raises:
+        BadRequest: names the field, such as `messages[2].parts[0].text`.
+        TooLarge: the same for what is over a limit.
+    """
+    if isinstance(given, list | tuple):
+        if len(given) > MESSAGES_MAX:
+            raise TooLarge(field, f"has {len(given)} messages; the limit is {MESSAGES_MAX}")
+        found = [_message(f"{field}[{at}]", each, new_id, roles) for at, each in enumerate(given)]
+    else:
+        found = [_message(field, given, new_id, roles)]
+    _refuse_repeated(field, "id", [message["id"] for message in found])
+    calls = [part["toolCallId"] for message in found for part in message["parts"] if "toolCallId" in part]
+    _refuse_repeated(field, "toolCallId", calls)
+    size = sum(map(_size, found))
+    if size > INPUT_BYTES_MAX:
+        raise TooLarge(field, f"has {size} bytes encoded; the limit is {INPUT_BYTES_MAX}")
+    return found
+
+
+def _message(field: str, given: object, new_id: Callable[[], str], roles: Collection[str]) -> Message:
+    if isinstance(given, str):
+        if not given.strip():
+            raise BadRequest(field, "is blank")
+        given = {"role": "user", "parts": [{"type": "text", "text": given}]}
+    if not isinstance(given, Mapping):
+        raise BadRequest(field, f"{given!r:.200} is {type(given).__name__}, neither a text nor a message")
+    role = given.get("role")
+    if role not in roles:
+        raise BadRequest(f"{field}.role", f"{role!r:.200} is not one of {', '.join(roles)}")
+    message_id = given.get("id")
+    message: Message = {
+        "id": new_id() if message_id is None else check_id(f"{field}.id", message_id, ID_CHARS_MAX),
+        "role": cast("Role", role),
+        "parts": _parts(f"{field}.parts", given.get("parts")),
+    }
+    checked_text(f"{field}.id", message["id"])
+    if role == "user" and not message["parts"]:
+        raise BadRequest(f"{field}.parts", "is empty; a user's message has at least one part")
+    metadata = _metadata(f"{field}.metadata", given.get("metadata"))
+    return {**message, "metadata": metadata} if metadata else message
+
+
+def _metadata(field: str, given: object) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise BadRequest(field, f"{given!r:.200} is {type(given).__name__}, not an object")
+    metadata: dict[str, Any] = checked(field, {key: given[key] for key in given if key not in RESERVED_METADATA})
+    if (size := len(pack(metadata))) > METADATA_BYTES_MAX:
+        raise TooLarge(field, f"has {size} bytes encoded; the limit is {METADATA_BYTES_MAX}")
+    return metadata
+
+
+def _parts(field: str, given: object) -> list[Part]:
+    if not isinstance(given, list | tuple):
+        raise BadRequest(field, f"{given!r:.200} is not a list of parts such as {{'type': 'text', 'text': 'Hello'}}")
+    if len(given) > PARTS_MAX:
+        raise TooLarge(field, f"has {len(given)} parts; the limit is {PARTS_MAX}")
+    parts = [_part(f"{field}[{at}]", each) for at, each in enumerate(given)]
+    size = sum(len(part["url"]) for part in parts if part["type"] == "file")
+    if size > FILES_BYTES_MAX:
+        raise TooLarge(
+            field, f"have files of {size} bytes together; the limit is {FILES_BYTES_MAX}; give links to them"
+        )
+    return parts
+
+
+def _part(field: str, given: object) -> Part:
+    if not isinstance(given, Mapping):
+        raise BadRequest(field, f"{given!r:.200} is {type(given).__name__}, not a part")
+    part: Part = checked(field, given)
+    kind = checked_text(f"{field}.type", part.get("type"))
+    if kind in _TEXTS_OF:
+        for name in _TEXTS_OF[kind]:
+            checked_text(f"{field}.{name}", part.get(name))
+        return part
+    if kind.startswith("data-"):
+        if "data" not in part:
+            raise BadRequest(f"{field}.data", f"is missing in a part of type {kind}")
+        return part
+    if kind == "dynamic-tool" or kind.startswith("tool-"):
+        return _tool_part(field, kind, part)
+    raise BadRequest(f"{field}.type", f"{kind!r:.200} is not a type of part")
+
+
+def _tool_part(field: str, kind: str, part: Part) -> Part:
+    check_id(f"{field}.toolCallId", part.get("toolCallId"), ID_CHARS_MAX)
+    name = part.get("toolName", "" if kind == "dynamic-tool" else kind.removeprefix("tool-"))
+    check_id(f"{field}.toolName", name, ID_CHARS_MAX)
+    state = part.get("state")
+    if state not in TOOL_STATES:
+        raise BadRequest(f"{field}.state", f"{state!r:.200} is not one of {', '.join(TOOL_STATES)}")
+    if state == "output-available" and "output" not in part and "result" not in part:
+        raise BadRequest(f"{field}.output", "is missing in state output-available")
+    if state == "output-error":
+        checked_text(f"{field}.errorText", part.get("errorText"))
+    if not isinstance(part.get("approval", {}), dict):
+        raise BadRequest(f"{field}.approval", f"{part['approval']!r:.200} is not an object")
+    return {**part, "toolName": name}
+
+
+def _refuse_repeated(field: str, name: str, values: list[str]) -> None:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            raise BadRequest(field, f"the {name} {value!r:.200} stands there twice")
+        seen.add(value)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def text_of(message: Message) -> str:
+    """What a person would read: the texts of the message, each on lines of its own. No reasoning, no tool output."""
+    return "\n".join(part["text"] for part in message["parts"] if part["type"] == "text" and part.get("text"))
+
+
+# --- the row ---------------------------------------------------------------------------------------------------------
+
+
+def for_storage(message: Message, bytes_max: int = MESSAGE_BYTES_MAX) -> Message:
+    """The message as it is kept: without reasoning that says nothing, and short enough. The very same object if nothing changes.
+
+    Raises:
+        TooLarge: its id and metadata alone are over the limit.
+    """
+    kept = [part for part in message["parts"] if not _says_nothing(part)]
+    if len(kept) < len(message["parts"]):
+        message = {**message, "parts": kept}
+    return message if _size(message) <= bytes_max else _shortened(message, bytes_max)
+
+
+def _says_nothing(part: Part) -> bool:
+    """Reasoning without a word and without the provider's metadata, which may hold what was encrypted."""
+    return part["type"] == "reasoning" and not part.get("text") and not part.get("providerMetadata")
+
+
+def _shortened(message: Message, bytes_max: int) -> Message:
+    """One kind of content after the other, each no more than it must be."""
+    for shorter in (_shorter_result, _shorter_data, _shorter_reasoning, _shorter_input, _shorter_text, _no_file):
+        parts = message["parts"]
+        for keep in (256 * 1024, 64 * 1024, 16 * 1024, 4 * 1024, 1024):
+            message = {**message, "parts": [shorter(part, keep) for part in parts]}
+            if _size(message) <= bytes_max:
+                return message
+    return _without_middle(message, bytes_max)
+
+
+def _without_middle(message: Message, bytes_max: int) -> Message:
+    """As many parts from the beginning and from the end as fit, with a note between them."""
+    room = bytes_max - _size({**message, "parts": []}) - 1024
+    if room < 0:
+        raise TooLarge("metadata", f"the message without its parts is over the limit of {bytes_max} bytes")
+    parts = message["parts"]
+    sizes = [len(pack(part)) for part in parts]
+    first, last = _fitting(sizes, room // 2), _fitting(sizes[::-1], room // 2)
+    left_out = len(parts) - first - last
+    note = {"type": "text", "text": f"[{left_out:,} parts were left out: {_REASON}]", "state": "done"}
+    return {**message, "parts": [*parts[:first], note, *parts[len(parts) - last :]]}
+
+
+def _fitting(sizes: list[int], room: int) -> int:
+    for at, size in enumerate(sizes):
+        room -= size
+        if room < 0:
+            return at
+    return len(sizes)
+
+
+_REASON = "the message was longer than one may be"
+
+
+def _size(value: Any) -> int:
+    return len(pack(value))
+
+
+def _clipped(text: str, keep: int) -> str:
+    """The beginning and the end of a text, about `keep` bytes together, with a note between; a text that is short enough as it is."""
+    encoded = text.encode()
+    if len(encoded) <= keep:
+        return text
+    head = encoded[: keep * 2 // 3].decode(errors="ignore")
+    tail = encoded[-(keep // 3) :].decode(errors="ignore")
+    return f"{head}\n[… {len(text) - len(head) - len(tail):,} characters were left out: {_REASON} …]\n{tail}"
+
+
+def _shorter_result(part: Part, keep: int) -> Part:
+    return {**part, **{name: _short(part[name], keep) for name in ("output", "result", "errorText") if name in part}}
+
+
+def _short(value: Any, keep: int) -> Any:
+    if isinstance(value, str):
+        return _clipped(value, keep)
+    return value if _size(value) <= keep else _clipped(json.dumps(value, ensure_ascii=False), keep)
+
+
+def _shorter_data(part: Part, keep: int) -> Part:
+    if not part["type"].startswith("data-") or _size(part.get("data")) <= keep:
+        return part
+    return {**part, "data": {"leftOut": f"{_size(part['data']):,} bytes: {_REASON}"}}
+
+
+def _shorter_reasoning(part: Part, keep: int) -> Part:
+    """The provider's signature is over the whole text, so it goes with what is cut."""
+    if part["type"] != "reasoning" or len(part["text"].encode()) <= keep:
+        return part
+    return {name: value for name, value in part.items() if name != "providerMetadata"} | {
+        "text": _clipped(part["text"], keep)
+    }
+
+
+def _shorter_input(part: Part, keep: int) -> Part:
+    """A provider wants an object as input, so a long one becomes another."""
+    if "toolCallId" not in part or _size(part.get("input")) <= keep:
+        return part
+    return {**part, "input": {"leftOut": _clipped(json.dumps(part["input"], ensure_ascii=False), keep)}}
+
+
+def _shorter_text(part: Part, keep: int) -> Part:
+    return {**part, "text": _clipped(part["text"], keep)} if part["type"] == "text" else part
+
+
+def _no_file(part: Part, keep: int) -> Part:
+    if part["type"] != "file" or len(part["url"]) <= keep:
+        return part
+    name = part.get("filename") or part.get("mediaType")
+    return {"type": "text", "text": f"[The file {name} was left out: {_REASON}]", "state": "done"}
