@@ -51,7 +51,6 @@ class Host:
         self.world, self.cabinet, self.host_id, self.limits, self.code_dir = world, cabinet, host_id, limits, code_dir
         self.tenants: dict[str, Tenant] = {}
         self.asking = Asking(world.dice)
-        self.is_worn = False
         self._ended: dict[str, None] = {}
         self._ups: dict[str, Up] = {}
         self._left: dict[str, int] = {}
@@ -247,25 +246,26 @@ class Host:
         """An author's hook, or a storage, failed where no run or mail can carry the error."""
         log.warning("agent %s failed in %s: %s: %s", agent_id, doing, type(problem).__name__, problem)
 
-    def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for a coroutine from a worker thread; on the loop hand it back to be awaited."""
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether this is code on the loop, and not on a thread beside it."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            assert self._loop is not None
-            waiting: Future[Any] = asyncio.run_coroutine_threadsafe(job, self._loop)
-            return waiting.result()
-        return job
+            return False
+        return True
+
+    def from_thread(self, job: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Begin a coroutine on the loop, from a thread beside it."""
+        assert self._loop is not None, "authors' code runs on hosts that serve"
+        return asyncio.run_coroutine_threadsafe(job, self._loop)
 
     def on_loop(self, job: Callable[[], None]) -> None:
         """Do something on the loop, from whichever thread."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(job)
-        else:
+        if self.is_on_loop:
             job()
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(job)
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(job)
@@ -286,4 +286,4 @@ class Host:
             failing = self.peer.failing_since
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
                 self._finish("orphaned")
-            self.peer.push(["body", self.world.vitals.rss_mb(), self.is_worn])
+            self.peer.push(["body", self.world.vitals.rss_mb(), self.world.threads.left_behind > 0])

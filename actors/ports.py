@@ -67,10 +67,14 @@ class Threads(Protocol):
     """Runs blocking code beside the event loop (inline, in the simulation)."""
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run `job` on a shared thread with the caller's context variables."""
+        """Run `job` on a shared thread with the caller's context variables. One that has begun cannot be stopped, only left behind."""
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Run `job` on the one thread that owns the ledger, in call order."""
+
+    @property
+    def left_behind(self) -> int:
+        """How many jobs on shared threads go on although their caller has given them up."""
 
 
 class Vitals(Protocol):

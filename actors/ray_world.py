@@ -112,7 +112,8 @@ class RayHost(HostProcess):
     """A host's actor."""
 
     def __init__(self, plan: Plan, host_id: str) -> None:
-        super().__init__(plan, system_world(), RayCourier(functools.partial(_find_supervisor, plan)), host_id)
+        world = system_world(threads_max=plan.limits.threads_max)
+        super().__init__(plan, world, RayCourier(functools.partial(_find_supervisor, plan)), host_id)
 
 
 def _actor(cls: Callable[..., Process], **options: object) -> Handle:

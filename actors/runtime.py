@@ -23,6 +23,7 @@ from actors.observability import Channels
 from actors.ray_world import RayCluster
 from actors.results import RunHandle, RunResult
 from actors.system_world import system_world
+from actors.threads import wait_for
 from policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -148,7 +149,7 @@ class Runtime:
 
     def _wait(self, job: Coroutine[Any, Any, Any]) -> Any:
         assert self._loop is not None, "the runtime is not open"
-        return asyncio.run_coroutine_threadsafe(job, self._loop).result()
+        return wait_for(asyncio.run_coroutine_threadsafe(job, self._loop))
 
     def _settle(self, job: Coroutine[Any, Any, Any]) -> Any:
         assert self._loop is not None, "the runtime is not open"
@@ -156,7 +157,7 @@ class Runtime:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return future.result()
+            return wait_for(future)
         return asyncio.wrap_future(future)
 
     # agents and runs

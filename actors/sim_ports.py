@@ -152,6 +152,11 @@ class SimThreads:
         answer: T = await entry.answer
         return answer
 
+    @property
+    def left_behind(self) -> int:
+        """None: a job is over the moment that it takes effect."""
+        return 0
+
     def _entry(self, job: Callable[[], Any]) -> _Job:
         self._process.check()
         return _Job(job, self._nature.loop.create_future(), contextvars.copy_context())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import os
 import platform
 import random
@@ -13,18 +12,17 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from actors.observability import Metrics, NoMetrics
 from actors.ports import Faults, KillPoint, World
+from actors.threads import Crew
 from ledger import BadRequest
 
 T = TypeVar("T")
 
 KILL: Final = "PERDURE_KILL"
-THREADS_MAX: Final = 32
 
 
 class SystemClock:
@@ -51,20 +49,24 @@ class SystemDice:
 
 
 class LoopThreads:
-    """Threads beside the event loop: a few for anything that blocks, and one for the ledger alone."""
+    """Threads beside the event loop: some for sync code, and one for the ledger alone."""
 
-    def __init__(self) -> None:
-        self._shared = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="perdure")
+    def __init__(self, threads_max: int) -> None:
+        self._shared = Crew(threads_max, "perdure")
         self._ledger = ThreadPoolExecutor(1, thread_name_prefix="perdure-ledger")
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` on a shared thread with the caller's context variables."""
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._shared, partial(context.run, job))
+        return await self._shared.run(job)
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Run `job` on the ledger's thread, in call order."""
         return await asyncio.get_running_loop().run_in_executor(self._ledger, job)
+
+    @property
+    def left_behind(self) -> int:
+        """How many jobs go on that were given up."""
+        return self._shared.left_behind
 
 
 class NoFaults:
@@ -125,12 +127,12 @@ class SystemVitals:
         return pages * resource.getpagesize() // (1024 * 1024)
 
 
-def system_world(metrics: Metrics | None = None) -> World:
-    """What a real process is given. `PERDURE_KILL` is read once, here."""
+def system_world(metrics: Metrics | None = None, *, threads_max: int = 4) -> World:
+    """What a real process is given; a host needs as many threads as `Limits` says. `PERDURE_KILL` is read once, here."""
     return World(
         SystemClock(),
         SystemDice(),
-        LoopThreads(),
+        LoopThreads(threads_max),
         faults_from(os.environ.get(KILL, "")),
         SystemVitals(),
         metrics or NoMetrics(),

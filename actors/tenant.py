@@ -1,16 +1,11 @@
-"""One life of one agent on a host: it comes up, carries a run, handles mail, answers calls, and leaves.
-
-What a death at each line costs. Before the result is committed: the attempt, and what was not stepped, stashed or written. After
-it: nothing, because the next life finds the result and reports it without running again. A child that never wrote anything has no
-storage; its report itself makes its result durable, and until then it has not finished.
-"""
+"""One life of one agent on a host: it comes up, carries a run (`attempt`), handles mail (`handlers`), answers calls, and leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +21,14 @@ from actors.ports import KillPoint
 from actors.results import RunInfo
 from actors.run_context import RunContext
 from actors.schema import exposed_call
+from actors.threads import wait_for
 from actors.wire import error_to_plain, message
 from ledger import (
     Awake,
     Handled,
     Released,
     Request,
+    StaleIncarnation,
     Stimulus,
     agent_id,
     check_id,
@@ -63,7 +60,6 @@ class Tenant:
         self._up: asyncio.Task[None] | None = None
         self._is_up = False
         self.is_first_life = False
-        self._on_threads = 0
         self._runs: dict[str, None] = {}
 
     @cached_property
@@ -132,15 +128,7 @@ class Tenant:
         """Call an author's method: async ones on the loop, sync ones on a worker thread."""
         if is_async(method):
             return await method(*args, **kwargs)
-
-        def on_thread() -> Any:
-            self._on_threads += 1
-            try:
-                return method(*args, **kwargs)
-            finally:
-                self._on_threads -= 1
-
-        outcome = await self.threads.run(on_thread)
+        outcome = await self.threads.run(partial(method, *args, **kwargs))
         return await outcome if inspect.isawaitable(outcome) else outcome
 
     async def wake(self) -> None:
@@ -281,16 +269,35 @@ class Tenant:
         return self.host.asking.begin(request)
 
     def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:
-        """The way from sync code on a worker thread into the loop; in async code just the coroutine."""
-        return self.host.bridge(job)
+        """The way from sync code on a worker thread into the loop; in async code just the coroutine.
+
+        A thread that waits here lends its slot. Raises `StaleIncarnation` there as soon as this life is over.
+        """
+        return job if self.host.is_on_loop else wait_for(self.host.from_thread(self._for_thread(job)))
+
+    async def _for_thread(self, job: Coroutine[Any, Any, Any]) -> Any:
+        """What a thread waits for is a task of this life, and ends with it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if not self.is_leaving:
+                return await job
+        except asyncio.CancelledError:
+            if not self.is_leaving:
+                raise
+        finally:
+            self._tasks.discard(task)
+        job.close()
+        raise StaleIncarnation(self.agent_id, "this life of the agent was told to stop")
 
     def on_loop(self, job: Callable[[], None]) -> None:
         """Do something on the host's loop, from whichever thread."""
         self.host.on_loop(job)
 
     def done(self) -> Any:
-        """Nothing to wait for."""
-        return self.bridge(_nothing())
+        """Nothing to wait for. A thread waits for the loop's turn even so, lest it run away from it; for that it lends no slot."""
+        return _nothing() if self.host.is_on_loop else self.host.from_thread(_nothing()).result()
 
     def spawn(self, job: Coroutine[Any, Any, Any]) -> None:
         """Begin a task of this life."""
@@ -313,8 +320,8 @@ class Tenant:
         self.host.forget(self)
 
     async def stop(self) -> None:
-        """End all work of this life and leave. Async code that does not let itself be cancelled keeps the place; sync code cannot be
-        cancelled, so its storage is closed to it and its host is retired as soon as it is empty."""
+        """End all work of this life and leave. Async code that does not let itself be cancelled keeps the place. Sync code cannot be
+        cancelled: its storage and the runtime are closed to it, and as long as its thread goes on its host counts as worn."""
         self.is_leaving = True
         self.faults.at(KillPoint.MID_CANCEL, self.agent_id)
         mine = asyncio.current_task()
@@ -324,8 +331,6 @@ class Tenant:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        if self._on_threads:
-            self.host.is_worn = True
         self.leave()
 
     def _close(self) -> None:

@@ -18,6 +18,7 @@ class Limits:
     hosts_max: int = 4  # hosts per pool; further agents are packed
     hosts_warm: int = 2  # hosts kept ready ahead of demand
     pack_max: int = 1000  # agents per host that are at work at the same time
+    threads_max: int = 32  # sync code that runs on one host at the same time; who waits for the runtime does not count
     tenancies_max: int = 200_000  # agents a host may have served before it is retired
     rss_mb_max: int = 1024  # memory of a host above which it is retired when empty
     idle_ms: int = 5_000  # an agent without work for so long is passivated

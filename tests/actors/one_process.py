@@ -1,0 +1,84 @@
+"""The real thing on one real event loop: a supervisor, its hosts and a client, with true threads, and nothing between them.
+
+The simulated world has no threads, and Ray's is slow to come up. What is about threads is told here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from actors import Client, Host, PoolSpec, Supervisor, World
+from actors.system_world import system_world
+from ledger.memory_store import MemoryStore
+from ledger.storage import Cabinet, MemoryDisk
+from policies import Limits
+
+T = TypeVar("T")
+
+SMALL = Limits(hosts_max=1, hosts_warm=1, threads_max=2, sweep_ms=50, heartbeat_ms=50, idle_ms=50)
+PATIENCE_S = 60.0
+
+
+class OneProcess:
+    """A courier and a fleet for everybody in this process."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.disk = MemoryDisk()
+        self.hosts: dict[str, Host] = {}
+        self.ended: list[str] = []
+        self._lives: dict[str, asyncio.Task[str]] = {}
+        self.supervisor = Supervisor(system_world(), self, MemoryStore(), Cabinet(self.disk), limits)
+        self.client = Client(system_world(), self, limits)
+
+    @property
+    def worlds(self) -> list[World]:
+        return [host.world for host in self.hosts.values()]
+
+    async def exchange(self, frame: bytes) -> bytes:
+        return await self.supervisor.exchange(frame)
+
+    async def spawn(self, host_id: str, spec: PoolSpec) -> None:
+        world = system_world(threads_max=self.limits.threads_max)
+        host = self.hosts[host_id] = Host(world, self, Cabinet(self.disk), host_id, self.limits)
+        self._lives[host_id] = asyncio.create_task(host.serve())
+
+    async def survivors(self) -> dict[str, PoolSpec]:
+        return {}
+
+    async def death(self, host_id: str) -> str:
+        why = await asyncio.shield(self._lives[host_id])
+        self.ended.append(why)
+        del self.hosts[host_id]
+        return why
+
+    async def kill(self, host_id: str) -> None:
+        self._lives[host_id].cancel()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.sleep(0.01)
+
+    async def play(self, story: Callable[[OneProcess], Awaitable[T]]) -> T:
+        serving = [asyncio.create_task(each.serve()) for each in (self.supervisor, self.client)]
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await story(self)
+        finally:
+            ending = [*serving, *self._lives.values()]
+            for task in ending:
+                task.cancel()
+            await asyncio.wait(ending)
+            self.disk.close()
+
+
+def play(story: Callable[[OneProcess], Awaitable[T]], limits: Limits = SMALL, **changes: float) -> T:
+    """Play a story on a loop and threads of its own."""
+
+    async def main() -> T:
+        return await OneProcess(replace(limits, **changes)).play(story)
+
+    return asyncio.run(main())

@@ -1,0 +1,248 @@
+"""Sync code on threads: what runs is bounded, what waits is not, and what cannot be stopped is not forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Any
+
+import pytest
+
+from actors.threads import Crew, wait_for
+from tests.actors.one_process import OneProcess, play
+from tests.actors.sync_cast import Family, Tree, Waiting
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+class Meter:
+    """How many are at it at the same time, and at most."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.now = self.most = self.times = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.times += 1
+            self.most = max(self.most, self.now)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.now -= 1
+
+
+def test_a_recursive_sync_fan_out_deeper_and_wider_than_the_threads_finishes() -> None:
+    async def story(stage: OneProcess) -> int:
+        return int((await stage.client.run(Tree, [3, 3, 3, 3])).output)
+
+    assert play(story, threads_max=2) == 3 + 9 + 27 + 81
+
+
+def test_one_thread_is_enough_for_sync_parents_that_wait_one_by_one_and_in_handlers_calls_and_batches() -> None:
+    async def story(stage: OneProcess) -> list[Any]:
+        told = await stage.client.call(Family, "home", "gather", (3,), {})
+        await stage.until(lambda: stage.supervisor.view.tally["delivered"] == 3)
+        return [told, await stage.client.call(Family, "home", "seen", (), {})]
+
+    assert play(story, threads_max=1) == [[1, 1, 1], ["completed"] * 3]
+
+
+def test_no_more_jobs_run_at_once_than_there_are_slots_however_many_wait() -> None:
+    meter, waiting, gate = Meter(), Meter(), Future[None]()
+
+    def job() -> None:
+        with meter:
+            sum(range(50_000))
+        with waiting:
+            wait_for(gate)
+        with meter:
+            sum(range(50_000))
+
+    async def story() -> None:
+        crew = Crew(2, "test")
+        jobs = [asyncio.create_task(crew.run(job)) for _ in range(20)]
+        await until(lambda: waiting.now == 20)
+        gate.set_result(None)
+        await asyncio.gather(*jobs)
+
+    asyncio.run(story())
+    assert (meter.times, waiting.most) == (40, 20)
+    assert meter.most <= 2
+
+
+def test_who_waited_goes_on_before_who_never_began() -> None:
+    order: list[str] = []
+    gate, busy = Future[None](), threading.Event()
+
+    def first() -> None:
+        wait_for(gate)
+        order.append("waited")
+
+    async def story() -> None:
+        crew = Crew(1, "test")
+        jobs = [crew.run(first), crew.run(busy.wait), crew.run(partial(order.append, "new"))]
+        running = [asyncio.create_task(job) for job in jobs]
+        await asyncio.sleep(0)
+        gate.set_result(None)
+        await until(lambda: len(crew._returning) == 1)  # noqa: SLF001
+        busy.set()
+        await asyncio.gather(*running)
+
+    asyncio.run(story())
+    assert order == ["waited", "new"]
+
+
+def test_threads_are_used_again_and_those_beyond_the_slots_end() -> None:
+    gate = Future[None]()
+
+    async def story() -> int:
+        crew = Crew(2, "crew-of-the-test")
+        jobs = [asyncio.create_task(crew.run(lambda: wait_for(gate))) for _ in range(10)]
+        await until(lambda: len(threads()) == 10)
+        gate.set_result(None)
+        await asyncio.gather(*jobs)
+        await until(lambda: len(threads()) == 2)
+        known = threads()
+        for _ in range(10):
+            await crew.run(lambda: None)
+        return len(threads() - known)
+
+    def threads() -> set[threading.Thread]:
+        return {each for each in threading.enumerate() if each.name == "crew-of-the-test"}
+
+    assert asyncio.run(story()) == 0
+
+
+def test_a_job_that_is_given_up_in_line_never_begins_and_leaves_nothing_behind() -> None:
+    done: list[str] = []
+    busy = threading.Event()
+
+    async def story() -> int:
+        crew = Crew(1, "test")
+        first = asyncio.create_task(crew.run(busy.wait))
+        second = asyncio.create_task(crew.run(partial(done.append, "second")))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait({second})
+        left = crew.left_behind
+        busy.set()
+        await first
+        await crew.run(lambda: None)
+        return left
+
+    assert asyncio.run(story()) == 0
+    assert done == []
+
+
+def test_a_job_that_is_left_behind_is_counted_until_it_ends_and_keeps_no_slot() -> None:
+    stuck, began = threading.Event(), threading.Event()
+
+    def job() -> None:
+        began.set()
+        stuck.wait()
+
+    async def story() -> None:
+        crew = Crew(1, "test")
+        abandoned = asyncio.create_task(crew.run(job))
+        await until(began.is_set)
+        abandoned.cancel()
+        await asyncio.wait({abandoned})
+        assert crew.left_behind == 1
+        assert await crew.run(lambda: "goes on") == "goes on"
+        stuck.set()
+        await until(lambda: crew.left_behind == 0)
+        assert await crew.run(lambda: "goes on") == "goes on"
+
+    asyncio.run(story())
+
+
+def test_who_is_left_behind_while_it_waits_comes_back_without_a_slot() -> None:
+    gate, meter = Future[None](), Meter()
+
+    def job() -> None:
+        wait_for(gate)
+
+    def measured() -> None:
+        with meter:
+            pass
+
+    async def story() -> None:
+        crew = Crew(1, "test")
+        abandoned = asyncio.create_task(crew.run(job))
+        await crew.run(lambda: None)
+        abandoned.cancel()
+        await asyncio.wait({abandoned})
+        gate.set_result(None)
+        await until(lambda: crew.left_behind == 0)
+        await asyncio.gather(*(crew.run(measured) for _ in range(5)))
+
+    asyncio.run(story())
+    assert (meter.times, meter.most) == (5, 1)
+
+
+def test_a_job_sees_its_caller_s_context() -> None:
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
+
+    async def story() -> str:
+        name.set("caller")
+        return await Crew(1, "test").run(name.get)
+
+    assert asyncio.run(story()) == "caller"
+
+
+@pytest.mark.parametrize("raised", [StopIteration, CancelledError, asyncio.CancelledError])
+def test_what_would_mean_something_else_to_who_waits_arrives_as_an_error(raised: type[BaseException]) -> None:
+    def job() -> None:
+        raise raised
+
+    async def story() -> None:
+        with pytest.raises(RuntimeError, match=f"sync code raised {raised.__name__}"):
+            await Crew(1, "test").run(job)
+
+    asyncio.run(story())
+
+
+def test_when_the_system_gives_no_more_threads_the_job_is_told_and_the_next_one_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        crew = Crew(2, "test")
+        with monkeypatch.context() as poor:
+            poor.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="no more"):
+                await crew.run(lambda: None)
+        assert await asyncio.gather(crew.run(lambda: 1), crew.run(lambda: 2)) == [1, 2]
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("no more")
+
+    asyncio.run(story())
+
+
+def test_outside_of_a_crew_waiting_is_just_waiting() -> None:
+    done = Future[int]()
+    done.set_result(3)
+    assert wait_for(done) == 3
+
+
+def test_a_sync_run_that_is_cancelled_while_it_waits_is_told_and_its_thread_comes_back() -> None:
+    async def story(stage: OneProcess) -> None:
+        running = asyncio.create_task(stage.client.run(Waiting, "forever", run_id="w"))
+        await stage.until(lambda: "forever" in stage.supervisor.view.runs)
+        await stage.client.ask("cancel", "w", None, "enough")
+        assert (await running).status == "aborted"
+        await stage.until(lambda: Waiting.heard == ["StaleIncarnation", "StaleIncarnation"])
+        await stage.until(lambda: all(world.threads.left_behind == 0 for world in stage.worlds))
+
+    Waiting.heard = []
+    play(story)
