@@ -1,0 +1,217 @@
+r"""What a scripted model says, piece by piece, and the bytes in which the chat completions protocol says it.
+
+A reply is a sequence of events. Each becomes exactly one frame of server-sent events, so "after the third event" and "after byte 412"
+are places that mean the same in every world. Encoding is pure and repeatable: the same reply to the same request has the same bytes,
+which is why `created` is a constant. Text goes out as UTF-8, not as `\u` escapes, so that a cut can fall inside of a character.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+CREATED_S: Final = 1_700_000_000
+CHARS_PER_TOKEN: Final = 4
+
+
+class Plain(BaseModel):
+    """Frozen data that travels as JSON; a field that it does not know is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Role(Plain):
+    """The first chunk, which says that the assistant speaks and nothing else."""
+
+    kind: Literal["role"] = "role"
+
+
+class Text(Plain):
+    """A piece of the answer."""
+
+    kind: Literal["text"] = "text"
+    text: str
+
+
+class Reasoning(Plain):
+    """A piece of thought, under the name that most servers give it (`reasoning_content`)."""
+
+    kind: Literal["reasoning"] = "reasoning"
+    text: str
+
+
+class CallStart(Plain):
+    """The announcement of a tool call. Real servers have been seen to leave out the id or the name."""
+
+    kind: Literal["call"] = "call"
+    index: int = 0
+    id: str | None = None
+    name: str | None = None
+
+
+class Arguments(Plain):
+    """A piece of the JSON text of the arguments of the call with this index."""
+
+    kind: Literal["arguments"] = "arguments"
+    index: int = 0
+    text: str
+
+
+class Finish(Plain):
+    """The terminal chunk."""
+
+    kind: Literal["finish"] = "finish"
+    reason: str = "stop"
+
+
+class Usage(Plain):
+    """What it cost, in tokens; a chunk without choices."""
+
+    kind: Literal["usage"] = "usage"
+    prompt: int = 0
+    completion: int = 0
+
+
+class Done(Plain):
+    """The sentinel `[DONE]`."""
+
+    kind: Literal["done"] = "done"
+
+
+class Failure(Plain):
+    """An error inside of a stream that began well."""
+
+    kind: Literal["error"] = "error"
+    message: str
+    type: str = "server_error"
+    code: str | None = None
+
+
+class Comment(Plain):
+    """A keep-alive: a frame that means nothing."""
+
+    kind: Literal["comment"] = "comment"
+    text: str = "keep-alive"
+
+
+class Raw(Plain):
+    """Whatever bytes a broken server may send, as text."""
+
+    kind: Literal["raw"] = "raw"
+    text: str
+
+
+Event = Annotated[
+    Role | Text | Reasoning | CallStart | Arguments | Finish | Usage | Done | Failure | Comment | Raw,
+    Field(discriminator="kind"),
+]
+
+
+def frames(events: Iterable[Event], response_id: str, model: str) -> tuple[bytes, ...]:
+    """The events as frames of a `text/event-stream`, one each."""
+    return tuple(_frame(event, response_id, model).encode() for event in events)
+
+
+def _frame(event: Event, response_id: str, model: str) -> str:
+    match event:
+        case Raw(text=text):
+            return text
+        case Comment(text=text):
+            return f": {text}\n\n"
+        case Done():
+            return "data: [DONE]\n\n"
+        case Failure():
+            return f"data: {dumped({'error': error_of(event)})}\n\n"
+    return f"data: {dumped(_chunk(event, response_id, model))}\n\n"
+
+
+def _chunk(event: Event, response_id: str, model: str) -> dict[str, Any]:
+    chunk: dict[str, Any] = {
+        "id": response_id,
+        "object": "chat.completion.chunk",
+        "created": CREATED_S,
+        "model": model,
+        "choices": [],
+    }
+    if isinstance(event, Usage):
+        return {**chunk, "usage": _tokens(event)}
+    reason = event.reason if isinstance(event, Finish) else None
+    return {**chunk, "choices": [{"index": 0, "delta": _delta(event), "finish_reason": reason}]}
+
+
+def _delta(event: Event) -> dict[str, Any]:
+    match event:
+        case Role():
+            return {"role": "assistant", "content": ""}
+        case Text(text=text):
+            return {"content": text}
+        case Reasoning(text=text):
+            return {"reasoning_content": text}
+        case CallStart(index=index, id=call_id, name=name):
+            function = {"arguments": ""} if name is None else {"name": name, "arguments": ""}
+            known = {} if call_id is None else {"id": call_id}
+            return {"tool_calls": [{"index": index, **known, "type": "function", "function": function}]}
+        case Arguments(index=index, text=text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+    return {}
+
+
+def error_of(failure: Failure) -> dict[str, Any]:
+    """The error object of the protocol, in a stream or as the body of a refusal."""
+    return {"message": failure.message, "type": failure.type, "param": None, "code": failure.code}
+
+
+def completion(events: Sequence[Event], response_id: str, model: str) -> bytes:
+    """The same reply for who did not ask for a stream: one JSON object."""
+    failed = next((event for event in events if isinstance(event, Failure)), None)
+    if failed is not None:
+        return dumped({"error": error_of(failed)}).encode()
+    calls: dict[int, dict[str, Any]] = {}
+    for event in events:
+        if isinstance(event, CallStart):
+            function = {"name": event.name, "arguments": ""}
+            calls[event.index] = {"id": event.id, "type": "function", "function": function}
+        elif isinstance(event, Arguments) and event.index in calls:
+            calls[event.index]["function"]["arguments"] += event.text
+    message: dict[str, Any] = {"role": "assistant", "content": _joined(events, Text)}
+    if thought := _joined(events, Reasoning):
+        message["reasoning_content"] = thought
+    if calls:
+        message["tool_calls"] = list(calls.values())
+    reason = next((event.reason for event in events if isinstance(event, Finish)), None)
+    usage = next((event for event in events if isinstance(event, Usage)), Usage())
+    return dumped(
+        {
+            "id": response_id,
+            "object": "chat.completion",
+            "created": CREATED_S,
+            "model": model,
+            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+            "usage": _tokens(usage),
+        }
+    ).encode()
+
+
+def _joined(events: Iterable[Event], kind: type[Text | Reasoning]) -> str | None:
+    return "".join(event.text for event in events if isinstance(event, kind)) or None
+
+
+def _tokens(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+    }
+
+
+def tokens_in(text: str) -> int:
+    """About how many tokens a text has."""
+    return -(-len(text) // CHARS_PER_TOKEN)
+
+
+def dumped(value: object) -> str:
+    """JSON as it goes over the wire: short, and with its characters as they are."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

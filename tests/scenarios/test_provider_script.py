@@ -1,0 +1,328 @@
+"""The scripted model answers any conversation that a recovery can make, and an illegal request is told what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from scenarios.provider_desk import Desk
+from scenarios.provider_events import Arguments, CallStart, Done, Event, Finish, Role, Text, completion, frames
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule, drawn, every_place, place_of
+from scenarios.provider_pairing import problems
+from scenarios.provider_script import Call, Question, Round, Script, answer, conclusion
+from tests.scenarios.listening import ASK, READ, SCRIPT, SEARCH, WRITE
+
+QUESTION = SCRIPT.questions[0]
+
+
+def text_in(events: tuple[Event, ...]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Text))
+
+
+def calls_in(events: tuple[Event, ...]) -> list[Call]:
+    names = {event.index: event.name for event in events if isinstance(event, CallStart)}
+    written: dict[int, str] = dict.fromkeys(names, "")
+    for event in events:
+        if isinstance(event, Arguments):
+            written[event.index] += event.text
+    return [Call(name=names[at] or "", arguments=json.loads(text)) for at, text in written.items()]
+
+
+def ids_in(events: tuple[Event, ...]) -> list[str | None]:
+    return [event.id for event in events if isinstance(event, CallStart)]
+
+
+def half(*pairs: tuple[Call, str], said: str = "", stem: str = "c") -> list[dict[str, Any]]:
+    """An assistant's message with these calls, and their results."""
+    calls = [
+        {
+            "id": f"{stem}{at}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+        }
+        for at, (call, _) in enumerate(pairs)
+    ]
+    results = [{"role": "tool", "tool_call_id": f"{stem}{at}", "content": text} for at, (_, text) in enumerate(pairs)]
+    return [{"role": "assistant", "content": said or None, "tool_calls": calls}, *results]
+
+
+ROUND_1 = half((READ, "r"), (SEARCH, "s"))
+ROUND_2 = half((WRITE, "w"), stem="d")
+
+
+def test_the_model_works_a_question_off_round_by_round_and_states_the_digest_of_every_result() -> None:
+    first = answer(SCRIPT, [ASK], 1)
+    assert text_in(first) == "I read and I search → at once."
+    assert calls_in(first) == [READ, SEARCH]
+    assert calls_in(answer(SCRIPT, [ASK, *ROUND_1], 2)) == [WRITE]
+    last = answer(SCRIPT, [ASK, *ROUND_1, *ROUND_2], 3)
+    assert calls_in(last) == []
+    assert text_in(last) == conclusion(QUESTION, ["r", "s", "w"])
+    assert [event.reason for event in last if isinstance(event, Finish)] == ["stop"]
+    assert text_in(last) != conclusion(QUESTION, ["r", "s", "x"])
+
+
+def test_the_same_request_again_is_answered_alike_but_with_fresh_call_ids() -> None:
+    once, again = answer(SCRIPT, [ASK], 1), answer(SCRIPT, [ASK], 2)
+    assert calls_in(once) == calls_in(again)
+    assert not set(ids_in(once)) & set(ids_in(again))
+    assert answer(SCRIPT, [ASK], 1) == once
+
+
+def test_of_a_round_that_was_cut_short_only_the_missing_calls_are_asked_for_and_nothing_is_said_again() -> None:
+    events = answer(SCRIPT, [ASK, *half((SEARCH, "s"))], 2)
+    assert calls_in(events) == [READ]
+    assert text_in(events) == ""
+
+
+def test_a_half_text_is_gone_on_with_from_where_it_stops() -> None:
+    spoken = [
+        ASK,
+        *ROUND_1,
+        *ROUND_2,
+        {"role": "assistant", "content": "Stock tak"},
+        {"role": "user", "content": "continue"},
+    ]
+    whole = conclusion(QUESTION, ["r", "s", "w"])
+    assert "Stock tak" + text_in(answer(SCRIPT, spoken, 4)) == whole
+    begun = [ASK, {"role": "assistant", "content": "I read and I"}]
+    assert text_in(answer(SCRIPT, begun, 2)) == " search → at once."
+    assert text_in(answer(SCRIPT.model_copy(update={"prefill": "restart"}), begun, 2)).startswith("I read")
+    rewritten = [*spoken[:-2], {"role": "assistant", "content": "something else"}]
+    assert text_in(answer(SCRIPT, rewritten, 4)) == whole
+
+
+def test_a_call_that_never_ran_is_asked_for_again_but_not_for_ever() -> None:
+    again = [ASK, *half((READ, "This call never ran."), (SEARCH, "s"))]
+    assert calls_in(answer(SCRIPT, again, 2)) == [READ]
+    for stem in "efg":
+        again += half((READ, "This call never ran."), stem=stem)
+    assert calls_in(answer(SCRIPT, again, 6)) == [WRITE]
+
+
+def test_a_call_with_an_unknown_outcome_is_not_asked_for_again() -> None:
+    caution = "The connection broke while this call was running; its effects may be partial."
+    assert calls_in(answer(SCRIPT, [ASK, *half((READ, caution), (SEARCH, "s"))], 2)) == [WRITE]
+
+
+def test_the_newest_question_counts_and_other_users_messages_change_nothing() -> None:
+    history = [ASK, *ROUND_1, *ROUND_2, {"role": "assistant", "content": "Done."}]
+    assert calls_in(answer(SCRIPT, [*history, ASK], 4)) == [READ, SEARCH]
+    steered = [ASK, *ROUND_1, {"role": "user", "content": "Hurry up!"}]
+    assert calls_in(answer(SCRIPT, steered, 2)) == [WRITE]
+    assert text_in(answer(SCRIPT, [{"role": "user", "content": "hello"}], 1)) == SCRIPT.otherwise
+
+
+def test_verbatim_replies_come_first_one_for_each_assistant_message() -> None:
+    odd = (Role(), CallStart(name="read_file"), Finish(reason="tool_calls"), Done())
+    script = Script(questions=(Question(asks="odd", rounds=(Round(calls=(READ,)),), verbatim=(odd,)),))
+    asked = [{"role": "user", "content": "odd"}]
+    assert answer(script, asked, 1) == odd
+    assert calls_in(answer(script, [*asked, *half((WRITE, "?"))], 2)) == [READ]
+
+
+def test_a_question_does_not_ask_twice_for_the_same() -> None:
+    with pytest.raises(ValidationError, match="asks twice for read_file"):
+        Question(asks="x", rounds=(Round(calls=(READ,)), Round(calls=(READ,))))
+
+
+def test_a_script_and_a_plan_travel_as_json() -> None:
+    assert Script.model_validate_json(SCRIPT.model_dump_json()) == SCRIPT
+    plan = FaultPlan.at({2: Fault(kind=FaultKind.END, event=-1)})
+    assert FaultPlan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_without_a_stream_the_reply_is_one_object() -> None:
+    told = json.loads(completion(answer(SCRIPT, [ASK], 1), "id", "m"))
+    message = told["choices"][0]["message"]
+    assert message["content"] == "I read and I search → at once."
+    assert message["reasoning_content"] == "Let me see…"
+    assert [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]] == [
+        READ.arguments,
+        SEARCH.arguments,
+    ]
+    assert told["choices"][0]["finish_reason"] == "tool_calls"
+
+
+# places
+
+
+def test_every_frame_of_a_reply_has_places_before_it_and_inside_of_it() -> None:
+    body = frames(answer(SCRIPT, [ASK], 1), "id", "m")
+    sizes = [len(frame) for frame in body]
+    places = [place_of(body, fault) for fault in every_place(sizes) if fault.kind is FaultKind.END]
+    assert len(places) == len(set(places)) == 2 * len(body) + 1
+    assert places[0] == 0
+    assert places[-1] == sum(sizes)
+
+
+def test_a_place_inside_of_a_frame_is_inside_of_a_character_if_it_has_one() -> None:
+    body = frames([Text(text="ab→c")], "id", "m")
+    place = place_of(body, Fault(kind=FaultKind.END, event=0, inside=True))
+    with pytest.raises(UnicodeDecodeError):
+        body[0][:place].decode()
+
+
+def test_events_count_from_the_end_too_and_no_place_lies_beyond_it() -> None:
+    body = frames([Role(), Finish(), Done()], "id", "m")
+    sentinel = len(body[0]) + len(body[1])
+    assert place_of(body, Fault(kind=FaultKind.RESET, event=-1)) == sentinel
+    assert place_of(body, Fault(kind=FaultKind.RESET, event=-9)) == 0
+    assert place_of(body, Fault(kind=FaultKind.RESET, event=99)) == sentinel + len(body[2])
+    assert place_of(body, Fault(kind=FaultKind.RESET, byte=10**6)) == sentinel + len(body[2])
+    assert place_of(body, Fault(kind=FaultKind.RESET)) is None
+    assert place_of(body, Fault(kind=FaultKind.END)) == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"kind": "reset", "event": 1, "byte": 1}, "one place"),
+        ({"kind": "reset", "inside": True}, "`inside` is said of an `event`"),
+        ({"kind": "status", "status": 429, "event": 1}, "instead of a reply"),
+        ({"kind": "error", "byte": 3}, "frame of its own"),
+        ({"kind": "status"}, "`status` goes with"),
+        ({"kind": "reset", "status": 500}, "`status` goes with"),
+        ({"kind": "end", "duration_ms": 5}, "takes no time"),
+        ({"kind": "reset", "byte": -1}, "byte"),
+        ({"kind": "explode"}, "kind"),
+        ({"kind": "reset", "place": 3}, "place"),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        Fault.model_validate(fields)
+
+
+def test_a_refusal_is_known_by_its_number() -> None:
+    with pytest.raises(ValidationError, match="known by its `number`"):
+        Rule(fault=Fault(kind=FaultKind.REFUSED), asks="x")
+    with pytest.raises(ValidationError, match="`times` must be 1"):
+        Rule(fault=Fault(kind=FaultKind.REFUSED), number=2, times=2)
+
+
+@given(st.integers())
+def test_what_a_swarm_draws_is_possible_and_ends(seed: int) -> None:
+    fault = drawn(Random(seed))
+    assert fault.kind not in (FaultKind.STALL, FaultKind.REFUSED) or fault.duration_ms is not None
+
+
+# which request a rule means
+
+
+def asked(desk: Desk, *messages: dict[str, Any]) -> FaultKind | None:
+    desk.receive(json.dumps({"model": "m", "stream": True, "messages": messages or [ASK]}).encode(), 0.0)
+    fault = desk.records[-1].fault
+    return fault.kind if fault else None
+
+
+def test_a_rule_means_a_number_a_question_or_a_count_of_results_and_is_used_up() -> None:
+    desk = Desk(SCRIPT)
+    end, reset = Fault(kind=FaultKind.END), Fault(kind=FaultKind.RESET)
+    desk.set_plan(FaultPlan(rules=(Rule(fault=reset, number=2), Rule(fault=end, asks="stock", results=2, times=2))))
+    assert asked(desk) is None
+    assert asked(desk) is FaultKind.RESET
+    assert [asked(desk, ASK, *ROUND_1) for _ in range(3)] == [FaultKind.END, FaultKind.END, None]
+    desk.set_plan(FaultPlan(rules=(Rule(fault=reset, times=None),)))
+    assert [asked(desk) for _ in range(3)] == [FaultKind.RESET] * 3
+
+
+def test_numbers_count_from_the_moment_at_which_the_plan_was_set() -> None:
+    desk = Desk(SCRIPT)
+    asked(desk)
+    desk.set_plan(FaultPlan.at({1: Fault(kind=FaultKind.END)}))
+    assert asked(desk) is FaultKind.END
+
+
+def test_the_door_is_shut_from_the_request_before_until_so_long_after_the_last_reply() -> None:
+    desk = Desk(SCRIPT, FaultPlan.at({2: Fault(kind=FaultKind.REFUSED, duration_ms=100), 3: Fault(kind=FaultKind.END)}))
+    assert not desk.is_shut(0)
+    asked(desk)
+    assert desk.is_shut(10)
+    assert desk.is_shut(500), "the reply is still open"
+    desk.ended(1, "whole", 0, 500)
+    assert desk.is_shut(510)
+    assert desk.shut_until_ms() == 610
+    assert desk.is_shut(609)
+    assert not desk.is_shut(610)
+    assert asked(desk) is None, "nobody saw the refused one, so this is the second"
+    assert asked(desk) is FaultKind.END
+
+
+def test_an_illegal_request_is_refused_whatever_the_plan_says() -> None:
+    desk = Desk(SCRIPT, FaultPlan.at({1: Fault(kind=FaultKind.END)}))
+    assert asked(desk, ASK, ROUND_1[0]) is None
+    assert desk.records[0].status == 400
+    assert desk.counters().illegal == 1
+
+
+# pairing
+
+CALL = half((READ, "r"))[0]
+RESULT = half((READ, "r"))[1]
+END = {"role": "assistant", "content": "ok"}
+
+
+def with_call(**fields: Any) -> list[dict[str, Any]]:
+    return [ASK, {**CALL, "tool_calls": [{**CALL["tool_calls"][0], **fields}]}, RESULT]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [ASK],
+        [ASK, CALL, RESULT],
+        [ASK, *ROUND_1, *ROUND_2, END, ASK],
+        [ASK, ROUND_1[0], ROUND_1[2], ROUND_1[1]],
+        [{"role": "system", "content": "Be brief."}, ASK, CALL, {**RESULT, "content": ""}],
+        [ASK, {**CALL, "content": [{"type": "text", "text": "hm"}]}, RESULT],
+    ],
+)
+def test_calls_with_their_results_right_after_them_are_legal(messages: list[dict[str, Any]]) -> None:
+    assert problems({"messages": messages}) == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        ([ASK, CALL], "messages[2]: no tool message right after the call for c0"),
+        ([ASK, CALL, END], "messages[2]: no tool message right after the call for c0"),
+        ([ASK, CALL, ASK, RESULT], "messages[2]: no tool message right after the call for c0"),
+        ([ASK, CALL, ASK, RESULT], "messages[3]: a second or late result for tool call c0"),
+        ([ASK, CALL, RESULT, RESULT], "messages[3]: a second or late result for tool call c0"),
+        ([ASK, RESULT], "messages[1]: a result for tool call c0, which nobody made"),
+        ([ASK, CALL, RESULT, CALL, RESULT], "messages[3]: the tool call id c0 was used before"),
+        ([ASK, {**CALL, "tool_calls": CALL["tool_calls"] * 2}, RESULT], "the tool call id c0 was used before"),
+        ([ASK, *ROUND_1[:2]], "messages[3]: no tool message right after the call for c1"),
+        (with_call(function={"name": "f", "arguments": '{"a": 1'}), "the arguments are not a JSON object: '{\"a\": 1'"),
+        (with_call(function={"name": "f", "arguments": "[1]"}), "the arguments are not a JSON object"),
+        (with_call(function={"name": "f", "arguments": {}}), "the arguments are not a JSON object"),
+        (with_call(function={"name": "", "arguments": "{}"}), "the function has no name"),
+        (with_call(function=None), "a tool call without a function"),
+        (with_call(id=""), "a tool call without an id"),
+        ([ASK, {**CALL, "role": "user"}, RESULT], "`tool_calls` in a message of the user"),
+        ([ASK, {**CALL, "tool_calls": []}], "`tool_calls` is not a list with at least one call"),
+        ([ASK, CALL, {**RESULT, "tool_call_id": None}], "a tool message without `tool_call_id`"),
+        ([ASK, CALL, {**RESULT, "content": None}], "there is no content"),
+        ([ASK, {"role": "assistant", "content": ""}], "neither content nor tool calls"),
+        ([{"role": "user", "content": ""}], "there is no content"),
+        ([{"role": "user", "content": 7}], "neither text nor a list of parts"),
+        ([{"role": "robot", "content": "hi"}], "the role is 'robot'"),
+        (["hi"], "messages[0]: not an object"),
+        ([], "`messages` is not a list with at least one message"),
+    ],
+)
+def test_what_does_not_pair_is_named(messages: list[Any], problem: str) -> None:
+    assert any(problem in each for each in problems({"messages": messages})), problems({"messages": messages})
+
+
+def test_a_body_that_is_no_object_or_offers_no_tools_is_named() -> None:
+    assert problems("x") == ["the body is not a JSON object"]
+    assert problems({"messages": [ASK], "tools": []}) == ["`tools` is not a list with at least one tool"]
+    assert problems({"messages": [ASK], "tools": [{}]}) == ["tools[0]: not a function with a name"]
