@@ -26,7 +26,8 @@ class Activation:
 
 @dataclass(slots=True)
 class HostView:
-    """A host as the supervisor sees it now. `load` counts the tenants that are not merely waiting for children."""
+    """A host as the supervisor sees it now. `load` counts the tenants that are not merely waiting for children; `worn` says that a
+    tenant left a thread behind."""
 
     host_id: str
     spec: Any

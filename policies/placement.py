@@ -1,8 +1,8 @@
 """Where an agent goes: spread, then pack.
 
 While the pool has room every agent has a host to itself. When more wants a place than the pool may have hosts, agents are packed,
-up to `pack_max` that are at work on one host. An exclusive agent, and a run whose host died under it too often, gets a host to
-itself always, for which the pool may grow to twice its size.
+up to `pack_max` that are at work on one host. A worn host is a last resort, so that it empties and can be retired. An exclusive agent,
+and a run whose host died under it too often, gets a host to itself always, for which the pool may grow to twice its size.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class Seat(Protocol):
     load: int
     exclusive: bool
     draining: bool
+    worn: bool
     up: bool
 
     @property
@@ -39,6 +40,7 @@ def choose(seats: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S
         alone: whether it must have a host to itself.
     """
     ready = [seat for seat in seats if seat.up and not seat.draining and not seat.exclusive]
+    ready = [seat for seat in ready if not seat.worn and seat.load < limits.pack_max] or ready
     for seat in ready:
         if not seat.tenants:
             return seat

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import threading
+from collections import Counter
+from typing import Any, ClassVar
 
 from actors import Agent, Detached, RunContext, RunInfo, RunResult, exposed
 from ledger import StaleIncarnation
@@ -54,7 +56,7 @@ class Endless(Agent):
 class Waiting(Agent):
     """Waits for a child that never ends, and asks once more when it is told to stop."""
 
-    heard: list[str] = []  # noqa: RUF012 - of this process, for the test
+    heard: ClassVar[list[str]] = []  # of this process, for the test
 
     def run(self, input: str) -> None:
         for _ in range(2):
@@ -62,3 +64,38 @@ class Waiting(Agent):
                 self.run_agent_tool(Endless, run_id=input)
             except StaleIncarnation as told:
                 self.heard.append(type(told).__name__)
+
+
+class Stuck(Agent):
+    """Hangs in sync code, wherever it is told to, until the test lets it go."""
+
+    free = threading.Event()  # of this process; a test makes it anew
+    hangs: ClassVar[Counter[str]] = Counter()
+
+    def _hang(self, where: str) -> None:
+        self.hangs[where] += 1
+        if self.hangs[where] == 1:
+            self.free.wait(60)
+
+    def run(self, input: str) -> str:
+        self._hang("run")
+        return "done"
+
+    @exposed
+    def follow(self) -> None:
+        self.run_agent_tool(Leaf, 1, detached=Detached(on_finish="on_leaf"))
+
+    def on_leaf(self, run: RunInfo, result: RunResult) -> None:
+        self.state["told"] = self.state.get("told", 0) + 1
+        self._hang("handler")
+
+    @exposed
+    def told(self) -> int:
+        return int(self.state.get("told", 0))
+
+
+class StuckAtFirst(Stuck):
+    """Hangs as it comes up."""
+
+    def on_start(self) -> None:  # type: ignore[override]
+        self._hang("start")

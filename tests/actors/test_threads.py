@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from actors.threads import Crew, wait_for
 from tests.actors.one_process import OneProcess, play
-from tests.actors.sync_cast import Family, Tree, Waiting
+from tests.actors.sync_cast import Family, Leaf, Stuck, StuckAtFirst, Tree, Waiting
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -246,3 +247,66 @@ def test_a_sync_run_that_is_cancelled_while_it_waits_is_told_and_its_thread_come
 
     Waiting.heard = []
     play(story)
+
+
+@pytest.fixture
+def free() -> Iterator[threading.Event]:
+    Stuck.free, Stuck.hangs = threading.Event(), Counter()
+    yield Stuck.free
+    Stuck.free.set()
+
+
+def test_a_sync_run_that_hangs_when_it_is_cancelled_costs_its_host(free: threading.Event) -> None:
+    async def story(stage: OneProcess) -> None:
+        (first,) = await running(stage, stage.client.run(Stuck, "x", run_id="s"), "run")
+        await stage.client.ask("cancel", "s", None, "enough")
+        await retired(stage, first)
+        assert (await stage.client.run(Stuck, "x")).output == "done"
+
+    play(story)
+
+
+def test_a_sync_handler_that_times_out_is_called_again_and_its_host_is_retired(free: threading.Event) -> None:
+    async def story(stage: OneProcess) -> None:
+        (first,) = await running(stage, stage.client.call(Stuck, "home", "follow", (), {}), "handler")
+        await stage.until(lambda: stage.supervisor.view.tally["delivered"] == 1)
+        await retired(stage, first)
+        assert await stage.client.call(Stuck, "home", "told", (), {}) == 1
+
+    play(story, handler_timeout_ms=100, retry_first_ms=10)
+
+
+def test_a_sync_on_start_that_hangs_when_its_run_is_cancelled_costs_its_host(free: threading.Event) -> None:
+    async def story(stage: OneProcess) -> None:
+        (first,) = await running(stage, stage.client.run(StuckAtFirst, "x", run_id="s"), "start")
+        await stage.client.ask("cancel", "s", None, "enough")
+        await retired(stage, first)
+
+    play(story)
+
+
+def test_a_host_whose_thread_came_back_in_time_stays(free: threading.Event) -> None:
+    async def story(stage: OneProcess) -> None:
+        (first,) = await running(stage, stage.client.run(Stuck, "x", run_id="s"), "run")
+        await stage.client.ask("cancel", "s", None, "enough")
+        await stage.until(lambda: stage.supervisor.view.hosts[first].worn)
+        free.set()
+        await stage.until(lambda: not stage.supervisor.view.hosts[first].worn)
+        assert (await stage.client.run(Leaf, 1)).ok
+        assert list(stage.hosts) == [first]
+
+    play(story, sweep_ms=60_000, checkpoint_idle_ms=60_000)
+
+
+async def running(stage: OneProcess, job: Coroutine[Any, Any, Any], where: str) -> list[str]:
+    """Let it come as far as where it hangs; returns the hosts."""
+    task = asyncio.create_task(job)
+    await stage.until(lambda: Stuck.hangs[where] > 0)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return list(stage.hosts)
+
+
+async def retired(stage: OneProcess, host_id: str) -> None:
+    """Wait until this host is gone, and another one has its place."""
+    await stage.until(lambda: host_id not in stage.hosts and len(stage.hosts) == 1)
+    assert stage.ended == ["retired"]

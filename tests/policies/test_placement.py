@@ -17,6 +17,7 @@ class Seat:
     load: int = 0
     exclusive: bool = False
     draining: bool = False
+    worn: bool = False
     up: bool = True
     tenants: dict[str, None] = field(default_factory=dict)
 
@@ -37,6 +38,8 @@ CHOICES: list[tuple[str, list[Seat], int, bool, int | None]] = [
     ("more wait than hosts are coming up: pack", [seat(1), seat(2), seat(up=False)], 2, False, 0),
     ("a full host takes nobody", [seat(10), seat(10), seat(10)], 1, False, None),
     ("a draining host takes nobody", [seat(draining=True), seat(1), seat(2)], 1, False, 1),
+    ("a worn host is spared, empty or not", [seat(worn=True), seat(1, worn=True), seat(3)], 9, False, 2),
+    ("a worn host is better than none", [seat(5, worn=True), seat(10), seat(10)], 9, False, 0),
     ("an exclusive host takes nobody", [seat(exclusive=True), seat(1), seat(2)], 1, False, 1),
     ("a host that is not up takes nobody", [seat(up=False)] * 3, 4, False, None),
     ("who must be alone takes an empty host", [seat(1), seat()], 1, True, 1),
