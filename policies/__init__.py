@@ -9,16 +9,38 @@
 | `transport` | why did a model request fail, and could it succeed later? |
 | `phases` | what is done after it, given how far it had come? |
 | `cautions` | what is said about a call whose outcome is unknown? |
+| `chat_config` | how does a chat agent recover? |
+| `chat_recovery` | what becomes of a chat turn that was cut off? |
+| `chat_progress` | which chunks are progress? |
+| `repair` | how does a transcript become one that a model accepts? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 """
 
 from policies.cautions import Fate, Notice, Remains, caution, correction, error_text, notice_of
+from policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
+from policies.chat_progress import earns_credit
+from policies.chat_recovery import (
+    Cut,
+    Evaluation,
+    Incident,
+    IncidentStatus,
+    Kind,
+    classify_turn,
+    evaluate,
+    exhausted_context,
+    keeps_partial,
+    progress_context,
+    recovery_pause_ms,
+    recovery_state,
+    retried_unstable,
+)
 from policies.failures import ApiKind, Failure, FailureKind, Raised
 from policies.limits import INFINITY, Limits
 from policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
 from policies.phases import Action, CallFacts, Cause, Facts, Mode, Phase, Stage, TurnBudget, cause_of, decide, phase_of
 from policies.placement import choose, wanted_hosts
 from policies.recovery import Evidence, Fail, Release, Retry, Seal, judge
+from policies.repair import Repaired, awaits_client, default_repair, has_settled_tools, object_input, repair_transcript
 from policies.retry import backoff_ms, hinted_ms, jittered_ms
 from policies.transport import (
     classify,
@@ -36,42 +58,65 @@ __all__ = [
     "Budget",
     "CallFacts",
     "Cause",
+    "ChatRecovery",
+    "Cut",
+    "Evaluation",
     "Evidence",
+    "ExhaustedContext",
     "Expiry",
     "Facts",
     "Fail",
     "Failure",
     "FailureKind",
     "Fate",
+    "Incident",
+    "IncidentStatus",
+    "Kind",
     "Limits",
     "Mode",
     "Notice",
     "Phase",
+    "ProgressContext",
     "Raised",
     "Release",
     "Remains",
+    "Repaired",
     "Retry",
     "Seal",
     "Sighting",
     "Stage",
     "TurnBudget",
+    "awaits_client",
     "backoff_ms",
     "cause_of",
     "caution",
     "choose",
     "classify",
+    "classify_turn",
     "correction",
     "decide",
+    "default_repair",
+    "earns_credit",
     "error_text",
+    "evaluate",
+    "exhausted_context",
     "expiry",
+    "has_settled_tools",
     "hinted_ms",
     "is_long_wait",
     "is_window",
     "jittered_ms",
     "judge",
+    "keeps_partial",
     "next_delay_ms",
     "notice_of",
+    "object_input",
     "phase_of",
+    "progress_context",
+    "recovery_pause_ms",
+    "recovery_state",
+    "repair_transcript",
+    "retried_unstable",
     "stalled",
     "stream_ended",
     "wanted_hosts",

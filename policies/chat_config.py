@@ -1,0 +1,106 @@
+"""How a chat agent recovers: its configuration, and what its hooks are told (spec chat-recovery §2.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from policies.limits import INFINITY
+
+TERMINAL_MESSAGE = "The assistant was interrupted and could not recover. Please try again."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatRecovery:
+    """The bounds of recovery. Durations in ms. Recovery cannot be switched off; `on_chat_recovery` may decline one.
+
+    Numbers out of range are brought into it, as existing configurations expect: `max_attempts` is at least 1, durations at least 0, both
+    rounded down; a `max_recovery_work` or `max_oom_retries` below 0 is the default, and infinity switches the former off. What is no
+    number at all is a TypeError that names the field. `should_keep_recovering(context)` may be sync or async; exactly False ends the
+    recovery, and an exception of it does not. `on_exhausted(context)` is awaited before people are told.
+    """
+
+    max_attempts: int = 10
+    stable_timeout_ms: int = 10_000
+    terminal_message: str = TERMINAL_MESSAGE
+    no_progress_timeout_ms: int = 300_000
+    max_recovery_work: float = 1_000
+    max_oom_retries: int = 3
+    parked_deadline_ms: float = INFINITY
+    should_keep_recovering: Callable[[ProgressContext], Any] | None = None
+    on_exhausted: Callable[[ExhaustedContext], Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._clamp("max_attempts", least=1, is_whole=True)
+        self._clamp("stable_timeout_ms", least=0, is_whole=True)
+        self._clamp("no_progress_timeout_ms", least=0, is_whole=True)
+        self._clamp("parked_deadline_ms", least=0)
+        self._clamp("max_recovery_work", least=None)
+        self._clamp("max_oom_retries", least=None, is_whole=True)
+        if not isinstance(self.terminal_message, str):
+            raise TypeError(f"terminal_message: {self.terminal_message!r} is not a text")
+        for name in ("should_keep_recovering", "on_exhausted"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise TypeError(f"{name}: {getattr(self, name)!r} cannot be called")
+
+    def _clamp(self, name: str, *, least: int | None, is_whole: bool = False) -> None:
+        """Bring a number into its range. Without a `least`, what is below 0 is the default."""
+        value, default = getattr(self, name), _DEFAULTS[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name}: {value!r} is not a number")
+        if math.isnan(value) or (least is None and value < 0):
+            value = default
+        if is_whole and math.isfinite(value):
+            value = math.floor(value)
+        object.__setattr__(self, name, value if least is None else max(least, value))
+
+    @classmethod
+    def of(cls, value: object) -> ChatRecovery:
+        """The configuration that an author wrote: one of these, a mapping of its fields, or a bare yes (or no) for the defaults."""
+        if isinstance(value, ChatRecovery):
+            return value
+        if value is None or isinstance(value, bool):
+            return cls()
+        if not isinstance(value, Mapping):
+            raise TypeError(f"chat_recovery: {value!r} is neither a ChatRecovery nor a mapping of its fields")
+        unknown = sorted(set(value) - {each.name for each in fields(cls)})
+        if unknown:
+            raise TypeError(f"chat_recovery: {unknown[0]!r} is none of its fields")
+        return cls(**value)
+
+
+_DEFAULTS = {each.name: each.default for each in fields(ChatRecovery)}
+
+
+@dataclass(frozen=True)
+class ProgressContext:
+    """What `should_keep_recovering` is asked about. `work` is progress since the incident opened, `age_ms` the time since."""
+
+    incident_id: str
+    request_id: str
+    recovery_root_request_id: str
+    attempt: int
+    max_attempts: int
+    recovery_kind: str
+    work: int
+    age_ms: float
+
+
+@dataclass(frozen=True)
+class ExhaustedContext:
+    """What `on_exhausted` is told. `stream_id` is empty if nothing was streamed."""
+
+    incident_id: str
+    request_id: str
+    recovery_root_request_id: str
+    attempt: int
+    max_attempts: int
+    recovery_kind: str
+    stream_id: str
+    created_at_ms: float
+    reason: str
+    terminal_message: str
+    partial_text: str = ""
+    partial_parts: list[dict[str, Any]] = field(default_factory=list)

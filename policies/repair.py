@@ -1,0 +1,168 @@
+"""A transcript that a model can be given: calls that lost their result get one, and what a provider would refuse is put right.
+
+Nothing is ever deleted, and the order stays (spec chat-recovery §6). What is decided per part:
+
+| part | what happens |
+|---|---|
+| no call of a tool | stays |
+| settled: an output or a result is there, or its state says so | only its input is put right |
+| `approval-responded` | stays: its continuation runs it |
+| unsettled, and `should_repair` says no: somebody may still answer it | stays |
+| any other unsettled one | its input is put right, then it is repaired |
+
+Each part is judged by itself, so that one turn does not withdraw the questions of another (W-29). The default repair makes an error of
+the call; a custom one may return any part, but if that is a call it must be the same one, and settled. Whatever is not, or is no part at
+all, is replaced by the default: it would be dropped without a word on its way to the model (W-30).
+
+Repair is idempotent, and whatever needs none keeps its identity, so that only messages that changed are written back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Part = dict[str, Any]
+Message = dict[str, Any]
+
+INTERRUPTED_TEXT = "The tool call was interrupted before a result was recorded."
+_SETTLED_STATES = frozenset({"output-available", "output-error", "output-denied"})
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A repaired transcript. `messages` is the list that was given, if nothing changed. The counts are of parts."""
+
+    messages: list[Message]
+    changed_ids: tuple[str, ...] = ()
+    removed_tool_calls: int = 0
+    normalized_inputs: int = 0
+    tool_call_ids: tuple[str, ...] = ()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether there is anything to write back."""
+        return bool(self.removed_tool_calls or self.normalized_inputs)
+
+
+def is_tool_part(part: Mapping[str, Any]) -> bool:
+    """Whether a part is a call of a tool: by its type, and it says which call."""
+    kind = part.get("type")
+    is_call = isinstance(kind, str) and (kind == "dynamic-tool" or kind.startswith("tool-"))
+    return is_call and isinstance(part.get("toolCallId"), str)
+
+
+def is_settled(part: Mapping[str, Any]) -> bool:
+    """Whether a call has its outcome."""
+    return "output" in part or "result" in part or part.get("state") in _SETTLED_STATES
+
+
+def has_settled_tools(parts: list[Part]) -> bool:
+    """Whether one of the parts is a call that has its outcome: work that must not be lost."""
+    return any(is_tool_part(part) and is_settled(part) for part in parts)
+
+
+def tool_name(part: Mapping[str, Any]) -> str:
+    """The tool that a part calls: `toolName`, else what its type names."""
+    name = part.get("toolName")
+    return name if isinstance(name, str) and name else str(part.get("type", "")).removeprefix("tool-")
+
+
+def awaits_client(part: Mapping[str, Any], client_tools: frozenset[str]) -> bool:
+    """Whether a call waits for a person or a browser: for an approval, or for the result of a tool that runs at the client (§7)."""
+    if not is_tool_part(part) or is_settled(part):
+        return False
+    state = part.get("state")
+    return state == "approval-requested" or (state == "input-available" and tool_name(part) in client_tools)
+
+
+def object_input(raw: object) -> dict[str, Any]:
+    """The object that providers demand: itself, the object in a JSON text, or an empty one (§6.2). Itself stays the same object."""
+    if isinstance(raw, dict):
+        return raw
+    if not isinstance(raw, str) or not raw.lstrip().startswith("{"):
+        return {}
+    try:
+        parsed = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def default_repair(part: Part, text: str = INTERRUPTED_TEXT) -> Part:
+    """The default repair: the call with an error for its result."""
+    kept = {name: value for name, value in part.items() if name not in ("inputText", "preliminary")}
+    return {**kept, "state": "output-error", "errorText": text}
+
+
+def repair_transcript(
+    messages: list[Message],
+    should_repair: Callable[[Part], bool] | None = None,
+    repair_part: Callable[[Part], object] = default_repair,
+) -> Repaired:
+    """The transcript with every call settled that can be, and every input an object. `messages` is not changed.
+
+    `should_repair(part)` may spare a part that somebody will still answer. `repair_part(part)` is given the part with its input put right;
+    an exception of it is not caught.
+    """
+    repair = _Repair(should_repair or _always, repair_part)
+    repaired = [repair.message(message) for message in messages]
+    if all(new is old for new, old in zip(repaired, messages, strict=True)):
+        return Repaired(messages)
+    changed = tuple(str(new.get("id", "")) for new, old in zip(repaired, messages, strict=True) if new is not old)
+    return Repaired(repaired, changed, len(repair.call_ids), repair.normalized, tuple(repair.call_ids))
+
+
+def _always(_part: Part) -> bool:
+    return True
+
+
+class _Repair:
+    """One pass over a transcript, and what it has counted."""
+
+    def __init__(self, should_repair: Callable[[Part], bool], repair_part: Callable[[Part], object]) -> None:
+        self._should_repair = should_repair
+        self._repair_part = repair_part
+        self.normalized = 0
+        self.call_ids: list[str] = []
+
+    def message(self, message: Message) -> Message:
+        parts = message.get("parts")
+        if not isinstance(parts, list):
+            return message
+        repaired = [self.part(part) if isinstance(part, dict) else part for part in parts]
+        if all(new is old for new, old in zip(repaired, parts, strict=True)):
+            return message
+        return {**message, "parts": repaired}
+
+    def part(self, part: Part) -> Part:
+        if not is_tool_part(part) or (part.get("state") == "approval-responded" and not is_settled(part)):
+            return part
+        if is_settled(part):
+            return self._with_object_input(part)
+        if not self._should_repair(part):
+            return part
+        self.call_ids.append(part["toolCallId"])
+        normal = self._with_object_input(part)
+        new = self._repair_part(normal)
+        if not isinstance(new, dict) or not _is_acceptable(new, part["toolCallId"]):
+            return default_repair(normal)
+        return self._with_object_input(new) if is_tool_part(new) else new
+
+    def _with_object_input(self, part: Part) -> Part:
+        given = object_input(part.get("input"))
+        if given is part.get("input"):
+            return part
+        self.normalized += 1
+        return {**part, "input": given}
+
+
+def _is_acceptable(part: Part, call_id: str) -> bool:
+    """Whether a repaired part can go to the model: any part, but a call only if it is the same one, and settled."""
+    kind = part.get("type")
+    if not isinstance(kind, str) or not kind:
+        return False
+    is_call = kind == "dynamic-tool" or kind.startswith("tool-")
+    return not is_call or (part.get("toolCallId") == call_id and is_settled(part))

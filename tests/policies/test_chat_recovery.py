@@ -1,0 +1,523 @@
+"""A turn that was cut off is classified from what is durable, and recovered within bounds (spec chat-recovery §2.1, §4.3, §4.5)."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise, product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import (
+    INFINITY,
+    ChatRecovery,
+    Cut,
+    Evaluation,
+    Incident,
+    IncidentStatus,
+    Kind,
+    classify_turn,
+    evaluate,
+    exhausted_context,
+    keeps_partial,
+    progress_context,
+    recovery_pause_ms,
+    recovery_state,
+    retried_unstable,
+)
+from policies.chat_recovery import incident_id
+
+CONFIG = ChatRecovery()
+SECOND, MINUTE = 1_000, 60_000
+
+
+def cut(progress: int = 0, **more: Any) -> Cut:
+    return Cut(
+        **{"request_id": "req", "root_id": "root", "user_message_id": "u1", "kind": Kind.CONTINUE, **more},
+        progress=progress,
+    )
+
+
+def story(*looks: tuple[float, Cut], config: ChatRecovery = CONFIG) -> Evaluation:
+    """Look at one turn again and again, at these instants."""
+    incident, last = None, None
+    for at_ms, seen in looks:
+        last = evaluate(incident, seen, config, at_ms)
+        incident = last.incident
+    assert last is not None
+    return last
+
+
+# --- which kind --------------------------------------------------------------------------------------------------
+
+KINDS = {
+    1: (Kind.SETTLE, lambda ended, own, waits, content, goes_on: ended),
+    2: (Kind.SUPERSEDED, lambda ended, own, waits, content, goes_on: not ended and not own),
+    3: (Kind.PARK, lambda ended, own, waits, content, goes_on: not ended and own and waits),
+    4: (Kind.CONTINUE, lambda ended, own, waits, content, goes_on: not ended and own and not waits and content),
+    5: (Kind.CONTINUE, lambda ended, own, waits, content, goes_on: not (ended or waits or content) and own and goes_on),
+    6: (Kind.RETRY, lambda ended, own, waits, content, goes_on: not (ended or waits or content or goes_on) and own),
+}
+
+
+@pytest.mark.parametrize(
+    "picture", list(product((False, True), repeat=5)), ids=lambda row: "".join("ny"[each] for each in row)
+)
+def test_each_picture_of_a_turn_has_one_row_of_the_table_and_its_kind(picture: tuple[bool, ...]) -> None:
+    rows = [kind for kind, row in KINDS.values() if row(*picture)]
+    assert len(rows) == 1
+    ended, own, waits, content, goes_on = picture
+    kind = classify_turn(
+        has_content=content,
+        is_continuation=goes_on,
+        is_terminal=ended,
+        is_newest_user_its_own=own,
+        is_awaiting_client=waits,
+    )
+    assert kind is rows[0]
+
+
+def kind_of(**facts: bool) -> Kind:
+    plain = dict.fromkeys(["has_content", "is_continuation", "is_terminal", "is_awaiting_client"], False)
+    return classify_turn(**{"is_newest_user_its_own": True, **plain, **facts})
+
+
+def test_w_01_and_w_02_a_turn_that_had_streamed_nothing_is_retried_whether_or_not_its_stream_had_begun() -> None:
+    assert kind_of() is Kind.RETRY
+
+
+def test_w_08_a_turn_is_not_recovered_when_people_have_gone_on() -> None:
+    assert kind_of(is_newest_user_its_own=False, has_content=True) is Kind.SUPERSEDED
+
+
+def test_a_stream_that_had_ended_is_settled_and_never_run_again() -> None:
+    assert kind_of(is_terminal=True, has_content=True) is Kind.SETTLE
+
+
+PARTIALS = {
+    "c_0240 the hook says nothing": (None, False, True),
+    "the hook says yes": (True, False, True),
+    "c_0241 no, and nothing is settled": (False, False, False),
+    "c_0242 no, but a tool has its result": (False, True, True),
+}
+
+
+@pytest.mark.parametrize(("persist", "settled", "expected"), PARTIALS.values(), ids=PARTIALS)
+def test_a_partial_answer_is_dropped_only_if_nothing_in_it_is_settled(
+    persist: bool | None, settled: bool, expected: bool
+) -> None:
+    assert keeps_partial(persist=persist, has_settled_tools=settled) is expected
+
+
+# --- identity and configuration ----------------------------------------------------------------------------------
+
+
+def test_c_0249_and_c_0251_an_incident_is_known_by_its_root_and_the_users_message() -> None:
+    assert incident_id("root", "u1") == "root:u1"
+    assert incident_id("root", None) == "root:"
+
+
+@pytest.mark.parametrize("value", [True, False, None, {}, ChatRecovery()])
+def test_c_0253_to_c_0255_a_bare_yes_or_no_means_the_defaults(value: object) -> None:
+    assert ChatRecovery.of(value) == ChatRecovery()
+
+
+CLAMPS = [
+    ("c_0256", {"max_attempts": 0}, 1),
+    ("c_0256", {"max_attempts": 3.9}, 3),
+    ("c_0256", {"stable_timeout_ms": -5}, 0),
+    ("c_0256", {"stable_timeout_ms": 1234.9}, 1234),
+    ("c_0256", {"no_progress_timeout_ms": -1}, 0),
+    ("c_0256", {"max_attempts": math.nan}, 10),
+    ("c_0257", {"max_recovery_work": 0}, 0),
+    ("c_0257", {"max_recovery_work": -1}, 1000),
+    ("c_0257", {"max_recovery_work": INFINITY}, INFINITY),
+    ("c_0258", {"max_oom_retries": 0}, 0),
+    ("c_0258", {"max_oom_retries": 5.9}, 5),
+    ("c_0258", {"max_oom_retries": -1}, 3),
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "given_fields", "expected"), CLAMPS, ids=[f"{case} {fields}" for case, fields, _ in CLAMPS]
+)
+def test_numbers_out_of_range_are_brought_into_it(case: str, given_fields: dict[str, float], expected: float) -> None:
+    (name,) = given_fields
+    assert getattr(ChatRecovery.of(given_fields), name) == expected
+
+
+def test_c_0259_hooks_are_passed_through() -> None:
+    def hook(context: object) -> bool:
+        return True
+
+    config = ChatRecovery(should_keep_recovering=hook, on_exhausted=hook)
+    assert (config.should_keep_recovering, config.on_exhausted) == (hook, hook)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ({"max_attempts": "3"}, "max_attempts"),
+        ({"max_oom_retries": True}, "max_oom_retries"),
+        ({"terminal_message": 3}, "terminal_message"),
+        ({"on_exhausted": 3}, "on_exhausted"),
+        ({"maxAttempts": 3}, "maxAttempts"),
+        ("yes", "chat_recovery"),
+    ],
+)
+def test_what_is_no_configuration_is_refused_by_the_name_of_its_field(value: object, named: str) -> None:
+    with pytest.raises(TypeError, match=named):
+        ChatRecovery.of(value)
+
+
+# --- the bounds --------------------------------------------------------------------------------------------------
+
+
+def test_c_0276_and_c_0293_the_first_look_opens_an_incident() -> None:
+    first = story((5_000, cut(7)))
+    assert first.is_new
+    assert not first.is_exhausted
+    incident = first.incident
+    assert (incident.attempt, incident.status, incident.work_baseline, incident.work) == (1, "attempting", 7, 0)
+    assert (incident.incident_id, incident.first_seen_at_ms, incident.max_attempts) == ("root:u1", 5_000, 10)
+
+
+def test_c_0277_and_c_0278_a_change_of_kind_is_the_same_incident_and_shares_its_budget() -> None:
+    again = story((0, cut()), (31 * SECOND, cut(kind=Kind.RETRY)))
+    assert not again.is_new
+    assert (again.incident.incident_id, again.incident.attempt, again.incident.kind) == ("root:u1", 2, Kind.RETRY)
+
+
+def test_c_0279_and_c_0280_a_second_look_within_thirty_seconds_is_the_same_attempt() -> None:
+    assert story((0, cut()), (29_999, cut())).incident.attempt == 1
+    assert story((0, cut()), (30_000, cut())).incident.attempt == 2
+
+
+def test_c_0582_the_looks_of_one_storm_are_one_attempt() -> None:
+    looks = [(at * SECOND, cut()) for at in (0, 5, 12, 20)]
+    assert story(*looks).incident.attempt == 1
+    assert story(*looks, (60 * SECOND, cut())).incident.attempt == 2
+
+
+def test_w_27_a_loop_that_is_faster_than_the_window_uses_up_its_attempts_all_the_same() -> None:
+    config = ChatRecovery(max_attempts=3)
+    looks = [(at * SECOND, cut()) for at in range(0, 91, 5)]
+    last = story(*looks, config=config)
+    assert (last.is_exhausted, last.incident.reason) == (True, "max_attempts_exceeded")
+
+
+def test_c_0281_progress_begins_the_count_of_attempts_anew() -> None:
+    incident = story((0, cut(1)), (MINUTE, cut(1)), (2 * MINUTE, cut(5))).incident
+    assert (incident.attempt, incident.progress, incident.last_progress_at_ms, incident.work) == (1, 5, 2 * MINUTE, 4)
+
+
+def test_c_0570_attempts_count_one_two_and_after_progress_one_two_three() -> None:
+    looks = [(0, cut(0)), (MINUTE, cut(0)), (2 * MINUTE, cut(1)), (3 * MINUTE, cut(1)), (4 * MINUTE, cut(1))]
+    config = ChatRecovery(max_attempts=2)
+    attempts = [story(*looks[: n + 1], config=config).incident.attempt for n in range(5)]
+    assert attempts == [1, 2, 1, 2, 3]
+    assert story(*looks, config=config).is_exhausted
+
+
+def exhausted_by(*looks: tuple[float, Cut], **config: Any) -> str:
+    last = story(*looks, config=ChatRecovery(**config))
+    assert last.is_exhausted
+    assert last.incident.status is IncidentStatus.EXHAUSTED
+    return last.incident.reason
+
+
+def test_c_0282_and_c_0564_one_attempt_too_many_is_sealed() -> None:
+    assert exhausted_by((0, cut()), (40 * SECOND, cut()), max_attempts=1) == "max_attempts_exceeded"
+    looks = [(n * 30 * SECOND, cut()) for n in range(11)]
+    assert not story(*looks[:10], config=ChatRecovery(no_progress_timeout_ms=10**9)).is_exhausted
+    assert exhausted_by(*looks, no_progress_timeout_ms=10**9) == "max_attempts_exceeded"
+
+
+def test_c_0283_and_c_0577_and_c_0578_silence_is_sealed_after_its_window() -> None:
+    assert not story((0, cut()), (5 * MINUTE, cut())).is_exhausted
+    assert exhausted_by((0, cut()), (5 * MINUTE + 1, cut())) == "no_progress_timeout"
+    assert exhausted_by((0, cut()), (90 * SECOND, cut()), no_progress_timeout_ms=MINUTE) == "no_progress_timeout"
+
+
+def test_c_0284_and_c_0575_work_beyond_its_budget_is_sealed_though_it_was_progress() -> None:
+    assert not story((0, cut(0)), (MINUTE, cut(2)), config=ChatRecovery(max_recovery_work=2)).is_exhausted
+    assert exhausted_by((0, cut(0)), (MINUTE, cut(3)), max_recovery_work=2) == "work_budget_exceeded"
+
+
+def test_c_0285_infinite_work_is_never_sealed() -> None:
+    assert not story((0, cut(0)), (MINUTE, cut(10**9)), config=ChatRecovery(max_recovery_work=INFINITY)).is_exhausted
+
+
+def test_c_0294_a_loop_that_makes_progress_before_each_death_is_sealed_by_its_work() -> None:
+    looks = [(n * SECOND, cut(n * 7)) for n in range(145)]
+    assert exhausted_by(*looks) == "work_budget_exceeded"
+
+
+def test_c_0574_a_slow_turn_that_makes_progress_is_not_sealed_for_its_age() -> None:
+    looks = [(n * 4 * MINUTE, cut(n)) for n in range(20)]
+    assert not story(*looks).is_exhausted
+
+
+def test_c_0583_a_reconnect_without_new_chunks_is_no_progress() -> None:
+    assert story((0, cut(3)), (MINUTE, cut(3))).incident.attempt == 2
+    assert story((0, cut(3)), (MINUTE, cut(1))).incident.progress == 3
+
+
+def test_w_26_progress_before_the_turn_was_cut_off_is_no_work_of_its_recovery() -> None:
+    assert story((0, cut(900)), (MINUTE, cut(1_100))).incident.work == 200
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+def test_c_0209_and_c_0210_and_c_0295_three_deaths_of_memory_are_recovered_and_the_fourth_is_not_whatever_the_progress() -> (
+    None
+):
+    looks = [(n * MINUTE, cut(n, is_out_of_memory=True)) for n in range(4)]
+    third = story(*looks[:3])
+    assert (third.is_exhausted, third.incident.oom_attempts) == (False, 3)
+    assert exhausted_by(*looks) == "out_of_memory"
+    assert story(*looks).incident.oom_attempts == 4
+
+
+def test_c_0211_with_no_retries_the_first_death_of_memory_is_sealed() -> None:
+    assert exhausted_by((0, cut(is_out_of_memory=True)), max_oom_retries=0) == "out_of_memory"
+
+
+def test_memory_is_the_first_reason_that_is_named() -> None:
+    looks = [(n * 10 * MINUTE, cut(n * 1_000, is_out_of_memory=True)) for n in range(2)]
+    assert exhausted_by(*looks, max_oom_retries=1, max_recovery_work=1) == "out_of_memory"
+
+
+# --- the predicate -----------------------------------------------------------------------------------------------
+
+ASKED = ChatRecovery(should_keep_recovering=lambda context: True)
+
+
+def test_c_0286_and_c_0289_the_predicate_is_asked_from_the_second_look_on() -> None:
+    assert not story((0, cut()), config=ASKED).asks_predicate
+    assert story((0, cut()), (MINUTE, cut()), config=ASKED).asks_predicate
+    assert not story((0, cut()), (MINUTE, cut())).asks_predicate
+
+
+def test_c_0287_its_no_seals_the_incident() -> None:
+    sealed = story((0, cut()), (MINUTE, cut()), config=ASKED).declined()
+    assert (sealed.is_exhausted, sealed.incident.reason) == (True, "recovery_aborted")
+
+
+@pytest.mark.parametrize(
+    ("case", "looks"),
+    [
+        ("c_0290 silence", [(0, cut()), (6 * MINUTE, cut())]),
+        ("c_0291 work", [(0, cut(0)), (MINUTE, cut(2_000))]),
+        ("memory", [(n * MINUTE, cut(n, is_out_of_memory=True)) for n in range(4)]),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_the_predicate_is_not_asked_once_a_bound_is_crossed(case: str, looks: list[tuple[float, Cut]]) -> None:
+    last = story(*looks, config=ASKED)
+    assert last.is_exhausted
+    assert not last.asks_predicate
+
+
+def test_what_the_predicate_is_told() -> None:
+    context = progress_context(story((0, cut(2)), (MINUTE, cut(5))).incident, MINUTE + 500)
+    assert (context.incident_id, context.recovery_root_request_id, context.attempt) == ("root:u1", "root", 1)
+    assert (context.work, context.age_ms, context.recovery_kind, context.max_attempts) == (
+        3,
+        MINUTE + 500,
+        "continue",
+        10,
+    )
+
+
+# --- people ------------------------------------------------------------------------------------------------------
+
+
+def test_c_0292_and_c_0296_and_c_0579_a_turn_that_waits_for_a_person_is_never_sealed_and_costs_nothing() -> None:
+    waits = cut(is_awaiting_client=True, is_out_of_memory=True)
+    config = ChatRecovery(
+        max_attempts=1, max_recovery_work=0, max_oom_retries=0, should_keep_recovering=lambda context: False
+    )
+    last = story((0, cut()), *[(n * 10 * MINUTE, waits) for n in range(1, 9)], config=config)
+    assert (last.is_exhausted, last.asks_predicate, last.incident.attempt) == (False, False, 1)
+    assert last.incident.last_progress_at_ms == 80 * MINUTE
+
+
+def test_w_28_the_wait_for_a_person_may_have_a_deadline() -> None:
+    waits = cut(is_awaiting_client=True)
+    config = {"parked_deadline_ms": 60 * MINUTE}
+    assert not story((0, waits), (60 * MINUTE, waits), config=ChatRecovery(**config)).is_exhausted
+    assert exhausted_by((0, waits), (60 * MINUTE + 1, waits), **config) == "awaiting_client_deadline"
+    answered = story((0, waits), (59 * MINUTE, cut()), (61 * MINUTE, waits), config=ChatRecovery(**config))
+    assert not answered.is_exhausted
+
+
+def test_an_answer_after_hours_is_not_taken_for_silence() -> None:
+    assert not story((0, cut(is_awaiting_client=True)), (300 * MINUTE, cut())).is_exhausted
+
+
+def test_c_0581_a_call_of_the_server_parks_nothing() -> None:
+    assert exhausted_by((0, cut()), (10 * MINUTE, cut(is_awaiting_client=False))) == "no_progress_timeout"
+
+
+# --- sealed, and older generations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", ["skipped", "failed", "exhausted"])
+def test_w_25_a_sealed_incident_is_final_whatever_progress_is_made(status: str) -> None:
+    sealed = story((0, cut())).incident.moved(IncidentStatus(status), "why")
+    again = evaluate(sealed, cut(10**6), ASKED, 10**9)
+    assert again == Evaluation(sealed, is_exhausted=True)
+    assert sealed.moved(IncidentStatus.SCHEDULED) is sealed
+    assert retried_unstable(sealed, 0) is None
+
+
+def test_w_04_the_news_of_an_older_generation_changes_nothing() -> None:
+    first = story((0, cut())).incident
+    second = evaluate(first, cut(), CONFIG, MINUTE).incident
+    assert second.moved(IncidentStatus.FAILED, "stale", generation=first.generation) is second
+    assert second.moved(IncidentStatus.FAILED, "true", generation=second.generation).status == "failed"
+
+
+def test_c_0204_a_recovery_that_found_no_calm_is_scheduled_once_more() -> None:
+    again = retried_unstable(story((0, cut())).incident, 10 * SECOND)
+    assert again is not None
+    assert (again.attempt, again.status, again.reason) == (2, "scheduled", "stable_timeout_retry")
+
+
+def test_c_0207_but_not_when_its_attempts_are_used_up() -> None:
+    assert retried_unstable(story((0, cut()), config=ChatRecovery(max_attempts=1)).incident, 0) is None
+
+
+def test_w_27_the_pause_before_a_recovery_doubles_with_the_losses_and_is_shaken_by_the_die() -> None:
+    looks = [(n * SECOND, cut()) for n in range(9)]
+    losses = [story(*looks[: n + 1]).incident for n in range(9)]
+    assert [recovery_pause_ms(each, 0) for each in losses] == [
+        0,
+        500,
+        1_000,
+        2_000,
+        4_000,
+        8_000,
+        15_000,
+        15_000,
+        15_000,
+    ]
+    assert recovery_pause_ms(losses[1], 0.5) == 750
+    assert recovery_pause_ms(story(*looks, (MINUTE, cut(1))).incident, 0.9) == 0
+
+
+STATES = {
+    "c_0266 none": ([], "none"),
+    "c_0267 declined": (["skipped"], "none"),
+    "c_0268 gave up": (["exhausted"], "failed"),
+    "c_0268 failed": (["skipped", "failed"], "failed"),
+    "c_0269 at it": (["attempting"], "in-progress"),
+    "c_0269 scheduled": (["scheduled"], "in-progress"),
+    "parked": (["parked"], "in-progress"),
+    "c_0270 both": (["failed", "scheduled"], "in-progress"),
+    "c_0270 both the other way": (["scheduled", "failed"], "in-progress"),
+}
+
+
+@pytest.mark.parametrize(("statuses", "expected"), STATES.values(), ids=STATES)
+def test_a_parent_is_told_how_its_childs_recovery_stands(statuses: list[str], expected: str) -> None:
+    plain = story((0, cut())).incident
+    assert recovery_state([plain.moved(IncidentStatus(each)) for each in statuses]) == expected
+
+
+# --- what hooks are told, and what is stored ---------------------------------------------------------------------
+
+PARTS = [{"type": "text", "text": "Hel"}, {"type": "step-start"}, {"type": "text", "text": "lo"}]
+
+
+def test_c_0222_the_context_of_an_exhaustion_has_every_field() -> None:
+    incident = story((0, cut())).incident.moved(IncidentStatus.EXHAUSTED, "no_progress_timeout")
+    config = ChatRecovery(terminal_message="Sorry.")
+    context = exhausted_context(incident, config, stream_id="s", created_at_ms=9, parts=PARTS)
+    assert (context.incident_id, context.request_id, context.recovery_root_request_id) == ("root:u1", "req", "root")
+    assert (context.attempt, context.max_attempts, context.recovery_kind) == (1, 10, "continue")
+    assert (context.stream_id, context.created_at_ms, context.reason) == ("s", 9, "no_progress_timeout")
+    assert (context.terminal_message, context.partial_text, context.partial_parts) == ("Sorry.", "Hello", PARTS)
+
+
+def test_c_0223_and_c_0224_without_a_root_or_a_reason_it_has_the_usual_ones() -> None:
+    incident = story((0, cut(root_id=""))).incident
+    context = exhausted_context(incident, CONFIG, stream_id="", created_at_ms=0, parts=[])
+    assert (context.recovery_root_request_id, context.reason) == ("req", "max_attempts_exceeded")
+
+
+def test_an_incident_survives_being_stored_and_read_again() -> None:
+    incident = story((0, cut(is_awaiting_client=True)), (MINUTE, cut(3))).incident.moved(IncidentStatus.SCHEDULED, "x")
+    again = Incident.of_row(incident.as_row())
+    assert again == incident
+    assert isinstance(again.kind, Kind)
+    assert isinstance(again.status, IncidentStatus)
+
+
+def test_c_0180_and_c_0183_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
+    row = story((0, cut())).incident.as_row()
+    for name in ("oom_attempts", "generation", "reason", "status", "parked_at_ms", "losses"):
+        del row[name]
+    incident = Incident.of_row({**row, "of_tomorrow": 1})
+    assert (incident.oom_attempts, incident.status) == (0, "attempting")
+    assert not evaluate(incident, cut(), CONFIG, MINUTE).is_exhausted
+
+
+# --- properties --------------------------------------------------------------------------------------------------
+
+LOOKS = st.lists(
+    st.tuples(
+        st.integers(0, 10 * MINUTE),
+        st.builds(cut, st.integers(0, 50), is_awaiting_client=st.booleans(), is_out_of_memory=st.booleans()),
+    ),
+    min_size=1,
+    max_size=15,
+)
+CONFIGS = st.builds(
+    ChatRecovery,
+    max_attempts=st.integers(1, 4),
+    max_recovery_work=st.sampled_from([0, 3, 1_000, INFINITY]),
+    max_oom_retries=st.integers(0, 3),
+    no_progress_timeout_ms=st.sampled_from([0, MINUTE, 10**9]),
+)
+
+
+def replay(looks: list[tuple[int, Cut]], config: ChatRecovery) -> list[Evaluation]:
+    incident, at_ms, evaluations = None, 0, []
+    for after_ms, seen in looks:
+        at_ms += after_ms
+        evaluations.append(evaluate(incident, seen, config, at_ms))
+        incident = evaluations[-1].incident
+    return evaluations
+
+
+@given(LOOKS, CONFIGS)
+def test_whatever_is_seen_meters_never_fall_and_a_seal_is_never_broken(
+    looks: list[tuple[int, Cut]], config: ChatRecovery
+) -> None:
+    evaluations = replay(looks, config)
+    for before, after in pairwise(evaluations):
+        assert after.incident.work >= before.incident.work
+        assert after.incident.oom_attempts >= before.incident.oom_attempts
+        assert after.incident.incident_id == before.incident.incident_id
+        if before.is_exhausted:
+            assert after.incident == before.incident
+    for each in evaluations:
+        assert each.is_exhausted is each.incident.is_sealed
+        assert not (each.is_exhausted and each.asks_predicate)
+
+
+@given(CONFIGS, st.integers(1, 5 * MINUTE))
+def test_a_turn_that_never_makes_progress_is_given_up_in_bounded_looks(config: ChatRecovery, every_ms: int) -> None:
+    looks = [(every_ms, cut())] * (2 + config.max_attempts * (2 + 30 * SECOND // every_ms))
+    if len(looks) < 3_000:
+        assert replay(looks, config)[-1].is_exhausted
+
+
+@given(LOOKS, CONFIGS)
+def test_a_look_depends_on_nothing_but_what_it_is_given(looks: list[tuple[int, Cut]], config: ChatRecovery) -> None:
+    assert replay(looks, config) == replay(looks, config)
