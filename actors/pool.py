@@ -11,7 +11,7 @@ from typing import Any
 
 from actors.ports import Fleet, PoolSpec, World
 from actors.switchboard import Switchboard
-from ledger import HostLost, HostUnavailable, HostView, Stimulus, View, hosts_wanted
+from ledger import HostLost, HostUnavailable, HostView, Stimulus, View, hosts_wanted, is_exclusive
 from policies import Limits, backoff_ms
 
 COMING_MAX = 2
@@ -60,7 +60,8 @@ class Pool:
             self._view.hosts.setdefault(host_id, HostView(host_id, plain)).spec = plain
             self._view.hosts[host_id].seen_at_ms = self._world.clock.now_ms()
             self._spawn_task(self._watch(host_id))
-        for host_id in self._view.hosts:
+        for host_id, host in self._view.hosts.items():
+            host.exclusive = is_exclusive(self._view, host, self._limits)
             if host_id not in survivors:
                 self._report(HostLost(host_id, "it did not survive the supervisor"))
 

@@ -42,7 +42,7 @@ from ledger.outstanding import about, everything, outstanding
 from ledger.protocol import decide
 from ledger.report import audit, counts, inspection, lines, overview, parked
 from ledger.run import Run, outcome_of
-from ledger.seating import home_of, hosts_wanted, seat
+from ledger.seating import home_of, hosts_wanted, is_exclusive, seat
 from ledger.snapshot import dirty_records, meta_of, restore, run_from, run_record
 from ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
 from ledger.stimulus import (
@@ -158,6 +158,7 @@ __all__ = [
     "home_of",
     "hosts_wanted",
     "inspection",
+    "is_exclusive",
     "lines",
     "mail_id",
     "meta_of",

@@ -18,7 +18,7 @@ from ledger.codec import unpack
 from ledger.ids import mail_id
 from ledger.mail import PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail
 from ledger.run import Run
-from ledger.seating import is_alone
+from ledger.seating import blamed_in, is_alone
 from ledger.status import InterruptedReason, Status
 from ledger.view import View
 from policies import Limits, is_window
@@ -162,7 +162,7 @@ def _own_children(case: _Case) -> str:
 def _waits(case: _Case) -> Iterator[str]:
     """Why it has no place."""
     view, run = case.view, case.run
-    most = run.options.get("limit")
+    most, pool = run.options.get("limit"), pool_key(run.options.get("pool"))
     if view.agents.get(run.child, _NOWHERE).host_id:
         yield "Its agent is at other work just now, and is asked to end that first."
     elif run.retry_at_ms > case.at_ms:
@@ -173,13 +173,13 @@ def _waits(case: _Case) -> Iterator[str]:
             f" max_concurrent_agent_tools of its parent's class allows {most} at a time."
         )
     elif case.served:
-        line = view.queues.get(pool_key(run.options.get("pool")), {})
+        line = view.queues.get(pool, {})
         before = next((place for place, key in enumerate(line) if key == run.run_id), 0)
         up = _count(sum(host.up for host in view.hosts.values()), "host")
         yield f"It waits for a place: {_count(before, 'run')} before it, {up} up (hosts_max is {case.limits.hosts_max})."
     else:
         yield "It waits for a place on a host."
-    if is_alone(run, case.limits):
+    if is_alone(run, blamed_in(view, pool, case.limits)):
         why = f"its host died under it {run.losses} times in a row" if run.losses else "its class asks for that"
         yield f"It gets a host to itself, because {why}."
     if run.lost_at_ms:

@@ -6,14 +6,17 @@ Agents that are woken for mail, calls or an unclean end go before runs: a parent
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from ledger.activation import HostView, pool_key
 from ledger.facts import AgentActivated, AttemptStarted, Fact
 from ledger.ids import name_of
 from ledger.run import Run
 from ledger.view import View
-from policies import Limits, choose, wanted_hosts
+from policies import Limits, blamed_from, choose, wanted_hosts
+
+LOOK_MAX: Final = 64  # so far down a line it is looked for who must be alone
 
 
 def seat(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
@@ -39,7 +42,7 @@ def _wake(view: View, agent: str, at_ms: int, limits: Limits) -> Iterator[Fact]:
 
 
 def _seat_runs(view: View, key: str, limits: Limits) -> Iterator[Fact]:
-    seats = pool(view, key)
+    seats, blamed = pool(view, key), blamed_in(view, key, limits)
     for run_id in list(view.queues[key]):
         run = view.runs[run_id]
         activation = view.agents.get(run.child)
@@ -49,7 +52,7 @@ def _seat_runs(view: View, key: str, limits: Limits) -> Iterator[Fact]:
         if most is not None and view.placed.get(run.parent, 0) >= most:
             view.hold(run)
             continue
-        alone = is_alone(run, limits)
+        alone = is_alone(run, blamed)
         demand = len(view.queues[key])
         host = choose(seats, demand, limits, alone=alone)
         if host is None:
@@ -68,10 +71,27 @@ def begins_soon(view: View, agent: str) -> bool:
     return run is not None and run.child == agent and run.is_live and not run.is_placed
 
 
-def is_alone(run: Run, limits: Limits) -> bool:
-    """Whether a run must have a host to itself: its class asks for it, or its host died under it too often."""
+def is_alone(run: Run, blamed: int) -> bool:
+    """Whether a run must have a host to itself: its class asks for it, or its host died under it `blamed` times."""
     spec = run.options.get("pool")
-    return bool(spec and spec[-1]) or run.losses >= limits.alone_after_losses
+    return bool(spec and spec[-1]) or run.losses >= blamed
+
+
+def blamed_in(view: View, key: str, limits: Limits) -> int:
+    """After how many losses a run that waits for this pool must be alone."""
+    first = islice(view.queues.get(key, ()), LOOK_MAX)
+    return blamed_from((view.runs[run_id].losses for run_id in first), limits)
+
+
+def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
+    """Whether an earlier life of the supervisor gave this host to somebody who must be alone: hosts are not in the ledger."""
+    if len(host.tenants) != 1:
+        return False
+    activation = view.agents[next(iter(host.tenants))]
+    run = view.runs.get(activation.run_id)
+    return bool(activation.home and activation.home[-1]) or (
+        run is not None and is_alone(run, limits.alone_after_losses)
+    )
 
 
 def home_of(view: View, agent: str) -> list[Any] | None:
@@ -99,9 +119,10 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
     alone: dict[str, int] = {}
     for key, line in view.queues.items():
         demand[key] = len(line)
-        first = [view.runs[run_id] for run_id, _ in zip(line, range(64), strict=False)]
+        first = [view.runs[run_id] for run_id in islice(line, LOOK_MAX)]
         specs[key] = first[0].options.get("pool")
-        alone[key] = sum(is_alone(run, limits) for run in first)
+        blamed = blamed_in(view, key, limits)
+        alone[key] = sum(is_alone(run, blamed) for run in first)
     for agent in view.wanted:
         if begins_soon(view, agent):
             continue

@@ -38,7 +38,7 @@ from policies.failures import ApiKind, Failure, FailureKind, Raised
 from policies.limits import INFINITY, Limits
 from policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
 from policies.phases import Action, CallFacts, Cause, Facts, Mode, Phase, Stage, TurnBudget, cause_of, decide, phase_of
-from policies.placement import choose, wanted_hosts
+from policies.placement import blamed_from, choose, wanted_hosts
 from policies.recovery import Evidence, Fail, Release, Retry, Seal, judge
 from policies.repair import Repaired, awaits_client, default_repair, has_settled_tools, object_input, repair_transcript
 from policies.retry import backoff_ms, hinted_ms, jittered_ms
@@ -88,6 +88,7 @@ __all__ = [
     "TurnBudget",
     "awaits_client",
     "backoff_ms",
+    "blamed_from",
     "cause_of",
     "caution",
     "choose",

@@ -15,7 +15,9 @@ INFINITY = float("inf")
 class Limits:
     """The limits of one runtime. Kept by the supervisor and handed to every host."""
 
-    hosts_max: int = 4  # hosts per pool; further agents are packed
+    hosts_max: int = (
+        4  # hosts per pool, and as many again for agents that must be alone; further ones are packed, or wait
+    )
     hosts_warm: int = 2  # hosts kept ready ahead of demand
     pack_max: int = 1000  # agents per host that are at work at the same time
     threads_max: int = 32  # sync code that runs on one host at the same time; who waits for the runtime does not count
@@ -34,7 +36,7 @@ class Limits:
 
     attempts_max: int = 5  # attempts without progress in between; an agent class may set its own
     recovery_work_max: int = 100  # attempts in the whole life of a run; never resets
-    alone_after_losses: int = 2  # a run whose host died under it so often is placed alone
+    alone_after_losses: int = 2  # a run whose host died under it so often is placed alone (`placement.blamed_from`)
     retry_first_ms: int = 200  # backoff of attempts, handlers and wake-ups: first, factor 2, most
     retry_most_ms: int = 30_000
     handler_attempts_max: int = 8  # then the mail is parked

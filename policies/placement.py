@@ -2,12 +2,13 @@
 
 While the pool has room every agent has a host to itself. When more wants a place than the pool may have hosts, agents are packed,
 up to `pack_max` that are at work on one host. A worn host is a last resort, so that it empties and can be retired. An exclusive agent,
-and a run whose host died under it too often, gets a host to itself always, for which the pool may grow to twice its size.
+and a run whose host died under it too often, gets a host to itself always. There are up to `hosts_max` hosts of either kind, so
+neither waits for the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from policies.limits import Limits
@@ -32,7 +33,7 @@ S = TypeVar("S", bound=Seat)
 
 
 def choose(seats: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S | None:
-    """The host for one more agent, or None when it should wait for a host that is coming up.
+    """The host for one more agent, or None when it should wait for a host that is coming up, or for one that is given back.
 
     Args:
         seats: the hosts of the right pool, those that are still coming up included.
@@ -40,6 +41,8 @@ def choose(seats: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S
         alone: whether it must have a host to itself.
     """
     ready = [seat for seat in seats if seat.up and not seat.draining and not seat.exclusive]
+    if _taken(seats, alone=alone) >= limits.hosts_max:
+        ready = [seat for seat in ready if seat.tenants]  # what is empty is for the other kind
     ready = [seat for seat in ready if not seat.worn and seat.load < limits.pack_max] or ready
     for seat in ready:
         if not seat.tenants:
@@ -55,10 +58,28 @@ def choose(seats: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S
 
 def wanted_hosts(seats: Sequence[Seat], demand: int, alone_demand: int, limits: Limits) -> int:
     """How many more hosts the pool should start now, to serve what waits and to keep `hosts_warm` ready."""
-    alive = [seat for seat in seats if not seat.draining]
-    idle = sum(not seat.tenants for seat in alive)
-    shared = sum(not seat.exclusive for seat in alive)
-    busy = sum(bool(seat.load) or not seat.tenants for seat in alive)  # who merely waits for children holds no slot
-    ordinary = min(limits.hosts_max - shared, max(demand - idle, limits.hosts_warm - idle))
-    extra = min(2 * limits.hosts_max - busy, alone_demand - idle)
-    return max(0, ordinary, extra)
+    idle = sum(not seat.draining and not seat.tenants for seat in seats)
+    room = max(0, limits.hosts_max - _taken(seats, alone=False))
+    ordinary = min(room, max(demand - alone_demand, limits.hosts_warm))
+    extra = min(limits.hosts_max - _taken(seats, alone=True), alone_demand)
+    return max(0, ordinary + max(0, extra) - idle)
+
+
+def blamed_from(losses: Iterable[int], limits: Limits) -> int:
+    """After how many losses a run must be alone: `alone_after_losses`, or more while too many runs share that fate.
+
+    When a crowd lost its host, none of them is likely to be at fault (the machine was), and there is no room to keep each alone. If
+    one of them is, it will lose its next hosts too, and the others, spread anew, will not all be with it: so it is found.
+
+    Args:
+        losses: for each run that waits in this pool, how often its host died under it.
+    """
+    first_without_room = sorted(losses, reverse=True)[limits.hosts_max : limits.hosts_max + 1]
+    return max(limits.alone_after_losses, *(count + 1 for count in first_without_room), 0)
+
+
+def _taken(seats: Sequence[Seat], *, alone: bool) -> int:
+    """How many hosts one of the two kinds has. Who is alone and merely waits for children holds none, lest they wait for it."""
+    if alone:
+        return sum(seat.exclusive and seat.load > 0 for seat in seats)
+    return sum(not seat.exclusive and not seat.draining and bool(seat.tenants) for seat in seats)

@@ -7,7 +7,7 @@ The evidence is five yes-or-no facts; the table below gives each combination exa
 | A | yes | – | – | – | – | `Release`: nothing is left to do but to let go of the place |
 | B | no | yes | – | – | – | `Seal`: the child that a budget condemned is gone, so it does not run any more |
 | C | no | no | no | – | – | `Fail`: the whole life of the run has used up `recovery_work_max` |
-| D | no | no | yes | yes | – | `Retry`, alone if its host died under it too often |
+| D | no | no | yes | yes | – | `Retry` |
 | E | no | no | yes | no | no | `Collect`: one more attempt that may hand over a result, but may not run |
 | F | no | no | yes | no | yes | `Fail`: there was no result either |
 
@@ -57,10 +57,9 @@ class Fail:
 
 @dataclass(frozen=True)
 class Retry:
-    """Begin another attempt after a pause; `alone` on a host of its own."""
+    """Begin another attempt after a pause."""
 
     after_ms: int
-    alone: bool
     collect: bool = False
 
 
@@ -78,10 +77,9 @@ def judge(evidence: Evidence, limits: Limits) -> Verdict:
             f"its child was lost {evidence.attempt} times in all; the limit recovery_work_max is {limits.recovery_work_max}"
         )
     pause = backoff_ms(evidence.losses, limits.retry_first_ms, limits.retry_most_ms) if evidence.losses > 1 else 0
-    alone = evidence.losses >= limits.alone_after_losses
     if evidence.idle_attempts < evidence.attempts_max:  # D
-        return Retry(pause, alone)
+        return Retry(pause)
     if not evidence.collected:  # E
-        return Retry(pause, alone, collect=True)
+        return Retry(pause, collect=True)
     times = f"{evidence.attempts_max} attempt" + ("s" if evidence.attempts_max != 1 else "")
     return Fail(f"its child was lost in each of {times} without progress in between, and left no result")  # F

@@ -21,6 +21,7 @@ from ledger import (
     arm,
     everything,
     hosts_wanted,
+    is_exclusive,
     next_look,
     outstanding,
     seat,
@@ -215,6 +216,24 @@ def test_a_run_whose_host_died_twice_is_placed_alone() -> None:
     tick(ledger, 0)
     assert [fact[3] for fact in seated(ledger)] == ["h2"]
     assert ledger.view.hosts["h2"].exclusive
+
+
+def test_a_crowd_whose_hosts_died_twice_is_packed_again() -> None:
+    crowd = [f"r{number}" for number in range(9)]
+    ledger = Ledger(Limits(hosts_max=2)).given(*map(asked, crowd))
+    for attempt in (1, 2):
+        for number, run_id in enumerate(crowd):
+            incarnation = attempt * 10 + number
+            ledger.given(placed(run_id, attempt, incarnation), AttemptLost(run_id, attempt, "the machine died", 0))
+    tick(ledger, 0)
+    assert [fact[0] for fact in seated(ledger)] == crowd
+    assert not any(host.exclusive for host in ledger.view.hosts.values())
+
+
+def test_the_next_life_of_the_supervisor_sees_which_hosts_are_exclusive() -> None:
+    ledger = Ledger().given(asked("x", pool=[0.0, [], "", True]), placed("x", host="h1"))
+    ledger.given(asked("y"), placed("y", incarnation=2, host="h2"))
+    assert [is_exclusive(ledger.view, host, ledger.limits) for host in ledger.view.hosts.values()] == [True, False]
 
 
 # ---------------------------------------------------------------- what is left to do

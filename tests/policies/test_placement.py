@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from policies import Limits, choose, wanted_hosts
+from policies import Limits, blamed_from, choose, wanted_hosts
 
 LIMITS = Limits(hosts_max=3, hosts_warm=1, pack_max=10)
 
@@ -20,6 +20,9 @@ class Seat:
     worn: bool = False
     up: bool = True
     tenants: dict[str, None] = field(default_factory=dict)
+
+    def waiting(self) -> Seat:
+        return replace(self, load=0)
 
 
 def seat(load: int = 0, **given: bool) -> Seat:
@@ -44,6 +47,8 @@ CHOICES: list[tuple[str, list[Seat], int, bool, int | None]] = [
     ("a host that is not up takes nobody", [seat(up=False)] * 3, 4, False, None),
     ("who must be alone takes an empty host", [seat(1), seat()], 1, True, 1),
     ("who must be alone is never packed", [seat(1), seat(1), seat(1)], 5, True, None),
+    ("who must be alone leaves the others their hosts", [*[seat(1, exclusive=True)] * 3, seat()], 1, True, None),
+    ("an empty host beyond the pool is for who must be alone", [*[seat(2)] * 3, seat()], 1, False, 0),
 ]
 
 
@@ -65,7 +70,9 @@ WANTED: list[tuple[str, list[Seat], int, int, int]] = [
     ("the pool is full", [seat(1), seat(1), seat(1)], 9, 0, 0),
     ("a draining host does not count", [seat(draining=True), seat(1), seat(1)], 9, 0, 1),
     ("who must be alone may double the pool", [seat(1), seat(1), seat(1)], 2, 2, 2),
-    ("and no more than that", [seat(1)] * 6, 9, 9, 0),
+    ("and no more than that", [seat(1)] * 3 + [seat(1, exclusive=True)] * 3, 9, 9, 0),
+    ("the pool stays open to others meanwhile", [seat(1, exclusive=True)] * 3, 9, 4, 3),
+    ("who is alone and waits for its children holds no host", [seat(1, exclusive=True).waiting()] * 3, 1, 1, 2),
     ("an empty host serves one who must be alone", [seat(1), seat(1), seat(1), seat()], 1, 1, 0),
 ]
 
@@ -73,3 +80,16 @@ WANTED: list[tuple[str, list[Seat], int, int, int]] = [
 @pytest.mark.parametrize(("seats", "demand", "alone", "count"), [row[1:] for row in WANTED], ids=[r[0] for r in WANTED])
 def test_demand(seats: list[Seat], demand: int, alone: int, count: int) -> None:
     assert wanted_hosts(seats, demand, alone, LIMITS) == count
+
+
+BLAMED: list[tuple[str, list[int], int]] = [
+    ("nobody was lost", [0, 0], 2),
+    ("a few that were lost twice are kept alone", [2, 2, 1, 2, 0], 2),
+    ("a crowd that was lost twice shared a fate", [2] * 9, 3),
+    ("whoever was lost more often than the crowd stands out", [2, 2, 4, 2, 3, 2], 3),
+]
+
+
+@pytest.mark.parametrize(("losses", "count"), [row[1:] for row in BLAMED], ids=[r[0] for r in BLAMED])
+def test_blame(losses: list[int], count: int) -> None:
+    assert blamed_from(losses, LIMITS) == count

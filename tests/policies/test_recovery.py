@@ -9,7 +9,7 @@ import pytest
 
 from policies import Evidence, Fail, Limits, Release, Retry, Seal, judge
 
-LIMITS = Limits(recovery_work_max=10, attempts_max=3, alone_after_losses=2, retry_first_ms=200, retry_most_ms=1_000)
+LIMITS = Limits(recovery_work_max=10, attempts_max=3, retry_first_ms=200, retry_most_ms=1_000)
 
 ROWS = {
     "A": lambda hard, torn, work, attempts, collected: hard,
@@ -51,11 +51,6 @@ def test_each_combination_has_one_letter_and_its_verdict(combination: tuple[bool
 
 def test_every_letter_occurs() -> None:
     assert Counter(map(letter_of, COMBINATIONS)) == {"A": 16, "B": 8, "C": 4, "D": 2, "E": 1, "F": 1}
-
-
-def test_a_run_whose_host_died_under_it_too_often_is_placed_alone() -> None:
-    verdicts = [judge(evidence(False, False, True, True, False, losses), LIMITS) for losses in (1, 2, 3)]
-    assert [verdict.alone for verdict in verdicts if isinstance(verdict, Retry)] == [False, True, True]
 
 
 def test_the_first_loss_costs_no_pause_and_the_next_ones_double_up_to_a_bound() -> None:
