@@ -13,6 +13,8 @@
 | `chat_recovery` | what becomes of a chat turn that was cut off? |
 | `chat_progress` | which chunks are progress? |
 | `repair` | how does a transcript become one that a model accepts? |
+| `repeats` | may a call start whose like was lost? |
+| `overlap` | what becomes of a message that comes during a turn? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 """
 
@@ -36,11 +38,13 @@ from policies.chat_recovery import (
 )
 from policies.failures import ApiKind, Failure, FailureKind, Raised
 from policies.limits import INFINITY, Limits
+from policies.overlap import Open, Overlap, Place, Turnout, at_its_place, is_dropped, overlaps
 from policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
 from policies.phases import Action, CallFacts, Cause, Facts, Mode, Phase, Stage, TurnBudget, cause_of, decide, phase_of
 from policies.placement import blamed_from, choose, wanted_hosts
 from policies.recovery import Evidence, Fail, Release, Retry, Seal, judge
 from policies.repair import Repaired, awaits_client, default_repair, has_settled_tools, object_input, repair_transcript
+from policies.repeats import Loss, RepeatGuard, call_key, stop_text
 from policies.retry import backoff_ms, hinted_ms, jittered_ms
 from policies.transport import (
     classify,
@@ -73,22 +77,30 @@ __all__ = [
     "IncidentStatus",
     "Kind",
     "Limits",
+    "Loss",
     "Mode",
     "Notice",
+    "Open",
+    "Overlap",
     "Phase",
+    "Place",
     "ProgressContext",
     "Raised",
     "Release",
     "Remains",
     "Repaired",
+    "RepeatGuard",
     "Retry",
     "Seal",
     "Sighting",
     "Stage",
     "TurnBudget",
+    "Turnout",
+    "at_its_place",
     "awaits_client",
     "backoff_ms",
     "blamed_from",
+    "call_key",
     "cause_of",
     "caution",
     "choose",
@@ -104,6 +116,7 @@ __all__ = [
     "expiry",
     "has_settled_tools",
     "hinted_ms",
+    "is_dropped",
     "is_long_wait",
     "is_window",
     "jittered_ms",
@@ -112,6 +125,7 @@ __all__ = [
     "next_delay_ms",
     "notice_of",
     "object_input",
+    "overlaps",
     "phase_of",
     "progress_context",
     "recovery_pause_ms",
@@ -119,6 +133,7 @@ __all__ = [
     "repair_transcript",
     "retried_unstable",
     "stalled",
+    "stop_text",
     "stream_ended",
     "wanted_hosts",
 ]

@@ -1,0 +1,110 @@
+"""A message that comes during a turn is queued, skipped, merged, dropped or held, as its agent says (spec chat-recovery §3.3)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import Open, Overlap, Place, at_its_place, is_dropped, overlaps
+from policies.overlap import STRATEGIES
+
+RUNNING = Open(1, "running")
+
+
+def burst(count: int) -> list[Open]:
+    """One turn at work, and messages that overlapped with it, a second apart."""
+    return [RUNNING, *(Open(2 + n, "accepted", is_overlapping=True, accepted_at_ms=n * 1_000) for n in range(count))]
+
+
+def places(strategy: str, now_ms: float = 10**9, count: int = 3) -> list[str]:
+    turns = burst(count)
+    return [at_its_place(Overlap(strategy), turn, turns, now_ms).place for turn in turns]
+
+
+PLACES = {
+    "c_1014 queue": ("queue", ["play", "play", "play", "play"]),
+    "c_1015 and c_1171 latest": ("latest", ["play", "skip", "skip", "play"]),
+    "c_1017 and c_1173 merge": ("merge", ["play", "merge", "merge", "play"]),
+    "c_1018 and c_1174 debounce": ("debounce", ["play", "skip", "skip", "play"]),
+}
+
+
+@pytest.mark.parametrize(("strategy", "expected"), PLACES.values(), ids=PLACES)
+def test_each_strategy_says_what_a_burst_of_messages_becomes(strategy: str, expected: list[str]) -> None:
+    assert places(strategy) == expected
+
+
+def test_c_0409_a_message_overlaps_with_one_that_is_accepted_and_has_not_begun() -> None:
+    assert overlaps([Open(1, "accepted")])
+    assert overlaps([Open(1, "running")])
+    assert not overlaps([])
+
+
+@pytest.mark.parametrize("status", ["recovering", "parked", "completed"])
+def test_w_38_a_turn_that_recovers_or_waits_for_a_person_drops_nobodys_message(status: str) -> None:
+    is_overlapping = overlaps([Open(1, status)])
+    assert not is_overlapping
+    assert not is_dropped(Overlap("drop"), is_overlapping=is_overlapping)
+
+
+def test_c_1016_and_c_1172_drop_refuses_what_overlaps_and_nothing_else() -> None:
+    assert is_dropped(Overlap("drop"), is_overlapping=True)
+    assert not is_dropped(Overlap("drop"), is_overlapping=False)
+    for strategy in ("queue", "latest", "merge", "debounce"):
+        assert not is_dropped(Overlap(strategy), is_overlapping=True)
+
+
+def test_c_0412_an_older_overlapping_message_is_superseded_by_a_later_one() -> None:
+    older, newer = Open(2, "accepted", is_overlapping=True), Open(3, "accepted", is_overlapping=True)
+    assert at_its_place(Overlap("latest"), older, [older, newer], 0).place is Place.SKIP
+    assert at_its_place(Overlap("latest"), newer, [older, newer], 0).place is Place.PLAY
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_c_1019_and_c_1177_what_is_no_message_of_a_user_is_never_skipped(strategy: str) -> None:
+    regeneration = Open(2, "accepted", is_overlapping=False)
+    assert at_its_place(Overlap(strategy), regeneration, [*burst(3), regeneration], 10**9).place is Place.PLAY
+
+
+@pytest.mark.parametrize("status", ["running", "skipped", "completed", "aborted"])
+def test_c_1020_only_a_message_that_still_waits_supersedes(status: str) -> None:
+    turn, other = Open(2, "accepted", is_overlapping=True), Open(3, status, is_overlapping=True)
+    assert at_its_place(Overlap("latest"), turn, [turn, other], 0).place is Place.PLAY
+
+
+def test_debounce_holds_the_last_message_until_it_has_been_quiet() -> None:
+    turns = burst(2)
+    waits = at_its_place(Overlap("debounce", 750), turns[-1], turns, now_ms=1_200)
+    assert (waits.place, waits.until_ms) == (Place.WAIT, 1_750)
+    assert at_its_place(Overlap("debounce", 750), turns[-1], turns, now_ms=1_750).place is Place.PLAY
+
+
+@pytest.mark.parametrize("pause", [None, -1, math.nan, math.inf, "750", True])
+def test_c_1175_and_c_1176_a_quiet_time_that_is_none_is_three_quarters_of_a_second(pause: object) -> None:
+    assert Overlap.of({"strategy": "debounce", "debounce_ms": pause}).debounce_ms == 750
+    assert Overlap.of({"strategy": "debounce"}).debounce_ms == 750
+
+
+def test_a_strategy_is_named_alone_or_with_its_quiet_time() -> None:
+    assert Overlap.of("latest") == Overlap("latest")
+    assert Overlap.of({"strategy": "debounce", "debounce_ms": 0}) == Overlap("debounce", 0)
+    assert Overlap.of(Overlap("merge")) == Overlap("merge")
+
+
+@pytest.mark.parametrize("value", ["newest", None, 3, {}, {"strategy": "queue", "debounceMs": 1}])
+def test_what_is_no_strategy_is_refused_by_name(value: object) -> None:
+    with pytest.raises(ValueError, match="message_concurrency"):
+        Overlap.of(value)
+
+
+@given(st.sampled_from(STRATEGIES), st.lists(st.booleans(), min_size=1, max_size=8), st.floats(0, 10_000))
+def test_the_last_message_is_never_skipped_and_always_plays_in_the_end(
+    strategy: str, overlapping: list[bool], now_ms: float
+) -> None:
+    turns = [Open(n, "accepted", each, 0) for n, each in enumerate(overlapping)]
+    last = at_its_place(Overlap(strategy), turns[-1], turns, now_ms)
+    assert last.place in (Place.PLAY, Place.WAIT)
+    assert at_its_place(Overlap(strategy), turns[-1], turns, max(now_ms, last.until_ms)).place is Place.PLAY
