@@ -55,6 +55,11 @@ class ProviderProcess:
         return f"http://{HOST}:{self.port}/v1"
 
     @property
+    def environment(self) -> dict[str, str]:
+        """What a process must have in its environment so that `model = "openai-chat:scripted"` reaches this provider."""
+        return {"OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": "scripted"}
+
+    @property
     def pid(self) -> int:
         """The process that lives now. Raises `ProviderFailed` if none does."""
         if self._process is None:

@@ -12,8 +12,8 @@ answered alike (only the call ids are fresh, as with a real model); of a round t
 for; and a text of which the first half stands in the conversation is gone on with from where it stops. A user message that holds no
 question (a steering message, a hidden "please continue") does not change the subject.
 
-A result that says that the call never ran (`again`) is asked for again, so often; any other text counts as the call's result, also a
-warning that its outcome is unknown: a careful model does not repeat what may have happened.
+A call is repeated when its result says that it may be (`again`), so often; any other text counts as the call's result, also a warning
+that its outcome is unknown: a careful model does not repeat what may have happened.
 """
 
 from __future__ import annotations
@@ -93,13 +93,14 @@ class Question(Plain):
 class Script(Plain):
     """All that the model knows.
 
-    `again` are texts that mark the result of a call that never ran; the model repeats such a call up to `again_max` times.
+    `again` are words in a result by which the model is asked to repeat the call, as `policies.caution` asks; it does, up to `again_max`
+    times.
     `prefill` is what it makes of a request that ends with an assistant's text: go on with it, begin anew, or refuse it.
     """
 
     questions: tuple[Question, ...] = ()
     otherwise: str = "I have no script for this."
-    again: tuple[str, ...] = ("never ran", "not run")
+    again: tuple[str, ...] = ("Call it again if it is still needed", "it is safe to call it again")
     again_max: int = 3
     prefill: Literal["continue", "restart", "refuse"] = "continue"
     piece_chars: int = Field(default=16, ge=1)

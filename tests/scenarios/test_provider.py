@@ -18,6 +18,9 @@ from typing import Any, TypeVar
 
 import pytest
 from openai import AsyncOpenAI
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
+from pydantic_ai.models import infer_model
 
 from scenarios.provider_events import Comment, Done, Finish, Raw, Role, Text, frames
 from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace, Rule, every_place
@@ -118,6 +121,21 @@ def test_reasoning_usage_and_a_reply_in_one_piece_are_there_for_who_asks(provide
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "Let me see…"
     assert streamed.chunks[-1]["usage"] == whole["usage"]
     assert whole["choices"][0]["message"]["content"] == SPOKEN == streamed.text
+
+
+def test_a_model_that_is_named_finds_it_through_the_environment(
+    provider: ProviderProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in provider.environment.items():
+        monkeypatch.setenv(name, value)
+
+    async def story() -> list[str]:
+        request: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart(str(ASK["content"]))])]
+        async with infer_model("openai-chat:scripted") as model, model_request_stream(model, request) as stream:
+            _ = [event async for event in stream]
+            return [part.part_kind for part in stream.get().parts]
+
+    assert asyncio.run(story()) == ["thinking", "text", "tool-call", "tool-call"]
 
 
 # faults

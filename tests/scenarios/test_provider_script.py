@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from policies import Fate, Remains, caution
 from scenarios.provider_desk import Desk
 from scenarios.provider_events import Arguments, CallStart, Done, Event, Finish, Role, Text, completion, frames
 from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule, drawn, every_place, place_of
@@ -98,17 +99,22 @@ def test_a_half_text_is_gone_on_with_from_where_it_stops() -> None:
     assert text_in(answer(SCRIPT, rewritten, 4)) == whole
 
 
-def test_a_call_that_never_ran_is_asked_for_again_but_not_for_ever() -> None:
-    again = [ASK, *half((READ, "This call never ran."), (SEARCH, "s"))]
+def told(fate: Fate, effect: str = "once") -> str:
+    return caution(fate, Remains(READ.name, "c0", effect))
+
+
+@pytest.mark.parametrize("text", [told(Fate.NEVER_RAN), told(Fate.CUT_OFF), told(Fate.DIED, "pure")])
+def test_a_call_that_may_be_repeated_is_asked_for_again_but_not_for_ever(text: str) -> None:
+    again = [ASK, *half((READ, text), (SEARCH, "s"))]
     assert calls_in(answer(SCRIPT, again, 2)) == [READ]
     for stem in "efg":
-        again += half((READ, "This call never ran."), stem=stem)
+        again += half((READ, text), stem=stem)
     assert calls_in(answer(SCRIPT, again, 6)) == [WRITE]
 
 
-def test_a_call_with_an_unknown_outcome_is_not_asked_for_again() -> None:
-    caution = "The connection broke while this call was running; its effects may be partial."
-    assert calls_in(answer(SCRIPT, [ASK, *half((READ, caution), (SEARCH, "s"))], 2)) == [WRITE]
+@pytest.mark.parametrize("text", [told(Fate.DIED), told(Fate.DIED, "idempotent"), told(Fate.ABORTED_BEFORE)])
+def test_a_call_that_must_not_be_repeated_is_not_asked_for_again(text: str) -> None:
+    assert calls_in(answer(SCRIPT, [ASK, *half((READ, text), (SEARCH, "s"))], 2)) == [WRITE]
 
 
 def test_the_newest_question_counts_and_other_users_messages_change_nothing() -> None:
