@@ -20,6 +20,7 @@ from ledger import (
     CallInterrupted,
     Cancel,
     Clear,
+    First,
     HostUp,
     PerdureError,
     Requeue,
@@ -282,10 +283,15 @@ class Desk:
         return [frame for frame in frames if frame is not None]
 
     async def _list(
-        self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
+        self,
+        parent: str | None,
+        statuses: list[str] | None,
+        older_than_ms: int | None,
+        limit: int,
+        first: First = "oldest",
     ) -> list[dict[str, Any]]:
         """Runs by request time. Ended runs that left memory are read from the snapshot."""
-        asked = (parent, statuses, older_than_ms, limit)
+        asked = (parent, statuses, older_than_ms, limit, first)
         archived = await self._world.threads.commit(lambda: self._store.ended_runs(*asked))
         return lines(self._view, archived, *asked)
 

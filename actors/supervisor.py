@@ -238,7 +238,7 @@ class Supervisor:
         """Bring runs back into memory; returns which."""
         for record in records:
             if record.body:
-                self.view.runs.setdefault(record.key, run_from(record))
+                self.view.recall(run_from(record))
         return [record.key for record in records]
 
     async def _append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
@@ -334,7 +334,7 @@ class Supervisor:
             if run.is_settled and not run.cleared and key not in self.view.dirty_runs
         ]
         for key in settled[: max(0, len(settled) - self.limits.retained_in_memory)]:
-            del self.view.runs[key]
+            self.view.let_go(key)
             self._has_archive = True
 
 

@@ -33,7 +33,7 @@ from ledger.errors import (
     UnknownTool,
     WorldError,
 )
-from ledger.explanation import explain
+from ledger.explanation import explain, lasting
 from ledger.facts import Fact, SupervisorStarted
 from ledger.frames import frame_of
 from ledger.ids import agent_id, check_id, derived_run_id, digest_of, mail_id, name_of, type_of
@@ -68,7 +68,7 @@ from ledger.stimulus import (
     Unstarted,
     Up,
 )
-from ledger.store import Boot, FactRow, Payload, Record, Store
+from ledger.store import Boot, FactRow, First, Payload, Record, Store
 from ledger.view import View
 
 __all__ = [
@@ -95,6 +95,7 @@ __all__ = [
     "Ended",
     "Fact",
     "FactRow",
+    "First",
     "ForgetStorage",
     "Handled",
     "HostLost",
@@ -159,6 +160,7 @@ __all__ = [
     "hosts_wanted",
     "inspection",
     "is_exclusive",
+    "lasting",
     "lines",
     "mail_id",
     "meta_of",

@@ -41,6 +41,7 @@ from ledger.duckdb_tables import (
     FACT,
     boot_records,
     by_key,
+    ended_counts,
     ended_runs,
     forget,
     insert,
@@ -50,7 +51,7 @@ from ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritab
 from ledger.journal import Journal, commits
 from ledger.memory_store import TABLES, forget_bounds
 from ledger.seals import GENESIS, NOTHING, Mark, extend, seal, seal_anew
-from ledger.store import Boot, FactRow, Payload, Record
+from ledger.store import Boot, FactRow, First, Payload, Record
 
 _END = 2**62
 _WORLD = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.OutOfMemoryException)
@@ -127,12 +128,17 @@ class DuckDBStore:
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def ended_runs(
-        self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
+        self,
+        parent: str | None,
+        statuses: list[str] | None,
+        older_than_ms: int | None,
+        limit: int,
+        first: First = "oldest",
     ) -> list[Record]:
-        """The snapshot's runs that are not live, oldest request first."""
+        """The snapshot's runs that are not live, oldest or newest request first."""
         con = self._ready()
         with self._fatal():
-            return ended_runs(con, parent, statuses, older_than_ms, limit)
+            return ended_runs(con, parent, statuses, older_than_ms, limit, first)
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
@@ -203,7 +209,8 @@ class DuckDBStore:
             con = self._mend(evidence, found, findings)
         else:
             self._journal.resume()
-        return Boot(get(con, "snapshot"), boot_records(con, found.facts), found.facts, findings)
+        records, ended = boot_records(con, found.facts), ended_counts(con)
+        return Boot(get(con, "snapshot"), records, found.facts, findings, ended)
 
     def _open(self, evidence: Evidence, findings: list[str]) -> duckdb.DuckDBPyConnection:
         """Open the file; if its log cannot be read, set both aside and open it without. The journal has what the log had."""

@@ -13,7 +13,7 @@ import duckdb
 from ledger.duckdb_file import INDEXED_MAX, transact
 from ledger.memory_store import TABLES, boot_order
 from ledger.seals import Commit, Placed, remove
-from ledger.store import FactRow, Record
+from ledger.store import FactRow, First, Record
 
 COLUMNS = {  # of every table of records, its key first; `live` and `body` are in all of them
     "runs": ("run_id", "status", "agent_type", "parent", "requested_at_ms", "ended_at_ms", "first_seq", "last_seq"),
@@ -125,11 +125,18 @@ def ended_runs(
     statuses: list[str] | None,
     older_than_ms: int | None,
     limit: int,
+    first: First,
 ) -> list[Record]:
-    """The runs that are not live, oldest request first, chosen by what is given."""
-    condition = """NOT live AND ($1::VARCHAR IS NULL OR parent = $1) AND ($2::VARCHAR[] IS NULL OR status = ANY($2::VARCHAR[]))
-        AND ($3::BIGINT IS NULL OR requested_at_ms < $3) ORDER BY requested_at_ms NULLS FIRST, first_seq NULLS FIRST, run_id LIMIT $4"""
+    """The runs that are not live, in the order of their requests or the other way round, chosen by what is given."""
+    way = "DESC NULLS LAST" if first == "newest" else "ASC NULLS FIRST"
+    condition = f"""NOT live AND ($1::VARCHAR IS NULL OR parent = $1) AND ($2::VARCHAR[] IS NULL OR status = ANY($2::VARCHAR[]))
+        AND ($3::BIGINT IS NULL OR requested_at_ms < $3) ORDER BY requested_at_ms {way}, first_seq {way}, run_id {way} LIMIT $4"""
     return read(con, "runs", condition, [parent, statuses, older_than_ms, limit])
+
+
+def ended_counts(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """How many runs of each status are not live."""
+    return dict(con.execute("SELECT status, count(*) FROM runs WHERE NOT live GROUP BY status").fetchall())
 
 
 def read(con: duckdb.DuckDBPyConnection, table: str, condition: str, parameters: list[object]) -> list[Record]:

@@ -5,10 +5,11 @@ It belongs to the world and not to the supervisor, so it outlives a simulated de
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NoReturn
 
 from ledger.errors import LedgerError
-from ledger.store import Boot, FactRow, Payload, Record
+from ledger.store import Boot, FactRow, First, Payload, Record
 
 TABLES = ("runs", "agents", "mail")
 
@@ -37,7 +38,8 @@ class MemoryStore:
             wanted = touched | called_for if table == "runs" else touched
             chosen = [record for record in self._records[table].values() if record.live or record.key in wanted]
             records += sorted(chosen, key=boot_order)
-        return Boot(self._meta, records, facts, [])
+        ended = Counter(str(run.columns[0]) for run in self._records["runs"].values() if not run.live)
+        return Boot(self._meta, records, facts, [], dict(ended))
 
     def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
         """Keep a group of facts."""
@@ -76,9 +78,14 @@ class MemoryStore:
         return [kept[key] for key in dict.fromkeys(keys) if key in kept]
 
     def ended_runs(
-        self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
+        self,
+        parent: str | None,
+        statuses: list[str] | None,
+        older_than_ms: int | None,
+        limit: int,
+        first: First = "oldest",
     ) -> list[Record]:
-        """The snapshot's runs that are not live, oldest request first."""
+        """The snapshot's runs that are not live, oldest or newest request first."""
         self._check()
 
         def wanted(record: Record) -> bool:
@@ -90,7 +97,7 @@ class MemoryStore:
                 and (older_than_ms is None or (isinstance(requested_at_ms, int) and requested_at_ms < older_than_ms))
             )
 
-        return sorted(filter(wanted, self._records["runs"].values()), key=_age)[:limit]
+        return sorted(filter(wanted, self._records["runs"].values()), key=_age, reverse=first == "newest")[:limit]
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000

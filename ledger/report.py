@@ -11,7 +11,7 @@ from ledger.outstanding import about
 from ledger.run import Run, outcome_of
 from ledger.snapshot import run_from
 from ledger.status import Status
-from ledger.store import Record
+from ledger.store import First, Record
 from ledger.view import View
 
 
@@ -81,14 +81,15 @@ def lines(
     statuses: list[str] | None,
     older_than_ms: int | None,
     limit: int,
+    first: First = "oldest",
 ) -> list[dict[str, Any]]:
-    """Runs by request time: those in memory, and the `archived` rows of ended ones that left it."""
+    """Runs by request time, oldest or newest first: those in memory, and the `archived` rows of ended ones that left it."""
     told = {run.run_id: run for run in map(run_from, archived)}
     for run in view.runs.values():
         told.pop(run.run_id, None)
         if not run.cleared and _matches(run, parent, statuses, older_than_ms):
             told[run.run_id] = run
-    ordered = sorted(told.values(), key=lambda run: run.requested_at_ms)
+    ordered = sorted(told.values(), key=lambda run: (run.requested_at_ms, run.first_seq), reverse=first == "newest")
     return [line(run) for run in ordered[:limit]]
 
 
@@ -101,10 +102,10 @@ def _matches(run: Run, parent: str | None, statuses: list[str] | None, older_tha
 
 
 def counts(view: View) -> dict[str, int]:
-    """How many runs in memory have each status."""
-    tally = dict.fromkeys(map(str, Status), 0)
+    """How many runs have each status, in memory and in the snapshot. Those that wait to be deleted do not count any more."""
+    tally = {str(status): view.archived[status] for status in Status}
     for run in view.runs.values():
-        tally[run.status] += 1
+        tally[run.status] += not run.cleared
     return tally
 
 

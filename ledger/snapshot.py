@@ -91,6 +91,7 @@ def restore(boot: Boot) -> View:
         view.epoch, view.seq, view.incarnation = meta["epoch"], meta["seq"], meta["incarnation"]
         view.tally.update(meta["tally"])
         view.at_ms = meta["at_ms"]
+    view.archived.update(boot.ended)
     for record in boot.records:
         _restore_record(view, record)
     _index(view)
@@ -106,6 +107,8 @@ def _restore_record(view: View, record: Record) -> None:
     if record.table == "runs":
         run = run_from(record)
         view.runs[run.run_id] = run
+        if not record.live:
+            view.archived[str(run.status)] -= 1
     elif record.table == "agents" and record.live:
         view.agents[record.key] = Activation(*unpack(record.body))
         view.kept[f"agents/{record.key}"] = None

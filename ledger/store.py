@@ -7,7 +7,12 @@ memory, and `DuckDBStore`. One contract test binds both.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol
+
+First = Literal["oldest", "newest"]
+"""Which end of a list comes first, by the time of the request."""
 
 
 class FactRow(NamedTuple):
@@ -45,12 +50,14 @@ class Record(NamedTuple):
 
 
 class Boot(NamedTuple):
-    """What a supervisor reads when it starts: the live records, the facts after the snapshot, the records these facts touch."""
+    """What a supervisor reads when it starts: the live records, the facts after the snapshot, the records these facts touch; and how
+    many runs of each status the snapshot holds that are not live."""
 
     meta: bytes | None
     records: list[Record]
     facts: list[FactRow]
     findings: list[str]
+    ended: Mapping[str, int] = MappingProxyType({})
 
 
 class Store(Protocol):
@@ -70,10 +77,15 @@ class Store(Protocol):
         """The snapshot's records under these keys; missing ones are left out."""
 
     def ended_runs(
-        self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
+        self,
+        parent: str | None,
+        statuses: list[str] | None,
+        older_than_ms: int | None,
+        limit: int,
+        first: First = "oldest",
     ) -> list[Record]:
-        """The snapshot's runs that are not live, oldest request first; optionally those of one parent, of these statuses, or
-        requested before an instant."""
+        """The snapshot's runs that are not live, oldest request first or the other way round; optionally those of one parent, of these
+        statuses, or requested before an instant."""
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000

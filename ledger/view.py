@@ -7,6 +7,7 @@ can be rebuilt from the records, and is after a boot. Hosts are not in the ledge
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import Any
 
 from ledger.activation import Activation, HostView, pool_key
@@ -32,6 +33,7 @@ class View:
         self.runs: dict[str, Run] = {}
         self.mail: dict[str, Mail] = {}
         self.agents: dict[str, Activation] = {}
+        self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         # indexes
         self.hosts: dict[str, HostView] = {}
         self.homes: dict[str, list[Any]] = {}
@@ -76,6 +78,17 @@ class View:
         if was_placed != run.is_placed:
             self.count_places(run, 1 if run.is_placed else -1)
         return frame
+
+    def recall(self, run: Run) -> Run:
+        """Bring an ended run back from the snapshot, unless it is in memory."""
+        if run.run_id not in self.runs:
+            self.runs[run.run_id] = run
+            self.archived[run.status] -= 1
+        return self.runs[run.run_id]
+
+    def let_go(self, run_id: str) -> None:
+        """Leave an ended run to the snapshot, which has it as it is."""
+        self.archived[self.runs.pop(run_id).status] += 1
 
     def enqueue(self, run: Run) -> None:
         """Let a live run wait for a place in the queue of its pool."""

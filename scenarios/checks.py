@@ -36,6 +36,7 @@ from ledger import (
     View,
     agent_id,
     audit,
+    counts,
     decode,
     mail_id,
     pack,
@@ -133,6 +134,8 @@ def unlike_the_shadow(view: View, shadow: View) -> Iterator[str]:
     if view.seq != shadow.seq or view.tally != shadow.tally or view.incarnation != shadow.incarnation:
         kept, folded = ((each.seq, each.tally, each.incarnation) for each in (view, shadow))
         yield f"seq, tally or incarnation: {kept} kept, {folded} folded"
+    if counts(view) != counts(shadow):
+        yield f"the runs are counted as {counts(view)}, and fold to {counts(shadow)}"
     for key, run in view.runs.items():
         if not run.cleared or key in shadow.runs:
             yield from _differences(f"run {key}", run, shadow.runs.get(key))

@@ -16,6 +16,7 @@ from ledger import (
     BadRequest,
     Cancel,
     Clear,
+    First,
     Requeue,
     Run,
     Stimulus,
@@ -86,7 +87,7 @@ class ColdLedger:
         families = [self._run(run_id).child for run_id in run_ids]
         while families:
             for record in self._store.ended_runs(families.pop(), None, None, FAMILY_MAX):
-                families.append(self._view.runs.setdefault(record.key, run_from(record)).child)
+                families.append(self._view.recall(run_from(record)).child)
         self._settle(Clear(run_ids))
 
     def _settle(self, stimulus: Stimulus) -> None:
@@ -102,7 +103,7 @@ class ColdLedger:
         if run_id not in self._view.runs:
             for record in self._store.records("runs", [run_id]):
                 if record.body:
-                    self._view.runs[run_id] = run_from(record)
+                    self._view.recall(run_from(record))
         run = self._view.runs.get(run_id)
         if run is None or run.cleared:
             raise UnknownRun("run_id", f"no run {run_id!r} is known")
@@ -123,9 +124,14 @@ class ColdLedger:
         return explain(self._view, self._run(run_id), self._now_ms(), self._limits, served=False)
 
     def _list(
-        self, parent: str | None, statuses: list[str] | None, older_than_ms: int | None, limit: int
+        self,
+        parent: str | None,
+        statuses: list[str] | None,
+        older_than_ms: int | None,
+        limit: int,
+        first: First = "oldest",
     ) -> list[dict[str, Any]]:
-        asked = (parent, statuses, older_than_ms, limit)
+        asked = (parent, statuses, older_than_ms, limit, first)
         return lines(self._view, self._store.ended_runs(*asked), *asked)
 
     def _audit(self) -> dict[str, Any]:

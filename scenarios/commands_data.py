@@ -4,18 +4,13 @@ steer (`cancel`, `retry`, `clear`).
 
 from __future__ import annotations
 
-import json
 import re
-import sys
+import shlex
 import time
-from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import actors
 from actors import Runtime, read_record
@@ -23,13 +18,11 @@ from ledger import BadRequest, Status
 from ledger.integrity import Finding, examine, repair
 from scenarios.cold import LEDGER, ColdLedger
 from scenarios.commands_run import AsJson, Data
+from scenarios.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
 
 RunId = Annotated[str, typer.Argument(help="The id of the run; `perdure ps` shows those that are live.")]
 HERE: Final = Path("perdure-data")
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-WAYS: Final = ("delivered", "superseded", "suppressed", "parked", "pending")
-RUNS_MAX: Final = 50
-PIPE_COLUMNS: Final = 200
 
 
 def add_to(root: typer.Typer) -> None:
@@ -43,25 +36,59 @@ def opened(data: Path) -> ColdLedger | Runtime:
     return actors.Runtime(data) if read_record(data) is not None else ColdLedger(data)
 
 
-def ps(data: Data = HERE, as_json: AsJson = False) -> None:
-    """Show what is going on: runs by status, hosts, and the runs that are live.
+def ps(
+    everything: Annotated[bool, typer.Option("--all", help="List runs that have ended too, newest first.")] = False,
+    status: Annotated[
+        list[Status] | None,
+        typer.Option(help="List the runs with this status, newest first; may be given several times."),
+    ] = None,
+    parent: Annotated[
+        str | None, typer.Option(help="List the runs that this agent asked for, as name@module:Class, newest first.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many runs to list at once.")] = 50,
+    page: Annotated[int, typer.Option(min=1, help="Which so many of them.")] = 1,
+    data: Data = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is going on: runs by status, mail, hosts, and the runs that are live; or list runs, newest first.
 
-    Example: perdure ps --data ./perdure-data
+    Examples:
+        perdure ps
+
+        perdure ps --all --page 2
+
+        perdure ps --status error --status interrupted --limit 10
     """
+    chosen = [str(each) for each in status] if status else None
+    listing = everything or chosen is not None or parent is not None
     with opened(data) as ledger:
-        told = ledger.ask("ps")
+        told = ledger.ask("ps", limit)
+        if listing:
+            found = ledger.ask("list", parent, chosen, None, page * limit + 1, "newest")
+            told |= {"listed": found[(page - 1) * limit :][:limit], "more": len(found) > page * limit}
     if as_json:
-        print(json.dumps(told))
-        return
-    served = told["supervisor"]
-    print(
-        f"{data}: "
-        + (f"served by process {served['pid']} on {served['node']}" if served else "no supervisor serves it now")
-    )
-    print("runs   " + ", ".join(f"{count} {status}" for status, count in told["runs"].items() if count) or "none")
-    print("mail   " + _equation(told["audit"]))
-    _print_table(("host", "process", "agents", "memory"), (_host_cells(host) for host in told["hosts"]))
-    _print_table(("run", "agent", "status", "attempt", "progress", "host"), map(_run_cells, told["live"][:RUNS_MAX]))
+        print(json_of(told))
+    elif listing:
+        print_runs(told["listed"])
+        if not told["listed"]:
+            print("There is no such run." if page == 1 else f"There is no page {page}.")
+        if told["more"]:
+            print(f"\nThere are older ones: --page {page + 1}.")
+    else:
+        _print_overview(data, told)
+
+
+def _print_overview(data: Path, told: dict[str, Any]) -> None:
+    served, runs = told["supervisor"], told["runs"]
+    by = f"served by process {served['pid']} on {served['node']}" if served else "no supervisor serves it now"
+    print(f"{data}: {by}")
+    print("runs   " + (", ".join(f"{count} {status}" for status, count in runs.items() if count) or "none"))
+    print("mail   " + equation(told["audit"]))
+    print_hosts(told["hosts"])
+    print_live(told["live"])
+    left = runs["starting"] + runs["running"] - len(told["live"])
+    if left > 0:
+        print(f"\nThere are {left} more: `perdure ps --status running --status starting` lists them by pages.")
 
 
 def show(
@@ -73,25 +100,29 @@ def show(
 ) -> None:
     """Show everything about a run; without a run, the directory and the limits that are in force.
 
-    Example: perdure show 3f0c9a
+    Names that end in `_ms` are milliseconds. With --json an infinite limit is null.
+
+    Examples:
+        perdure show
+
+        perdure show 3f0c9a1e
     """
     with opened(data) as ledger:
         told = ledger.ask("show", run_id) if run_id is not None else _directory(data, ledger)
     if as_json:
-        print(json.dumps(told, default=str))
-        return
-    for name, value in told.items():
-        print(f"{name:24}{_shown(name, value)}")
+        print(json_of(told))
+    else:
+        print_pairs(told)
 
 
 def explain(run_id: RunId, data: Data = HERE, as_json: AsJson = False) -> None:
     """Say in sentences why a run is where it is, and what comes next.
 
-    Example: perdure explain 3f0c9a
+    Example: perdure explain 3f0c9a1e
     """
     with opened(data) as ledger:
         said = ledger.ask("explain", run_id)
-    print(json.dumps(said) if as_json else "\n".join(said))
+    print(json_of(said) if as_json else "\n".join(said))
 
 
 def cancel(
@@ -101,7 +132,7 @@ def cancel(
 ) -> None:
     """Cancel a run and what its child waits for. A run that has ended stays as it is.
 
-    Example: perdure cancel 3f0c9a --reason "wrong input"
+    Example: perdure cancel 3f0c9a1e --reason "wrong input"
     """
     with opened(data) as ledger:
         ledger.cancel(run_id, reason)
@@ -111,9 +142,14 @@ def cancel(
 def retry(
     mail_id: Annotated[str, typer.Argument(help="A parked mail; `perdure audit` lists them.")], data: Data = HERE
 ) -> None:
-    """Try a parked mail again.
+    """Try a parked mail again: its handler is given it as if for the first time.
 
-    Example: perdure retry 3f0c9a/finish
+    The id of a mail is that of its run, an exclamation mark, and what the mail tells of. Put it in single quotes.
+
+    Examples:
+        perdure retry '3f0c9a1e!finish'
+
+        perdure retry '3f0c9a1e!milestone:read'
     """
     with opened(data) as ledger:
         ledger.retry(mail_id)
@@ -168,11 +204,11 @@ def audit(data: Data = HERE, as_json: AsJson = False) -> None:
     with opened(data) as ledger:
         told = ledger.ask("audit")
     if as_json:
-        print(json.dumps(told))
+        print(json_of(told))
     else:
-        print(_equation(told) + (" (balanced)" if told["balanced"] else " (NOT balanced)"))
+        print(equation(told) + (" (balanced)" if told["balanced"] else " (NOT balanced)"))
         for mail in told["parked_mail"]:
-            print(f"parked: {mail['mail_id']} for {mail['recipient']}.{mail['handler']}: {mail['error']}")
+            print(f"parked: {shlex.quote(mail['mail_id'])} for {mail['recipient']}.{mail['handler']}: {mail['error']}")
         print("".join(f"found at the start: {finding}\n" for finding in told["findings"]), end="")
     if not told["balanced"]:
         raise typer.Exit(1)
@@ -194,7 +230,7 @@ def doctor(
     """
     findings: list[Finding] = (repair if mend else examine)(data / LEDGER)
     if as_json:
-        print(json.dumps([{"severity": each.severity, "what": each.what, "advice": each.advice} for each in findings]))
+        print(json_of([{"severity": each.severity, "what": each.what, "advice": each.advice} for each in findings]))
     else:
         for each in findings:
             print(f"{each.severity:8} {each.what}" + (f" – {each.advice}" if each.advice else ""))
@@ -227,36 +263,3 @@ def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:
         "supervisor lives": told["epoch"],
         **ledger.ask("limits"),
     }
-
-
-def _equation(told: dict[str, Any]) -> str:
-    return f"{told['enqueued']} enqueued = " + " + ".join(f"{told[way]} {way}" for way in WAYS)
-
-
-def _host_cells(host: dict[str, Any]) -> tuple[str, ...]:
-    return (host["host"], str(host["pid"] or "starting"), str(host["tenants"]), f"{host['rss_mb']} MB")
-
-
-def _run_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    progress = row["progress"] or {}
-    fraction = progress.get("fraction")
-    far = f"{fraction:.0%} {progress.get('phase') or ''}" if fraction is not None else progress.get("phase") or ""
-    return (row["run_id"], row["agent_type"], row["status"], str(row["attempt"]), far, row["host"] or "")
-
-
-def _print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
-    table = Table(box=None, padding=(0, 2), header_style="bold")
-    for title in titles:
-        table.add_column(title, no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    if table.row_count:
-        console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
-        console.print()
-        console.print(table)
-
-
-def _shown(name: str, value: Any) -> str:
-    if name.endswith("_at_ms") and isinstance(value, int) and value:
-        return datetime.fromtimestamp(value / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
-    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ledger.duckdb_store import DuckDBStore
 from ledger.errors import LedgerError
 from ledger.memory_store import MemoryStore
-from ledger.store import Boot, FactRow, Payload, Record, Store
+from ledger.store import Boot, FactRow, First, Payload, Record, Store
 
 
 @pytest.fixture(params=["memory", "duckdb"])
@@ -228,9 +228,13 @@ def test_ended_runs_are_listed_by_age_and_what_is_asked(store: Store) -> None:
     store.checkpoint(b"m", 6, [*ended, run("r6", 6, 6)], [])
 
     def listed(
-        parent: str | None = None, statuses: list[str] | None = None, older_than_ms: int | None = None, limit: int = 9
+        parent: str | None = None,
+        statuses: list[str] | None = None,
+        older_than_ms: int | None = None,
+        limit: int = 9,
+        first: First = "oldest",
     ) -> str:
-        return " ".join(record.key for record in store.ended_runs(parent, statuses, older_than_ms, limit))
+        return " ".join(record.key for record in store.ended_runs(parent, statuses, older_than_ms, limit, first))
 
     assert listed() == "r1 r2 r3 r4 r5"
     assert listed(limit=2) == "r1 r2"
@@ -239,6 +243,17 @@ def test_ended_runs_are_listed_by_age_and_what_is_asked(store: Store) -> None:
     assert listed(statuses=[]) == ""
     assert listed(older_than_ms=1_003) == "r1 r2"
     assert listed("q", ["completed", "aborted"], 2_000) == "r4"
+    assert listed(first="newest") == "r5 r4 r3 r2 r1"
+    assert listed(statuses=["error"], limit=2, first="newest") == "r5 r3"
+
+
+def test_a_boot_counts_the_runs_that_are_not_live(store: Store) -> None:
+    store.append([fact(seq, f"r{seq}") for seq in range(1, 5)], [])
+    ended = [run(f"r{seq}", seq, seq, live=False, status="error" if seq % 2 else "completed") for seq in (1, 2, 3)]
+    store.checkpoint(b"m", 4, [*ended, run("r4", 4, 4)], [])
+    assert reboot(store).ended == {"error": 2, "completed": 1}
+    store.checkpoint(b"m", 4, [], ["r1"])
+    assert reboot(store).ended == {"error": 1, "completed": 1}
 
 
 # ------------------------------------------------------------------ forgetting

@@ -7,8 +7,10 @@ from ledger import (
     Fact,
     FactRow,
     Record,
+    Status,
     Tick,
     View,
+    counts,
     decide,
     dirty_records,
     meta_of,
@@ -73,6 +75,25 @@ def test_a_boot_reads_what_is_alive_and_leaves_what_has_settled() -> None:
     assert set(booted.runs) == {"owed", "live", "soft"}
     (record,) = store.records("runs", ["done"])
     assert run_from(record).status == "completed"
+
+
+def test_runs_are_counted_wherever_they_are() -> None:
+    """In memory, in the snapshot alone, brought back from it, let go again: each counts once."""
+    ledger, store = life_of(*ended("old", 1), MailDelivered(PARENT, ["old!finish"]), *ended("owed", 2), asked("live"))
+    everything = counts(ledger.view)
+    assert everything == {**dict.fromkeys(map(str, Status), 0), "completed": 2, "starting": 1}
+    booted = restore(store.boot())
+    assert "old" not in booted.runs
+    assert counts(booted) == everything
+    (record,) = store.records("runs", ["old"])
+    for _ in range(2):
+        booted.recall(run_from(record))
+    assert counts(booted) == everything
+    booted.let_go("old")
+    assert counts(booted) == everything
+    booted.recall(run_from(record))
+    booted.record(RunCleared("old"), NOW_MS)
+    assert counts(booted)["completed"] == 1, "what waits to be deleted does not count"
 
 
 def test_a_run_with_parked_mail_is_kept_in_reach() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ from ledger import (
     restore,
 )
 from ledger.duckdb_store import DuckDBStore
-from ledger.facts import RunAborted, RunRequested
+from ledger.facts import MailFailed, RunAborted, RunFailed, RunRequested
 from policies import Limits
 from scenarios import logbook
 from scenarios.cli import app, main
@@ -94,6 +96,83 @@ def test_what_is_cancelled_and_cleared_on_a_cold_directory_stays_so(data: Path) 
     assert isinstance(perdure("show", "one", "--data", data).exception, PerdureError)
 
 
+@pytest.fixture
+def archive(data: Path) -> Path:
+    """The same, and seven ended runs that no boot reads: `e1` failed, and the even ones were asked for by an agent."""
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        for number in range(1, 8):
+            run_id, parent, at_ms = f"e{number}", "" if number % 2 else "p@m:P", 60_000 * number
+            asked = RunRequested(run_id, "Reader", parent, "", "digest", b"\x01", {}, 0)
+            end = RunFailed(run_id, 0, "it\nbroke", True) if number == 1 else RunAborted(run_id, "x" * 80)
+            store.append([view.record(asked, at_ms), view.record(end, at_ms + 1_500)], [])
+        store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
+    return data
+
+
+def listed(*words: str | Path) -> list[str]:
+    return [row["run_id"] for row in json.loads(perdure("ps", "--json", *words).stdout)["listed"]]
+
+
+def test_runs_that_have_ended_are_listed_newest_first_and_by_pages(archive: Path) -> None:
+    assert listed("--all", "--data", archive) == ["e7", "e6", "e5", "e4", "e3", "e2", "e1", "one"]
+    pages = [listed("--all", "--limit", "3", "--page", page, "--data", archive) for page in "1234"]
+    assert pages == [["e7", "e6", "e5"], ["e4", "e3", "e2"], ["e1", "one"], []]
+    said = perdure("ps", "--all", "--limit", 3, "--data", archive).stdout
+    assert "e7" in said
+    assert "There are older ones: --page 2." in said
+    assert "older ones" not in perdure("ps", "--all", "--limit", 3, "--page", 3, "--data", archive).stdout
+    assert "There is no page 4." in perdure("ps", "--all", "--limit", 3, "--page", 4, "--data", archive).stdout
+
+
+def test_runs_are_listed_by_status_and_by_parent(archive: Path) -> None:
+    assert listed("--status", "error", "--status", "starting", "--data", archive) == ["e1", "one"]
+    assert listed("--parent", "p@m:P", "--data", archive) == ["e6", "e4", "e2"]
+    assert "There is no such run." in perdure("ps", "--status", "completed", "--data", archive).stdout
+
+
+def test_a_listed_run_tells_when_it_was_asked_for_how_long_it_took_and_what_came_of_it(archive: Path) -> None:
+    (row,) = (line.split() for line in perdure("ps", "--status", "error", "--data", archive).stdout.splitlines()[2:])
+    assert row == "e1 Reader error 0 1970-01-01 00:01:00 UTC 1.5 s it broke".split()
+    assert "x" * 59 + "…" in perdure("ps", "--status", "aborted", "--data", archive).stdout
+
+
+def test_runs_that_only_the_snapshot_has_are_counted(archive: Path) -> None:
+    assert "runs   1 starting, 1 error, 6 aborted\n" in perdure("ps", "--data", archive).stdout
+
+
+def test_where_there_are_no_runs_none_are_counted(tmp_path: Path) -> None:
+    with closing(DuckDBStore(tmp_path / "ledger", fsync=False)) as store:
+        store.boot()
+    assert "runs   none\n" in perdure("ps", "--data", tmp_path).stdout
+
+
+def test_long_ids_are_shown_whole(data: Path) -> None:
+    long = "r" * 256
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        store.append([view.record(RunRequested(long, "Reader", "", "", "digest", b"\x01", {}, 0), 3_000)], [])
+    assert long in perdure("ps", "--data", data).stdout
+    assert long in perdure("ps", "--all", "--data", data).stdout
+
+
+def test_names_and_values_stand_apart_and_durations_are_said_in_words(data: Path) -> None:
+    lines = perdure("show", "--data", data).stdout.splitlines()
+    names = [line.split()[0] for line in lines]
+    assert {field.name for field in fields(Limits)} <= set(names)
+    told = dict(line.split(maxsplit=1) for line in lines)
+    assert told["detached_no_progress_budget_ms"] == "3600000 (1 h)"
+    assert told["reattach_window_ms"] == "without end"
+
+
+def test_what_is_printed_as_json_is_json_for_every_reader(data: Path) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    told = json.loads(perdure("show", "--json", "--data", data).stdout, parse_constant=refuse)
+    assert told["reattach_window_ms"] is None
+
+
 def test_named_runs_are_cleared_with_what_they_had_asked_for(data: Path) -> None:
     """Also when both are in the snapshot alone, and no boot would read them."""
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
@@ -109,6 +188,27 @@ def test_named_runs_are_cleared_with_what_they_had_asked_for(data: Path) -> None
     for run_id in ("one", "two"):
         assert isinstance(perdure("show", run_id, "--data", data).exception, UnknownRun)
     assert perdure("show", "three", "--data", data).exit_code == 0
+
+
+def test_parked_mail_is_listed_as_retry_wants_it_and_can_be_tried_again(data: Path) -> None:
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        asked = RunRequested("a b", "Reader", "p@m:P", "", "d", b"\x01", {"detached": True, "on_finish": "on_read"}, 0)
+        facts = [asked, RunAborted("a b", "enough"), MailFailed("a b!finish", "KeyError: 'x'", None)]
+        store.append([view.record(fact, 3_000) for fact in facts], [])
+    said = perdure("audit", "--data", data).stdout
+    assert "parked: 'a b!finish' for p@m:P.on_read: KeyError: 'x'" in said
+    mail_id = shlex.split(said.partition("parked: ")[2])[0]
+    assert "`perdure retry 'a b!finish'`" in perdure("explain", "a b", "--data", data).stdout
+    assert "will be tried again" in perdure("retry", mail_id, "--data", data).stdout
+    assert "1 pending" in perdure("audit", "--data", data).stdout
+    assert isinstance(perdure("retry", mail_id, "--data", data).exception, UnknownRun), "it is not parked any more"
+
+
+def test_retry_shows_ids_as_they_are() -> None:
+    help_ = perdure("retry", "--help").stdout
+    assert "perdure retry '3f0c9a1e!finish'" in help_
+    assert "/finish" not in help_
 
 
 @pytest.mark.parametrize(
