@@ -39,12 +39,12 @@ from ledger.duckdb_file import (
 )
 from ledger.duckdb_tables import (
     FACT,
+    Inserter,
     boot_records,
     by_key,
     ended_counts,
     ended_runs,
     forget,
-    insert,
     replace,
 )
 from ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
@@ -59,6 +59,8 @@ _WORLD = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, d
 
 class DuckDBStore:
     """A `Store` in one directory. With `repair`, what cannot be verified is cut off instead of refused (see `integrity.repair`)."""
+
+    _inserter: Inserter  # of the connection that the boot has made
 
     log_max = 4_096  # commits in DuckDB's log before it is folded in; reading back as many takes a fifth of a second
 
@@ -96,7 +98,7 @@ class DuckDBStore:
         commit = seal(self._mark, rows, payloads)
         with self._fatal():
             self._journal.append(commit)
-            insert(con, commit)
+            self._inserter.insert(commit)
             self._mark, self._tally, self._log = commit.after, self._tally.plus(commit.tally), self._log + 1
             if self._log >= self.log_max:
                 self._fold_log(con)
@@ -209,6 +211,7 @@ class DuckDBStore:
             con = self._mend(evidence, found, findings)
         else:
             self._journal.resume()
+        self._inserter = Inserter(con)
         records, ended = boot_records(con, found.facts), ended_counts(con)
         return Boot(get(con, "snapshot"), records, found.facts, findings, ended)
 
@@ -247,8 +250,9 @@ class DuckDBStore:
                 con.execute(f"DELETE FROM {table} WHERE seq > $1", [self._mark.seq])
         elif len(found.plan.replay) > 1 and (self.path / WAL).exists():
             findings.append(f"the log as it was is kept as {evidence.copy(WAL)}")
+        inserter = Inserter(con)
         for commit in commits(self.path / JOURNAL, found.plan.replay):
-            insert(con, commit)
+            inserter.insert(commit)
             self._mark, self._tally = commit.after, self._tally.plus(commit.tally)
             found.facts.extend(commit.rows)
         if found.loss:

@@ -112,6 +112,15 @@ def test_ten_thousand_facts_in_one_commit_and_ten_thousand_more_in_the_next(stor
     assert [row.seq for row in store.facts("run-7")] == list(range(7, 20_001, 100))
 
 
+def test_a_question_is_never_in_the_way_of_the_next_commit(store: Store) -> None:
+    store.append([fact(1)], [Payload("a", "input", b"in")])
+    assert store.payload("a", "input") == b"in"
+    store.append(facts(2, 9), [])
+    assert [row.seq for row in store.facts("a", limit=3)] == [1, 2, 3]
+    store.append(facts(10, 19), [Payload("a", "output", b"out")])
+    assert len(reboot(store).facts) == 19
+
+
 def test_facts_are_told_by_subject_and_in_order(store: Store) -> None:
     store.append([fact(1, "a"), fact(2, "b"), fact(3, "a")], [])
     store.append([fact(4, "b"), fact(5, "a")], [])
