@@ -1,6 +1,8 @@
 """`perdure bench`: the figures of the README, measured here and now, each beside its goal and its baseline.
 
-Every group of figures has a data directory and a cluster of its own, so none inherits what another left behind.
+Every group of figures has a data directory, a cluster and a process of its own, so none inherits what another left behind.
+
+`python -m scenarios.bench GROUP DIRECTORY [--quick]` is that process.
 """
 
 from __future__ import annotations
@@ -9,16 +11,20 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from scenarios.bench_apart import Failed, command_for, measure_apart
 from scenarios.bench_deaths import child_death, cluster_death, handlers_death, supervisor_death
 from scenarios.bench_ledger import boot
 from scenarios.bench_report import Bench, Figure, known, report, show
 from scenarios.bench_speed import awaited, detached, fan_out, passivated, sleepers
 from scenarios.swarm import swarm
+
+PATIENCE_S: Final = 300.0  # for one group; each takes a minute or so
 
 
 def simulated_kills(bench: Bench) -> list[Figure]:
@@ -47,31 +53,41 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
 }
 
 
-def measure(names: Sequence[str], *, quick: bool, data: Path, say: Callable[[str], None]) -> list[Figure]:
-    """Measure these groups of figures, one after the other."""
-    bench = Bench(data, quick, say)
-    figures: list[Figure] = []
-    for name in names:
-        say(f"measuring {name} …")
-        figures += FIGURES[name](bench)
-    return figures
+def main(as_json: bool = False, quick: bool = False, only: Sequence[str] = (), data: Path | None = None) -> bool:
+    """Measure and tell, each group in a process of its own; returns whether each could be measured. With `data`, what was written
+    stays there; otherwise it is thrown away.
 
-
-def main(as_json: bool = False, quick: bool = False, only: str | None = None, data: Path | None = None) -> None:
-    """Measure and tell. With `data`, what was written stays there; otherwise it is thrown away.
-
-    Raises `BadRequest` if `only` names no group of figures.
+    Raises `BadRequest` if `only` names something that is no group of figures.
     """
-    names = list(FIGURES) if only is None else [known(only, list(FIGURES))]
+    groups = [group for group in FIGURES if not only or group in {known(each, list(FIGURES)) for each in only}]
     room = tempfile.TemporaryDirectory(prefix="perdure-bench-") if data is None else nullcontext(str(data))
     with room as place:
-        told = report(measure(names, quick=quick, data=Path(place), say=_say))
+        measured = [_measure(group, Path(place), quick=quick) for group in groups]
+    figures = [figure for each in measured if not isinstance(each, Failed) for figure in each]
+    failures = [each for each in measured if isinstance(each, Failed)]
+    told = report(figures, [each.to_plain() for each in failures])
     if as_json:
         print(json.dumps(told))
     else:
         show(told)
+    return not failures
+
+
+def _measure(group: str, place: Path, *, quick: bool) -> list[dict[str, Any]] | Failed:
+    begun_s = time.monotonic()
+    _say(f"measuring {group} …")
+    measured = measure_apart(group, command_for(group, place, quick=quick), PATIENCE_S, _say)
+    _say(
+        f"{'could not measure' if isinstance(measured, Failed) else 'measured'} {group} in {time.monotonic() - begun_s:.0f} s"
+    )
+    return measured
 
 
 def _say(text: str) -> None:
     """Aside, so that a pipe gets the figures alone."""
     print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    name, where, *more = sys.argv[1:]
+    print(json.dumps([figure.to_plain() for figure in FIGURES[name](Bench(Path(where), "--quick" in more, _say))]))

@@ -181,10 +181,10 @@ def _cpu() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def report(figures: Sequence[Figure]) -> dict[str, Any]:
+def report(figures: Sequence[dict[str, Any]], failures: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """The object that `--json` prints."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"machine": machine(), "date": now, "figures": [figure.to_plain() for figure in figures]}
+    return {"machine": machine(), "date": now, "figures": list(figures), "failures": list(failures)}
 
 
 def show(told: dict[str, Any]) -> None:
@@ -196,10 +196,14 @@ def show(told: dict[str, Any]) -> None:
         print(where)
         for figure in told["figures"]:
             print(line(figure))
+        for failure in told["failures"]:
+            print(f"{failure['group']}: FAILED, {failure['cause']}")
         return
     table = Table("figure", "", "min", "median", "max", "goal", "baseline", caption=where)
     for figure in told["figures"]:
         table.add_row(*_cells(figure), style="" if figure["met"] is not False else "yellow")
+    for failure in told["failures"]:
+        table.add_row(failure["group"], "", "", "failed", "", "", failure["cause"], style="red")
     Console().print(table)
 
 

@@ -114,15 +114,20 @@ def explore_command(
 
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: to see that it works, not to measure.")] = False,
-    only: Annotated[str | None, typer.Option(help="Only this group of figures.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this group of figures; may be given several times.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Keep what was written here.", file_okay=False)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure throughput, latency and recovery, each beside its baseline in the same run.
 
-    Example: perdure bench --quick --json
+    Each group has a process of its own. If one cannot be measured its cause is told, the others go on, and the exit code is 1.
+
+    Example: perdure bench --only fan-out --only cluster-death
     """
-    scenarios.bench.main(as_json=as_json, quick=quick, only=only, data=data)
+    if not scenarios.bench.main(as_json=as_json, quick=quick, only=only or (), data=data):
+        raise typer.Exit(1)
 
 
 def _plain(report: SwarmReport | ExploreReport) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,11 @@ from ledger import BadRequest, restore
 from ledger.duckdb_store import DuckDBStore
 from scenarios import bench
 from scenarios.bench_agents import Parent
+from scenarios.bench_apart import Failed, measure_apart
 from scenarios.bench_ledger import boot_once, build
-from scenarios.bench_report import Baseline, Bench, Figure, at_least, at_most, line, percentile, report
+from scenarios.bench_report import Baseline, Figure, at_least, at_most, line, percentile, report
 from scenarios.simulation import Laboratory
+from tests.tidy import ROOT
 
 
 def test_a_figure_is_judged_by_its_median() -> None:
@@ -29,8 +33,10 @@ def test_the_report_has_the_shape_that_readers_rely_on() -> None:
         Figure("a", "ms", [3.0, 1.0, 2.0], at_most(5), Baseline("plain", 1.23456)),
         Figure("b", "runs/s", [12345.678]),
     ]
-    told = json.loads(json.dumps(report(figures)))
-    assert set(told) == {"machine", "date", "figures"}
+    failures = [Failed("c", "TimeoutError: nothing came of it").to_plain()]
+    told = json.loads(json.dumps(report([each.to_plain() for each in figures], failures)))
+    assert set(told) == {"machine", "date", "figures", "failures"}
+    assert told["failures"] == [{"group": "c", "cause": "TimeoutError: nothing came of it"}]
     assert set(told["machine"]) == {"cores", "memory_gb", "cpu", "python", "ray", "duckdb"}
     assert told["figures"] == [
         {
@@ -68,25 +74,48 @@ def test_a_percentile_is_one_of_the_values(share: float, value: float) -> None:
 
 def test_a_group_that_does_not_exist_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=r"only.*fan-out"):
-        bench.main(only="fanout", data=tmp_path / "untouched")
+        bench.main(only=["awaited", "fanout"], data=tmp_path / "untouched")
     assert not (tmp_path / "untouched").exists()
 
 
-def test_every_group_is_asked_and_told_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def toy(name: str, given: Bench) -> list[Figure]:
-        return [Figure(name, "s", [float(given.size(10, 2))], at_most(3))]
+LEDGER = Figure("ledger", "s", [1.0], at_most(3)).to_plain()
+COMMANDS = {
+    "awaited": ("print('noise'); print({!r})", None),
+    "fan-out": ("raise TimeoutError('nothing came of it')", "TimeoutError: nothing came of it"),
+    "detached": ("import os; os.abort()", "its process was ended by SIGABRT"),
+    "sleepers": ("print('aside'); raise SystemExit(3)", "its process ended with 3, and without a word"),
+}
 
-    monkeypatch.setattr(bench, "FIGURES", {name: lambda given, name=name: toy(name, given) for name in ("one", "two")})
-    bench.main(as_json=True, quick=True, data=tmp_path)
+
+def test_a_group_that_fails_is_a_failed_row_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def toy(group: str, place: Path, *, quick: bool) -> list[str]:
+        return [sys.executable, "-c", COMMANDS[group][0].format(json.dumps([LEDGER]))]
+
+    monkeypatch.setattr(bench, "command_for", toy)
+    assert bench.main(as_json=True, only=list(COMMANDS)) is False
     told = json.loads(capsys.readouterr().out)
-    assert [(figure["name"], figure["median"], figure["met"]) for figure in told["figures"]] == [
-        ("one", 2.0, True),
-        ("two", 2.0, True),
-    ]
-    bench.main(only="two", data=tmp_path)
-    assert "two: 10 s (10 to 10); goal ≤ 3 s, MISSED" in capsys.readouterr().out
+    assert told["figures"] == [LEDGER]
+    assert {each["group"]: each["cause"] for each in told["failures"]} == {
+        group: cause for group, (_, cause) in COMMANDS.items() if cause is not None
+    }
+    assert bench.main(only=["awaited"]) is True
+    assert "ledger: 1 s (1 to 1); goal ≤ 3 s, met" in capsys.readouterr().out
+    assert bench.main(only=["fan-out"]) is False
+    assert "fan-out: FAILED, TimeoutError: nothing came of it" in capsys.readouterr().out
+
+
+def test_a_group_that_hangs_is_ended() -> None:
+    hangs = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    assert measure_apart("boot", hangs, 0.5, print) == Failed("boot", "it was not done within 0.5 s")
+
+
+def test_a_group_is_measured_by_a_command_of_its_own(tmp_path: Path) -> None:
+    done = subprocess.run(
+        bench.command_for("boot", tmp_path, quick=True), cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert [figure["goal"] for figure in json.loads(done.stdout)] == ["≤ 1 s", "≤ 300 MB"]
 
 
 def test_the_ledger_that_is_booted_holds_what_it_is_said_to_hold(tmp_path: Path) -> None:
