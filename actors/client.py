@@ -15,6 +15,7 @@ from actors.agent import Agent
 from actors.asking import Asking
 from actors.code import type_name
 from actors.dispatch import class_options, encoded_input, pool_spec, result_of
+from actors.packing import Packer
 from actors.peer import Peer
 from actors.ports import Courier, World
 from actors.results import RunHandle, RunResult
@@ -24,10 +25,20 @@ from policies import Limits
 
 
 class Client:
-    """One client of one supervisor. Use `serve` as a task for as long as the client is in use."""
+    """One client of one supervisor. Use `serve` as a task for as long as the client is in use.
 
-    def __init__(self, world: World, courier: Courier, limits: Limits, code_dir: Path | None = None) -> None:
-        self.world, self.limits, self.code_dir = world, limits, code_dir
+    `packer` makes the code travel that is not installed where the hosts are.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        courier: Courier,
+        limits: Limits,
+        code_dir: Path | None = None,
+        packer: Packer | None = None,
+    ) -> None:
+        self.world, self.limits, self.code_dir, self._packer = world, limits, code_dir, packer
         self.client_id = "client-" + world.dice.token()[:10]
         self.asking = Asking(world.dice)
         self.peer = self.asking.peer = Peer(world, courier, self.client_id, limits, self._hello, self._receive)
@@ -76,9 +87,20 @@ class Client:
         body = pack([list(bound.args[1:]), bound.kwargs])
         address = agent_id(type_name(agent_class, self.code_dir), check_id("name", name, self.limits.id_max))
         reply = await self.asking.ask(
-            "call", address, method, body, pool_spec(agent_class), marked["repeatable"], self.peer.incarnation, False
+            "call",
+            address,
+            method,
+            body,
+            pool_spec(agent_class, self._package_for(agent_class)),
+            marked["repeatable"],
+            self.peer.incarnation,
+            False,
         )
         return returned.decode("return", reply)
+
+    def _package_for(self, agent_class: type[Agent]) -> str:
+        """What the code of this class travels in; nothing travels where every process is a child of this one."""
+        return self._packer.package_for(agent_class) if self._packer is not None else ""
 
     # runs
 
@@ -93,7 +115,7 @@ class Client:
             "",
             digest_of(body),
             body,
-            class_options(agent_class, None),
+            class_options(agent_class, None, self._package_for(agent_class)),
             0,
             wait,
         )

@@ -18,6 +18,7 @@ RECORD: Final = "cluster.json"
 LOCK: Final = "cluster.lock"
 AUTH: Final = "RAY_AUTH_MODE"
 PROJECT: Final = Path(__file__).resolve().parents[1]
+OURS: Final = {name: PROJECT / name for name in ("policies", "ledger", "actors", "scenarios")}
 KNOCK_S: Final = 1.0
 
 # What a Ray of our own is started with. Whoever sets one of these in the environment is obeyed.

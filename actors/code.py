@@ -20,7 +20,7 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -40,6 +40,7 @@ _loading: ContextVar[bool] = ContextVar("perdure_loading", default=False)
 _origins: dict[
     str, str
 ] = {}  # module name → the first parts of the names of its types, for modules that `load_type` made
+_sent: list[Path] = []  # where the code lies that was sent to this process
 _lock = threading.RLock()
 
 
@@ -107,8 +108,13 @@ def _main_name(module: ModuleType, thing: Any, code_dir: Path | None, field: str
             field, f"{thing.__qualname__} was typed at a prompt, and there is no directory to keep its text in"
         )
     digest = _digest(text)
-    _write_once(code_dir / f"{digest}.py", text)
+    _write_once(cell_file(digest, code_dir), text)
     return f"cell:{digest}:{thing.__qualname__}"
+
+
+def cell_file(digest: str, code_dir: Path) -> Path:
+    """Where the text of a notebook's class lies."""
+    return code_dir / f"{digest}.py"
 
 
 def _file(module: ModuleType) -> Path | None:
@@ -138,7 +144,7 @@ def _write_once(path: Path, text: str) -> None:
 # ---------------------------------------------------------------- the import path
 
 
-def _spec_on_path(top: str) -> ModuleSpec | None:
+def spec_on_path(top: str) -> ModuleSpec | None:
     """Where a fresh process would find a top-level module, whatever this process has loaded under its name."""
     found = (finder.find_spec(top, None) for finder in sys.meta_path if hasattr(finder, "find_spec"))
     return next((spec for spec in found if spec is not None), None)
@@ -147,7 +153,7 @@ def _spec_on_path(top: str) -> ModuleSpec | None:
 def _root(module: ModuleType) -> Path | None:
     """The directory from which a fresh process would import this very module, or None if it would not."""
     top, *inner = module.__name__.split(".")
-    spec, file = _spec_on_path(top), _file(module)
+    spec, file = spec_on_path(top), _file(module)
     if spec is None:
         return None
     for place in spec.submodule_search_locations or ():
@@ -159,13 +165,14 @@ def _root(module: ModuleType) -> Path | None:
     return None
 
 
-def _installed(place: Path) -> bool:
+def is_installed(place: Path) -> bool:
+    """Whether a file or folder belongs to what was installed for this Python, so that every machine of a cluster has it."""
     homes = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
     return any(place.is_relative_to(Path(home).resolve()) for home in homes)
 
 
 def _remember_root(root: Path, code_dir: Path | None) -> None:
-    if code_dir is None or _installed(root) or str(root) in _known_roots(code_dir):
+    if code_dir is None or is_installed(root) or str(root) in _known_roots(code_dir):
         return
     code_dir.mkdir(parents=True, exist_ok=True)
     with (code_dir / ROOTS).open("a", encoding="utf-8") as roots:
@@ -176,31 +183,6 @@ def _known_roots(code_dir: Path | None) -> list[str]:
     if code_dir is None or not (code_dir / ROOTS).is_file():
         return []
     return (code_dir / ROOTS).read_text(encoding="utf-8").splitlines()
-
-
-def runtime_env_for(classes: Iterable[type]) -> dict[str, list[str]]:
-    """What Ray must ship so that these classes load where they are not installed: their packages, and what lies beside and was imported.
-
-    Text from a notebook needs no shipping: it lies in the data directory, which every node shares.
-    """
-    entries: set[str] = set()
-    for module in {sys.modules[cls.__module__] for cls in classes}:
-        file = _file(module)
-        if file is None or _installed(file):
-            continue
-        root = _root(module) or file.parent
-        entries.add(str(file if file.parent == root else root / file.relative_to(root).parts[0]))
-        entries.update(_imported_from(root))
-    return {"py_modules": sorted(entries)} if entries else {}
-
-
-def _imported_from(root: Path) -> Iterator[str]:
-    for name, module in list(sys.modules.items()):
-        file = _file(module) if "." not in name and name != "__main__" else None
-        if file is not None and file.name == "__init__.py" and file.parent.parent == root:
-            yield str(file.parent)
-        elif file is not None and file.parent == root and not _installed(file):
-            yield str(file)
 
 
 # ---------------------------------------------------------------- loading
@@ -243,6 +225,12 @@ def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
     return found
 
 
+def prefer_sent(folder: Path) -> None:
+    """From now on, find code in this folder, where it was sent, before anywhere else on this machine."""
+    _sent.insert(0, folder)
+    sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
+
+
 def refuse_while_loading() -> None:
     """Raise `BadRequest` if this is called by code that runs only because a class is being loaded from it."""
     if _loading.get():
@@ -269,20 +257,18 @@ class _Loading:
 
 
 def _module(name: str, code_dir: Path | None) -> ModuleType:
-    if name not in sys.modules and _spec_on_path(name.partition(".")[0]) is None:
+    if name not in sys.modules and spec_on_path(name.partition(".")[0]) is None:
         importlib.invalidate_caches()
         sys.path.extend(root for root in _known_roots(code_dir) if root not in sys.path)
     return importlib.import_module(name)
 
 
 def _script(place: str, unknown: Unknown) -> ModuleType:
-    """The module of a script. Where it was shipped to another machine, it lies on the import path under its own name."""
-    file = Path(place)
-    if not file.is_file():
-        spec = _spec_on_path(file.stem)
-        if spec is None or spec.origin is None:
-            raise unknown(f"the script {place} is not there any more")
-        file = Path(spec.origin)
+    """The module of a script: as it was sent to this process, or else where it stood when its class was named."""
+    sent = [folder / Path(place).name for folder in _sent]
+    file = next((each for each in (*sent, Path(place)) if each.is_file()), None)
+    if file is None:
+        raise unknown(f"the script {place} is not there any more")
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     tree = ast.parse(file.read_bytes(), str(file))
@@ -292,7 +278,7 @@ def _script(place: str, unknown: Unknown) -> ModuleType:
 
 
 def _cell(digest: str, code_dir: Path | None, unknown: Unknown) -> ModuleType:
-    file = (code_dir or Path()) / f"{digest}.py"
+    file = cell_file(digest, code_dir or Path())
     if code_dir is None or not file.is_file():
         raise unknown(f"the text of the notebook cell {digest} is not in the code directory {code_dir}")
     text = file.read_text(encoding="utf-8")

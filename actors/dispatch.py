@@ -133,7 +133,7 @@ class Dispatch:
         tenant = self._tenant
         body = encoded_input(agent_class, input, tenant.limits.input_bytes_max)
         agent_type, digest = type_name(agent_class, tenant.code_dir), digest_of(body)
-        options = class_options(agent_class, tenant.agent)
+        options = class_options(agent_class, tenant.agent, tenant.host.package)
         if detached:
             options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
         for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):
@@ -225,20 +225,23 @@ def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:
     return run_shapes(agent_class)[0].encode("input", value, bytes_max)
 
 
-def class_options(agent_class: type[Agent], parent: Agent | None) -> dict[str, Any]:
-    """What the child's class and the parent's object say about the run; only what differs from the defaults."""
+def class_options(agent_class: type[Agent], parent: Agent | None, package: str = "") -> dict[str, Any]:
+    """What the child's class and the parent's object say about the run; only what differs from the defaults.
+
+    `package` is what their code comes in, if it is not installed (`packing`).
+    """
     if parent is None:
-        return dict(_class_options(cast("Hashable", agent_class), None, math.inf))
+        return dict(_class_options(cast("Hashable", agent_class), None, math.inf, package))
     kind = cast("Hashable", type(parent))
-    return dict(_class_options(cast("Hashable", agent_class), kind, parent.max_concurrent_agent_tools))
+    return dict(_class_options(cast("Hashable", agent_class), kind, parent.max_concurrent_agent_tools, package))
 
 
 @lru_cache(maxsize=1024)
-def _class_options(agent_class: Any, kind: Any, limit: float) -> dict[str, Any]:
+def _class_options(agent_class: Any, kind: Any, limit: float, package: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if agent_class.attempts_max is not None:
         options["attempts_max"] = _count("attempts_max", agent_class.attempts_max)
-    pool = pool_spec(agent_class)
+    pool = pool_spec(agent_class, package)
     if pool is not None:
         options["pool"] = pool
     if kind is None:
@@ -252,7 +255,7 @@ def _class_options(agent_class: Any, kind: Any, limit: float) -> dict[str, Any]:
         value = getattr(kind, attribute)
         if value is not None:
             options[option] = check_budget(attribute, value)
-    home = pool_spec(kind)
+    home = pool_spec(kind, package)
     if home is not None:
         options["home"] = home
     for option, hook in (("hook", "on_agent_tool_finish"), ("on_progress", "on_progress")):
@@ -268,17 +271,24 @@ def _count(field: str, value: object) -> int:
     return int(value)
 
 
-def pool_spec(agent_class: type[Agent]) -> list[Any] | None:
-    """What a class asks of its host, as plain data, or None for the default pool."""
-    if not (agent_class.num_cpus or agent_class.resources or agent_class.runtime_env or agent_class.exclusive):
+def pool_spec(agent_class: type[Agent], package: str = "") -> list[Any] | None:
+    """What a class asks of its host, as plain data, or None for the default pool. A package stands beside its `runtime_env`."""
+    environment = agent_class.runtime_env
+    if package and isinstance(environment, dict):
+        environment = {**environment, "package": package}
+    if not (agent_class.num_cpus or agent_class.resources or environment or agent_class.exclusive):
         return None
     resources = [[name, amount] for name, amount in sorted(agent_class.resources.items())]
-    return [
-        agent_class.num_cpus,
-        resources,
-        json.dumps(agent_class.runtime_env, sort_keys=True) if agent_class.runtime_env else "",
-        agent_class.exclusive,
-    ]
+    return [agent_class.num_cpus, resources, _as_text(environment) if environment else "", agent_class.exclusive]
+
+
+def _as_text(environment: object) -> str:
+    try:
+        if isinstance(environment, dict):
+            return json.dumps(environment, sort_keys=True)
+    except (TypeError, ValueError) as problem:
+        raise BadRequest("runtime_env", f"cannot be sent to Ray as JSON: {problem}") from None
+    raise BadRequest("runtime_env", f"{environment!r} is not a mapping")
 
 
 def result_of(agent_class: type[Agent], run_id: str, outcome: dict[str, Any]) -> RunResult:

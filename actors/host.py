@@ -37,6 +37,7 @@ class Host:
     Args:
         cabinet: the storages of the agents that come to live here.
         code_dir: where classes of notebooks lie, if there are any.
+        package: what the code of the agents here came in, if it is not installed; their children need it too.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Host:
         host_id: str,
         limits: Limits,
         code_dir: Path | None = None,
+        package: str = "",
     ) -> None:
-        self.world, self.cabinet, self.host_id, self.limits, self.code_dir = world, cabinet, host_id, limits, code_dir
+        self.world, self.cabinet, self.host_id, self.limits = world, cabinet, host_id, limits
+        self.code_dir, self.package = code_dir, package
         self.tenants: dict[str, Tenant] = {}
         self.asking = Asking(world.dice)
         self._ended: dict[str, None] = {}

@@ -24,12 +24,14 @@ class Parts(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The directory, its limits, and its players. `own` says that Ray was started for this directory, by us, on this machine."""
+    """The directory, its limits, and its players. `own` says that Ray was started for this directory, by us, on this machine;
+    `package` is what a host's agents came in, if they are not installed."""
 
     data: Path
     limits: Limits
     own: bool = False
     parts: Parts = Parts()
+    package: str = ""
 
     @property
     def key(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from actors.ports import Fleet, PoolSpec, World
 from actors.switchboard import Switchboard
-from ledger import HostLost, HostUnavailable, HostView, Stimulus, View, hosts_wanted, is_exclusive
+from ledger import HostLost, HostUnavailable, HostView, Stimulus, View, hosts_wanted, is_exclusive, pool_key
 from policies import Limits, backoff_ms
 
 COMING_MAX = 2
@@ -42,6 +42,7 @@ class Pool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._not_before_s = 0.0
+        self._idle_since_s: dict[str, float] = {}
 
     async def adopt(self) -> None:
         """Take over the hosts that an earlier life left; what was placed on any other host is lost."""
@@ -112,9 +113,16 @@ class Pool:
             self._switchboard.flush()
 
     def retire_worn(self) -> None:
-        """Ask an empty host to leave when it has served too many agents or holds too much memory."""
+        """Ask an empty host to leave when it has served too many agents, holds too much memory, or has been empty for long.
+
+        The last is not for the default pool: that one is what everybody can use, and others come and go with the code that they serve.
+        """
+        now_s = asyncio.get_running_loop().time()
+        idle = [host.host_id for host in self._view.hosts.values() if pool_key(host.spec) and not host.tenants]
+        self._idle_since_s = {host_id: self._idle_since_s.get(host_id, now_s) for host_id in idle}
         for host in self._view.hosts.values():
             worn = host.worn or host.tenancies >= self._limits.tenancies_max or host.rss_mb >= self._limits.rss_mb_max
+            worn |= now_s - self._idle_since_s.get(host.host_id, now_s) >= self._limits.host_idle_ms / 1000
             port = self._switchboard.ports.get(host.host_id)
             if worn and host.up and not host.draining and not host.tenants and port is not None:
                 host.draining = True

@@ -98,7 +98,8 @@ class Courier(Protocol):
 
 
 class PoolSpec(NamedTuple):
-    """What a class of hosts asks of Ray: a pool of hosts exists per distinct value."""
+    """What a class of hosts asks of Ray: a pool of hosts exists per distinct value. `runtime_env` is JSON; in it, `package` names what the
+    agents' code comes in (`packing`)."""
 
     num_cpus: float = 0.0
     resources: tuple[tuple[str, float], ...] = ()

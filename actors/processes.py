@@ -118,7 +118,8 @@ class HostProcess(Process):
         self._life.add_done_callback(self._ended)
 
     async def _live(self, plan: Plan, world: World, courier: Courier, host_id: str) -> str:
-        host = plan.part("host", world, courier, plan.cabinet(), host_id, plan.limits, plan.code_dir)
+        place = (plan.code_dir, plan.package)
+        host = plan.part("host", world, courier, plan.cabinet(), host_id, plan.limits, *place)
         return str(await host.serve())
 
     def _ended(self, life: asyncio.Task[Any]) -> None:

@@ -24,10 +24,11 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util import list_named_actors, metrics
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.cluster_record import PROJECT, answers, deciding, forget_record, read_record, surroundings, write_record
-from actors.code import refuse_while_loading
+from actors.cluster_record import OURS, answers, deciding, forget_record, read_record, surroundings, write_record
+from actors.code import prefer_sent, refuse_while_loading
 from actors.fleet import ActorFleet, HostGone, HostSilent
 from actors.observability import Tags
+from actors.packing import package_uris
 from actors.plan import About, Parts, Plan
 from actors.ports import PoolSpec
 from actors.processes import HostProcess, Process, SupervisorProcess
@@ -36,7 +37,6 @@ from ledger import BadRequest, HostUnavailable, PerdureError, SupervisorUnreacha
 from policies import Limits
 
 NAMESPACE: Final = "perdure"
-PACKAGES: Final = ("policies", "ledger", "actors", "scenarios")
 STORE_BYTES: Final = 80 * 1024 * 1024  # what we send travels inside the calls; Ray accepts no less than 75 MB
 CALLS_MAX: Final = 100_000  # calls that one actor holds open
 STOP_S: Final = 5.0  # for a process to put everything away
@@ -112,6 +112,8 @@ class RayHost(HostProcess):
     """A host's actor."""
 
     def __init__(self, plan: Plan, host_id: str) -> None:
+        if plan.package:
+            prefer_sent(Path(os.environ["PYTHONPATH"].partition(os.pathsep)[0]))
         world = system_world(threads_max=plan.limits.threads_max)
         super().__init__(plan, world, RayCourier(functools.partial(_find_supervisor, plan)), host_id)
 
@@ -168,10 +170,12 @@ class RayActors:
             options = {"name": name, "num_cpus": spec.num_cpus, "resources": dict(spec.resources)}
             if self._plan.own:
                 _check_room(spec)
+            environment = json.loads(spec.runtime_env or "{}")
+            plan = self._plan._replace(package=environment.pop("package", ""))
             if spec.runtime_env:
-                options["runtime_env"] = _with_our_code(json.loads(spec.runtime_env))
+                options["runtime_env"] = _with_code(environment, plan)
             actor = _actor(RayHost, max_restarts=0, scheduling_strategy="SPREAD", **options)
-            return actor.remote(self._plan, host_id)
+            return actor.remote(plan, host_id)
         except (RayError, ValueError, TypeError, OSError) as error:
             raise HostUnavailable(f"host {host_id} cannot be created: {_cause(error)}") from error
 
@@ -226,10 +230,11 @@ def _check_room(spec: PoolSpec) -> None:
         raise ValueError(f"no node has {wanted}")
 
 
-def _with_our_code(environment: dict[str, Any]) -> dict[str, Any]:
-    """A host's own environment replaces its supervisor's, so the code that was shipped with that goes along."""
-    modules = [*environment.get("py_modules", []), *ray.get_runtime_context().runtime_env.get("py_modules", [])]
-    return {**environment, "py_modules": modules} if modules else environment
+def _with_code(environment: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """A host's own environment replaces its supervisor's, so our code goes along if it was sent, after what its agents come in."""
+    theirs = [*package_uris(plan.package, plan.code_dir), *environment.get("py_modules", [])]
+    modules = [*theirs, *ray.get_runtime_context().runtime_env.get("py_modules", [])]
+    return {**environment, "py_modules": modules} if modules else environment  # Ray stumbles over an empty list
 
 
 @functools.cache
@@ -254,7 +259,6 @@ class RayCluster:
         address: str | None = None,
         limits: Limits | None = None,
         num_cpus: int | None = None,
-        runtime_env: Mapping[str, Any] | None = None,
         parts: Parts | None = None,
     ) -> Self:
         """Join the Ray that is named or that serves the directory already, else start one; see that its supervisor exists.
@@ -265,7 +269,7 @@ class RayCluster:
         data = data.resolve()
         with deciding(data), surroundings():
             borrowed = ray.is_initialized()
-            own = not borrowed and not _join(data, address or os.environ.get("RAY_ADDRESS"), dict(runtime_env or {}))
+            own = not borrowed and not _join(data, address or os.environ.get("RAY_ADDRESS"))
             if own:
                 _init(address="local", num_cpus=num_cpus, object_store_memory=STORE_BYTES, include_dashboard=False)
             cluster = cls(Plan(data, limits or Limits(), own, parts or Parts()), borrowed=borrowed)
@@ -278,10 +282,6 @@ class RayCluster:
     def courier(self) -> RayCourier:
         """A way to the supervisor for one event loop of this driver."""
         return RayCourier(functools.partial(_ensure_supervisor, self.plan))
-
-    def shipped(self) -> dict[str, Any]:
-        """The environment in which this driver's code was shipped, by address; what a `PoolSpec.runtime_env` may name."""
-        return _with_our_code({})
 
     def pids(self, patience_s: float = 1.0) -> dict[str, int]:
         """The processes by `supervisor` or id of host. Those that do not answer, or are not up yet, are left out."""
@@ -333,10 +333,10 @@ class RayCluster:
             forget_record(self.plan.data, self.address)
 
 
-def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
+def _join(data: Path, address: str | None) -> bool:
     """Join the Ray at this address, or the one that serves the directory already; False if there is none."""
     if address not in (None, "local"):
-        _join_named(str(address), environment)
+        _join_named(str(address))
         return True
     known = read_record(data)
     if known is None or address == "local":
@@ -350,19 +350,18 @@ def _join(data: Path, address: str | None, environment: dict[str, Any]) -> bool:
     return False
 
 
-def _join_named(address: str, environment: dict[str, Any]) -> None:
+def _join_named(address: str) -> None:
     """Join a cluster, and send our code along if it is not installed there."""
 
     def has_us() -> bool:  # an inner function, because Ray sends those by value
-        return all(importlib.util.find_spec(name) is not None for name in PACKAGES)
+        return all(importlib.util.find_spec(name) is not None for name in OURS)
 
     if address != "auto" and not answers(address):
         raise SupervisorUnreachable(f"no Ray answers at {address}")
-    _init(address=address, runtime_env=environment)
+    _init(address=address)
     if not ray.get(ray.remote(num_cpus=0)(has_us).remote()):
         ray.shutdown()
-        ours = [str(PROJECT / name) for name in PACKAGES]
-        _init(address=address, runtime_env={**environment, "py_modules": [*environment.get("py_modules", []), *ours]})
+        _init(address=address, runtime_env={"py_modules": [str(folder) for folder in OURS.values()]})
 
 
 def _init(**options: Any) -> None:

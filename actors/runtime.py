@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar, cast
 from actors.agent import Agent
 from actors.client import Client
 from actors.observability import Channels
+from actors.packing import Packer
 from actors.ray_world import RayCluster
 from actors.results import RunHandle, RunResult
 from actors.system_world import system_world
@@ -131,7 +132,8 @@ class Runtime:
         loop.close()
 
     def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
-        self._client = Client(system_world(), cluster.courier(), self.limits, cluster.plan.code_dir)
+        packer = None if cluster.own else Packer(cluster.plan.code_dir)
+        self._client = Client(system_world(), cluster.courier(), self.limits, cluster.plan.code_dir, packer)
         self._serving: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._client.serve())
         started.set()
 

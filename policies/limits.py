@@ -24,6 +24,7 @@ class Limits:
     tenancies_max: int = 200_000  # agents a host may have served before it is retired
     rss_mb_max: int = 1024  # memory of a host above which it is retired when empty
     idle_ms: int = 5_000  # an agent without work for so long is passivated
+    host_idle_ms: int = 60_000  # a host of a pool other than the default one that is empty for so long ends
     waiting_max: int = 200_000  # runs that may wait for a place before requests are refused
 
     heartbeat_ms: int = 2_000  # how often a host is asked whether it answers

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from actors.code import load_type, refuse_while_loading, runtime_env_for, type_name
+from actors.code import load_type, prefer_sent, refuse_while_loading, type_name
 from ledger import BadRequest, UnknownAgentType
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -218,25 +218,24 @@ def test_a_module_run_by_its_name_goes_by_that(tmp_path: Path) -> None:
     assert run("-m", "house.room", path=tmp_path) == "house.room:Agent"
 
 
-def test_a_script_that_is_gone_is_looked_for_on_the_import_path(
+def test_a_script_is_taken_as_it_was_sent_before_it_is_looked_for_at_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "shipped.py", "class Agent: pass")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert type_name(load_type("script:/far/away/shipped.py:Agent")) == "script:/far/away/shipped.py:Agent"
+    place = write(tmp_path / "home/sent_script.py", "class Agent:\n    at = 'home'")
+    write(tmp_path / "sent/sent_script.py", "class Agent:\n    at = 'sent'")
+    write(tmp_path / "sent/beside_it.py", "class Agent:\n    at = 'sent too'")
+    write(tmp_path / "home/beside_it.py", "")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "home"), *sys.path])
+    monkeypatch.setattr("actors.code._sent", [])
+
+    prefer_sent(tmp_path / "sent")
+
+    loaded = load_type(f"script:{place}:Agent")
+    assert (loaded.at, type_name(loaded)) == ("sent", f"script:{place}:Agent")
+    assert load_type("script:/far/away/sent_script.py:Agent").at == "sent"
+    assert load_type("beside_it:Agent").at == "sent too"
     with pytest.raises(UnknownAgentType, match="is not there any more"):
         load_type("script:/far/away/lost.py:Agent")
-
-
-def test_what_ray_must_ship_is_what_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "crew/__init__.py", "")
-    write(tmp_path / "crew/agents.py", "import tools_of_the_crew\nclass Agent: pass")
-    write(tmp_path / "tools_of_the_crew.py", "")
-    monkeypatch.syspath_prepend(tmp_path)
-    agent = load_type("crew.agents:Agent")
-    shipped = [str(tmp_path / "crew"), str(tmp_path / "tools_of_the_crew.py")]
-    assert runtime_env_for([agent, agent]) == {"py_modules": shipped}
-    assert runtime_env_for([Path, pytest.MonkeyPatch]) == {}
 
 
 # ---------------------------------------------------------------- notebooks and prompts

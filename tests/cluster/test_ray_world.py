@@ -19,7 +19,6 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from actors.cluster_record import read_record
-from actors.code import runtime_env_for
 from actors.plan import Parts
 from actors.ports import PoolSpec
 from actors.ray_world import RayCluster, RayCourier, RayMetrics
@@ -89,7 +88,7 @@ class ToySupervisor:
 class ToyHost:
     """Stays, fails, or retires after an echo from the supervisor, as its id says."""
 
-    def __init__(self, world: Any, courier: Any, cabinet: Any, host_id: str, limits: Any, code_dir: Path) -> None:
+    def __init__(self, world: Any, courier: Any, cabinet: Any, host_id: str, limits: Any, *place: object) -> None:
         self._courier, self._host_id = courier, host_id
 
     async def serve(self) -> str:
@@ -210,7 +209,12 @@ def test_even_a_host_that_stands_still_can_be_killed(cluster: RayCluster, courie
 
 
 @pytest.mark.parametrize(
-    ("wish", "problem"), [((64.0,), "no node has {'CPU': 64.0}"), ((0.0, "{bad"), "Expecting property name")]
+    ("wish", "problem"),
+    [
+        ((64.0,), "no node has {'CPU': 64.0}"),
+        ((0.0, "{bad"), "Expecting property name"),
+        ((0.0, '{"package": "lost"}'), "the code of its agents is gone: .*/code/lost.zip"),
+    ],
 )
 def test_a_host_that_can_never_be_is_refused(courier: RayCourier, wish: tuple[Any, ...], problem: str) -> None:
     with pytest.raises(HostUnavailable, match=problem):
@@ -323,12 +327,11 @@ def test_a_cluster_without_our_code_receives_it_and_outlives_us(tmp_path: Path) 
     ray = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     address = ray.address
     try:
-        shipped = runtime_env_for([ToyHost])
-        cluster = RayCluster.start(tmp_path, address=address, parts=PARTS, runtime_env=shipped)
+        cluster = RayCluster.start(tmp_path, address=address, parts=PARTS)
         assert not cluster.own
         courier = cluster.courier()
         assert soon(lambda: ask(courier, "echo", "far")) == "far"
-        ask(courier, "spawn", "abroad", 1, json.dumps({"env_vars": {"A": "1"}, **cluster.shipped()}))
+        ask(courier, "spawn", "abroad", 1, json.dumps({"env_vars": {"A": "1"}}))
         pids = {"supervisor": pid_of(cluster, "supervisor"), "abroad": pid_of(cluster, "abroad")}
         cluster.close()
         assert all(is_alive(pid) for pid in pids.values())

@@ -1,0 +1,178 @@
+"""What travels with a class to machines that do not have it: its file and what that imports, and nothing that is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from actors import Agent
+from actors.code import cell_file, load_type
+from actors.dispatch import pool_spec
+from actors.packing import Packer, files_for, package_file
+from ledger import BadRequest, pool_key
+from scenarios.workloads import Worker
+from tests.kit import Stage, play
+
+Author = Callable[..., type]
+
+
+@pytest.fixture
+def code_dir(tmp_path: Path) -> Path:
+    return tmp_path / "home/perdure-data/code"
+
+
+@pytest.fixture
+def author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Author:
+    """Writes files into a directory on the import path, and imports a class from there."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "home"), *sys.path])
+    known = set(sys.modules)
+
+    def write(name: str, **files: str) -> type:
+        for path, text in files.items():
+            file = (tmp_path / "home" / path.replace("__", "/")).with_suffix(".py")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(dedent(text), encoding="utf-8")
+        monkeypatch.setattr(sys, "modules", {key: value for key, value in sys.modules.items() if key in known})
+        load_type.cache_clear()
+        return load_type(name)
+
+    return write
+
+
+def inside(package: str, code_dir: Path) -> dict[str, str]:
+    body = io.BytesIO(package_file(package, code_dir).read_bytes())
+    with zipfile.ZipFile(body) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+AGENT = "from actors import Agent\nclass Traveller(Agent): ...\n"
+
+
+def test_what_a_module_imports_travels_with_it_also_what_it_will_only_import_later(
+    author: Author, code_dir: Path
+) -> None:
+    late = "def later():\n    import packed_late\n    from packed_house import room\n"
+    houses = {"packed_house__rooms__hall": "from .. import far", "packed_house__far": "", "packed_late": ""}
+    author("packed_main:Traveller", packed_main=AGENT + late + "import json, duckdb, ledger", **houses, packed_other="")
+    (code_dir.parent.parent / "packed_house/rooms/list.txt").write_text("hall")
+    (code_dir.parent.parent / "packed_house/.secret").write_text("not code")
+    assert sorted(files_for("packed_main:Traveller", code_dir)) == [
+        "packed_house/far.py",
+        "packed_house/rooms/hall.py",
+        "packed_house/rooms/list.txt",
+        "packed_late.py",
+        "packed_main.py",
+    ]
+
+
+def test_a_script_travels_under_its_own_name_and_a_notebook_needs_only_what_its_text_imports(
+    author: Author, code_dir: Path, tmp_path: Path
+) -> None:
+    author("packed_tool:Path", packed_tool="from pathlib import Path")
+    script = tmp_path / "home/packed script.py"
+    script.write_text("import packed_tool")
+    cell_file("c0ffee", code_dir).parent.mkdir(parents=True)
+    cell_file("c0ffee", code_dir).write_text("import packed_tool, os")
+    assert sorted(files_for(f"script:{script}:Agent", code_dir)) == ["packed script.py", "packed_tool.py"]
+    assert sorted(files_for("cell:c0ffee:Agent", code_dir)) == ["packed_tool.py"]
+
+
+def test_nothing_travels_for_what_is_installed_or_comes_with_perdure(code_dir: Path) -> None:
+    packer = Packer(code_dir)
+    assert [packer.package_for(cls) for cls in (Worker, pytest.MonkeyPatch, Path)] == ["", "", ""]
+    assert not list(code_dir.glob("*.zip"))
+
+
+def test_the_data_directory_does_not_travel_though_it_lies_in_the_package(author: Author, tmp_path: Path) -> None:
+    author("packed_app.agents:Traveller", packed_app__agents=AGENT)
+    data = tmp_path / "home/packed_app/data"
+    (data / "agents").mkdir(parents=True)
+    (data / "agents/one.db").write_text("large")
+    assert list(files_for("packed_app.agents:Traveller", data / "code")) == ["packed_app/agents.py"]
+
+
+def test_the_same_files_make_the_same_package_and_other_files_another_one(author: Author, code_dir: Path) -> None:
+    first = Packer(code_dir).package_for(author("packed_one:Traveller", packed_one=AGENT))
+    before = package_file(first, code_dir).stat()
+    again = Packer(code_dir).package_for(author("packed_one:Traveller", packed_one=AGENT))
+    assert (first, before.st_ino) == (again, package_file(first, code_dir).stat().st_ino), "it is written once"
+    packer = Packer(code_dir)
+    old = author("packed_one:Traveller")
+    assert packer.package_for(old) == first
+    new = author("packed_one:Traveller", packed_one=AGENT + "# mended\n")
+    assert packer.package_for(new) != first
+    assert packer.package_for(old) == first, "a package does not change after it was named"
+    assert inside(packer.package_for(new), code_dir)["code/packed_one.py"].endswith("# mended\n")
+
+
+def test_agents_that_were_loaded_together_travel_together(author: Author, code_dir: Path) -> None:
+    author("packed_left:Traveller", packed_left=AGENT)
+    right = author("packed_right:Traveller", packed_right=AGENT + "import packed_left")
+    packer = Packer(code_dir)
+    left = sys.modules["packed_left"].Traveller
+    assert packer.package_for(left) == packer.package_for(right)
+    assert {"code/packed_left.py", "code/packed_right.py"} <= set(inside(packer.package_for(left), code_dir))
+
+
+def test_code_that_is_too_large_to_travel_is_refused_with_the_largest_files(author: Author, code_dir: Path) -> None:
+    author("packed_big.agents:Traveller", packed_big__agents=AGENT)
+    cargo = code_dir.parent.parent / "packed_big/cargo.bin"
+    with cargo.open("wb") as file:
+        file.truncate(101 * 1024 * 1024)
+    with pytest.raises(BadRequest, match=r"has 101 MB, and at most 100 MB do; install it .*cargo.bin \(103,424 KB\)"):
+        Packer(code_dir).package_for(sys.modules["packed_big.agents"].Traveller)
+
+
+def test_a_file_that_is_no_python_travels_as_it_is(author: Author, code_dir: Path) -> None:
+    author("packed_odd.agents:Traveller", packed_odd__agents=AGENT, packed_odd__template="class {{ name }}(Agent):")
+    assert sorted(files_for("packed_odd.agents:Traveller", code_dir)) == [
+        "packed_odd/agents.py",
+        "packed_odd/template.py",
+    ]
+
+
+class Choosy(Agent):
+    runtime_env = {"env_vars": {"A": "1"}}  # noqa: RUF012 - as an author writes it
+
+    async def run(self, input: int) -> int:
+        return input
+
+
+def test_a_package_stands_beside_what_the_class_asks_of_ray_and_makes_a_pool_of_its_own() -> None:
+    assert pool_spec(Agent) is None
+    assert pool_spec(Agent, "abc") == [0.0, [], '{"package": "abc"}', False]
+    assert pool_spec(Choosy) == [0.0, [], '{"env_vars": {"A": "1"}}', False]
+    assert pool_spec(Choosy, "abc") == [0.0, [], '{"env_vars": {"A": "1"}, "package": "abc"}', False]
+
+
+def test_a_host_of_a_pool_of_its_own_ends_when_nobody_needs_it_any_more() -> None:
+    async def story(stage: Stage) -> None:
+        def pools() -> list[str]:
+            return sorted(pool_key(host.spec) for host in stage.view.hosts.values() if host.up)
+
+        assert (await stage.client.run(Choosy, 3)).output == 3
+        await asyncio.sleep(50)
+        assert [key for key in pools() if key], "it is kept for a while"
+        await asyncio.sleep(20)
+        assert pools() == ["", ""], "those for everybody stay"
+        assert (await stage.client.run(Choosy, 4)).output == 4
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("wish", "problem"), [("pip", "'pip' is not a mapping"), ({"pip": {1}}, "cannot be sent to Ray")]
+)
+def test_a_runtime_env_that_ray_could_not_read_is_refused(
+    wish: object, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Choosy, "runtime_env", wish)
+    with pytest.raises(BadRequest, match=f"runtime_env: .*{problem}"):
+        pool_spec(Choosy, "abc")
