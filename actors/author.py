@@ -5,6 +5,7 @@ This is one of the two places with a broad `except`. A kill and a cancellation p
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
@@ -14,9 +15,19 @@ T = TypeVar("T")
 
 
 async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
-    """What the author's code returned, or what it raised."""
+    """What the author's code returned, or what it raised.
+
+    A cancellation that nobody asked this task for is such a thing too: the code waited for a task of its own that was cancelled.
+    """
     try:
         return await job, None
+    except asyncio.CancelledError as stray:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        problem = RuntimeError("a task that the code waited for was cancelled")
+        problem.__cause__ = stray
+        return None, problem
     except Exception as problem:
         return None, problem
 

@@ -168,6 +168,36 @@ class Numbers(Agent):
         return Number(n=input)
 
 
+class Hasty(Agent):
+    """Waits for a task that it has cancelled itself: in its run, and in its handler as often as it is told."""
+
+    failures = 0  # of this process; a test sets it
+
+    async def run(self, input: str, run: RunContext) -> None:
+        await _cancelled()
+
+    @exposed(repeatable=True)
+    async def follow(self) -> None:
+        await self.run_agent_tool(Doubler, {"n": 1}, run_id="d", detached=Detached(on_finish="on_double"))
+
+    async def on_double(self, run: RunInfo, result: RunResult) -> None:
+        self.state["told"] = self.state.get("told", 0) + 1
+        if type(self).failures:
+            type(self).failures -= 1
+            await _cancelled()
+
+    @exposed(repeatable=True)
+    async def told(self) -> int:
+        return int(self.state.get("told", 0))
+
+
+async def _cancelled() -> None:
+    task = asyncio.create_task(asyncio.sleep(3600))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
 class Large(Agent):
     """Returns as many characters as it is told."""
 

@@ -13,7 +13,7 @@ from actors import Agent, Detached, RemoteError
 from actors.code import load_type, type_name
 from ledger import BadRequest, TooLarge, UnknownAgentType, UnknownRun
 from tests.actors.cast import Boss, Doubler, Number, Sleeper
-from tests.actors.crew import Clumsy, Large, Numbers, Wordy
+from tests.actors.crew import Clumsy, Hasty, Large, Numbers, Wordy
 from tests.kit import ROOMY, Stage, play
 
 
@@ -205,6 +205,25 @@ def test_what_a_called_method_raises_reaches_the_caller_in_words() -> None:
         with pytest.raises(RemoteError, match="nowhere") as problem:
             await stage.call(Clumsy, "broken")
         assert problem.value.kind
+
+    play(story)
+
+
+def test_a_run_that_waits_for_a_task_which_it_cancelled_itself_has_failed() -> None:
+    async def story(stage: Stage) -> None:
+        result = await stage.client.run(Hasty, "x")
+        assert (result.status, result.error) == ("error", "RuntimeError: a task that the code waited for was cancelled")
+
+    play(story)
+
+
+def test_a_handler_that_waits_for_a_task_which_it_cancelled_itself_is_called_again() -> None:
+    async def story(stage: Stage) -> None:
+        Hasty.failures = 2
+        await stage.call(Hasty, "follow")
+        await stage.until(lambda: stage.deliveries()["delivered"] == 1)
+        assert await stage.call(Hasty, "told") == 1
+        assert Hasty.failures == 0
 
     play(story)
 
