@@ -102,7 +102,11 @@ class Agent:
         """Called when the agent has come up, before any other work of this life."""
 
     async def on_agent_tool_start(self, run: RunInfo) -> None:
-        """Called before a run is asked for. An exception refuses it, and nothing has happened."""
+        """Called before a run is asked for, once for each run. An exception refuses it, and nothing has happened.
+
+        A run that a transaction or a handler asks for begins with its commit. So there the hook is mail: called when the run has been
+        accepted, in a transaction, exactly once in effect. It cannot refuse any more; if it raises it is tried again like a handler.
+        """
 
     async def on_agent_tool_finish(self, run: RunInfo, result: RunResult) -> None:
         """Called once for every end of a run of this agent, in the transaction that consumes it, before a named handler."""

@@ -79,6 +79,7 @@ class Desk:
         self._questions: list[tuple[Port, str, str, list[Any]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "known": self._known,
             "inspect": self._inspect,
             "show": self._show,
             "explain": self._explain,
@@ -117,7 +118,7 @@ class Desk:
             return list(message[1].get("waits", ()))
         if tag == "wait":
             return list(message[1])
-        if tag == "ask" and message[2] in ("cancel", "inspect", "show", "explain", "frames", "clear"):
+        if tag == "ask" and message[2] in ("known", "cancel", "inspect", "show", "explain", "frames", "clear"):
             first = message[3][0]
             return list(first) if isinstance(first, list) else [first]
         return []
@@ -255,6 +256,11 @@ class Desk:
         if run is None or run.cleared:
             raise UnknownRun("run_id", f"no run {run_id!r} is known")
         return run
+
+    async def _known(self, run_ids: list[str]) -> list[str]:
+        """Which of these runs exist."""
+        runs = self._view.runs
+        return [run_id for run_id in run_ids if run_id in runs and not runs[run_id].cleared]
 
     async def _inspect(self, run_id: str) -> dict[str, Any] | None:
         run = self._view.runs.get(run_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import math
 from collections.abc import AsyncIterator, Hashable, Sequence
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 CLEARED_AT_ONCE = 500
 PLAIN = Detached()
 
+Entry = tuple[type[Agent], Request]
+"""What is asked for, and of which class."""
+
 
 class Dispatch:
     """Asks for runs on behalf of one agent."""
@@ -30,71 +32,77 @@ class Dispatch:
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
         self._checked: tuple[Detached, dict[str, Any]] | None = None
+        self._starting: dict[str, asyncio.Future[Any]] = {}
 
     def run(self, agent_class: type[Agent], input: Any, **asked: Any) -> Any:
         """One run; see `Agent.run_agent_tool`."""
-        request = self.request(agent_class, input, **asked)
-        detached = bool(request.options.get("detached"))
+        entry = agent_class, self.request(agent_class, input, **asked)
         if self._tenant.outbox.transaction is not None:
-            if not detached:
-                raise AwaitedInsideHandler(
-                    "detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached"
-                )
-            self._tenant.outbox.post(request)
-            return RunHandle(request.run_id, request.agent_type)
-        return self._tenant.bridge(self._detached(request) if detached else self._awaited(agent_class, request))
+            return self._post([entry])[0]
+        return self._tenant.bridge(self._one(entry))
 
     def run_many(self, requests: Sequence[Any], *, detached: bool | Detached) -> Any:
         """Many runs; see `Agent.run_agent_tools`."""
         asked = [self._from_plain(each, detached) for each in requests]
         if self._tenant.outbox.transaction is not None:
-            if any(not request.options.get("detached") for _, request in asked):
-                raise AwaitedInsideHandler(
-                    "detached", "runs cannot be waited for inside a transaction or a handler; ask for them detached"
-                )
-            for _, request in asked:
-                self._tenant.outbox.post(request)
-            return [RunHandle(request.run_id, request.agent_type) for _, request in asked]
+            return self._post(asked)
         return self._tenant.bridge(self._many(asked))
 
-    async def _many(self, asked: list[tuple[type[Agent], Request]]) -> list[Any]:
-        await self._start_hooks([request for _, request in asked])
-        futures = self._tenant.host.asking.begin_many([request for _, request in asked])
-        done = []
+    def _post(self, asked: list[Entry]) -> list[RunHandle]:
+        """Ask for runs as part of the open transaction."""
+        if any(request.wait for _, request in asked):
+            raise AwaitedInsideHandler(
+                "detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached"
+            )
+        for _, request in asked:
+            self._tenant.outbox.post(request)
+        return [RunHandle(request.run_id, request.agent_type) for _, request in asked]
+
+    async def _one(self, entry: Entry) -> Any:
+        (done,) = await self._many([entry])
+        return done
+
+    async def _many(self, asked: list[Entry]) -> list[Any]:
+        futures = await self._ask_for([request for _, request in asked])
+        done: list[Any] = []
         for (agent_class, request), future in zip(asked, futures, strict=True):
             outcome = await future
-            handle = RunHandle(request.run_id, request.agent_type)
-            done.append(handle if request.options.get("detached") else result_of(agent_class, request.run_id, outcome))
+            if request.wait:
+                done.append(result_of(agent_class, request.run_id, outcome))
+            else:
+                done.append(RunHandle(request.run_id, request.agent_type, outcome or "running"))
         return done
 
     async def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult]:
         """Results in the order of completion."""
         asked = [self._from_plain(each, detached=False) for each in requests]
-        await self._start_hooks([request for _, request in asked])
-        finished: asyncio.Queue[tuple[type[Agent], Request, asyncio.Future[Any]]] = asyncio.Queue()
-        for entry in asked:
-            self._tenant.begin(entry[1]).add_done_callback(partial(_note, finished, entry))
+        futures = await self._ask_for([request for _, request in asked])
+        finished: asyncio.Queue[tuple[Entry, asyncio.Future[Any]]] = asyncio.Queue()
+        for entry, future in zip(asked, futures, strict=True):
+            future.add_done_callback(partial(_note, finished, entry))
         for _ in asked:
-            agent_class, request, future = await finished.get()
+            (agent_class, request), future = await finished.get()
             yield result_of(agent_class, request.run_id, future.result())
 
-    async def _awaited(self, agent_class: type[Agent], request: Request) -> RunResult:
-        await self._start_hooks([request])
-        return result_of(agent_class, request.run_id, await self._tenant.begin(request))
+    async def _ask_for(self, requests: list[Request]) -> list[asyncio.Future[Any]]:
+        """Ask for runs, after the author's hook was told of those that are new. What it raises refuses all of them."""
+        if self._tenant.overrides("on_agent_tool_start"):
+            known = await self._tenant.ask("known", [request.run_id for request in requests])
+            for request in requests:
+                if request.run_id not in known:
+                    await self._tell_of_start(request)
+        futures = self._tenant.host.asking.begin_many(requests)
+        for request, future in zip(requests, futures, strict=True) if self._starting else ():
+            if request.run_id in self._starting:
+                future.add_done_callback(partial(self._known, request.run_id))
+        return futures
 
-    async def _detached(self, request: Request) -> RunHandle:
-        await self._start_hooks([request])
-        status = await self._tenant.begin(request)
-        return RunHandle(request.run_id, request.agent_type, status or "running")
-
-    async def _start_hooks(self, requests: list[Request]) -> None:
-        agent = self._tenant.agent
-        if not self._tenant.overrides("on_agent_tool_start"):
-            return
-        for request in requests:
-            options = request.options
+    async def _tell_of_start(self, request: Request) -> None:
+        """Call the hook once for a run, however many ask for it at the same time; they share what it comes to."""
+        run_id, options = request.run_id, request.options
+        if run_id not in self._starting:
             info = RunInfo(
-                run_id=request.run_id,
+                run_id=run_id,
                 agent_type=request.agent_type,
                 parent_tool_call_id=options.get("tool_call"),
                 display_order=options.get("order", 0),
@@ -102,11 +110,21 @@ class Dispatch:
                 detached=bool(options.get("detached")),
                 input_preview=options.get("preview"),
             )
-            outcome = agent.on_agent_tool_start(info)
-            if inspect.isawaitable(outcome):
-                await outcome
+            hook = self._tenant.call(self._tenant.agent.on_agent_tool_start, info)
+            self._starting[run_id] = asyncio.ensure_future(hook)
+            self._starting[run_id].add_done_callback(partial(self._refused, run_id))
+        await self._starting[run_id]
 
-    def _from_plain(self, each: Any, detached: bool | Detached) -> tuple[type[Agent], Request]:
+    def _refused(self, run_id: str, told: asyncio.Future[Any]) -> None:
+        """If the hook raised, whoever asks next is the first one again."""
+        if told.cancelled() or told.exception() is not None:
+            del self._starting[run_id]
+
+    def _known(self, run_id: str, _answer: asyncio.Future[Any]) -> None:
+        """From now on the supervisor says that the run is no new one."""
+        self._starting.pop(run_id, None)
+
+    def _from_plain(self, each: Any, detached: bool | Detached) -> Entry:
         if isinstance(each, dict):
             asked = {"detached": detached, **each}
             agent_class = asked.pop("agent_class", None)
@@ -213,8 +231,8 @@ class Dispatch:
             cleared += len(found)
 
 
-def _note(finished: asyncio.Queue[Any], entry: tuple[type[Agent], Request], future: asyncio.Future[Any]) -> None:
-    finished.put_nowait((*entry, future))
+def _note(finished: asyncio.Queue[Any], entry: Entry, future: asyncio.Future[Any]) -> None:
+    finished.put_nowait((entry, future))
 
 
 def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:

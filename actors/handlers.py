@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.activity import ACTIVITY, Activity
@@ -139,6 +140,8 @@ def _steps(tenant: Tenant, letter: Letter) -> list[Step]:
     known = {key: value for key, value in letter.run.items() if key in RunInfo.__dataclass_fields__}
     run = RunInfo(**known, delivery_id=letter.mail_id)
     activity = Activity(origin=letter.mail_id, is_handler=True)
+    if letter.slot == "start":
+        return [(agent.on_agent_tool_start, (replace(run, status="starting"),), activity)]
     if letter.slot.startswith("milestone:"):
         content = {
             key: value

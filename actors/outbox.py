@@ -45,9 +45,11 @@ class Outbox:
         self._tenant.on_loop(self.flush)
 
     def post(self, request: Request) -> None:
-        """Ask for a detached run as part of the open transaction."""
+        """Ask for a detached run as part of the open transaction. The author's start hook is called by mail, once it is accepted."""
         transaction = self.transaction
         assert transaction is not None, "post is for open transactions"
+        if self._tenant.overrides("on_agent_tool_start"):
+            request.options["start_hook"] = True
         transaction.add_outbox(pack(message(request)))
 
     def flush(self) -> None:

@@ -27,7 +27,6 @@ from ledger import (
     Awake,
     Handled,
     Released,
-    Request,
     StaleIncarnation,
     Stimulus,
     agent_id,
@@ -263,10 +262,6 @@ class Tenant:
     async def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor a question."""
         return await self.host.asking.ask(name, *args)
-
-    def begin(self, request: Request) -> asyncio.Future[Any]:
-        """Ask for a run: the future of its end, or for a detached one of its acceptance."""
-        return self.host.asking.begin(request)
 
     def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:
         """The way from sync code on a worker thread into the loop; in async code just the coroutine.

@@ -29,7 +29,7 @@ from ledger.facts import (
     SupervisorStarted,
 )
 from ledger.ids import mail_id
-from ledger.mail import DELIVERED, FINISH, GIVE_UP, MILESTONE, PARKED, PENDING, SUPERSEDED, SUPPRESSED
+from ledger.mail import DELIVERED, FINISH, GIVE_UP, MILESTONE, PARKED, PENDING, START, SUPERSEDED, SUPPRESSED
 from ledger.run import open_run, outcome_of
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
     view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
     view.enqueue(run)
     view.count_live(run)
+    if run.options.get("start_hook"):
+        view.post(run, START, {}, at_ms)
     return 0
 
 

@@ -1,8 +1,10 @@
 """Mail: a durable message to an agent, handled exactly once. The second machine of the ledger.
 
 A run has two slots for its ends: *give-up* (the parent stopped waiting) and *finish* (the true end), and one per announced
-milestone name. What a fact puts into a slot:
+milestone name. One that was asked for inside a transaction has a slot for its *start*, if its parent has a hook for that: nobody could
+be told before the transaction was durable. What a fact puts into a slot:
 
+- the request of such a run fills *start*;
 - a hard end fills *finish*, and supersedes a give-up that has not been delivered yet;
 - an interruption fills *give-up*;
 - a milestone on the parent's list fills `milestone:<name>`, once for ever.
@@ -16,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+START = "start"
 FINISH = "finish"
 GIVE_UP = "give-up"
 MILESTONE = "milestone:"
@@ -57,6 +60,8 @@ _FIELDS = [each.name for each in fields(Mail)]
 
 def handler_of(slot: str, options: dict[str, Any]) -> str:
     """The name of the parent's method that handles this slot, or an empty string when only its hooks do."""
+    if slot == START:
+        return ""
     if slot == GIVE_UP:
         return str(options.get("on_give_up") or options.get("on_finish") or "")
     if slot == FINISH:

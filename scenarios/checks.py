@@ -299,7 +299,7 @@ def _unlike_the_diary(cabinet: Cabinet, view: View, agent: str) -> Iterator[str]
 def _unlike_the_slots(run: Run, told: Counter[str]) -> Iterator[str]:
     for slot, state in run.slots.items():
         written = told[f"{run.run_id}!{slot}"]
-        if state == "delivered" and not written:
+        if state == "delivered" and not written and slot != "start":
             yield f"mail {slot} of run {run.run_id} counts as delivered, and its handler left no trace in {run.parent}"
         if written and state in ("pending", "parked"):
             yield f"mail {slot} of run {run.run_id} took effect, and counts as {state}"

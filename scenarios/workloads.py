@@ -240,9 +240,14 @@ class LonelyBoss(Boss):
 
 
 class CautiousBoss(Boss):
-    """Its workers are tried once only."""
+    """Its workers are tried once only, and it wants to know of each that a transaction asked for."""
 
     worker = OnceWorker
+
+    def on_agent_tool_start(self, run: RunInfo) -> None:  # type: ignore[override]
+        """Write down that a run was accepted."""
+        if run.delivery_id:
+            self.write_down(run, run.status)
 
 
 BOSSES: tuple[type[Boss], ...] = (Boss, StrictBoss, LonelyBoss, CautiousBoss)

@@ -187,8 +187,22 @@ class Impatient(Boss):
 class Hooked(Boss):
     """Has every hook, and writes down that it was called."""
 
+    refusals = 0  # how often its start hook raises, in this process; a test sets it
+
     async def on_agent_tool_start(self, run: RunInfo) -> None:
         self._write("start", run, run.status)
+        if type(self).refusals:
+            type(self).refusals -= 1
+            raise RuntimeError("not today")
+
+    @exposed(repeatable=True)
+    def detach_together(self, count: int, handler: str = "on_done") -> None:
+        asked = [{"agent_class": Sleeper, "input": 10, "run_id": f"s{n}"} for n in range(count)]
+        with self.transaction():
+            self.run_agent_tools(asked, detached=Detached(on_finish=handler))
+
+    def on_chain(self, run: RunInfo, result: RunResult) -> None:
+        self.run_agent_tool(Sleeper, 10, run_id=f"after {run.run_id}", detached=Detached(on_finish="on_done"))
 
     async def on_agent_tool_finish(self, run: RunInfo, result: RunResult) -> None:
         self._write("hook", run, result.status, result.reason)
