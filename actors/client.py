@@ -14,7 +14,7 @@ from typing import Any
 from actors.agent import Agent
 from actors.asking import Asking
 from actors.code import type_name
-from actors.dispatch import class_options, encoded_input, pool_spec, result_of
+from actors.dispatch import class_options, encoded_input, pool_spec, preview, result_of
 from actors.packing import Packer
 from actors.peer import Peer
 from actors.ports import Courier, World
@@ -115,7 +115,7 @@ class Client:
             "",
             digest_of(body),
             body,
-            class_options(agent_class, None, self._package_for(agent_class)),
+            class_options(agent_class, None, self._package_for(agent_class)) | preview(body, self.limits),
             0,
             wait,
         )

@@ -14,7 +14,18 @@ from actors.agent import Agent
 from actors.code import type_name
 from actors.results import Detached, RunHandle, RunInfo, RunResult, check_budget
 from actors.schema import run_shapes
-from ledger import AwaitedInsideHandler, BadRequest, Request, UnknownAgentType, check_id, digest_of
+from ledger import (
+    AwaitedInsideHandler,
+    BadRequest,
+    Request,
+    UnknownAgentType,
+    check_id,
+    digest_of,
+    preview_of,
+    shown_input,
+    unpack,
+)
+from policies import Limits
 
 if TYPE_CHECKING:
     from actors.tenant import Tenant
@@ -108,7 +119,7 @@ class Dispatch:
                 display_order=options.get("order", 0),
                 display=options.get("display"),
                 detached=bool(options.get("detached")),
-                input_preview=options.get("preview"),
+                input_preview=shown_input(options, request.input),
             )
             hook = self._tenant.call(self._tenant.agent.on_agent_tool_start, info)
             self._starting[run_id] = asyncio.ensure_future(hook)
@@ -151,7 +162,7 @@ class Dispatch:
         tenant = self._tenant
         body = encoded_input(agent_class, input, tenant.limits.input_bytes_max)
         agent_type, digest = type_name(agent_class, tenant.code_dir), digest_of(body)
-        options = class_options(agent_class, tenant.agent, tenant.host.package)
+        options = class_options(agent_class, tenant.agent, tenant.host.package) | preview(body, tenant.limits)
         if detached:
             options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
         for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):
@@ -241,6 +252,11 @@ def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:
         name = getattr(agent_class, "__name__", repr(agent_class))
         raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
     return run_shapes(agent_class)[0].encode("input", value, bytes_max)
+
+
+def preview(body: bytes, limits: Limits) -> dict[str, Any]:
+    """The option that shows an input which is too large to stand in its fact; it is cut here, so that nobody else has to read it."""
+    return {"preview": preview_of(unpack(body))} if len(body) > limits.inline_bytes_max else {}
 
 
 def class_options(agent_class: type[Agent], parent: Agent | None, package: str = "") -> dict[str, Any]:

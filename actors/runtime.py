@@ -25,6 +25,7 @@ from actors.ray_world import RayCluster
 from actors.results import RunHandle, RunResult
 from actors.system_world import system_world
 from actors.threads import wait_for
+from ledger import BadRequest
 from policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -36,7 +37,8 @@ class Runtime:
     Args:
         data: the directory under which everything durable lies.
         address: the Ray cluster to join; by default the one that already serves `data`, else a new one on this machine.
-        limits: every limit; see `policies.Limits`.
+        limits: every limit; see `policies.Limits`. They are those of the supervisor, so who joins one may leave them out, and then has
+            the supervisor's; given limits must be the same.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Runtime:
     ) -> None:
         self.data = Path(data)
         self.limits = limits or Limits()
-        self._address = address
+        self._demanded, self._address = limits, address
         self._cluster: RayCluster | None = None
         self._client: Client | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -72,7 +74,11 @@ class Runtime:
         self.close()
 
     def open(self) -> None:
-        """Start or join the cluster and find the supervisor. Raises a `LedgerError` if the data directory cannot be used."""
+        """Start or join the cluster and find the supervisor.
+
+        Raises a `LedgerError` if the data directory cannot be used, and `BadRequest` if limits were given and the supervisor that
+        serves it already has others.
+        """
         self._cluster = RayCluster.start(self.data, address=self._address, limits=self.limits)
         started = threading.Event()
         self._thread = threading.Thread(
@@ -81,13 +87,16 @@ class Runtime:
         self._thread.start()
         started.wait()
         try:
-            self._wait(self._first_answer())
+            in_force = Limits.recorded(self._wait(self._first_answer()))
+            if self._demanded is not None:
+                check_limits(self._demanded, in_force, self.data)
+            self.limits = self.client.limits = in_force
         except BaseException:
             self.close()
             raise
 
-    async def _first_answer(self) -> None:
-        """The first exchange tells whether the ledger could be opened."""
+    async def _first_answer(self) -> dict[str, float]:
+        """The first exchange tells whether the ledger could be opened, and by which limits the supervisor decides."""
         asking = asyncio.ensure_future(self.client.ask("limits"))
         done, _ = await asyncio.wait([asking, self._serving], return_when=asyncio.FIRST_COMPLETED)
         if self._serving in done:
@@ -96,7 +105,8 @@ class Runtime:
             while isinstance(problem, ExceptionGroup):
                 problem = problem.exceptions[0]
             raise problem if problem is not None else RuntimeError("the client ended")
-        asking.result()
+        in_force: dict[str, float] = asking.result()
+        return in_force
 
     def close(self) -> None:
         """End the conversation; a cluster that this runtime started ends too, and everything durable stays."""
@@ -236,6 +246,18 @@ class Runtime:
 
     def _happened(self, channel: str, name: str, subject: str, payload: dict[str, Any], at_ms: int) -> None:
         self._channels.emit(channel, name, agent=payload.get("parent") or subject, payload=payload, at_ms=at_ms)
+
+
+def check_limits(demanded: Limits, in_force: Limits, data: Path) -> None:
+    """Refuse limits that are not those of the supervisor. Raises `BadRequest`, which names the first that differs."""
+    names = demanded.differing(in_force)
+    if names:
+        said = "; ".join(f"{name} is {getattr(in_force, name):,}, not {getattr(demanded, name):,}" for name in names)
+        raise BadRequest(
+            f"limits.{names[0]}",
+            f"the supervisor that serves {data} was started with other limits: {said}. "
+            "Leave `limits` out to take those in force, or end that supervisor's cluster first",
+        )
 
 
 async def _next(stream: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ what is still outstanding. An error of a commit ends the life at once, because a
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -106,7 +107,8 @@ class Supervisor:
         self.pool = Pool(self.world, self._fleet, self.view, self.switchboard, self.limits, self.report)
         await self.pool.adopt()
         self.switchboard.epoch = self.view.epoch + 1
-        await self._append([self.view.record(SupervisorStarted(self.view.epoch + 1), self.now_ms())], [])
+        started = SupervisorStarted(self.view.epoch + 1, asdict(self.limits))
+        await self._append([self.view.record(started, self.now_ms())], [])
         self._stimuli.append(Tick())
         self.switchboard.arrived.set()
 

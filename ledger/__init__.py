@@ -39,6 +39,7 @@ from ledger.frames import frame_of
 from ledger.ids import agent_id, check_id, derived_run_id, digest_of, mail_id, name_of, type_of
 from ledger.mail import Mail
 from ledger.outstanding import about, everything, outstanding
+from ledger.preview import preview_of, shown_input
 from ledger.protocol import decide
 from ledger.report import audit, counts, inspection, lines, overview, parked
 from ledger.run import Run, outcome_of
@@ -172,10 +173,12 @@ __all__ = [
     "pack",
     "parked",
     "pool_key",
+    "preview_of",
     "restore",
     "run_from",
     "run_record",
     "seat",
+    "shown_input",
     "type_of",
     "unpack",
 ]

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 
 class SupervisorStarted(NamedTuple):
-    """A supervisor life began. Its epoch fences all earlier ones."""
+    """A supervisor life began. Its epoch fences all earlier ones; `limits` are those by which it decides."""
 
     epoch: int
+    limits: dict[str, float] | None = None
 
 
 class RunRequested(NamedTuple):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def _supervisor_started(view: View, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
-    view.epoch = fact.epoch
+    view.epoch, view.limits = fact.epoch, fact.limits or view.limits
 
 
 def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:

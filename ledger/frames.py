@@ -24,6 +24,7 @@ from ledger.facts import (
     RunReattached,
     RunRequested,
 )
+from ledger.preview import shown_input
 from ledger.store import FactRow
 
 
@@ -53,10 +54,8 @@ def _started(fact: RunRequested, at_ms: int) -> dict[str, Any]:
         "parent": fact.parent,
         "at_ms": at_ms,
     }
-    for key, name in (("preview", "input_preview"), ("display", "display")):
-        if key in options:
-            event[name] = options[key]
-    return event
+    shown = {"input_preview": shown_input(options, fact.input), "display": options.get("display")}
+    return event | {name: value for name, value in shown.items() if value is not None}
 
 
 def _milestone(fact: MilestoneReached, at_ms: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ledger.activation import Activation
 from ledger.codec import unpack
 from ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
 from ledger.mail import Mail
+from ledger.preview import shown_input
 from ledger.run import Run, outcome_of
 from ledger.view import View
 
@@ -89,7 +90,7 @@ def about(run: Run) -> dict[str, Any]:
         "parent_tool_call_id": options.get("tool_call"),
         "display_order": options.get("order", 0),
         "display": options.get("display"),
-        "input_preview": options.get("preview"),
+        "input_preview": shown_input(options, run.input),
         "detached": not run.is_awaited,
         "started_at_ms": run.requested_at_ms,
         "completed_at_ms": run.ended_at_ms or None,

@@ -28,6 +28,7 @@ def meta_of(view: View) -> bytes:
             "incarnation": view.incarnation,
             "tally": view.tally,
             "at_ms": view.at_ms,
+            "limits": view.limits,
         }
     )
 
@@ -90,7 +91,7 @@ def restore(boot: Boot) -> View:
         meta = unpack(boot.meta)
         view.epoch, view.seq, view.incarnation = meta["epoch"], meta["seq"], meta["incarnation"]
         view.tally.update(meta["tally"])
-        view.at_ms = meta["at_ms"]
+        view.at_ms, view.limits = meta["at_ms"], meta.get("limits", {})
     view.archived.update(boot.ended)
     for record in boot.records:
         _restore_record(view, record)

@@ -29,6 +29,7 @@ class View:
         self.incarnation = 0
         self.at_ms = 0
         self.awake_at_ms = 0
+        self.limits: dict[str, float] = {}
         self.tally: dict[str, int] = dict.fromkeys(("enqueued", DELIVERED, SUPERSEDED, SUPPRESSED, PARKED), 0)
         self.runs: dict[str, Run] = {}
         self.mail: dict[str, Mail] = {}

@@ -1,12 +1,15 @@
 """Every limit of Perdure, with its default, in one place.
 
 `Limits()` is what a runtime starts with; `Runtime(limits=Limits(...))` changes any of it, and `perdure show` prints what is in force.
+Those in force are kept in the ledger by whoever decides by them, so that they can be told when nobody does.
 Durations are milliseconds; infinity switches a limit off where its description says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any, Self
 
 INFINITY = float("inf")
 
@@ -50,7 +53,6 @@ class Limits:
 
     progress_ms: int = 200  # progress of a run goes out at most this often
     group_max: int = 256  # mail handled in one transaction
-    commit_rows_max: int = 20_000  # facts in one commit
     checkpoint_facts: int = 200_000  # facts after which a checkpoint is due even under load
     checkpoint_idle_ms: int = 3_000  # quiet time after which a checkpoint is taken
     retained_in_memory: int = 20_000  # ended runs kept in memory for quick answers
@@ -61,7 +63,16 @@ class Limits:
     progress_bytes_max: int = 64 * 1024
     inline_bytes_max: int = 512  # larger inputs and outputs stand in the payload table
     error_chars_max: int = 4_000
-    preview_chars_max: int = 500
+
+    @classmethod
+    def recorded(cls, told: Mapping[str, float]) -> Self:
+        """The limits that somebody else had. What it did not know has its default, and what is not known any more is left out."""
+        known: dict[str, Any] = {field.name: told[field.name] for field in fields(cls) if field.name in told}
+        return cls(**known)
+
+    def differing(self, other: Limits) -> list[str]:
+        """The names of those that another one has otherwise."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -49,10 +49,10 @@ class ColdLedger:
             raise BadRequest(
                 "data", f"there is no ledger in {data}; `perdure run fan-out --data {data}` would begin one"
             )
-        self._limits = Limits()
         self._store = DuckDBStore(path)
         boot = self._store.boot()
         self._view, self._findings = restore(boot), boot.findings
+        self._limits = Limits.recorded(self._view.limits)
 
     def __enter__(self) -> Self:
         return self

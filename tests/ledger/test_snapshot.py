@@ -68,6 +68,16 @@ def test_numbers_go_on_after_a_boot() -> None:
     assert booted.record(SupervisorStarted(5), NOW_MS).seq == ledger.view.seq + 1
 
 
+def test_the_limits_of_the_last_life_are_known_after_a_boot() -> None:
+    first, second = {"hosts_max": 4.0}, {"hosts_max": 16.0}
+    ledger, store = life_of(SupervisorStarted(1, first))
+    assert restore(store.boot()).limits == first
+    store.append([ledger.view.record(SupervisorStarted(2, second), NOW_MS)], [])
+    assert restore(store.boot()).limits == second
+    store.append([ledger.view.record(SupervisorStarted(3), NOW_MS)], [])
+    assert restore(store.boot()).limits == second, "an older version did not say"
+
+
 def test_a_boot_reads_what_is_alive_and_leaves_what_has_settled() -> None:
     delivered = MailDelivered(PARENT, ["done!finish"])
     _, store = life_of(*ended("done", 1), delivered, *ended("owed", 2), asked("live"), asked("soft"), placed("soft"))

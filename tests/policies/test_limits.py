@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import pytest
 
@@ -19,7 +19,6 @@ def test_the_options_of_the_seed_have_its_defaults() -> None:
     assert limits.detached_max_budget_ms == 86_400_000
     assert limits.detached_no_progress_budget_ms == 3_600_000
     assert limits.progress_ms == 200
-    assert limits.preview_chars_max == 500
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -33,3 +32,14 @@ def test_a_limit_that_is_no_number_of_at_least_0_is_refused_by_its_name(name: st
 @pytest.mark.parametrize("value", [0, 1, INFINITY])
 def test_0_and_infinity_are_limits_like_any_other(name: str, value: float) -> None:
     assert getattr(Limits(**{name: value}), name) == value  # type: ignore[arg-type]
+
+
+def test_limits_are_the_same_after_they_were_recorded_also_by_another_version() -> None:
+    mine = Limits(hosts_max=16, detached_max_budget_ms=INFINITY)
+    assert Limits.recorded({**asdict(mine), "of_another_version": 3}) == mine
+    assert Limits.recorded({"hosts_max": 16}) == Limits(hosts_max=16)
+
+
+def test_limits_that_differ_are_named() -> None:
+    assert Limits(hosts_max=16, idle_ms=1).differing(Limits()) == ["hosts_max", "idle_ms"]
+    assert Limits().differing(Limits()) == []

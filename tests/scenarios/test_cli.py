@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -43,7 +43,7 @@ def data(tmp_path: Path) -> Path:
     store.boot()
     body = pack({"topic": "HTTP/3"})
     asked = Request("one", "Reader", "", "", digest_of(body), body, {}, 0, wait=False)
-    rows = [view.record(SupervisorStarted(1), 1_000)]
+    rows = [view.record(SupervisorStarted(1, asdict(Limits(hosts_max=16))), 1_000)]
     rows += [view.record(fact, 2_000) for fact in decide(view, asked, 2_000, Limits())]
     store.append(rows, [])
     store.close()
@@ -85,7 +85,7 @@ def test_a_cold_directory_tells_of_its_runs(data: Path) -> None:
 def test_show_without_a_run_tells_of_the_directory_and_the_limits(data: Path) -> None:
     told = json.loads(perdure("show", "--data", data, "--json").stdout)
     assert told["directory"] == str(data)
-    assert told["hosts_max"] == Limits().hosts_max
+    assert (told["hosts_max"], told["pack_max"]) == (16, Limits().pack_max), "those of the last supervisor"
     assert told["cluster"] == "none"
 
 

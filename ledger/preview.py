@@ -1,0 +1,34 @@
+"""The input of a run in a few words, for whoever shows the run (seed 003: `inputPreview`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ledger.codec import unpack
+
+CHARS_MAX: Final = 500
+CUT: Final = "..."
+
+
+def preview_of(value: Any) -> str | None:
+    """A text as it is, anything else as JSON, None for no input; at most 500 characters of it."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value[:CHARS_MAX]
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError):  # bytes, which JSON does not know
+        return str(value)[:CHARS_MAX]
+    return text if len(text) <= CHARS_MAX else text[: CHARS_MAX - len(CUT)] + CUT
+
+
+def shown_input(options: Mapping[str, Any], inline: bytes | None) -> Any:
+    """What is shown of the input of a run: what its parent wants to be shown, else made from the input.
+
+    An input that is too large for its fact was cut by whoever asked (`dispatch`), so it need not be read for this.
+    """
+    told = options.get("preview")
+    return told if told is not None or inline is None else preview_of(unpack(inline))

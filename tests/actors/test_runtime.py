@@ -1,0 +1,75 @@
+"""What a runtime says without a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from actors import Agent, RunInfo, RunResult, exposed
+from actors.runtime import check_limits
+from ledger import BadRequest
+from policies import INFINITY, Limits
+from tests.actors.cast import Doubler
+from tests.kit import Stage, play
+
+HERE = Path("perdure-data")
+
+
+def test_limits_that_are_not_those_of_the_supervisor_are_refused_by_their_names() -> None:
+    mine = Limits(hosts_max=16, detached_max_budget_ms=INFINITY)
+    with pytest.raises(BadRequest) as refused:
+        check_limits(mine, Limits(), HERE)
+    assert refused.value.field == "limits.hosts_max"
+    said = str(refused.value)
+    assert "hosts_max is 4, not 16; detached_max_budget_ms is 86,400,000, not inf" in said
+    assert "Leave `limits` out to take those in force" in said
+    check_limits(mine, replace(mine), HERE)
+
+
+def test_a_supervisor_writes_down_by_which_limits_it_decides() -> None:
+    async def story(stage: Stage) -> None:
+        assert (await stage.client.run(Doubler, {"n": 2})).output == 4
+        assert await stage.client.ask("limits") == asdict(stage.laboratory.limits)
+        assert stage.laboratory.store.shadow.limits == asdict(stage.laboratory.limits)
+
+    play(story)
+
+
+class Listener(Agent):
+    """Asks for a run of itself, and says what was shown of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    @exposed
+    async def ask(self, text: str) -> list[object]:
+        await self.run_agent_tool(Listener, text, run_id="asked")
+        return self.seen
+
+    async def run(self, input: str) -> int:
+        return len(input)
+
+    async def on_agent_tool_start(self, run: RunInfo) -> None:
+        self.seen.append(run.input_preview)
+
+    async def on_agent_tool_finish(self, run: RunInfo, result: RunResult) -> None:
+        self.seen.append(run.input_preview)
+
+
+@pytest.mark.parametrize("length", [10, 5_000])
+def test_the_input_of_a_run_is_shown_in_short_to_its_parent_and_to_whoever_inspects_it(length: int) -> None:
+    text = "x" * length
+
+    async def story(stage: Stage) -> None:
+        shown = text[:500]
+        assert set(await stage.call(Listener, "ask", text)) == {shown}
+        await stage.client.run(Listener, text, run_id="mine")
+        for run_id in ("asked", "mine"):
+            told = await stage.client.ask("inspect", run_id)
+            frames = await stage.client.ask("frames", run_id, -1)
+            assert (told["input_preview"], frames[0]["event"]["input_preview"]) == (shown, shown)
+
+    play(story)
