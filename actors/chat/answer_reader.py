@@ -1,0 +1,205 @@
+"""One answer of a model, from the library's events to chunks of the AI SDK's UI message stream.
+
+Pure: events in, chunks out. The events are those of pydantic-ai, known here by their `event_kind` and `part_kind` only, so that reading
+them loads nothing. There are no `start`, `finish` or step chunks: what an answer is part of, its reader knows.
+
+What a provider wants back with a part (a signature, its own id of it) travels as `providerMetadata.perdure`, and comes back to it in
+`convert`. A part that breaks off never gets any, so half a thought is never sent as a signed one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from actors.chat.call_reader import CallReader
+from actors.chat.failures import too_long
+from actors.chat.plain import Seam, all_mended, mended
+from actors.chat.tools import ToolSpec
+from actors.parts import Chunk
+
+ANSWER_BYTES_MAX = 16_000_000
+_EVENT_BYTES = 32
+_WEIGHTY = ("content", "content_delta", "args", "args_delta", "signature", "signature_delta", "tool_name")
+_PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_PROSE = {"text": "text", "thinking": "reasoning"}
+
+
+class _Prose:
+    """A text or a reasoning that is being written."""
+
+    def __init__(self, kind: str, part: int) -> None:
+        self.kind, self.id = kind, f"{kind}-{part}"
+        self.seam, self.is_open = Seam(), False
+
+    def grew(self, piece: str | None) -> Iterator[Chunk]:
+        words = self.seam.joined(piece or "")
+        if words:
+            yield from self._opened()
+            yield {"type": f"{self.kind}-delta", "id": self.id, "delta": words}
+
+    def ended(self, metadata: dict[str, Any] | None) -> Iterator[Chunk]:
+        rest = self.seam.rest()
+        if rest:
+            yield {"type": f"{self.kind}-delta", "id": self.id, "delta": rest}
+        if self.is_open or (metadata and self.kind == "reasoning"):
+            yield from self._opened()
+            yield {"type": f"{self.kind}-end", "id": self.id, **({"providerMetadata": metadata} if metadata else {})}
+        self.is_open = False
+
+    def _opened(self) -> Iterator[Chunk]:
+        if not self.is_open:
+            self.is_open = True
+            yield {"type": f"{self.kind}-start", "id": self.id}
+
+
+class AnswerReader:
+    """Reads one answer."""
+
+    def __init__(
+        self, tools: Iterable[ToolSpec], *, taken_ids: Iterable[str] = (), bytes_max: int = ANSWER_BYTES_MAX
+    ) -> None:
+        self.calls = CallReader(tools, taken_ids)
+        self._prose: dict[int, _Prose] = {}
+        self._cited: set[str] = set()
+        self._is_hosted = False
+        self.provider: str | None = None
+        """Who answers, once that is known."""
+        self._bytes, self._bytes_max = 0, bytes_max
+
+    def read(self, event: Any) -> Iterator[Chunk]:
+        """What one event adds. Raises `ModelFailed` when the answer is longer than it may be."""
+        if event.event_kind == "part_start":
+            self._weigh(event.part)
+            yield from self.calls.next_began(event.index)
+            yield from self._started(event.index, event.part)
+        elif event.event_kind == "part_delta":
+            self._weigh(event.delta)
+            yield from self._grew(event.index, event.delta)
+        elif event.event_kind == "part_end":
+            yield from self._ended(event.index, event.part, event.canonical_system)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a tool was called, ours or one of the provider's own."""
+        return len(self.calls) > 0 or self._is_hosted
+
+    def finish(self, reason: str) -> Iterator[Chunk]:
+        """The answer is over, for this reason."""
+        for prose in self._prose.values():
+            if prose.is_open:
+                yield from prose.ended(None)
+        yield from self.calls.ended(reason)
+
+    def _weigh(self, piece: Any) -> None:
+        self._bytes += _EVENT_BYTES + sum(_weight(getattr(piece, name, None)) for name in _WEIGHTY)
+        if self._bytes > self._bytes_max:
+            raise too_long(self._bytes_max)
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _started(self, index: int, part: Any) -> Iterator[Chunk]:
+        kind = part.part_kind
+        if kind in _PROSE:
+            before = self._prose.get(index)
+            if before is not None:
+                yield from before.ended(None)
+            self._prose[index] = _Prose(_PROSE[kind], index)
+            yield from self._prose[index].grew(part.content)
+        elif kind == "tool-call":
+            yield from self.calls.started(index, part.tool_call_id or "", part.tool_name, part.args)
+            self._describe(index, part, None)
+        elif kind == "builtin-tool-return":
+            yield from _hosted_return(part)
+        elif kind == "file":
+            yield _file(part.content)
+
+    def _grew(self, index: int, delta: Any) -> Iterator[Chunk]:
+        if delta.part_delta_kind == "tool_call":
+            if index in self.calls:  # else it is the provider's own, of which we hear when it is over
+                yield from self.calls.grew(index, delta.tool_name_delta or "", delta.args_delta)
+        elif index in self._prose:
+            yield from self._prose[index].grew(delta.content_delta)
+            for citation in getattr(delta, "citations_delta", None) or ():
+                yield from self._sources(citation)
+
+    def _ended(self, index: int, part: Any, canonical: str | None) -> Iterator[Chunk]:
+        kind = part.part_kind
+        if kind in _PROSE and index in self._prose:
+            yield from self._prose[index].ended(provider_metadata(part, canonical))
+            for citation in getattr(part, "citations", None) or ():
+                yield from self._sources(citation)
+        elif kind == "tool-call":
+            self._describe(index, part, canonical)
+        elif kind == "builtin-tool-call":
+            self._is_hosted = True
+            yield from _hosted_call(part, canonical)
+
+    def _describe(self, index: int, part: Any, canonical: str | None) -> None:
+        """A provider that has a way of its own to write ids understands them; others may not, so it is said whose they are."""
+        metadata = provider_metadata(part, canonical)
+        if metadata is None and self.provider and not _PLAIN_ID.fullmatch(part.tool_call_id or "-"):
+            metadata = {"perdure": {"provider": self.provider}}
+        if metadata is not None:
+            self.calls.described(index, metadata)
+
+    def _sources(self, citation: Any) -> Iterator[Chunk]:
+        """Pages that the answer cites, each once."""
+        for source in citation.sources:
+            url = getattr(source, "url", None)
+            if isinstance(url, str) and url not in self._cited:
+                self._cited.add(url)
+                title = {"title": mended(source.title)} if source.title else {}
+                yield {"type": "source-url", "sourceId": f"source-{len(self._cited)}", "url": mended(url), **title}
+
+
+def _weight(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    data = getattr(value, "data", None)
+    return len(data) if isinstance(data, bytes) else len(str(value)) if value else 0
+
+
+def provider_metadata(part: Any, canonical: str | None) -> dict[str, Any] | None:
+    """What the part's provider wants to be told again, under our own name; None if there is nothing."""
+    told = {
+        "provider": getattr(part, "provider_name", None),
+        "canonical": canonical,
+        "id": getattr(part, "id", None),
+        "signature": getattr(part, "signature", None),
+        "details": _json(getattr(part, "provider_details", None)),
+    }
+    kept = {name: value for name, value in told.items() if value}
+    return {"perdure": kept} if kept.keys() - {"canonical"} else None
+
+
+def _json(value: object) -> Any:
+    """A provider's details, if they are JSON; what is not is of no use to it later."""
+    try:
+        return all_mended(json.loads(json.dumps(value)))
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+# --- what the provider executes itself -------------------------------------------------------------------------------
+
+
+def _hosted_call(part: Any, canonical: str | None) -> Iterator[Chunk]:
+    """A tool of the provider's own, such as its web search. It is over when we hear of it, and nothing of ours runs."""
+    about = provider_metadata(part, canonical)
+    chunk = {"type": "tool-input-available", "toolCallId": part.tool_call_id, "toolName": part.tool_name}
+    metadata = {} if about is None else {"providerMetadata": about}
+    yield {**chunk, "input": all_mended(part.args_as_dict()), "providerExecuted": True, **metadata}
+
+
+def _hosted_return(part: Any) -> Iterator[Chunk]:
+    output = _json(part.content)
+    yield {"type": "tool-output-available", "toolCallId": part.tool_call_id, "output": output, "providerExecuted": True}
+
+
+def _file(content: Any) -> Chunk:
+    data = base64.b64encode(content.data).decode()
+    return {"type": "file", "mediaType": content.media_type, "url": f"data:{content.media_type};base64,{data}"}

@@ -1,0 +1,223 @@
+"""The tool calls in a model's answer: which of them are whole, and what they ask for.
+
+A call that is executed cannot be taken back, so a call is given out (`tool-input-available`) only when two things are proven (spec
+transport-recovery §1.5, B11):
+
+    it is over      the next part of the answer has begun, or the answer has ended for a reason that ends calls too
+    it is right     its arguments are one strict JSON object, for a tool that was offered
+
+What is over but not right becomes a `tool-input-error`, whose text tells the model what to do; it is never executed. What is not
+over when the stream breaks is nobody's: its arguments may be the beginning of others. Neither a text that happens to parse so far nor
+a library that patches a broken one proves anything.
+
+Ids name the durable runs of calls, and providers repeat them: within an answer, and from one answer to the next. An id that is missing,
+unusable or taken is replaced by one that is derived from it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from actors.chat.plain import Seam, all_mended, checked, mended
+from actors.chat.tools import ToolSpec
+from actors.parts import Chunk
+from ledger import BadRequest
+
+ENDING = frozenset({"stop", "tool_call"})
+"""Reasons of an answer's end that also end its last call; `length`, say, cuts it off."""
+
+_ID = re.compile(r"[\x21-\x7e]{1,64}")
+_MADE_UP = "pyd_ai_"  # how the library calls a call whose provider gave it no id: at random, so never twice the same
+_SHOWN_MAX = 500
+
+
+class BadArguments(ValueError):
+    """The text is not one JSON object; the message says why."""
+
+
+@dataclass(slots=True)
+class _Call:
+    call_id: str
+    name: str
+    pieces: list[str] = field(default_factory=list)
+    given: dict[str, Any] | None = None
+    seam: Seam = field(default_factory=Seam)
+    metadata: dict[str, Any] | None = None
+    is_shown: bool = False
+    is_settled: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+class CallReader:
+    """Reads the calls of one answer. Calls go by the number of their part."""
+
+    def __init__(self, tools: Iterable[ToolSpec], taken_ids: Iterable[str] = ()) -> None:
+        self._tools: Mapping[str, ToolSpec] = {each.name: each for each in tools}
+        self._taken = set(taken_ids)
+        self._calls: dict[int, _Call] = {}
+        self.late: str | None = None
+        """The name of a tool whose call went on after it had been given out: the provider broke its own protocol."""
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __contains__(self, part: int) -> bool:
+        return part in self._calls
+
+    def started(self, part: int, call_id: str, name: str, args: str | dict[str, Any] | None) -> Iterator[Chunk]:
+        """A call begins, or its provider says anew how it begins."""
+        known = self._calls.get(part)
+        if known is None:
+            known = self._calls[part] = _Call(self._own_id(call_id), name)
+        elif known.is_settled:
+            self.late = self.late or known.name
+            return
+        else:
+            known.name, known.pieces, known.given = name, [], None
+        yield from self.grew(part, "", args)
+
+    def grew(self, part: int, more_name: str, args: str | dict[str, Any] | None) -> Iterator[Chunk]:
+        """More of a call."""
+        call = self._calls[part]
+        if call.is_settled:
+            if more_name or (args.strip() if isinstance(args, str) else args):
+                self.late = self.late or call.name
+            return
+        call.name += more_name
+        if isinstance(args, dict):
+            call.given = {**(call.given or {}), **args}
+            args = ""
+        piece = call.seam.joined(args or "")
+        if piece:
+            yield from self._shown(call)
+            call.pieces.append(piece)
+            yield {"type": "tool-input-delta", "toolCallId": call.call_id, "inputTextDelta": piece}
+
+    def described(self, part: int, metadata: dict[str, Any]) -> None:
+        """What the provider wants to be told again with this call: its signature, its own number of it."""
+        self._calls[part].metadata = metadata
+
+    def next_began(self, part: int) -> Iterator[Chunk]:
+        """A part began, so those before it are over. One whose arguments are not whole is left until the end: some providers begin
+        all calls before they fill them."""
+        for number, call in self._calls.items():
+            if number != part and not call.is_settled and (call.pieces or call.given):
+                yield from self._settled(call, only_right=True)
+
+    def ended(self, reason: str) -> Iterator[Chunk]:
+        """The answer is over, for this reason."""
+        for call in self._calls.values():
+            if call.is_settled:
+                continue
+            if reason in ENDING:
+                yield from self._settled(call)
+            else:
+                yield from self._failed(call, f"the answer was cut off ({reason}) before the call was complete")
+
+    # --- one call ----------------------------------------------------------------------------------------------------
+
+    def _shown(self, call: _Call) -> Iterator[Chunk]:
+        if not call.is_shown:
+            call.is_shown = True
+            yield {"type": "tool-input-start", "toolCallId": call.call_id, "toolName": speakable(call.name)}
+
+    def _settled(self, call: _Call, *, only_right: bool = False) -> Iterator[Chunk]:
+        """Give the call out, or say why it cannot be."""
+        tool = self._tools.get(call.name)
+        try:
+            given = call.given if call.given is not None and not call.text else self._arguments(call, tool)
+            given = checked("input", all_mended(given))
+        except (BadArguments, BadRequest) as problem:
+            if not only_right:
+                yield from self._failed(call, f"the arguments cannot be used: {problem}")
+            return
+        if tool is None:
+            names = ", ".join(self._tools) or "none"
+            yield from self._failed(
+                call, f"there is no tool {mended(call.name)[:_SHOWN_MAX]!r}; the tools are: {names}", given
+            )
+            return
+        yield from self._shown(call)
+        call.is_settled = True
+        about = {} if call.metadata is None else {"providerMetadata": call.metadata}
+        chunk = {"type": "tool-input-available", "toolCallId": call.call_id, "toolName": call.name, "input": given}
+        yield {**chunk, **about}
+
+    def _arguments(self, call: _Call, tool: ToolSpec | None) -> dict[str, Any]:
+        """Some providers send nothing at all for a tool that needs nothing."""
+        call.pieces.append(call.seam.rest())
+        text = call.text
+        if not text.strip():
+            wanted = tool.parameters.get("required") if tool is not None else None
+            if wanted:
+                raise BadArguments(f"none came, and these are required: {', '.join(map(str, wanted))}")
+            return {}
+        return arguments_in(text)
+
+    def _failed(self, call: _Call, why: str, given: object = None) -> Iterator[Chunk]:
+        """Without the provider's metadata: it has kept another call under that number than the one that we tell it of."""
+        yield from self._shown(call)
+        call.is_settled = True
+        raw = mended(call.text)
+        began = f" They began with: {raw[:_SHOWN_MAX]}" if given is None and raw.strip() else ""
+        chunk = {"type": "tool-input-error", "toolCallId": call.call_id, "toolName": speakable(call.name)}
+        words = f"This call was not executed: {why}.{began}"
+        yield {**chunk, "input": {} if given is None else given, "errorText": words}
+
+    def _own_id(self, call_id: str) -> str:
+        """The id if it can name this call, else one that is derived from it."""
+        found, turn = "" if call_id.startswith(_MADE_UP) else call_id, 0
+        call_id = found
+        while found in self._taken or not _ID.fullmatch(found):
+            turn += 1
+            found = f"call_{blake2b(f'{call_id}|{turn}'.encode(errors='replace'), digest_size=12).hexdigest()}"
+        self._taken.add(found)
+        return found
+
+
+def arguments_in(text: str) -> dict[str, Any]:
+    """The one JSON object in a text, strictly: nothing before or after it, no name twice, no NaN. Raises `BadArguments`."""
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as problem:
+        if problem.msg == "Extra data":
+            raise BadArguments(f"something follows the first JSON value, at character {problem.pos}") from problem
+        raise BadArguments(f"they are not JSON ({problem.msg} at character {problem.pos})") from problem
+    except RecursionError as problem:
+        raise BadArguments("they are nested too deep") from problem
+    except BadArguments:
+        raise
+    except ValueError as problem:  # a number of more digits than Python reads
+        raise BadArguments(str(problem)) from problem
+    if not isinstance(value, dict):
+        raise BadArguments(f"they are a JSON {_KINDS.get(type(value), 'value')}, not an object")
+    return value
+
+
+_KINDS = {list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadArguments(f"the name {twice!r:.100} stands twice in one object")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise BadArguments(f"{name} is not JSON")
+
+
+def speakable(name: str) -> str:
+    """The name of a tool as every provider takes it back. A model may make one up, and one bad name refuses all further requests."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "unnamed"

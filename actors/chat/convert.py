@@ -1,0 +1,327 @@
+"""From our messages to the library's: what a model is sent of a transcript.
+
+A model's history is made of answers and what was said to them. One message of an assistant holds all the steps of a turn, so it becomes
+several: each step an answer, followed by the results of its calls. What leaves here is legal for every provider: each call has exactly
+one result, right after its answer; ids are unique; names are such as providers take; inputs are objects; a thought without its
+signature, or without what it led to, stays behind; and the last word is never the model's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote_to_bytes
+
+from actors.chat.call_reader import speakable
+from actors.chat.messages import Message
+from actors.parts import Part, normalized_input
+from ledger import BadRequest
+
+if TYPE_CHECKING:
+    from pydantic_ai import messages as lib
+
+CONTINUE = (
+    "[Your last message was cut off by a lost connection. "
+    "Continue it exactly where it ends; repeat nothing of it, and do not mention this.]"
+)
+"""Said after a broken-off answer. Many models refuse a request whose last word is their own."""
+
+DENIED = "The user declined this call. It was not executed."
+UNANSWERED = "There is no result yet: this call waits for the user. It may or may not be executed later."
+
+Outcome = Literal["success", "failed", "denied", "interrupted"]
+
+
+class IllegalRequest(AssertionError):
+    """A request that providers would refuse, for ever, because it would stay in the history. Only a bug of ours makes one."""
+
+
+def to_model(
+    messages: Sequence[Message], *, provider: str | None = None, last_word: str = CONTINUE
+) -> list[lib.ModelMessage]:
+    """The history for a request.
+
+    Args:
+        messages: the transcript. Calls without a result get one that says so.
+        provider: who will read it; ids of calls that another provider gave are written in letters that all of them take.
+        last_word: said to the model if the transcript ends with an answer of its own.
+
+    Raises:
+        BadRequest: there is nothing to send.
+    """
+    from pydantic_ai import messages as lib  # noqa: PLC0415 - not before a model is asked
+
+    writer = _Writer(provider)
+    for message in messages:
+        if message["role"] == "assistant":
+            for step in _steps(message["parts"]):
+                writer.answer(step)
+        else:
+            writer.say(message)
+    if not writer.history:
+        raise BadRequest("messages", "there is nothing in them that could be sent to a model")
+    if isinstance(writer.history[-1], lib.ModelResponse):
+        writer.history.append(lib.ModelRequest(parts=[lib.UserPromptPart(last_word)]))
+    return writer.history
+
+
+def _steps(parts: list[Part]) -> Iterator[list[Part]]:
+    """The answers in a message. One that a client made may lack the marks between them; then words after a call begin the next."""
+    is_marked = any(part["type"] == "step-start" for part in parts)
+    step: list[Part] = []
+    for part in parts:
+        is_word = part["type"] in ("text", "reasoning")
+        if part["type"] == "step-start" or (is_word and not is_marked and any(map(_is_ours, step))):
+            yield step
+            step = []
+        if part["type"] != "step-start":
+            step.append(part)
+    yield step
+
+
+def _is_ours(part: Part) -> bool:
+    return "toolCallId" in part and not part.get("providerExecuted")
+
+
+class _Writer:
+    def __init__(self, provider: str | None) -> None:
+        from pydantic_ai import messages as lib  # noqa: PLC0415 - as above
+
+        self.history: list[lib.ModelMessage] = []
+        self._lib, self._provider = lib, provider
+        self._ids: set[str] = set()
+
+    def say(self, message: Message) -> None:
+        """What a person, or the system, said."""
+        content = [each for part in message["parts"] if (each := self._content(part)) is not None]
+        texts = [each for each in content if isinstance(each, str)]
+        if message["role"] == "system" and texts:
+            self._add([self._lib.SystemPromptPart("\n".join(texts))])
+        elif content:
+            whole = texts[0] if content == texts and len(texts) == 1 else content
+            self._add([self._lib.UserPromptPart(whole)])
+
+    def answer(self, step: list[Part]) -> None:
+        """One answer, and the results of its calls."""
+        parts: list[lib.ModelResponsePart] = []
+        results: list[lib.ModelRequestPart] = []
+        for part in _with_what_it_led_to([part for part in step if _is_sendable(part)]):
+            if "toolCallId" not in part:
+                parts.append(self._said(part))
+            elif part.get("providerExecuted"):
+                parts.extend(self._hosted(part))
+            else:
+                call_id = self._call_id(part)
+                name, given = speakable(str(part.get("toolName"))), normalized_input(part.get("input"))
+                content, outcome = result_of(part)
+                parts.append(self._lib.ToolCallPart(name, given, call_id, **_told(part, "callProviderMetadata", "id")))
+                results.append(self._lib.ToolReturnPart(name, content, call_id, outcome=outcome))
+        if not parts:
+            return
+        about = next(
+            (found for part in step if (found := _about(part, "providerMetadata", "callProviderMetadata"))), {}
+        )
+        self._respond(parts, about.get("provider"), about.get("canonical"))
+        if results:
+            self._add(results)
+
+    def _respond(self, parts: list[lib.ModelResponsePart], provider: str | None, canonical: str | None) -> None:
+        last = self.history[-1] if self.history else None
+        if isinstance(last, self._lib.ModelResponse) and (last.provider_name, last.canonical_system) == (
+            provider,
+            canonical,
+        ):
+            last.parts = [*last.parts, *parts]
+        else:
+            self.history.append(
+                self._lib.ModelResponse(parts=parts, provider_name=provider, canonical_system=canonical)
+            )
+
+    def _add(self, parts: Sequence[lib.ModelRequestPart]) -> None:
+        last = self.history[-1] if self.history else None
+        if isinstance(last, self._lib.ModelRequest):
+            last.parts = [*last.parts, *parts]
+        else:
+            self.history.append(self._lib.ModelRequest(parts=[*parts]))
+
+    def _said(self, part: Part) -> lib.ModelResponsePart:
+        if part["type"] == "reasoning":
+            return self._lib.ThinkingPart(part["text"], **_told(part, "providerMetadata", "id", "signature"))
+        if part["type"] == "file":
+            return self._lib.FilePart(_binary(part["url"], part["mediaType"]))
+        return self._lib.TextPart(part["text"], **_told(part, "providerMetadata", "id"))
+
+    def _hosted(self, part: Part) -> list[lib.ModelResponsePart]:
+        """What the provider executed itself goes back to it, and is left out for others; it is no call of ours."""
+        told = _told(part, "callProviderMetadata", "id")
+        name, call_id = str(part.get("toolName")), part["toolCallId"]
+        call = self._lib.NativeToolCallPart(name, normalized_input(part.get("input")), call_id, **told)
+        about = {name: value for name, value in told.items() if name == "provider_name"}
+        return [call, self._lib.NativeToolReturnPart(name, part.get("output"), call_id, **about)]
+
+    def _call_id(self, part: Part) -> str:
+        made_by = _about(part, "callProviderMetadata").get("provider")
+        found = str(part["toolCallId"])
+        if made_by is None or made_by != self._provider:
+            found = re.sub(r"[^a-zA-Z0-9_-]", "_", found)
+        turn, first = 0, found
+        while found in self._ids or not 0 < len(found) <= 64:  # noqa: PLR2004 - as long as every provider takes them
+            turn += 1
+            found = f"call_{blake2b(f'{first}|{turn}'.encode(errors='replace'), digest_size=12).hexdigest()}"
+        self._ids.add(found)
+        return found
+
+    def _content(self, part: Part) -> lib.UserContent | None:
+        if part["type"] == "text":
+            text: str = part["text"]
+            return text or None
+        return self._file(part) if part["type"] == "file" else None
+
+    def _file(self, part: Part) -> lib.UserContent:
+        url, kind = part["url"], part["mediaType"]
+        if url.startswith("data:"):
+            try:
+                return _binary(url, kind)
+            except ValueError:
+                return f"[The file {part.get('filename') or kind} cannot be read.]"
+        if not url.startswith(("http://", "https://")):
+            return f"[The file {part.get('filename') or kind} is at {url}, which cannot be reached.]"
+        kinds = {"image": self._lib.ImageUrl, "audio": self._lib.AudioUrl, "video": self._lib.VideoUrl}
+        found: lib.UserContent = kinds.get(kind.partition("/")[0], self._lib.DocumentUrl)(url, media_type=kind)
+        return found
+
+
+# --- one part --------------------------------------------------------------------------------------------------------
+
+
+def result_of(part: Part) -> tuple[Any, Outcome]:
+    """What the model is told of a call: its output, or in full why there is none. A warning comes before whatever output there is."""
+    output = part.get("output", part.get("result"))
+    state = part.get("state")
+    if part.get("errorText") and state != "output-denied":
+        if output is None:
+            return part["errorText"], "failed"
+        so_far = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+        return f"{part['errorText']}\n\nOutput so far:\n{so_far}", "failed"
+    if state == "output-denied":
+        approval = part.get("approval")
+        reason = approval.get("reason") if isinstance(approval, dict) else None
+        return (f"{DENIED} Reason given: {reason}" if reason else DENIED), "denied"
+    if state == "output-error":
+        return "The call failed, and nothing is known of why.", "failed"
+    if state == "output-available" or output is not None:
+        return output, "success"
+    return UNANSWERED, "interrupted"
+
+
+def _is_sendable(part: Part) -> bool:
+    """Whether the part is a word to the model. A call whose arguments broke off was never made; a thought without metadata is unsigned."""
+    if "toolCallId" in part:
+        is_over = "output" in part or not part.get("providerExecuted")
+        return part.get("state") != "input-streaming" and is_over
+    if part["type"] == "reasoning":
+        return bool(_about(part, "providerMetadata"))
+    if part["type"] == "file":
+        return str(part["url"]).startswith("data:")
+    return bool(part["type"] == "text" and part["text"])
+
+
+def _with_what_it_led_to(parts: list[Part]) -> Iterator[Part]:
+    """The parts, but for thoughts that nothing follows: providers refuse them. OpenAI also wants the very item that followed."""
+    for at, part in enumerate(parts):
+        if part["type"] == "reasoning":
+            follows = next((each for each in parts[at + 1 :] if each["type"] != "reasoning"), None)
+            is_bound = str(_about(part, "providerMetadata").get("id", "")).startswith("rs_")
+            if follows is None or (
+                is_bound and not _about(follows, "providerMetadata", "callProviderMetadata").get("id")
+            ):
+                continue
+        yield part
+
+
+def unbound(parts: list[Part]) -> list[Part]:
+    """The parts of a step whose answer never ended, without the provider's numbers of its items.
+
+    OpenAI takes the number of an item for the item that it has kept, and has kept nothing of an answer that broke off: the next request
+    would be refused. A signature that proves itself (Anthropic's, Google's) stays.
+    """
+    return [_unbound(part) for part in parts]
+
+
+def _unbound(part: Part) -> Part:
+    about = _about(part, "providerMetadata", "callProviderMetadata")
+    if not str(about.get("id", "")).startswith(("rs_", "msg_", "fc_")):
+        return part
+    return {name: value for name, value in part.items() if name not in ("providerMetadata", "callProviderMetadata")}
+
+
+def _about(part: Part, *names: str) -> dict[str, Any]:
+    """What we keep for the part's provider."""
+    for name in names:
+        metadata = part.get(name)
+        ours = metadata.get("perdure") if isinstance(metadata, dict) else None
+        if isinstance(ours, dict):
+            return ours
+    return {}
+
+
+def _told(part: Part, name: str, *fields: str) -> dict[str, Any]:
+    """The same as arguments of the library's part. Without a provider it would be nobody's."""
+    about = _about(part, name)
+    if not about.get("provider"):
+        return {}
+    told = {"provider_name": about["provider"], "provider_details": about.get("details")}
+    return told | {field: about[field] for field in fields if about.get(field)}
+
+
+def _binary(url: str, kind: str) -> lib.BinaryContent:
+    """What a data URL holds. Raises `ValueError` for one that is broken."""
+    from pydantic_ai import messages as lib  # noqa: PLC0415 - as above
+
+    head, comma, body = url.removeprefix("data:").partition(",")
+    if not comma:
+        raise ValueError("the data URL has no data")
+    raw = unquote_to_bytes(body)
+    try:
+        data = base64.b64decode(raw, validate=True) if head.endswith(";base64") else raw
+    except binascii.Error as problem:
+        raise ValueError(str(problem)) from problem
+    return lib.BinaryContent(data=data, media_type=kind)
+
+
+# --- the last look before anything is sent ---------------------------------------------------------------------------
+
+
+def assert_paired(history: Sequence[lib.ModelMessage]) -> None:
+    """Every call has exactly one result, in what is said next; no result stands without its call; ids are unique.
+
+    Raises:
+        IllegalRequest: it is not so. Nothing was sent.
+    """
+    from pydantic_ai import messages as lib  # noqa: PLC0415 - as above
+
+    seen: set[str] = set()
+    waiting: list[str] = []
+    for message in history:
+        if isinstance(message, lib.ModelResponse):
+            if waiting:
+                raise IllegalRequest(f"another answer comes before the results of {', '.join(waiting)}")
+            waiting = [part.tool_call_id for part in message.parts if isinstance(part, lib.ToolCallPart)]
+            twice = [call for at, call in enumerate(waiting) if call in seen or call in waiting[:at]]
+            if twice:
+                raise IllegalRequest(f"the id {twice[0]} names two calls")
+            seen.update(waiting)
+            continue
+        results = [part.tool_call_id for part in message.parts if isinstance(part, lib.ToolReturnPart)]
+        if sorted(results) != sorted(waiting):
+            raise IllegalRequest(
+                f"the calls are {waiting or 'none'}, but the results that follow are of {results or 'none'}"
+            )
+        waiting = []
+    if waiting:
+        raise IllegalRequest(f"there is no result of {', '.join(waiting)}")

@@ -1,0 +1,355 @@
+"""Models: found by name, asked for an answer, and read piece by piece, whatever the provider.
+
+pydantic-ai brings the providers. It is also patient and forgiving, which a durable turn cannot afford: it tries again by itself, takes the
+end of a stream for the end of an answer, and patches broken arguments. So here its retries are off, every answer must end with a reason
+that its provider gave, and `call_reader` decides which calls are whole. Whatever goes wrong becomes `ModelFailed`.
+
+Connections belong to the event loop that opened them, so models that were found by name are kept one set per loop, with one HTTP
+client. There are no timeouts of ours: the engine watches for silence. What the libraries have are set far above it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import re
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, cast
+
+from actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
+from actors.chat.call_reader import ENDING
+from actors.chat.convert import IllegalRequest, assert_paired, to_model
+from actors.chat.failures import ModelFailed, failure_of, too_long
+from actors.chat.messages import Message
+from actors.chat.tools import ToolSpec
+from actors.parts import Chunk
+from ledger import BadRequest, PerdureError
+from policies import Failure, FailureKind, stream_ended
+
+if TYPE_CHECKING:
+    import httpx2
+    from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+    from pydantic_ai.providers import Provider
+
+LIBRARY_TIMEOUT_S = 3600.0
+CONNECT_TIMEOUT_S = 30.0
+TAIL_S = 5.0
+"""How long a provider may keep the line open after it gave the reason of the end."""
+
+_WIRE_BYTES_MAX = 8 * ANSWER_BYTES_MAX  # each piece of an answer is wrapped in much more than itself
+
+
+class UnusableModel(BadRequest):
+    """The model cannot be asked: nobody has this name, or something that it needs is not set or not installed."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of an answer: `reason` is `tool_call` when it calls tools of ours, else `stop`, `length`, `content_filter` or `error`.
+
+    `usage` counts tokens: `input_tokens`, `output_tokens`, `cache_read_tokens`, …
+    """
+
+    reason: str
+    usage: dict[str, int]
+    response_id: str | None
+
+
+# --- finding a model -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _LoopsModels:
+    """What one event loop has opened."""
+
+    client: httpx2.AsyncClient
+    models: dict[str, Model]
+
+
+_opened: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopsModels] = weakref.WeakKeyDictionary()
+
+
+def resolve_model(model: object) -> Model:
+    """The model of this name (`openai:gpt-5`, as pydantic-ai names them), or the model object itself.
+
+    Raises:
+        UnusableModel: one line that says what is missing, by the name of its variable or package.
+    """
+    from pydantic_ai.models import Model  # noqa: PLC0415 - not before a model is asked
+
+    if isinstance(model, Model):
+        model._refresh_http_client()  # noqa: SLF001 - else a client that was opened on a loop that is gone would be used
+        return model
+    if not isinstance(model, str) or not model.strip():
+        raise UnusableModel("model", f"{model!r:.200} is neither the name of a model nor a model of pydantic-ai")
+    kept = _of_this_loop()
+    if model not in kept.models:
+        kept.models[model] = _found(model, kept.client)
+    return kept.models[model]
+
+
+async def close_models() -> None:
+    """Close the connections of the running loop's models; those that are asked again open new ones."""
+    kept = _opened.pop(asyncio.get_running_loop(), None)
+    if kept is not None:
+        await kept.client.aclose()
+
+
+def _of_this_loop() -> _LoopsModels:
+    loop = asyncio.get_running_loop()
+    kept = _opened.get(loop)
+    if kept is None:
+        kept = _opened[loop] = _LoopsModels(_http_client(), {})
+    return kept
+
+
+def _found(name: str, client: httpx2.AsyncClient) -> Model:
+    from pydantic_ai.models import infer_model  # noqa: PLC0415 - as above
+
+    try:
+        if not _is_provider(name.partition(":")[0]):
+            return infer_model(name)  # a name of its own such as `test`, or words about what was meant perhaps
+        return infer_model(name, lambda provider: _provider(provider, client))
+    except Exception as problem:
+        raise UnusableModel("model", f"{name}: {_what_is_missing(problem)}") from problem
+
+
+def _is_provider(name: str) -> bool:
+    from pydantic_ai.providers import infer_provider_class  # noqa: PLC0415 - as above
+
+    try:
+        infer_provider_class(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _provider(name: str, client: httpx2.AsyncClient) -> Provider[Any]:
+    """The provider, with our client if it takes one of its kind."""
+    from pydantic_ai.providers import infer_provider, infer_provider_class  # noqa: PLC0415 - as above
+
+    if not name.startswith("gateway/"):
+        provider_class = infer_provider_class(name)
+        wanted = inspect.signature(provider_class).parameters.get("http_client")
+        if wanted is not None and re.match(
+            r"httpx2\.AsyncClient|AsyncHTTPClient|_OpenAIHTTPClient", str(wanted.annotation)
+        ):
+            return cast("Callable[..., Provider[Any]]", provider_class)(http_client=client)
+    return infer_provider(name)
+
+
+def _what_is_missing(problem: Exception) -> str:
+    """The variable or the package that a provider misses, out of what its library says at length."""
+    said = " ".join(str(problem).split())
+    variables = dict.fromkeys(re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", said))
+    if variables:
+        return f"it needs {' or '.join(variables)}, which is not set"
+    package = re.search(r"pydantic-ai-slim\[[\w-]+\]", said)
+    if isinstance(problem, ImportError) and package:
+        return f"its package is not installed: pip install '{package[0]}'"
+    return said or type(problem).__name__
+
+
+def _http_client() -> httpx2.AsyncClient:
+    """One client for all providers that take it. A line of an answer is bounded here, before any library gathers it in memory."""
+    import httpx2  # noqa: PLC0415 - as above
+    from pydantic_ai.models import get_user_agent  # noqa: PLC0415 - as above
+
+    class Bounded(httpx2.AsyncByteStream):
+        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for piece in self._stream:
+                size += len(piece)
+                if size > _WIRE_BYTES_MAX:
+                    raise too_long(_WIRE_BYTES_MAX)
+                yield piece
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def bound(response: httpx2.Response) -> None:
+        response.stream = Bounded(cast("httpx2.AsyncByteStream", response.stream))
+
+    return httpx2.AsyncClient(
+        timeout=httpx2.Timeout(LIBRARY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
+        limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
+        headers={"User-Agent": get_user_agent()},
+        event_hooks={"response": [bound]},
+    )
+
+
+# --- asking it -------------------------------------------------------------------------------------------------------
+
+
+async def stream_model(
+    model: object,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[ToolSpec] = (),
+    instructions: str | None = None,
+    settings: dict[str, Any] | None = None,
+    taken_ids: Iterable[str] = (),
+    bytes_max: int = ANSWER_BYTES_MAX,
+    tail_s: float = TAIL_S,
+) -> AsyncIterator[Chunk | Finished]:
+    """Ask a model and yield its answer as chunks of a UI message stream, then `Finished`. Closing the iterator closes the socket.
+
+    Chunks are those of one step, without `start`, `finish` and the marks of steps. `tool-input-available` comes for calls that are
+    proven whole and may be executed; every other call ends in `tool-input-error`.
+
+    Args:
+        model: a name or a model of pydantic-ai.
+        messages: the transcript.
+        tools: what the model may call; their names are checked.
+        instructions: the system prompt of this request.
+        settings: pydantic-ai's model settings (`temperature`, `max_tokens`, …).
+        taken_ids: ids of calls that are taken beside those in `messages`.
+        bytes_max: how long the answer may be.
+        tail_s: how long to wait for usage figures once the provider has said that the answer is over.
+
+    Raises:
+        ModelFailed: the request failed; nothing else is ever raised but what says that we or the caller made a mistake
+            (`BadRequest`, `IllegalRequest`).
+    """
+    taken = {
+        *taken_ids,
+        *(part["toolCallId"] for message in messages for part in message["parts"] if "toolCallId" in part),
+    }
+    reader = AnswerReader(tools, taken_ids=taken, bytes_max=bytes_max)
+    try:
+        opened = _open(resolve_model(model), messages, tools, instructions, settings)
+        async with opened as stream, contextlib.aclosing(_chunks(stream, reader, tail_s)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+    except UnusableModel as problem:
+        raise ModelFailed(failure_of(problem)) from problem
+    except (PerdureError, IllegalRequest):
+        raise
+    except Exception as problem:
+        raise ModelFailed(failure_of(problem)) from problem
+
+
+def _open(
+    model: Model,
+    messages: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    instructions: str | None,
+    settings: dict[str, Any] | None,
+) -> contextlib.AbstractAsyncContextManager[StreamedResponse]:
+    from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - as above
+    from pydantic_ai.settings import ModelSettings  # noqa: PLC0415 - as above
+
+    parameters = _parameters(tools, instructions)
+    history = model.prepare_messages(to_model(messages, provider=model.system), parameters)
+    assert_paired(history)
+    ours: dict[str, Any] = {"timeout": LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
+    known = {name: value for name, value in ours.items() if name not in model.unsupported_settings}
+    return model_request_stream(
+        model, history, model_settings=cast("ModelSettings", known), model_request_parameters=parameters
+    )
+
+
+def _parameters(tools: Sequence[ToolSpec], instructions: str | None) -> ModelRequestParameters:
+    from pydantic_ai import ToolDefinition  # noqa: PLC0415 - as above
+    from pydantic_ai.messages import InstructionPart  # noqa: PLC0415 - as above
+    from pydantic_ai.models import ModelRequestParameters  # noqa: PLC0415 - as above
+
+    definitions = [
+        ToolDefinition(name=each.name, description=each.description or None, parameters_json_schema=each.parameters)
+        for each in tools
+    ]
+    said = [InstructionPart(content=instructions)] if instructions else None
+    return ModelRequestParameters(function_tools=definitions, instruction_parts=said)
+
+
+async def _chunks(stream: StreamedResponse, reader: AnswerReader, tail_s: float) -> AsyncGenerator[Chunk | Finished]:
+    """The chunks of an answer, and its end. A connection that breaks after the provider gave the reason of the end broke nothing."""
+    reader.provider = stream.provider_name
+    cutter = asyncio.create_task(_cut_tail(stream, tail_s))
+    try:
+        async with contextlib.aclosing(_read(stream, reader)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+    except ModelFailed as problem:
+        if not problem.failure.is_transport or reason_of_end(stream, is_over=False) is None:
+            raise
+    finally:
+        cutter.cancel()
+        await asyncio.gather(cutter, return_exceptions=True)
+    for last in _end(stream, reader):
+        yield last
+
+
+async def _read(stream: StreamedResponse, reader: AnswerReader) -> AsyncGenerator[Chunk]:
+    try:
+        async for event in stream:
+            for chunk in reader.read(event):
+                yield chunk
+            _refuse_late_words(reader)
+    except ModelFailed:
+        raise
+    except Exception as problem:
+        raise ModelFailed(failure_of(problem, is_reading=True)) from problem
+
+
+def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Chunk | Finished]:
+    reason = reason_of_end(stream, is_over=True)
+    if stream.state == "suspended":
+        words = "the provider suspended its answer, to be asked for the rest of it later; that is not supported"
+        raise ModelFailed(Failure(FailureKind.UNKNOWN, words, is_transient=False))
+    if reason is None:
+        raise ModelFailed(stream_ended())
+    if reason == "tool_call" and not reader.has_calls:
+        raise ModelFailed(stream_ended("the provider announced a call of a tool, and sent none that has a name"))
+    yield from reader.finish(reason)
+    if reason in ENDING:  # providers differ in what they call the end of an answer that calls
+        reason = "tool_call" if len(reader.calls) else "stop"
+    yield Finished(reason, _usage(stream.usage), stream.provider_response_id)
+
+
+def _refuse_late_words(reader: AnswerReader) -> None:
+    if reader.calls.late is not None:
+        words = f"the provider added to a call of {reader.calls.late} after it had begun the next part of its answer"
+        raise ModelFailed(Failure(FailureKind.IN_BAND, words, is_transient=True))
+
+
+async def _cut_tail(stream: StreamedResponse, tail_s: float) -> None:
+    """End a stream whose provider has given the reason of the end, but keeps the line open."""
+    is_over = False
+    while not is_over:
+        was_over = reason_of_end(stream, is_over=False) is not None
+        await asyncio.sleep(tail_s)
+        is_over = was_over
+    with contextlib.suppress(NotImplementedError):  # a model that cannot be cut off ends by itself, or by the watchdog
+        await stream.cancel()
+
+
+def reason_of_end(stream: StreamedResponse, *, is_over: bool) -> str | None:
+    """Why the answer ended, if its provider said so; None if it did not.
+
+    The library makes `stop` of the bare end of a stream of chat completions. A reason that it does not know is in the provider's own
+    words, where every provider's word for too long an answer names its length or its tokens. A model that runs in this process (a test's,
+    say) has no connection that could break, and gives no reason.
+    """
+    details = stream.provider_details or {}
+    raw = details.get("finish_reason")
+    reason = stream.finish_reason
+    names = {kind.__name__ for kind in type(stream).__mro__}
+    if reason == "stop" and raw is None and "OpenAIStreamedResponse" in names:
+        return None
+    if reason is None and isinstance(raw, str) and raw:
+        return "length" if re.search("length|token", raw, re.IGNORECASE) else "stop"
+    if reason is None and is_over and stream.provider_url is None:
+        return "stop"
+    return reason
+
+
+def _usage(usage: Any) -> dict[str, int]:
+    counts = {each.name: getattr(usage, each.name) for each in fields(usage) if each.name.endswith("_tokens")}
+    return {name: count for name, count in counts.items() if isinstance(count, int) and count}
