@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 
-from scenarios.provider_events import Event, Failure, Usage, completion, frames
+from scenarios.provider_events import Event, Failure, Usage, completion, dumped, frames
 from scenarios.provider_faults import (
     PLAIN_HEAD,
     STREAM_HEAD,
@@ -35,6 +35,7 @@ from scenarios.provider_pairing import problems
 from scenarios.provider_script import Conversation, Script, answer, read
 
 DEATH: Final = "killed"
+SHOWN_MAX: Final = 200
 Journal = Callable[[dict[str, Any]], None]
 
 
@@ -143,8 +144,8 @@ class Desk:
 
     def receive(self, raw: bytes, at_ms: float) -> Answer:
         """Take a request: log it, judge it, and say what it gets."""
-        body = _parsed(raw)
-        record = Record(number=len(self.records) + 1, at_ms=at_ms, body=body, problems=problems(body))
+        body, trouble = _parsed(raw)
+        record = Record(number=len(self.records) + 1, at_ms=at_ms, body=body, problems=trouble or problems(body))
         found = Conversation() if record.problems else read(self.script, body["messages"])
         if not record.problems and self.script.prefill == "refuse" and body["messages"][-1]["role"] == "assistant":
             record.problems.append("the last message is the assistant's; this model takes no prefill")
@@ -309,8 +310,16 @@ class Desk:
                     self._used[record.rule] += 1
 
 
-def _parsed(raw: bytes) -> Any:
+def _parsed(raw: bytes) -> tuple[Any, list[str]]:
+    """A body as plain data that can be written down again; or as it is, shortened, with what is wrong with it."""
     try:
-        return json.loads(raw)
-    except ValueError as error:
-        return f"not JSON ({error}): {raw[:200]!r}"
+        body = json.loads(raw, parse_constant=_no_number)
+        if b"\\u" in raw:
+            dumped(body).encode()  # half a character can be escaped, but not written
+    except (ValueError, RecursionError) as error:
+        return repr(raw[:SHOWN_MAX]), [f"the body is no JSON that a server takes: {error}"]
+    return body, []
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"JSON does not know {name}")

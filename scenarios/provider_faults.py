@@ -13,6 +13,9 @@ server and the simulated transport do nothing but carry them out, so a fault mea
 | `status` | an HTTP status with an error body, `Retry-After` if given, instead of a reply |
 | `refused` | nobody listens: from the moment the request before came in, until `duration_ms` after the last open reply, or until opened |
 
+Any other fault but a refusal may be silent for `duration_ms`, or `held` until it is released, before it breaks: so a connection can be
+lost while a tool that it asked for is at work.
+
 The place is before event number `event` (from 0; -1 is before the last one, usually the sentinel), or with `inside` in the middle of it,
 in the midst of a character if that can be; or after `byte` bytes of the body; or, without either, before the head of the response.
 """
@@ -62,6 +65,7 @@ class Fault(Plain):
     inside: bool = False
     byte: int | None = Field(default=None, ge=0)
     duration_ms: float | None = Field(default=None, ge=0)
+    held: bool = False
     status: int | None = Field(default=None, ge=400, le=599)
     retry_after: str | None = None
     message: str = "scripted failure"
@@ -81,9 +85,18 @@ class Fault(Plain):
             raise ValueError("an error object is a frame of its own: its place is before an `event`")
         if (self.status is not None) != (self.kind is FaultKind.STATUS):
             raise ValueError("`status` goes with the fault `status`, and only with it")
-        if self.duration_ms is not None and self.kind not in (FaultKind.STALL, FaultKind.REFUSED):
-            raise ValueError(f"`duration_ms` says how long a stall or a refusal lasts; {self.kind} takes no time")
+        if self.held and (self.kind is FaultKind.REFUSED or self.duration_ms is not None):
+            raise ValueError(
+                "`held` is a silence until it is released; it has no duration, and a refusal is no silence"
+            )
         return self
+
+    @property
+    def silence(self) -> tuple[Wait, ...]:
+        """The silence before it breaks, or that it is."""
+        if self.held or (self.kind is FaultKind.STALL and self.duration_ms is None):
+            return (Wait(None),)
+        return () if self.duration_ms is None else (Wait(self.duration_ms),)
 
     @property
     def failure(self) -> Failure:
@@ -169,14 +182,14 @@ def perform(head: Head, body: Sequence[bytes], fault: Fault | None, pace: Pace) 
     if fault is None:
         return whole
     if fault.kind is FaultKind.STATUS:
-        return refusal(fault.status or 500, fault.failure, fault.retry_after)
+        return *fault.silence, *refusal(fault.status or 500, fault.failure, fault.retry_after)
     place = place_of(body, fault)
     if place is None:
-        return (Wait(fault.duration_ms), *whole) if fault.kind is FaultKind.STALL else (End(fault.kind),)
+        return *fault.silence, *(whole if fault.kind is FaultKind.STALL else (End(fault.kind),))
     before, after = _cut(body, place)
-    said = (head, *_spoken(before, pace))
+    said = (head, *_spoken(before, pace), *fault.silence)
     if fault.kind is FaultKind.STALL:
-        return *said, Wait(fault.duration_ms), *_spoken(after, Pace(between_ms=pace.between_ms)), End("whole")
+        return *said, *_spoken(after, Pace(between_ms=pace.between_ms)), End("whole")
     if fault.kind is FaultKind.ERROR:
         return *said, *map(Send, frames([fault.failure], "", "")), End("error")
     return *said, End(fault.kind)

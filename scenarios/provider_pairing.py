@@ -21,6 +21,8 @@ def problems(body: object) -> list[str]:
     if not isinstance(messages, list) or not messages:
         return ["`messages` is not a list with at least one message"]
     shape = [*_shape_of_tools(body.get("tools"))]
+    if not isinstance(body.get("stream_options"), dict | None):
+        shape.append("`stream_options` is not an object")
     for at, message in enumerate(messages):
         shape += (f"messages[{at}]: {problem}" for problem in _shape_of(message))
     return shape or list(_unpaired(messages))

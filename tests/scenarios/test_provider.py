@@ -269,6 +269,21 @@ def test_a_stall_ends_by_itself_or_when_it_is_released(provider: ProviderProcess
         provider.release(2)
 
 
+def test_a_connection_can_be_lost_at_a_moment_of_our_choice_while_the_client_is_at_work(
+    provider: ProviderProcess,
+) -> None:
+    provider.set_plan(FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=-1, held=True)}))
+
+    async def story(client: AsyncOpenAI) -> Heard:
+        asked = asyncio.create_task(listen(client))
+        await asyncio.to_thread(provider.wait_until, requests=1, still_open=1)
+        await asyncio.to_thread(provider.release, 1)
+        return await asked
+
+    got = talk(provider, story)
+    assert (got.finish, ending(got)) == ("tool_calls", LOST)
+
+
 def test_a_client_that_closes_in_the_middle_of_a_slow_reply_is_noticed_at_once(provider: ProviderProcess) -> None:
     provider.set_pace(Pace(first_ms=1, between_ms=60_000))
 
@@ -440,7 +455,7 @@ def test_what_it_cannot_be_told_is_named(provider: ProviderProcess) -> None:
     status, told = raw(provider, "POST", "/v1/embeddings", b"{}")
     assert (status, "this server knows POST" in told["error"]["message"]) == (404, True)
     status, told = raw(provider, "POST", "/v1/chat/completions", b"{")
-    assert (status, "not a JSON object" in told["error"]["message"]) == (400, True)
+    assert (status, "no JSON that a server takes" in told["error"]["message"]) == (400, True)
     assert provider.counters().illegal == 1
     status, told = raw(provider, "POST", "/_control/nothing", b"")
     assert (status, "nothing that can be controlled" in told["error"]) == (404, True)

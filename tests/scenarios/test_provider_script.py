@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from policies import Fate, Remains, caution
 from scenarios.provider_desk import Desk
-from scenarios.provider_events import Arguments, CallStart, Done, Event, Finish, Role, Text, completion, frames
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule, drawn, every_place, place_of
+from scenarios.provider_events import Arguments, CallStart, Done, Event, Finish, Role, Text, completion, dumped, frames
+from scenarios.provider_faults import End, Fault, FaultKind, FaultPlan, Rule, drawn, every_place, place_of
 from scenarios.provider_pairing import problems
 from scenarios.provider_script import Call, Question, Round, Script, answer, conclusion
 from tests.scenarios.listening import ASK, READ, SCRIPT, SEARCH, WRITE
@@ -195,7 +195,8 @@ def test_events_count_from_the_end_too_and_no_place_lies_beyond_it() -> None:
         ({"kind": "error", "byte": 3}, "frame of its own"),
         ({"kind": "status"}, "`status` goes with"),
         ({"kind": "reset", "status": 500}, "`status` goes with"),
-        ({"kind": "end", "duration_ms": 5}, "takes no time"),
+        ({"kind": "end", "duration_ms": 5, "held": True}, "has no duration"),
+        ({"kind": "refused", "held": True}, "a refusal is no silence"),
         ({"kind": "reset", "byte": -1}, "byte"),
         ({"kind": "explode"}, "kind"),
         ({"kind": "reset", "place": 3}, "place"),
@@ -326,6 +327,38 @@ def test_calls_with_their_results_right_after_them_are_legal(messages: list[dict
 )
 def test_what_does_not_pair_is_named(messages: list[Any], problem: str) -> None:
     assert any(problem in each for each in problems({"messages": messages})), problems({"messages": messages})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from("role content tool_calls tool_call_id id function name text".split()), inner)
+    ),
+    max_leaves=12,
+)
+MESSAGE = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"])}, optional={"content": JSON})
+TALK = st.lists(MESSAGE | JSON | st.sampled_from([ASK, *ROUND_1, *ROUND_2]), max_size=6)
+
+
+@given(st.fixed_dictionaries({}, optional={"messages": TALK | JSON, "tools": JSON, "stream_options": JSON}) | JSON)
+def test_whatever_is_sent_is_answered_or_refused_and_can_be_written_down(body: Any) -> None:
+    lines: list[str] = []
+    desk = Desk(SCRIPT)
+    desk.journal = lambda entry: lines.append(dumped(entry).encode().decode())
+    _, acts = desk.receive(json.dumps(body).encode(), 0.0)
+    assert isinstance(acts[-1], End)
+    again = Desk()
+    again.restore(map(json.loads, lines), 1.0)
+    assert again.records[0].problems == desk.records[0].problems
+
+
+@pytest.mark.parametrize("raw", [b"{", b'{"messages": NaN}', b'{"messages": "\\ud800"}', b"\xff", b"[" * 100_000])
+def test_bytes_that_are_no_json_are_refused_and_said_so(raw: bytes) -> None:
+    desk = Desk()
+    desk.receive(raw, 0.0)
+    (problem,) = desk.records[0].problems
+    assert problem.startswith("the body is no JSON that a server takes")
 
 
 def test_a_body_that_is_no_object_or_offers_no_tools_is_named() -> None:

@@ -149,6 +149,22 @@ def test_a_stall_ends_when_it_is_released() -> None:
     assert provider.log()[0].ended_at_ms == 100_000
 
 
+@pytest.mark.parametrize("kind", [FaultKind.RESET, FaultKind.HANG_UP, FaultKind.END, FaultKind.ERROR])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_reply_may_be_silent_before_it_breaks(kind: FaultKind, held: bool) -> None:
+    fault = Fault(kind=kind, event=-1, held=held, duration_ms=None if held else 9_000)
+    provider = SimProvider(SCRIPT, FaultPlan.at({1: fault}))
+
+    async def story(client: AsyncOpenAI) -> Heard:
+        if held:
+            asyncio.get_running_loop().call_later(9, provider.release, 1)
+        return await listen(client, timeout=None)
+
+    assert simulated(provider, story).finish == "tool_calls"
+    (record,) = provider.log()
+    assert (record.ended, record.ended_at_ms) == (kind, 9_000)
+
+
 def test_a_killed_provider_breaks_open_replies_off_and_refuses_until_it_lives_again() -> None:
     provider = SimProvider(SCRIPT, pace=Pace(between_ms=1_000))
 
