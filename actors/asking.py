@@ -6,12 +6,26 @@ It lives in memory only. After a new hello everything that is still waited for i
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from actors.peer import Peer
 from actors.ports import Dice
-from actors.wire import error_from_plain, message
-from ledger import PerdureError, Request
+from actors.wire import content_of, error_from_plain, message
+from ledger import PerdureError, Request, RunBeingCleared
+from policies import backoff_ms, jittered_ms
+
+AGAIN_FIRST_MS, AGAIN_MOST_MS = 50, 1_000
+
+
+@dataclass(eq=False, slots=True)
+class _Wish:
+    """A run that was asked for, and whoever waits for its end, or for its acceptance."""
+
+    request: Request
+    answer: asyncio.Future[Any]
+    tries: int = 1
 
 
 class Asking:
@@ -20,8 +34,7 @@ class Asking:
     def __init__(self, dice: Dice) -> None:
         self.peer: Peer
         self._dice = dice
-        self._ends: dict[str, list[asyncio.Future[Any]]] = {}
-        self._acceptances: dict[str, list[asyncio.Future[Any]]] = {}
+        self._wishes: dict[str, list[_Wish]] = {}
         self._exists: dict[str, str] = {}
         self._asks: dict[str, tuple[list[Any], asyncio.Future[Any]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -29,57 +42,52 @@ class Asking:
     @property
     def waits(self) -> list[str]:
         """The runs whose ends are waited for."""
-        return list(self._ends)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is waited for."""
-        return not (self._ends or self._acceptances or self._asks)
+        return [run_id for run_id, wishes in self._wishes.items() if any(wish.request.wait for wish in wishes)]
 
     def begin(self, request: Request) -> asyncio.Future[Any]:
         """Ask for a run: the future of its end, or for a detached one of its acceptance."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        run_id = request.run_id
-        if request.wait:
-            self._ends.setdefault(run_id, []).append(future)
-            future.add_done_callback(lambda done: self._abandon(run_id, done))
-            self.peer.push(message(request))
-        else:
-            self._acceptances.setdefault(run_id, []).append(future)
-            self._spawn(self._accept([request]))
-        return future
+        return self.begin_many([request])[0]
 
     def begin_many(self, requests: list[Request]) -> list[asyncio.Future[Any]]:
-        """Ask for many runs in one go; the detached ones among them are accepted together."""
-        futures = [self.begin(request) for request in requests if request.wait]
-        detached = [request for request in requests if not request.wait]
-        if not detached:
-            return futures
-        accepted: dict[str, asyncio.Future[Any]] = {}
-        for request in detached:
-            future = accepted[request.run_id] = asyncio.get_running_loop().create_future()
-            self._acceptances.setdefault(request.run_id, []).append(future)
-        self._spawn(self._accept(detached))
-        waited = iter(futures)
-        return [next(waited) if request.wait else accepted[request.run_id] for request in requests]
+        """Ask for many runs in one go; the detached ones among them are accepted together.
 
-    def _abandon(self, run_id: str, future: asyncio.Future[Any]) -> None:
-        """Nobody waits with this future any more."""
-        waiting = self._ends.get(run_id)
-        if waiting is not None and future in waiting:
-            waiting.remove(future)
-            if not waiting:
-                del self._ends[run_id]
+        While a run that had one of the ids before is still being cleared, that one is asked for again and again.
+        """
+        loop = asyncio.get_running_loop()
+        wishes = [_Wish(request, loop.create_future()) for request in requests]
+        for wish in wishes:
+            wish.answer.add_done_callback(partial(self._abandon, wish))
+        self._utter(wishes)
+        return [wish.answer for wish in wishes]
 
-    async def _accept(self, requests: list[Request]) -> None:
-        for request in requests[:-1]:
-            self.peer.push(message(request))
-        await self.peer.durable(message(requests[-1]))
-        for request in requests:
-            status = self._exists.pop(request.run_id, None)
-            for future in self._acceptances.pop(request.run_id, ()):
-                if not future.done():
-                    future.set_result(status)
+    def _utter(self, wishes: list[_Wish]) -> None:
+        detached = []
+        for wish in wishes:
+            self._wishes.setdefault(wish.request.run_id, []).append(wish)
+            if wish.request.wait:
+                self.peer.push(message(wish.request))
+            else:
+                detached.append(wish)
+        if detached:
+            self._spawn(self._accept(detached))
+
+    def _abandon(self, wish: _Wish, _answer: asyncio.Future[Any]) -> None:
+        """Nobody waits for this any more, because it was answered or given up."""
+        wishes = self._wishes.get(wish.request.run_id, [])
+        if wish in wishes:
+            wishes.remove(wish)
+            if not wishes:
+                del self._wishes[wish.request.run_id]
+
+    async def _accept(self, wishes: list[_Wish]) -> None:
+        for wish in wishes[:-1]:
+            self.peer.push(message(wish.request))
+        await self.peer.durable(message(wishes[-1].request))
+        for wish in wishes:
+            run_id = wish.request.run_id
+            status = self._exists.pop(run_id, None)
+            if wish in self._wishes.get(run_id, ()) and not wish.answer.done():  # it was not refused meanwhile
+                wish.answer.set_result(status)
 
     async def ask(self, name: str, *args: Any) -> Any:
         """Ask a question and wait for its answer. Raises the `PerdureError` with which it was refused."""
@@ -97,11 +105,9 @@ class Asking:
         """Take a message of the supervisor, if it answers something here."""
         tag, *rest = said
         if tag == "end":
-            for future in self._ends.pop(rest[0], ()):
-                if not future.done():
-                    future.set_result(rest[1])
+            self._ended(*rest)
         elif tag == "refused":
-            self._refused(rest[0], error_from_plain(rest[1]))
+            self._refused(rest[0], error_from_plain(rest[1]), rest[2])
         elif tag == "exists":
             self._exists[rest[0]] = rest[1]
         elif tag == "reply":
@@ -110,11 +116,34 @@ class Asking:
             return False
         return True
 
-    def _refused(self, run_id: str, problem: PerdureError) -> None:
-        for future in [*self._ends.pop(run_id, ()), *self._acceptances.pop(run_id, ())]:
-            if not future.done():
-                future.set_exception(problem)
-                future.exception()  # of many refused at once only the first is heard of; that is no mistake
+    def _ended(self, run_id: str, outcome: dict[str, Any]) -> None:
+        for wish in list(self._wishes.get(run_id, ())):
+            if wish.request.wait and not wish.answer.done():
+                wish.answer.set_result(outcome)
+
+    def _refused(self, run_id: str, problem: PerdureError, content: list[Any]) -> None:
+        """The last one that asked for this is refused. Those before it were answered in their turn, and others asked for something else."""
+        for wish in reversed(self._wishes.get(run_id, ())):
+            if content_of(wish.request) == content and not wish.answer.done():
+                self._refuse(wish, problem)
+                return
+
+    def _refuse(self, wish: _Wish, problem: PerdureError) -> None:
+        if isinstance(problem, RunBeingCleared):
+            self._abandon(
+                wish, wish.answer
+            )  # until it is asked for again it is not waited for: its end would be another's
+            self._spawn(self._utter_later(wish))
+            return
+        wish.answer.set_exception(problem)
+        wish.answer.exception()  # of many refused at once only the first is heard of; that is no mistake
+
+    async def _utter_later(self, wish: _Wish) -> None:
+        pause_ms = backoff_ms(wish.tries, AGAIN_FIRST_MS, AGAIN_MOST_MS)
+        await asyncio.sleep(jittered_ms(pause_ms, self._dice.roll()) / 1000)
+        wish.tries += 1
+        if not wish.answer.done():
+            self._utter([wish])
 
     def _replied(self, ref: str, ok: bool, value: Any) -> None:
         asked = self._asks.pop(ref, None)
@@ -132,8 +161,9 @@ class Asking:
             if said[2] == "call":
                 said[3][-1] = True
             again.append(said)
-        if self._ends:  # behind every request that is still under way, so what is unknown then is gone
-            again.append(["wait", self.waits])
+        waits = self.waits
+        if waits:  # behind every request that is still under way, so what is unknown then is gone
+            again.append(["wait", waits])
         return again
 
     def _spawn(self, job: Any) -> None:

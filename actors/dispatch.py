@@ -65,6 +65,10 @@ class Dispatch:
             raise AwaitedInsideHandler(
                 "detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached"
             )
+        if any("on_limit" in request.options for _, request in asked):
+            raise BadRequest(
+                "on_limit", "a transaction begins its runs when it commits: nobody would be there to be told 'reject'"
+            )
         for _, request in asked:
             self._tenant.outbox.post(request)
         return [RunHandle(request.run_id, request.agent_type) for _, request in asked]

@@ -1,17 +1,19 @@
 """An agent's transactions, and the outbox: what a transaction asks of the runtime goes out after its commit, however often.
 
 The rows of the outbox are written in the transaction itself. Killed before the commit, nothing was asked. Killed after it, the next life of
-the agent finds the rows and asks again, under the same ids. A row goes when the supervisor has made what it asks for durable.
+the agent finds the rows and asks again, under the same ids. A row goes when the supervisor has made what it asks for durable, or has
+refused it for good: then nobody is left to be told but the log.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.wire import message
-from ledger import Request, pack, unpack
+from ledger import BadRequest, Overloaded, Request, pack, unpack
 from ledger.storage import Transaction, bound_to
 
 if TYPE_CHECKING:
@@ -57,11 +59,24 @@ class Outbox:
         fresh = [(number, unpack(body)) for number, body in self._tenant.storage.outbox() if number > self._sent]
         if fresh:
             self._sent = fresh[-1][0]
-            self._tenant.spawn(self._say(fresh))
+            self._tenant.spawn(self._say([(number, Request(*said[1:])) for number, said in fresh]))
 
-    async def _say(self, fresh: list[tuple[int, list[Any]]]) -> None:
-        for _, said in fresh[:-1]:
-            self._tenant.host.peer.push(said)
-        await self._tenant.host.peer.durable(fresh[-1][1])
-        if not self._tenant.is_leaving:
-            self._tenant.storage.forget_outbox([number for number, _ in fresh])
+    async def _say(self, rows: list[tuple[int, Request]]) -> None:
+        """Ask until each was accepted, or refused for good. Just now the supervisor may have too much to do."""
+        tenant = self._tenant
+        while rows:
+            asked = tenant.host.asking.begin_many([request for _, request in rows])
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            done, left, pause_ms = [], [], 0
+            for (number, request), answer in zip(rows, answers, strict=True):
+                if isinstance(answer, Overloaded):
+                    left.append((number, request))
+                    pause_ms = answer.retry_after_ms
+                    continue
+                done.append(number)
+                if isinstance(answer, BadRequest):
+                    tenant.host.report_trouble(tenant.agent_id, f"asking for run {request.run_id!r}", answer)
+            if not tenant.is_leaving:
+                tenant.storage.forget_outbox(done)
+            rows = left
+            await asyncio.sleep(pause_ms / 1000)

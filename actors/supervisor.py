@@ -19,12 +19,11 @@ from actors.performer import Performer
 from actors.pool import Pool
 from actors.ports import Fleet, KillPoint, World
 from actors.switchboard import Port, Switchboard
-from actors.wire import STIMULI, error_to_plain
+from actors.wire import STIMULI, content_of, error_to_plain
 from ledger import (
     BadRequest,
     Ended,
     FactRow,
-    Overloaded,
     Payload,
     Record,
     Request,
@@ -33,6 +32,7 @@ from ledger import (
     SupervisorStarted,
     Tick,
     View,
+    WorldError,
     arm,
     decide,
     dirty_records,
@@ -182,8 +182,9 @@ class Supervisor:
         count = len(rows)
         try:
             self._decide(stimulus, at_ms, rows, payloads)
-        except (BadRequest, Overloaded) as problem:
-            port.say("refused", message[1], error_to_plain(problem))
+        except (BadRequest, WorldError) as problem:
+            assert isinstance(stimulus, Request), "a report is taken in or ignored, never refused"
+            port.say("refused", stimulus.run_id, error_to_plain(problem), content_of(stimulus))
         else:
             if isinstance(stimulus, Request):
                 self._answer_request(port, stimulus, accepted=len(rows) > count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from ledger import PerdureError, Stimulus
+from ledger import PerdureError, Request, Stimulus
 from ledger import errors as _errors
 
 STIMULI: dict[str, type[Stimulus]] = {kind.__name__: kind for kind in get_args(Stimulus)}
@@ -15,6 +15,11 @@ STIMULI: dict[str, type[Stimulus]] = {kind.__name__: kind for kind in get_args(S
 def message(stimulus: Stimulus) -> list[Any]:
     """A stimulus as the message that brings it."""
     return [type(stimulus).__name__, *stimulus]
+
+
+def content_of(request: Request) -> list[Any]:
+    """What a request asks for, so that its refusal finds the one who asked: others may have asked for something else under its run id."""
+    return [request.agent_type, request.parent, request.digest, request.wait]
 
 
 def error_to_plain(problem: BaseException) -> list[Any]:

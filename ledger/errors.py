@@ -21,6 +21,7 @@
         ├── SupervisorUnreachable     the outcome of the call is unknown; it is repeated with the same ids
         ├── HostUnavailable           no host could be created
         ├── Overloaded                the supervisor refuses more work for now; `retry_after_ms` says when
+        ├── RunBeingCleared           the id belongs to a run that is being cleared; whoever asks for it waits for that by itself
         └── CallInterrupted           the agent's host died during a call; the call may or may not have taken effect
 
 `IllegalTransition` is not in the tree: it derives from `AssertionError`, because only a bug of ours can cause it.
@@ -146,6 +147,20 @@ class Overloaded(WorldError):
 
     def __str__(self) -> str:
         return f"{self.waiting} runs are waiting (limit {self.limit}); ask again in {self.retry_after_ms} ms"
+
+
+class RunBeingCleared(WorldError):
+    """The id belongs to a run that is being cleared. It is free again as soon as its child has stopped and its storage is deleted.
+
+    Nobody has to catch it: a client, an agent and an outbox ask again, with growing pauses, until the id is free.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} is being cleared; its id is free again when that is done"
 
 
 class CallInterrupted(WorldError):

@@ -1,14 +1,14 @@
 """Decisions about what parents, clients and operators ask for: request, cancel, clear, try again.
 
 Every function yields facts, and whoever consumes them folds each into the view before it asks for the next. So a cascade sees what it
-has already done. A request that cannot be accepted raises a `BadRequest` before its first fact, and nothing has happened.
+has already done. A request that cannot be accepted raises a `BadRequest` or a `WorldError` before its first fact, and nothing has happened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ledger.errors import AdmissionRefused, BadRequest, ConflictingRequest, Overloaded, UnknownRun
+from ledger.errors import AdmissionRefused, ConflictingRequest, Overloaded, RunBeingCleared, UnknownRun
 from ledger.facts import Fact, MailRequeued, MailSuppressed, RunAborted, RunCleared, RunReattached, RunRequested
 from ledger.ids import mail_id, name_of
 from ledger.mail import PARKED, PENDING
@@ -26,7 +26,7 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
         raise UnknownRun("parent", f"run {owner.run_id!r}, whose child asks, was cleared")
     run = view.runs.get(asked.run_id)
     if run is not None and run.cleared:
-        raise BadRequest("run_id", f"run {run.run_id!r} is being cleared; ask again in a moment")
+        raise RunBeingCleared(run.run_id)
     if run is not None:
         _same_content(run, asked)
         if run.is_awaited and permits(run.status, RunReattached) and _lost_sight(run, asked):

@@ -71,10 +71,6 @@ async def persist(script: Script, ask: Callable[[], Awaitable[Any]]) -> Any:
             return await ask()
         except (CallInterrupted, Overloaded):
             await asyncio.sleep(0.05)
-        except BadRequest as problem:
-            if "being cleared" not in problem.problem:
-                raise
-            await asyncio.sleep(0.2)
     script.expect(False, "a call was interrupted for ever")
     return None
 

@@ -216,6 +216,12 @@ class Batch(Agent):
             if regret:
                 raise RuntimeError("changed my mind")
 
+    @exposed
+    async def ask_under(self, run_ids: list[str], on_limit: str = "queue") -> None:
+        with self.transaction():
+            for run_id in run_ids:
+                self.run_agent_tool(Doubler, {"n": 4}, run_id=run_id, detached=True, on_limit=on_limit)  # type: ignore[arg-type]
+
     @exposed(repeatable=True)
     async def asked(self) -> int:
         return int(self.state.get("asked", 0))

@@ -23,6 +23,7 @@ from ledger import (
     Released,
     Request,
     Requeue,
+    RunBeingCleared,
     Stimulus,
     UnknownRun,
     Unstarted,
@@ -139,6 +140,16 @@ def test_too_many_waiting_runs_are_refused_with_the_time_to_ask_again() -> None:
     with pytest.raises(Overloaded) as refused:
         ledger.when(request("b"))
     assert (refused.value.waiting, refused.value.limit, refused.value.retry_after_ms) == (1, 1, 1_000)
+
+
+def test_an_id_that_is_being_cleared_is_refused_for_the_time_being_and_nothing_has_happened() -> None:
+    ledger = Ledger().given(asked(), RunAborted("r", "cleared"), RunCleared("r"))
+    facts = ledger.view.seq
+    for again in (request("r"), request("r", digest="other")):
+        with pytest.raises(RunBeingCleared) as refused:
+            ledger.when(again)
+        assert refused.value.run_id == "r"
+    assert ledger.view.seq == facts
 
 
 # ---------------------------------------------------------------- cancel, clear, requeue
