@@ -100,6 +100,15 @@ class Evidence:
                 raise
         return kept.name
 
+    def keep(self, name: str) -> str:
+        """Give this file a second name that stays when the first is given to another file, and return it."""
+        kept = self._directory / (name + self._suffix)
+        try:
+            kept.hardlink_to(self._directory / name)
+        except OSError:  # not every file system has such names
+            return self.copy(name)
+        return kept.name
+
     def move(self, name: str) -> str:
         """Move this file out of the way, and return its new name."""
         (self._directory / name).rename(self._directory / (name + self._suffix))
@@ -115,9 +124,12 @@ class Evidence:
 
 
 def connect(
-    directory: Path, *, fsync: bool = True, read_only: bool = False, name: str = DATABASE
+    directory: Path, *, fsync: bool = True, read_only: bool = False, name: str = DATABASE, source: str = ""
 ) -> duckdb.DuckDBPyConnection:
-    """Open the file, creating it if it is missing. Raises what DuckDB raises; `told` says it in plain words."""
+    """Open the file, creating it if it is missing; beside it, as `source`, another one to be read.
+
+    Raises what DuckDB raises; `told` says it in plain words.
+    """
     con = duckdb.connect(":memory:", config={"threads": 1, "async_threads": 0})
     place = str(directory).replace("'", "''")
     try:
@@ -125,6 +137,8 @@ def connect(
             con.execute(setting.format(fsync_mode="STANDARD" if fsync else "NONE", directory=place))
         options = "READ_ONLY" if read_only else "BLOCK_SIZE 16384, ROW_GROUP_SIZE 8192, STORAGE_VERSION 'v2.0.0'"
         con.execute(f"ATTACH '{place}/{name}' AS ledger ({options})")
+        if source:
+            con.execute(f"ATTACH '{place}/{source}' AS source (READ_ONLY)")
         con.execute("USE ledger")
         for setting in _FENCES:
             con.execute(setting)

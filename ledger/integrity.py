@@ -3,13 +3,14 @@
 `examine` changes nothing. It says of each proof that the ledger keeps whether it holds: the weights of everything up to the last
 checkpoint, the chain after it, the journal beside it, and that records and facts tell the same story. `repair` gives up what cannot
 be proven: it keeps copies of every file, cuts the facts at the first one that is missing or does not verify, appends what the
-journal has from there, and seals what is left as it is. A repaired ledger is consistent; what it lost is in the findings.
+journal has from there, and seals what is left as it is. A file that DuckDB cannot read is built anew (see `salvage`). A repaired
+ledger is consistent; what it lost is in the findings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,17 +32,18 @@ from ledger.duckdb_file import (
 )
 from ledger.duckdb_store import DuckDBStore
 from ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
+from ledger.salvage import MISSING, read_through, rebuild, unreadable, way_out, without_log
 from ledger.seals import broken_seals
 
-Severity = Literal["ok", "warning", "damage"]
+Severity = Literal["ok", "warning", "damage", "refused"]
 
 _REPAIR = "run `perdure doctor --repair`; it keeps copies of every file"
-_EXAMINED = "ledger.db.examined"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. A `warning` mends itself at the next start, a `damage` does not."""
+    """One thing that was looked at. A `warning` mends itself at the next start, a `damage` does not; what was `refused` could not be
+    looked at."""
 
     severity: Severity
     what: str
@@ -51,9 +53,7 @@ class Finding:
 def examine(directory: Path) -> list[Finding]:
     """Look at every part of a ledger, and change none. A ledger that is in use is left alone."""
     if not any((directory / name).exists() for name in (DATABASE, JOURNAL)):
-        return [Finding("warning", f"there is no ledger in {directory}", "check the path")]
-    if not (directory / DATABASE).exists():
-        return [Finding("damage", f"{DATABASE} is missing beside its journal", "bring back a copy of the directory")]
+        return [Finding("refused", f"there is no ledger in {directory}", "check the path")]
     try:
         lock = Lock(directory)
     except LedgerLocked as refusal:
@@ -62,43 +62,58 @@ def examine(directory: Path) -> list[Finding]:
         return [_of(told(directory, problem))]
     try:
         return list(_examine(directory))
+    except OSError as problem:
+        return [_of(told(directory, problem))]
     finally:
-        (directory / _EXAMINED).unlink(missing_ok=True)
         lock.release()
 
 
 def repair(directory: Path) -> list[Finding]:
     """Mend what can be mended and give up what cannot, with copies of every file kept. Ends with a new examination."""
     before = examine(directory)
-    if all(finding.severity == "ok" for finding in before):
+    severities = {finding.severity for finding in before}
+    if severities == {"ok"}:
         return [Finding("ok", "there is nothing to repair"), *before]
-    if not (directory / DATABASE).exists():
+    if "refused" in severities:
         return before
-    beyond_mending = any(finding.severity == "damage" for finding in before)
     try:
-        with closing(DuckDBStore(directory, repair=beyond_mending)) as store:
-            done = [Finding("warning", finding) for finding in store.boot().findings]
-    except LedgerDamaged as refusal:
-        advice = "nothing here can be opened: bring back a copy of the directory, or move it away and begin anew"
-        return [Finding("damage", refusal.problem, advice)]
+        done = list(_mended(directory, beyond_mending="damage" in severities))
     except LedgerError as refusal:
         return [_of(refusal)]
-    return done + examine(directory)
+    except OSError as problem:
+        return [_of(told(directory, problem))]
+    return [Finding("warning", words) for words in done] + examine(directory)
+
+
+def _mended(directory: Path, *, beyond_mending: bool) -> Iterator[str]:
+    """Mend by a start, which gives up what it must if it is told to; a file that cannot be read is built anew before."""
+    problem = unreadable(directory) if beyond_mending else ""
+    if problem:
+        yield problem
+        yield from rebuild(directory)
+        with suppress(LedgerDamaged), closing(DuckDBStore(directory)) as store:
+            yield from store.boot().findings
+            return
+    with closing(DuckDBStore(directory, repair=beyond_mending)) as store:
+        yield from store.boot().findings
 
 
 def _examine(directory: Path) -> Iterator[Finding]:
-    opened = _open(directory)
-    if isinstance(opened, LedgerError):
-        yield _of(opened)
+    if not (directory / DATABASE).exists():
+        yield Finding("damage", MISSING, way_out(directory))
         return
-    con, log_problem = opened
-    if log_problem:
-        yield Finding(
-            "warning",
-            f"DuckDB cannot read its log ({log_problem})",
-            "the next start sets it aside and uses the journal",
-        )
-    with closing(con):
+    with ExitStack() as stack:
+        opened = _open(directory, stack)
+        if isinstance(opened, LedgerError):
+            yield _of(opened)
+            return
+        con, log_problem = opened
+        if log_problem:
+            yield Finding(
+                "warning",
+                f"DuckDB cannot read its log ({log_problem})",
+                "the next start sets it aside and uses the journal",
+            )
         try:
             version = version_of(con)
             if version > SCHEMA_VERSION:
@@ -108,27 +123,34 @@ def _examine(directory: Path) -> Iterator[Finding]:
                 words = f"its layout has the older version {version}"
                 yield Finding("warning", words, "the next start brings it up to date; examine it then")
                 return
+            read_through(con)
             yield from _sealed(con)
             yield from _recent(con, directory)
             yield from _consistent(con)
         except duckdb.Error as problem:
-            yield _of(told(directory, problem))
+            yield _of(_advised(directory, told(directory, problem)))
 
 
-def _open(directory: Path) -> tuple[duckdb.DuckDBPyConnection, str] | LedgerError:
+def _open(directory: Path, stack: ExitStack) -> tuple[duckdb.DuckDBPyConnection, str] | LedgerError:
     """The database opened for reading; without its log, under a second name, if the log cannot be read."""
     try:
-        return connect(directory, read_only=True), ""
+        return stack.enter_context(closing(connect(directory, read_only=True))), ""
     except duckdb.Error as problem:
         refusal, words = told(directory, problem), str(problem).partition("\n")[0]
-    if not isinstance(refusal, LedgerDamaged) or not (directory / WAL).exists():
+    if not isinstance(refusal, LedgerDamaged):
         return refusal
-    try:
-        (directory / _EXAMINED).unlink(missing_ok=True)
-        (directory / _EXAMINED).hardlink_to(directory / DATABASE)
-        return connect(directory, read_only=True, name=_EXAMINED), words
-    except (duckdb.Error, OSError):
+    if (directory / WAL).exists():
+        name = stack.enter_context(without_log(directory))
+        with suppress(duckdb.Error):
+            return stack.enter_context(closing(connect(directory, read_only=True, name=name))), words
+    return _advised(directory, refusal)
+
+
+def _advised(directory: Path, refusal: LedgerError) -> LedgerError:
+    """A refusal of DuckDB, with what this doctor can do about it, instead of the advice to come here."""
+    if not isinstance(refusal, LedgerDamaged):
         return refusal
+    return LedgerDamaged(refusal.path, refusal.problem, way_out(directory))
 
 
 def _sealed(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
@@ -172,12 +194,13 @@ def _consistent(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
                 "look at them with `perdure explain`; nothing brings them back",
             )
     if whole:
-        (runs, facts) = con.execute("SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM facts)").fetchone() or (
-            0,
-            0,
-        )
-        yield Finding("ok", f"the records of {runs} runs and {facts} facts tell the same story")
+        (runs, facts) = con.execute(_COUNTS).fetchone() or (0, 0)
+        how_many = f"{runs} run{'s' * (runs != 1)} and {facts} facts"
+        yield Finding("ok", f"{how_many} tell the same story")
 
+
+_COUNTS = """SELECT (SELECT count(*) FROM (SELECT run_id FROM runs UNION SELECT subject FROM facts WHERE frame = 0)),
+    (SELECT count(*) FROM facts)"""  # a run that began after the last snapshot has facts, and no record yet
 
 _CONTRADICTIONS = {
     "runs have a record but no facts": """SELECT run_id FROM runs ANTI JOIN facts ON subject = run_id WHERE first_seq <= $1
@@ -193,5 +216,5 @@ _CONTRADICTIONS = {
 
 
 def _of(refusal: LedgerError) -> Finding:
-    severity: Severity = "damage" if isinstance(refusal, LedgerDamaged) else "warning"
+    severity: Severity = "damage" if isinstance(refusal, LedgerDamaged) else "refused"
     return Finding(severity, refusal.problem, refusal.advice)

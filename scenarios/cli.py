@@ -9,9 +9,9 @@ import typer
 
 from ledger import PerdureError
 from scenarios import commands_data, commands_proof, commands_run
+from scenarios.commands_data import REFUSED
 
 STOPPED: Final = 130  # what shells expect of a command that was interrupted
-REFUSED: Final = 2
 
 app = typer.Typer(
     name="perdure",

@@ -22,6 +22,7 @@ from scenarios.shown import equation, json_of, print_hosts, print_live, print_pa
 
 RunId = Annotated[str, typer.Argument(help="The id of the run; `perdure ps` shows those that are live.")]
 HERE: Final = Path("perdure-data")
+REFUSED: Final = 2
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -221,7 +222,14 @@ def doctor(
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a ledger that nobody serves: files, chain, journal and records. Exits 1 if there is damage.
+    """Verify a ledger that nobody serves: files, chain, journal and records.
+
+    Each line begins with what it means: `ok`; `warning`, which the next start mends; `damage`, which it does not; `refused`, when the
+    ledger is absent, in use, not writable or of a newer Perdure. Exits 1 if there is damage, and 2 if it could not be looked at.
+
+    With --repair, what is missing is taken from the journal; what cannot be proven is given up; a file that DuckDB cannot read any more is
+    built anew from the journal, or from what can be read of it. Each line says what was recovered and what was not, and every file is
+    kept as it was, under a name that ends in `.damaged-1`, `.damaged-2`, …
 
     Examples:
         perdure doctor
@@ -234,8 +242,9 @@ def doctor(
     else:
         for each in findings:
             print(f"{each.severity:8} {each.what}" + (f" – {each.advice}" if each.advice else ""))
-    if any(each.severity == "damage" for each in findings):
-        raise typer.Exit(1)
+    severities = {each.severity for each in findings}
+    if severities & {"damage", "refused"}:
+        raise typer.Exit(1 if "damage" in severities else REFUSED)
 
 
 def _runs(count: int) -> str:

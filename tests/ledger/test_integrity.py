@@ -50,7 +50,7 @@ def test_a_healthy_ledger_is_said_to_be_healthy_and_stays_as_it_is(wreck: Path) 
     assert [finding.what for finding in examine(wreck)] == [
         "all facts kept up to 4 are those that were written",
         "13 facts after the last checkpoint follow one another",
-        "the records of 3 runs and 17 facts tell the same story",
+        "3 runs and 17 facts tell the same story",
     ]
     assert contents(wreck) == before
 
@@ -62,7 +62,7 @@ def test_forgetting_leaves_a_healthy_ledger(wreck: Path, forgotten: tuple[str, .
 
 def test_no_ledger_is_no_damage(tmp_path: Path) -> None:
     (finding,) = examine(tmp_path)
-    assert finding == Finding("warning", f"there is no ledger in {tmp_path}", "check the path")
+    assert finding == Finding("refused", f"there is no ledger in {tmp_path}", "check the path")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,7 +150,7 @@ def test_damaged_blocks_are_found_by_looking_at_everything(wreck: Path) -> None:
 
 def test_other_versions_are_told(wreck: Path) -> None:
     tamper(wreck, r"UPDATE meta SET value = '\x07'::BLOB WHERE key = 'schema_version'")
-    assert told(examine(wreck)) == "warning: a newer Perdure wrote it (layout 7, known up to 1)"
+    assert told(examine(wreck)) == "refused: a newer Perdure wrote it (layout 7, known up to 1)"
     assert repair(wreck) == examine(wreck)
     tamper(wreck, "DELETE FROM meta WHERE key = 'schema_version'")
     assert "older version 0" in told(examine(wreck))

@@ -205,6 +205,42 @@ def test_parked_mail_is_listed_as_retry_wants_it_and_can_be_tried_again(data: Pa
     assert isinstance(perdure("retry", mail_id, "--data", data).exception, UnknownRun), "it is not parked any more"
 
 
+def test_the_doctor_counts_what_is_there_also_before_the_first_snapshot(data: Path) -> None:
+    assert "ok       1 run and 2 facts tell the same story" in perdure("doctor", "--data", data).stdout
+
+
+def test_the_doctors_exit_code_tells_damage_from_a_ledger_that_could_not_be_looked_at(data: Path) -> None:
+    assert perdure("doctor", "--data", data).exit_code == 0
+    absent = perdure("doctor", "--data", data / "nowhere")
+    assert (absent.exit_code, absent.stdout.split()[0]) == (2, "refused")
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        store.boot()
+        for words in (["doctor"], ["doctor", "--repair"]):
+            used = perdure(*words, "--data", data)
+            assert used.exit_code == 2
+            assert "is using this ledger" in used.stdout
+    (data / "ledger" / "ledger.db").write_bytes(b"nonsense" * 5_000)
+    assert perdure("doctor", "--data", data).exit_code == 1
+
+
+def test_a_damaged_file_is_repaired_from_a_journal_that_has_everything(data: Path) -> None:
+    """As a person does it: ask, be told of the damage, ask the doctor, follow its advice."""
+    file = data / "ledger" / "ledger.db"
+    content = bytearray(file.read_bytes())
+    content[4_096 + 5] ^= 0xFF
+    content[8_192 + 5] ^= 0xFF
+    file.write_bytes(content)
+    refusal = perdure("ps", "--data", data).exception
+    assert "perdure doctor" in str(refusal)
+    told = perdure("doctor", "--data", data)
+    assert (told.exit_code, told.stdout.split()[0]) == (1, "damage")
+    assert "perdure doctor --repair" in told.stdout
+    mended = perdure("doctor", "--repair", "--data", data)
+    assert mended.exit_code == 0
+    assert "it has the facts 1 to 2" in mended.stdout
+    assert "one" in perdure("ps", "--data", data).stdout
+
+
 def test_retry_shows_ids_as_they_are() -> None:
     help_ = perdure("retry", "--help").stdout
     assert "perdure retry '3f0c9a1e!finish'" in help_
