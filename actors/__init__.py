@@ -16,7 +16,6 @@ from actors.client import Client
 from actors.cluster_record import read_record
 from actors.events import AgentToolEvents
 from actors.host import Host
-from actors.observability import subscribe
 from actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
 from actors.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle, RunInfo, RunResult
 from actors.run_context import RunContext
@@ -58,7 +57,6 @@ __all__ = [
     "client_tool",
     "exposed",
     "read_record",
-    "subscribe",
     "tool",
 ]
 

@@ -2,48 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from actors.observability import Metrics
-from actors.switchboard import Switchboard
+from actors.happenings import happening_of
+from actors.observability import Channel, EventType, Metrics
+from actors.switchboard import Port, Switchboard
 from ledger import FactRow, Run, View, about, frame_of, unpack
 
 SIGNALS = {"ProgressReported", "MilestoneReached"}
 
-HAPPENINGS = {
-    "RunRequested": "agent_tool:dispatched",
-    "RunStarted": "agent_tool:started",
-    "AttemptStarted": "agent_tool:attempt",
-    "RunCompleted": "agent_tool:finished",
-    "RunFailed": "agent_tool:finished",
-    "RunAborted": "agent_tool:cancelled",
-    "RunInterrupted": "agent_tool:gave_up",
-    "RunReattached": "agent_tool:recovery:reattach",
-    "AttemptLost": "agent_tool:recovery:row",
-    "MilestoneReached": "agent_tool:milestone",
-    "RunCleared": "agent_tool:cleared",
-    "MailFailed": "agent_tool:detached:delivery_failed",
-}
-"""What a fact is called on the `agent_tool` channel."""
-
 
 class Bulletin:
-    """Who follows what. Followers are remembered for this life only; they ask again after the next hello."""
+    """Who follows what. Followers are remembered for this life only; they ask again after the next hello.
 
-    def __init__(self, view: View, switchboard: Switchboard) -> None:
-        self._view, self._switchboard = view, switchboard
+    Hosts are asked to pass on what happens to their agents only while somebody observes.
+    """
+
+    def __init__(self, view: View, switchboard: Switchboard, now_ms: Callable[[], int]) -> None:
+        self._view, self._switchboard, self._now_ms = view, switchboard, now_ms
         self.followers: dict[str, dict[str, None]] = {}
         self.observers: dict[str, None] = {}
+        self.booted: dict[str, Any] = {}
 
     def follow(self, peer_id: str, topic: str) -> None:
         """Send this peer the events of a run, or of all runs of a parent (`topic` is its address), from now on."""
         self.followers.setdefault(topic, {})[peer_id] = None
 
+    def unfollow(self, peer_id: str, topic: str) -> None:
+        """Send this peer no more of them."""
+        followers = self.followers.get(topic, {})
+        followers.pop(peer_id, None)
+        if not followers:
+            self.followers.pop(topic, None)
+
+    def observe(self, peer_id: str, *, wanted: bool) -> None:
+        """Tell this peer of everything that happens, from now on, or no more. First it hears whose life this is."""
+        if wanted:
+            self.observers[peer_id] = None
+            self._say(
+                peer_id, "happening", Channel.SUPERVISOR, EventType.SUPERVISOR_BOOTED, "", self.booted, self._now_ms()
+            )
+        else:
+            self.observers.pop(peer_id, None)
+        for port in self._switchboard.ports.values():
+            self.welcome(port)
+
+    def welcome(self, port: Port) -> None:
+        """Tell a host whether anybody observes."""
+        if port.is_host:
+            port.say("observed", bool(self.observers))
+
     def drop(self, peer_id: str) -> None:
         """Forget a follower that is gone."""
-        self.observers.pop(peer_id, None)
-        for followers in self.followers.values():
-            followers.pop(peer_id, None)
+        if peer_id in self.observers:
+            self.observe(peer_id, wanted=False)
+        for topic in list(self.followers):
+            self.unfollow(peer_id, topic)
+
+    def happened(
+        self, channel: str, type: str, agent: str, payload: Mapping[str, Any], at_ms: int | None = None
+    ) -> None:
+        """Tell those who observe. What nobody observes is forgotten."""
+        for peer_id in self.observers:
+            self._say(peer_id, "happening", channel, type, agent, payload, self._now_ms() if at_ms is None else at_ms)
 
     def measure(self, metrics: Metrics) -> None:
         """Hand the numbers of this moment to whoever collects them."""
@@ -67,7 +89,9 @@ class Bulletin:
             if row.kind in SIGNALS:
                 self._signal(row)
             self._frame(row)
-            self._happening(row)
+            happening = happening_of(row, self._view) if self.observers else None
+            if happening is not None:
+                self.happened(Channel.AGENT_TOOL, *happening, row.at_ms)
 
     def _frame(self, row: FactRow) -> None:
         run = self._view.runs.get(row.subject)
@@ -78,23 +102,6 @@ class Bulletin:
             frame = frame_of(row, run.options.get("tool_call"))
             for peer_id in dict.fromkeys(peers):
                 self._say(peer_id, "frame", frame)
-
-    def _happening(self, row: FactRow) -> None:
-        name = HAPPENINGS.get(row.kind)
-        run = self._view.runs.get(row.subject)
-        if name is None or not self.observers:
-            return
-        payload: dict[str, Any] = {"fact": row.kind}
-        if run is not None:
-            payload |= {
-                "run_id": run.run_id,
-                "agent_type": run.agent_type,
-                "status": str(run.status),
-                "attempt": run.attempt,
-            }
-            payload |= {"reason": run.reason or run.cause or None, "parent": run.parent}
-        for peer_id in self.observers:
-            self._say(peer_id, "happening", "agent_tool", name, row.subject, payload, row.at_ms)
 
     def _signal(self, row: FactRow) -> None:
         """Progress of a child, to a parent that has an `on_progress` of its own and is awake."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from actors.agent import Agent
 from actors.asking import Asking
 from actors.code import type_name
 from actors.dispatch import class_options, encoded_input, pool_spec, preview, result_of
+from actors.observability import Callback, Channels, EventType
 from actors.packing import Packer
 from actors.peer import Peer
 from actors.ports import Courier, World
@@ -42,8 +43,10 @@ class Client:
         self.client_id = "client-" + world.dice.token()[:10]
         self.asking = Asking(world.dice)
         self.peer = self.asking.peer = Peer(world, courier, self.client_id, limits, self._hello, self._receive)
-        self._frames: dict[str, list[Callable[[dict[str, Any]], None]]] = {}
-        self._observers: list[Callable[..., None]] = []
+        self._frames: dict[str, list[Callable[[dict[str, Any] | None], None]]] = {}
+        self._channels = Channels()
+        self._subscribers = 0
+        self._life = 0  # the supervisor life of which happenings are heard
 
     async def serve(self) -> None:
         """Keep the conversation going."""
@@ -51,9 +54,12 @@ class Client:
 
     def _hello(self, again: bool) -> list[Any]:
         if again:
-            followed = [["follow", topic] for topic in self._frames] + ([["observe"]] if self._observers else [])
-            for said in [*self.asking.ask_again(), *followed]:
+            followed = [["follow", topic] for topic, followers in self._frames.items() if followers]
+            observed = [["observe", True]] if self._subscribers else []
+            for said in [*self.asking.ask_again(), *followed, *observed]:
                 asyncio.get_running_loop().call_soon(self.peer.push, said)
+            for follower in [each for followers in self._frames.values() for each in followers]:
+                asyncio.get_running_loop().call_soon(follower, None)
         return ["hello", {"role": "client", "waits": self.asking.waits}]
 
     def _receive(self, said: list[Any]) -> None:
@@ -65,8 +71,7 @@ class Client:
                 for follower in self._frames.get(topic, ()):
                     follower(frame)
         elif said[0] == "happening":
-            for observer in self._observers:
-                observer(*said[1:])
+            self._happened(*said[1:])
 
     # agents
 
@@ -145,9 +150,9 @@ class Client:
 
     # events
 
-    async def follow(self, run_id: str, after: int = -1) -> AsyncIterator[dict[str, Any]]:
+    async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a run after a number: first what is kept, then live, without a hole, until its hard end."""
-        arrived: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        arrived: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._frames.setdefault(run_id, []).append(arrived.put_nowait)
         try:
             await self.peer.durable(["follow", run_id])
@@ -157,30 +162,55 @@ class Client:
                     return
         finally:
             self._frames[run_id].remove(arrived.put_nowait)
+            if not self._frames[run_id]:
+                del self._frames[run_id]
+                self.peer.push(["unfollow", run_id])
 
     async def _unbroken(
-        self, run_id: str, last: int, arrived: asyncio.Queue[dict[str, Any]]
+        self, run_id: str, last: int, arrived: asyncio.Queue[dict[str, Any] | None]
     ) -> AsyncIterator[dict[str, Any]]:
-        """What is kept, then what arrives; a hole in what arrives is filled from what is kept."""
+        """What is kept, then what arrives. A hole in what arrives is filled from what is kept, and so is what nobody sent because the
+        supervisor that was asked to has died (None arrives instead)."""
         frames = await self.ask("frames", run_id, last)
         while True:
             for frame in frames:
                 last = frame["sequence"]
                 yield frame
             live = await arrived.get()
-            frames = [live] if live["sequence"] == last + 1 else []
-            if live["sequence"] > last + 1:
+            if live is None or live["sequence"] > last + 1:
                 frames = await self.ask("frames", run_id, last)
+            else:
+                frames = [live] if live["sequence"] == last + 1 else []
 
-    @property
-    def is_observing(self) -> bool:
-        """Whether somebody hears of happenings already."""
-        return bool(self._observers)
+    def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
+        """Hear of everything that happens on a channel, in the whole runtime; see `Channels.subscribe`. Returns the way to end it."""
+        leave = self._channels.subscribe(channel, callback)
+        self._subscribers += 1
+        if self._subscribers == 1:
+            self.peer.push(["observe", True])
 
-    def observe(self, observer: Callable[..., None]) -> None:
-        """Hear of every happening: `(channel, type, subject, payload, at_ms)`."""
-        self._observers.append(observer)
-        self.peer.push(["observe"])
+        def unsubscribe() -> None:
+            nonlocal leave
+            if leave is _done:
+                return
+            leave()
+            leave = _done
+            self._subscribers -= 1
+            if self._subscribers == 0:
+                self.peer.push(["observe", False])
+
+        return unsubscribe
+
+    def _happened(self, channel: str, type: str, agent: str, payload: dict[str, Any], at_ms: int) -> None:
+        """Each observation begins with whose life it is; only a new one is told."""
+        if type == EventType.SUPERVISOR_BOOTED:
+            known, self._life = self._life, payload["epoch"]
+            if known in (0, self._life):
+                return
+        self._channels.emit(channel, type, agent=agent, payload=payload, at_ms=at_ms)
+
+
+def _done() -> None: ...
 
 
 _LAST = {"finished", "error", "aborted", "cleared"}

@@ -107,6 +107,8 @@ class Desk:
             activation = self._view.agents.get(agent)
             if activation is None or activation.incarnation != incarnation or activation.host_id != port.peer_id:
                 port.say("stop", agent, incarnation, "stale")
+        if self._bulletin.observers:
+            self._bulletin.welcome(port)
         yield HostUp(port.peer_id, [(agent, incarnation) for agent, incarnation in said["tenants"]], said["farewells"])
 
     def runs_of(self, message: list[Any]) -> list[str]:
@@ -135,8 +137,12 @@ class Desk:
             self._astray(rest[0])
         elif tag == "follow":
             self._bulletin.follow(port.peer_id, rest[0])
+        elif tag == "unfollow":
+            self._bulletin.unfollow(port.peer_id, rest[0])
         elif tag == "observe":
-            self._bulletin.observers[port.peer_id] = None
+            self._bulletin.observe(port.peer_id, wanted=rest[0])
+        elif tag == "happened":
+            self._bulletin.happened(*rest)
         elif tag == "body":
             host = self._view.hosts.get(port.peer_id)
             if host is not None:

@@ -18,6 +18,7 @@ from actors.asking import Asking
 from actors.handlers import Letter
 from actors.peer import Peer
 from actors.ports import Courier, World
+from actors.relay import Relay
 from actors.results import RunInfo
 from actors.tenant import Tenant
 from actors.wire import error_to_plain, message
@@ -62,6 +63,7 @@ class Host:
         self._end: asyncio.Future[str] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.peer = self.asking.peer = Peer(world, courier, host_id, limits, self._hello, self._receive)
+        self.relay = Relay(self.tenants, lambda said: self.on_loop(lambda: self.peer.push(said)))
 
     async def serve(self) -> str:
         """Live until retired or orphaned; returns why it ended."""
@@ -77,7 +79,8 @@ class Host:
         return self._end.result()
 
     def _hello(self, again: bool) -> list[Any]:
-        """Who this is, who lives here or is just saying goodbye, and what is waited for."""
+        """Who this is, who lives here or is just saying goodbye, and what is waited for. Whether anybody observes will be said anew."""
+        self.relay.want(False)
         tenants = [[tenant.agent_id, tenant.incarnation] for tenant in self.tenants.values()]
         farewells = [said[2] for said in self.peer.pending if said[0] in FAREWELLS]
         for said in self.asking.ask_again() if again else ():
@@ -207,6 +210,7 @@ class Host:
         "stop": _stop,
         "call": _call,
         "signal": _signal,
+        "observed": lambda self, wanted: self.relay.want(wanted),
         "retire": _retire,
         "ping": _ping,
     }

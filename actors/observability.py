@@ -34,26 +34,24 @@ class Channel(StrEnum):
 class EventType(StrEnum):
     """The events of runs and of the supervisor: every transition has one (spec W-41). The payload stands beside each.
 
-    `run_id` and `child_type` are in the payload of every `agent_tool` event except those that count; the event's
-    agent is the parent. A `reason` is always one of the typed reasons, never prose; prose is under `error` (spec
-    W-40).
+    `run_id`, `agent_type` (the child's) and `attempt` are in the payload of every event of a run; the event's agent is the parent, or
+    the child where none asked. A `reason` is always one of the typed reasons, never prose; prose is under `error` (spec W-40).
     """
 
     AGENT_TOOL_DISPATCHED = "agent_tool:dispatched"  # detached, parent_tool_call_id
-    AGENT_TOOL_STARTED = "agent_tool:started"  # host_id
-    AGENT_TOOL_ATTEMPT = "agent_tool:attempt"  # attempt, cause of the loss before
-    AGENT_TOOL_RECOVERY_BEGIN = "agent_tool:recovery:begin"  # run_count
-    AGENT_TOOL_RECOVERY_ROW = "agent_tool:recovery:row"  # status, reason, error, elapsed_ms
-    AGENT_TOOL_RECOVERY_REATTACH = "agent_tool:recovery:reattach"  # attempt, budget_ms
-    AGENT_TOOL_RECOVERY_COMPLETE = "agent_tool:recovery:complete"  # run_count, elapsed_ms
+    AGENT_TOOL_ATTEMPT = "agent_tool:attempt"  # host_id: it was given a place
+    AGENT_TOOL_STARTED = "agent_tool:started"  # host_id: the attempt is at work there
+    AGENT_TOOL_RECOVERY_ROW = "agent_tool:recovery:row"  # status, error, elapsed_ms: the attempt was lost
+    AGENT_TOOL_RECOVERY_REATTACH = "agent_tool:recovery:reattach"  # its parent came back to it
     AGENT_TOOL_FINISHED = "agent_tool:finished"  # status, elapsed_ms, error
     AGENT_TOOL_CANCELLED = "agent_tool:cancelled"  # the cancel's text under `error`
-    AGENT_TOOL_GAVE_UP = "agent_tool:gave_up"  # reason, child_still_running
+    AGENT_TOOL_GAVE_UP = "agent_tool:gave_up"  # reason, child_still_running, error
     AGENT_TOOL_MILESTONE = "agent_tool:milestone"  # name, milestone_sequence
     AGENT_TOOL_CLEARED = "agent_tool:cleared"  # status at the time
-    AGENT_TOOL_DELIVERY_FAILED = "agent_tool:detached:delivery_failed"  # mail_id, kind, handler, tries, error
-    AGENT_TOOL_PARKED = "agent_tool:detached:parked"  # mail_id, kind, handler, tries, error
-    AGENT_TOOL_LIVE_COUNT_WARNING = "agent_tool:detached:live_count_warning"  # live_count, threshold
+    AGENT_TOOL_DELIVERY_FAILED = (
+        "agent_tool:detached:delivery_failed"  # mail_id, kind, handler, tries, error; no attempt
+    )
+    AGENT_TOOL_PARKED = "agent_tool:detached:parked"  # the same
 
     SUPERVISOR_BOOTED = "supervisor:booted"  # epoch, live_runs, elapsed_ms, findings
     SUPERVISOR_HOST_SPAWNED = "supervisor:host_spawned"  # host_id, pool

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from actors.bulletin import Bulletin
+from actors.observability import Channel, EventType
 from actors.ports import Fleet, PoolSpec, World
 from actors.switchboard import Switchboard
 from ledger import HostLost, HostUnavailable, HostView, Stimulus, View, hosts_wanted, is_exclusive, pool_key
@@ -36,9 +38,10 @@ class Pool:
         switchboard: Switchboard,
         limits: Limits,
         report: Callable[[Stimulus], None],
+        bulletin: Bulletin,
     ) -> None:
         self._world, self._fleet, self._view, self._limits = world, fleet, view, limits
-        self._switchboard, self._report = switchboard, report
+        self._switchboard, self._report, self._bulletin = switchboard, report, bulletin
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._not_before_s = 0.0
@@ -64,7 +67,7 @@ class Pool:
         for host_id, host in self._view.hosts.items():
             host.exclusive = is_exclusive(self._view, host, self._limits)
             if host_id not in survivors:
-                self._report(HostLost(host_id, "it did not survive the supervisor"))
+                self._lost(host_id, "it did not survive the supervisor")
 
     def ensure(self) -> None:
         """Start the hosts that are wanted now, a few at a time."""
@@ -77,6 +80,8 @@ class Pool:
             coming += 1
             host_id = self._world.dice.token()[:12]
             self._view.hosts[host_id] = HostView(host_id, spec, seen_at_ms=self._world.clock.now_ms())
+            told = {"host_id": host_id, "pool": pool_key(spec)}
+            self._bulletin.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_SPAWNED, "", told)
             self._spawn_task(self._start(host_id, spec))
 
     async def _start(self, host_id: str, spec: Any) -> None:
@@ -86,7 +91,7 @@ class Pool:
             self._failures += 1
             pause = backoff_ms(self._failures, self._limits.retry_first_ms, self._limits.retry_most_ms)
             self._not_before_s = asyncio.get_running_loop().time() + pause / 1000
-            self._report(HostLost(host_id, str(problem)))
+            self._lost(host_id, str(problem))
             return
         self._failures = 0
         await self._watch(host_id)
@@ -94,6 +99,12 @@ class Pool:
     async def _watch(self, host_id: str) -> None:
         cause = await self._fleet.death(host_id)
         self._switchboard.drop(host_id)
+        self._lost(host_id, cause)
+
+    def _lost(self, host_id: str, cause: str) -> None:
+        host = self._view.hosts.get(host_id)
+        told = {"host_id": host_id, "tenants": len(host.tenants) if host is not None else 0, "cause": cause}
+        self._bulletin.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_LOST, "", told)
         self._report(HostLost(host_id, cause))
 
     async def heartbeat(self) -> None:

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from actors.agent import Agent
 from actors.client import Client
-from actors.observability import Channels
+from actors.event_stream import EventStream
+from actors.observability import Callback
 from actors.packing import Packer
 from actors.ray_world import RayCluster
 from actors.results import RunHandle, RunResult
@@ -51,7 +53,6 @@ class Runtime:
         self._client: Client | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._channels = Channels()
 
     # opening and closing
 
@@ -87,7 +88,7 @@ class Runtime:
         self._thread.start()
         started.wait()
         try:
-            in_force = Limits.recorded(self._wait(self._first_answer()))
+            in_force = Limits.recorded(wait_for(self._submit(self._first_answer())))
             if self._demanded is not None:
                 check_limits(self._demanded, in_force, self.data)
             self.limits = self.client.limits = in_force
@@ -159,13 +160,12 @@ class Runtime:
         assert self._cluster is not None, "the runtime is not open"
         return self._cluster
 
-    def _wait(self, job: Coroutine[Any, Any, Any]) -> Any:
+    def _submit(self, job: Coroutine[Any, Any, Any]) -> Future[Any]:
         assert self._loop is not None, "the runtime is not open"
-        return wait_for(asyncio.run_coroutine_threadsafe(job, self._loop))
+        return asyncio.run_coroutine_threadsafe(job, self._loop)
 
     def _settle(self, job: Coroutine[Any, Any, Any]) -> Any:
-        assert self._loop is not None, "the runtime is not open"
-        future = asyncio.run_coroutine_threadsafe(job, self._loop)
+        future = self._submit(job)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -227,25 +227,31 @@ class Runtime:
         """Clear retained runs of any parent; live ones are cancelled first. Returns how many."""
         return cast("int", self._settle(self.client.clear(status, older_than_ms)))
 
-    def events(self, run_id: str, after: int = -1) -> Iterator[dict[str, Any]]:
-        """The events of a run after a number: kept ones, then live ones, until its hard end."""
-        stream: AsyncIterator[dict[str, Any]] = self.client.follow(run_id, after)
-        while True:
-            try:
-                yield self._wait(_next(stream))
-            except StopAsyncIteration:
-                return
+    def events(self, run_id: str, after: int = -1) -> EventStream:
+        """The events of a run after a number: kept ones, then live ones, until its hard end.
 
-    def subscribe(self, channel: str, callback: Callable[[Any], None]) -> Callable[[], None]:
-        """Hear of happenings in the whole runtime: `agent_tool`, `supervisor`. Returns the way to unsubscribe."""
-        assert self._loop is not None, "the runtime is not open"
-        unsubscribe = self._channels.subscribe(channel, callback)
-        if not self.client.is_observing:
-            self._loop.call_soon_threadsafe(self.client.observe, self._happened)
-        return unsubscribe
+        For `for` in sync code and for `async for` in async code. Raises `UnknownRun` when it is iterated over.
+        """
+        return EventStream(lambda: self.client.follow(run_id, after), self._submit, lambda: self._loop is not None)
 
-    def _happened(self, channel: str, name: str, subject: str, payload: dict[str, Any], at_ms: int) -> None:
-        self._channels.emit(channel, name, agent=payload.get("parent") or subject, payload=payload, at_ms=at_ms)
+    def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
+        """Hear of what happens on a channel in the whole runtime, from now on; see `observability.EventType`.
+
+        The callback is called on the runtime's own thread, so it must be quick; what it raises is logged once and goes no further.
+        Returns the way to unsubscribe. Raises `BadRequest` for an unknown channel and for what cannot be called.
+        """
+        unsubscribe: Callable[[], None] = self._do(lambda: self.client.subscribe(channel, callback))
+        return lambda: self._do(unsubscribe) if self._loop is not None else None
+
+    def _do(self, job: Callable[[], Any]) -> Any:
+        """Do something on the runtime's loop, and wait for it; it does not wait for anything itself."""
+        if threading.current_thread() is self._thread:
+            return job()
+        return wait_for(self._submit(_as_coroutine(job)))
+
+
+async def _as_coroutine(job: Callable[[], Any]) -> Any:
+    return job()
 
 
 def check_limits(demanded: Limits, in_force: Limits, data: Path) -> None:
@@ -258,10 +264,6 @@ def check_limits(demanded: Limits, in_force: Limits, data: Path) -> None:
             f"the supervisor that serves {data} was started with other limits: {said}. "
             "Leave `limits` out to take those in force, or end that supervisor's cluster first",
         )
-
-
-async def _next(stream: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
-    return await anext(stream)
 
 
 class Handle:

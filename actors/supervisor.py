@@ -15,6 +15,7 @@ from typing import Any
 
 from actors.bulletin import Bulletin
 from actors.desk import Desk
+from actors.observability import Channel, EventType
 from actors.performer import Performer
 from actors.pool import Pool
 from actors.ports import Fleet, KillPoint, World
@@ -24,6 +25,7 @@ from ledger import (
     BadRequest,
     Ended,
     FactRow,
+    Overloaded,
     Payload,
     Record,
     Request,
@@ -99,16 +101,22 @@ class Supervisor:
         )
         self.view.awake_at_ms = self._anchor_ms
         self._has_archive = boot.meta is not None
-        self.bulletin = Bulletin(self.view, self.switchboard)
+        self.bulletin = Bulletin(self.view, self.switchboard, self.now_ms)
         self.desk = Desk(
             self.world, self.now_ms, self.view, self.switchboard, self.store, self.limits, self.findings, self.bulletin
         )
         self.performer = Performer(self.world, self.view, self.switchboard, self.store, self.limits)
-        self.pool = Pool(self.world, self._fleet, self.view, self.switchboard, self.limits, self.report)
+        self.pool = Pool(self.world, self._fleet, self.view, self.switchboard, self.limits, self.report, self.bulletin)
         await self.pool.adopt()
         self.switchboard.epoch = self.view.epoch + 1
         started = SupervisorStarted(self.view.epoch + 1, asdict(self.limits))
         await self._append([self.view.record(started, self.now_ms())], [])
+        self.bulletin.booted = {
+            "epoch": self.view.epoch,
+            "live_runs": sum(map(len, self.view.children.values())),
+            "elapsed_ms": self.now_ms() - self._anchor_ms,
+            "findings": self.findings,
+        }
         self._stimuli.append(Tick())
         self.switchboard.arrived.set()
 
@@ -185,6 +193,9 @@ class Supervisor:
         except (BadRequest, WorldError) as problem:
             assert isinstance(stimulus, Request), "a report is taken in or ignored, never refused"
             port.say("refused", stimulus.run_id, error_to_plain(problem), content_of(stimulus))
+            if isinstance(problem, Overloaded):
+                told = {"waiting": problem.waiting, "retry_after_ms": problem.retry_after_ms}
+                self.bulletin.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_OVERLOADED, "", told)
         else:
             if isinstance(stimulus, Request):
                 self._answer_request(port, stimulus, accepted=len(rows) > count)

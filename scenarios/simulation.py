@@ -85,7 +85,7 @@ class Laboratory:
         cabinet = Cabinet(self.disk, lambda when: world.faults.at(KillPoint.MID_STORAGE, when))
         on_death(cabinet.crash)
         host = self.hosts[host_id] = Host(world, courier, cabinet, host_id, self.limits)
-        on_death(lambda: self.hosts.pop(host_id))
+        on_death(lambda: self.hosts.pop(host_id).relay.want(False))
         return host
 
     def look(self) -> None:

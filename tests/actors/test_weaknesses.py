@@ -204,9 +204,7 @@ def test_w40_and_w41_every_transition_is_observed_with_its_typed_reason() -> Non
     seen: list[tuple[str, Any]] = []
 
     async def story(stage: Stage) -> None:
-        stage.client.observe(
-            lambda _channel, name, _subject, payload, _at_ms: seen.append((name, payload.get("reason")))
-        )
+        stage.client.subscribe("agent_tool", lambda event: seen.append((event.type, event.payload.get("reason"))))
         await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "s", {"max_budget_ms": 500})
         await settled(stage, Boss, 1, quiet_s=1)
         await stage.call(Boss, "cancel", "s")
