@@ -9,9 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from actors.agent import Agent, exposed
+from actors.chat.chat_agent import ChatAgent
 from actors.chat.delegated_tools import agent_tool, client_tool
+from actors.chat.rescue import ChatRecoveryContext
 from actors.chat.tool_schema import ToolContext
 from actors.chat.tools import tool
+from actors.chat.turn import TurnResult
 from actors.client import Client
 from actors.cluster_record import read_record
 from actors.events import AgentToolEvents
@@ -30,6 +33,8 @@ __all__ = [
     "Agent",
     "AgentToolEvents",
     "AgentToolFailure",
+    "ChatAgent",
+    "ChatRecoveryContext",
     "Client",
     "Clock",
     "Courier",
@@ -52,6 +57,7 @@ __all__ = [
     "Supervisor",
     "Threads",
     "ToolContext",
+    "TurnResult",
     "World",
     "agent_tool",
     "client_tool",

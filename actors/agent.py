@@ -62,6 +62,8 @@ class Agent:
     resources: ClassVar[dict[str, float]] = {}
     runtime_env: ClassVar[dict[str, Any]] = {}
 
+    recalls_results: ClassVar[bool] = False  # whether `run`, entered again after its end, gives the same result at once
+
     _perdure: Tenant
 
     # what the agent is and has
@@ -118,6 +120,9 @@ class Agent:
         """Whether somebody outside may reach a child of this agent: by default one that has a run which began here (spec W-50)."""
         run = await self.inspect_agent_tool_run(name)
         return run is not None and run["agent_type"] == agent_type and run["attempt"] > 0
+
+    def woken(self) -> None:
+        """Called by the runtime after `on_start` when the agent has a storage: what an earlier life left undone is taken up."""
 
     # agents as tools
 

@@ -86,7 +86,9 @@ async def _run(tenant: Tenant, run: RunContext, body: bytes) -> None:
 
 
 async def _keep(tenant: Tenant, run_id: str, outcome: Outcome) -> None:
-    """Commit the result, so that a death from here on costs nothing."""
+    """Commit the result, so that a death from here on costs nothing. A chat remembers it by its turn, if it may be asked again."""
+    if tenant.agent.recalls_results and tenant.agent.attempts_max != 1:
+        return
     if tenant.is_storage_open and tenant.storage.exists:
         tenant.storage.save_result(run_id, pack(outcome))
         tenant.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)

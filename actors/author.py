@@ -32,6 +32,14 @@ async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
         return None, problem
 
 
+def tried_now(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """The same for code that cannot be awaited."""
+    try:
+        return job(), None
+    except Exception as problem:
+        return None, problem
+
+
 def in_words(problem: Exception) -> str:
     """An author's exception as a person reads it in an error field."""
     words = str(problem)

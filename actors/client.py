@@ -80,6 +80,9 @@ class Client:
     ) -> Any:
         """Call an exposed method of an agent, at most once."""
         function = getattr(agent_class, method, None)
+        afar = getattr(function, "__perdure_afar__", None)
+        if afar is not None:
+            return await afar(Caller(self, agent_class, name), *args, **kwargs)
         marked = getattr(function, "__perdure_exposed__", None)
         if function is None or marked is None:
             raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method!r}")
@@ -211,6 +214,22 @@ class Client:
 
 
 def _done() -> None: ...
+
+
+class Caller:
+    """What a method that has a part to do at the caller's side (`Agent` marks it by `__perdure_afar__`) is given to do it with."""
+
+    def __init__(self, client: Client, agent_class: type[Agent], name: str) -> None:
+        self._client, self._agent_class, self._name = client, agent_class, name
+        self.threads = client.world.threads
+
+    def token(self) -> str:
+        """A new identifier."""
+        return self._client.world.dice.token()
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call an exposed method of the agent."""
+        return await self._client.call(self._agent_class, self._name, method, args, kwargs)
 
 
 _LAST = {"finished", "error", "aborted", "cleared"}

@@ -212,6 +212,10 @@ class Dispatch:
                 "notify",
                 f"{type(agent).__name__} is no chat agent, so there is no chat to notify; name a handler instead",
             )
+        if options.get("notify"):
+            options.setdefault("on_finish", "on_detached_notify")
+        if "milestones" in options and hasattr(agent, "on_detached_notify"):
+            options.setdefault("on_milestone", f"on_detached_{options['milestones']['mode']}")
         for option, attribute in (
             ("max_budget_ms", "detached_max_budget_ms"),
             ("no_progress_budget_ms", "detached_no_progress_budget_ms"),

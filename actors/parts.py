@@ -12,7 +12,7 @@ The states of a tool part, and who may move them (spec chat-recovery §1.2):
 
 Providers replay earlier calls in a continued answer, so a chunk about the *input* of a call never moves a part
 backwards; an *output* is taken in any state, because it says what happened. A chunk that is malformed, of an unknown
-type, or about an unknown call changes nothing.
+type, or about an unknown call changes nothing. `data-retract` is ours: it withdraws what a broken connection left half said.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ Part = dict[str, Any]
 Chunk = Mapping[str, Any]
 """One piece of a UI message stream; `type` says which."""
 
-_SETTLED = frozenset({"output-available", "output-error", "output-denied"})
-_ANSWERED = _SETTLED | {"approval-responded"}
+RETRACT = "data-retract"
+SETTLED = frozenset({"output-available", "output-error", "output-denied"})
+_ANSWERED = SETTLED | {"approval-responded"}
 
 
 def chunk_of(body: object) -> Chunk | None:
@@ -53,6 +54,8 @@ def apply_chunk(parts: list[Part], chunk: Chunk) -> list[Part]:
     kind = chunk.get("type")
     if not isinstance(kind, str):
         return parts
+    if kind == RETRACT:
+        return _retracted(parts, chunk)
     if kind.startswith("data-"):
         return _data(parts, chunk)
     step = _STEPS.get(kind)
@@ -174,6 +177,12 @@ def _data(parts: list[Part], chunk: Chunk) -> list[Part]:
     return [*parts, part]
 
 
+def _retracted(parts: list[Part], chunk: Chunk) -> list[Part]:
+    """Withdraw what an abandoned half step had shown: only the first parts stay. Nothing is spliced silently."""
+    kept = chunk.get("data", {}).get("parts") if isinstance(chunk.get("data"), Mapping) else None
+    return parts[:kept] if isinstance(kept, int) and 0 <= kept < len(parts) else parts
+
+
 # --- tool calls ------------------------------------------------------------------------------------------------------
 
 
@@ -241,7 +250,7 @@ def _input_arrived(parts: list[Part], chunk: Chunk) -> list[Part]:
 def _input_failed(parts: list[Part], chunk: Chunk) -> list[Part]:
     index = _find_call(parts, chunk)
     part = _new_call(chunk) if index is None else parts[index]
-    if part is None or part.get("state") in _SETTLED:
+    if part is None or part.get("state") in SETTLED:
         return parts
     given = {"input": normalized_input(chunk.get("input")), "errorText": str(chunk.get("errorText", ""))}
     part = _moved(part, "output-error", **given, **_about_call(chunk))
@@ -258,6 +267,20 @@ def _approval_requested(parts: list[Part], chunk: Chunk) -> list[Part]:
         approval["descriptor"] = chunk["approvalDescriptor"]
     shown = normalized_input(parts[index].get("input"))
     return _replaced(parts, index, _moved(parts[index], "approval-requested", input=shown, approval=approval))
+
+
+def _approval_answered(parts: list[Part], chunk: Chunk) -> list[Part]:
+    """A person allowed the call, or did not; what is known of the approval is kept. An answered one is not answered again."""
+    index = _find_call(parts, chunk)
+    if index is None or parts[index].get("state") not in ("input-available", "approval-requested"):
+        return parts
+    approval = {
+        **(parts[index].get("approval") or {"id": chunk.get("toolCallId")}),
+        "approved": bool(chunk.get("approved")),
+    }
+    state = "approval-responded" if chunk.get("approved") else "output-denied"
+    reason = _kept(chunk, "reason")
+    return _replaced(parts, index, _moved(parts[index], state, approval={**approval, **reason}))
 
 
 def _denied(parts: list[Part], chunk: Chunk) -> list[Part]:
@@ -310,6 +333,7 @@ _STEPS: dict[str, Callable[[list[Part], Chunk], list[Part]]] = {
     "tool-input-available": _input_arrived,
     "tool-input-error": _input_failed,
     "tool-approval-request": _approval_requested,
+    "tool-approval-response": _approval_answered,
     "tool-output-denied": _denied,
     "tool-output-available": _returned,
     "tool-output-error": _raised,

@@ -28,6 +28,8 @@ class KillPoint(StrEnum):
     MID_RUN = "mid_run"
     AFTER_RESULT_COMMIT = "after_result_commit"
     BEFORE_REPORT = "before_report"
+    MID_STREAM = "mid_stream"
+    MID_TOOL = "mid_tool"
     MID_HANDLER = "mid_handler"
     BEFORE_HANDLER_COMMIT = "before_handler_commit"
     AFTER_HANDLER_COMMIT = "after_handler_commit"

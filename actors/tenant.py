@@ -13,7 +13,7 @@ from actors.activity import ACTIVITY, Activity
 from actors.agent import Agent
 from actors.attempt import carry
 from actors.author import is_async, tried
-from actors.code import load_type
+from actors.code import is_loaded, load_type
 from actors.dispatch import Dispatch
 from actors.handlers import Letter, handle
 from actors.outbox import Outbox
@@ -97,27 +97,35 @@ class Tenant:
         if self._is_up:
             return
         if self._up is None:
-            self._construct()
-            fresh = self._storage is None and self.is_first_life
-            if not self.overrides("on_start") and (fresh or not self.has_storage):
+            if is_loaded(type_of(self.agent_id), self.code_dir) and not self._constructed_for_start():
                 self._is_up = True
                 return
             self._up = asyncio.get_running_loop().create_task(self._come_up())
             self._up.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         await asyncio.shield(self._up)
 
-    def _construct(self) -> None:
+    def _constructed_for_start(self) -> bool:
+        """Make the author's object; whether more is to be done before it can work."""
         agent_class = load_type(type_of(self.agent_id), self.code_dir)
         self.agent = agent_class()
         vars(self.agent)["_perdure"] = self  # the one attribute of ours
+        fresh = self._storage is None and self.is_first_life
+        return self.overrides("on_start") or not (fresh or not self.has_storage)
 
     async def _come_up(self) -> None:
+        if (
+            self.agent is None
+        ):  # its code is imported on a thread, for that may take long, and the host must go on answering
+            await self.threads.run(lambda: load_type(type_of(self.agent_id), self.code_dir))
+            self._constructed_for_start()
         if self.has_storage:
             self.outbox.flush()
         if self.overrides("on_start"):
             ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
             await self.call(self.agent.on_start)
         self._is_up = True
+        if self.has_storage:
+            self.agent.woken()
 
     def overrides(self, method: str) -> bool:
         """Whether the author's class has its own version of a method of `Agent`."""
@@ -234,6 +242,12 @@ class Tenant:
             self._storage = None
         self.host.cabinet.restore(self.agent_id, path)
 
+    def reopen(self) -> None:
+        """Open the storage again, after an error of the disk ended the handle."""
+        if self._storage is not None:
+            self._storage.close()
+            self._storage = None
+
     def fork(self, name: str) -> None:
         """Copy this agent's storage for another agent of its class."""
         self.storage.checkpoint()
@@ -294,11 +308,12 @@ class Tenant:
         """Nothing to wait for. A thread waits for the loop's turn even so, lest it run away from it; for that it lends no slot."""
         return _nothing() if self.host.is_on_loop else self.host.from_thread(_nothing()).result()
 
-    def spawn(self, job: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, job: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begin a task of this life."""
         task = asyncio.get_running_loop().create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # leaving
 

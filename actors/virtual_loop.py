@@ -55,6 +55,9 @@ class Overdue(Stuck):
     """The next timer lies beyond the deadline."""
 
 
+_unfinished: list[object] = []
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop. `time()` starts at 0 and moves only from timer to timer.
 
@@ -115,6 +118,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         else:
             self.call_soon(_settle, future, future.set_result, result)
         return future
+
+    def _asyncgen_finalizer_hook(self, agen: object, kept: list[object] = _unfinished) -> None:
+        """A generator that nobody closed died with its process, and a killed process cleans nothing up. It is kept for ever, because to
+        be collected is to clean up, and there is no loop left to do that on."""
+        kept.append(agen)
 
     def _process_events(self, event_list: object) -> None:
         """Part of `BaseEventLoop`'s contract: there are never any events."""

@@ -28,7 +28,10 @@ CREATE SCHEMA perdure;
 CREATE TABLE perdure.meta (agent_id VARCHAR, incarnation BIGINT, schema_version INTEGER, clock BIGINT);
 CREATE TABLE perdure.records (number BIGINT, kind VARCHAR, key VARCHAR, body BLOB)
 """
-_LOAD = "SELECT number, kind, key, CASE WHEN kind IN ($1, $2, $3) THEN body END FROM perdure.records ORDER BY number"
+_LOAD = (  # of the other kinds only whether there is a body: a document without one is deleted
+    "SELECT number, kind, key, CASE WHEN kind IN ($1, $2, $3) THEN body WHEN body IS NOT NULL THEN ''::BLOB END "
+    "FROM perdure.records ORDER BY number"
+)
 _LANES_IDLE_MAX = 4
 
 

@@ -18,13 +18,17 @@ from typing import NamedTuple
 from ledger.codec import pack, unpack
 
 STATE, INBOX, OUTBOX, RESULT, STEP, GONE = "state", "inbox", "outbox", "result", "step", "gone"
+MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD = "message", "turn", "open", "key", "chunks", "call", "guard"
+DOCUMENTS = frozenset(
+    {MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD}
+)  # of chat agents; a row without a body deletes its key
 
 Key = tuple[str, str]
 KEYS: Key = ("keys", "")  # stands for the set of all state keys: who iterated depends on it
 
 
 class Row(NamedTuple):
-    """One record. `key` is a state key, a mail id, a run id, or for a step the run id and the name (`step_key`)."""
+    """One record. `key` is a state key, a mail id, a run id, a document's name, or for a step the run id and the name (`step_key`)."""
 
     kind: str
     key: str
@@ -119,6 +123,9 @@ class Records:
             self._numbers[key] = number
             if row.kind == STATE:
                 self._fold_state(number, row)
+            elif row.kind in DOCUMENTS and row.body is None:
+                self.garbage.append(number)
+                del self._numbers[key]
 
     def _fold_state(self, number: int, row: Row) -> None:
         key = (row.kind, row.key)

@@ -32,7 +32,7 @@ from ledger.errors import BadRequest, StaleIncarnation, StorageConflict, Storage
 
 _INSERT = "INSERT INTO perdure.records SELECT unnest(range($1, $2)), unnest($3), unnest($4), unnest($5::BLOB[])"
 _INSERT_VALUES = "INSERT INTO perdure.records VALUES "
-_BODIES = "SELECT number, body FROM perdure.records WHERE list_contains($1, number)"
+_BODIES = "SELECT number, body FROM perdure.records WHERE number IN (SELECT unnest($1))"
 _ROWS_AS_VALUES_MAX = 8
 _GARBAGE_MAX = 2048
 _COMMITS_MAX = 1000  # between checkpoints; a log of 3,400 commits is replayed in 0.2 s
@@ -155,6 +155,17 @@ class Storage:
         collected = transaction.collected(STEP) if transaction else {}
         keys = [key for key in (*self.records().keys(STEP), *collected) if key.startswith(prefix)]
         return {key.removeprefix(prefix): body for key, body in self._bodies(STEP, keys).items()}
+
+    def document(self, kind: str, key: str) -> bytes | None:
+        """One document, as the current transaction sees it, or None."""
+        return self._bodies(kind, [key]).get(key)
+
+    def documents(self, kind: str, prefix: str = "") -> dict[str, bytes]:
+        """The documents of a kind whose keys begin so, in the order of their keys."""
+        transaction = self.current()
+        collected = transaction.collected(kind) if transaction else {}
+        keys = sorted(key for key in {*self.records().keys(kind), *collected} if key.startswith(prefix))
+        return self._bodies(kind, keys)
 
     def forget_run(self, run_id: str) -> None:
         """Drop a run's result and steps. Durable with the next commit or a clean close."""
@@ -284,10 +295,10 @@ class Storage:
         """The bodies under these keys, as the current transaction sees them."""
         transaction = self.current()
         collected = transaction.collected(kind) if transaction else {}
-        found = {key: collected[key] for key in keys if key in collected}
+        found = {key: body for key in keys if (body := collected.get(key)) is not None}
         with self.committing:
             records = self.records()
-            numbers = {records.version((kind, key)): key for key in keys if key not in found}
+            numbers = {records.version((kind, key)): key for key in keys if key not in collected}
             numbers.pop(0, None)
             if numbers:
                 rows = self.ask(script_of(_BODIES), [list(numbers)])

@@ -10,7 +10,7 @@ commit succeed and store nothing), and after a nested block that raised (there a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import RLock
@@ -90,6 +90,7 @@ class Transaction:
         self.alters = False
         self._records: dict[Key, bytes | None] = {}
         self._outbox: list[bytes] = []
+        self._then: list[Callable[[], None]] = []
 
     @contextmanager
     def active(self) -> Iterator[Transaction]:
@@ -110,6 +111,12 @@ class Transaction:
         a new transaction. A `StorageError` that speaks of writing has closed the storage.
         """
         self.storage.commit(self)
+        for job in self._then:
+            job()
+
+    def then(self, job: Callable[[], None]) -> None:
+        """Do this in memory once everything is durable; after a rollback or a death it is never done."""
+        self._then.append(job)
 
     def rollback(self) -> None:
         """Drop everything. Harmless when the transaction is over."""
@@ -216,7 +223,7 @@ class Transaction:
     def put(self, kind: str, key: str, body: bytes | None) -> None:
         """Collect the new body of a key."""
         self.check()
-        if kind == STATE:
+        if kind == STATE or body is None:
             self._depend((kind, key))
         self._records[kind, key] = body
 
@@ -240,9 +247,9 @@ class Transaction:
                 keys.pop(key, None)
         return list(keys)
 
-    def collected(self, kind: str) -> dict[str, bytes]:
-        """The collected records of a kind."""
-        return {key: body or b"" for (of, key), body in self._records.items() if of == kind}
+    def collected(self, kind: str) -> dict[str, bytes | None]:
+        """The collected records of a kind; None for one that this transaction deletes."""
+        return {key: body for (of, key), body in self._records.items() if of == kind}
 
     def rows(self) -> list[Row]:
         """What the commit has to write beside the author's SQL."""

@@ -23,7 +23,7 @@ from threading import RLock
 import duckdb
 
 from ledger.agent_file import SCHEMA_VERSION, AgentFile
-from ledger.agent_records import STATE
+from ledger.agent_records import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, STATE, TURN
 from ledger.agent_sql import OVER
 from ledger.agent_state import State
 from ledger.agent_storage import Storage
@@ -31,7 +31,24 @@ from ledger.agent_transaction import Transaction, bound_to
 from ledger.disk import Disk, FileDisk, MemoryDisk, StorageLocked
 from ledger.errors import BadRequest, StaleIncarnation, StorageError
 
-__all__ = ["Cabinet", "Disk", "FileDisk", "MemoryDisk", "State", "Storage", "StorageLocked", "Transaction", "bound_to"]
+__all__ = [
+    "CALL",
+    "CHUNKS",
+    "GUARD",
+    "KEY",
+    "MESSAGE",
+    "OPEN",
+    "TURN",
+    "Cabinet",
+    "Disk",
+    "FileDisk",
+    "MemoryDisk",
+    "State",
+    "Storage",
+    "StorageLocked",
+    "Transaction",
+    "bound_to",
+]
 
 
 class Cabinet:
@@ -94,9 +111,9 @@ class Cabinet:
                 self._plant(agent_id, copy)
 
     def fork(self, source_id: str, target_id: str) -> None:
-        """Give another agent a copy of what is committed in this one: its tables and its state.
+        """Give another agent a copy of what is committed in this one: its tables, its state and its messages.
 
-        Inbox, outbox, results and steps are about the runs and the mail of the source, so they stay behind.
+        Inbox, outbox, results, steps and turns are about the runs and the mail of the source, so they stay behind.
         """
         with self._opening:
             self._refuse_taken("target_id", target_id)
@@ -181,7 +198,7 @@ class Cabinet:
                     agent_id, f"a newer Perdure wrote it (schema {version}, this one knows {SCHEMA_VERSION})"
                 )
             if owner != agent_id:
-                lane.run("DELETE FROM perdure.records WHERE kind <> $1", [STATE])
+                lane.run("DELETE FROM perdure.records WHERE kind NOT IN ($1, $2)", [STATE, MESSAGE])
                 lane.run("UPDATE perdure.meta SET agent_id = $1, incarnation = 0", [agent_id])
         except (duckdb.Error, IndexError) as problem:
             raise StorageError(agent_id, f"the file is no snapshot of an agent: {problem}") from problem

@@ -43,7 +43,17 @@ from policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
 from policies.phases import Action, CallFacts, Cause, Facts, Mode, Phase, Stage, TurnBudget, cause_of, decide, phase_of
 from policies.placement import blamed_from, choose, wanted_hosts
 from policies.recovery import Evidence, Fail, Release, Retry, Seal, judge
-from policies.repair import Repaired, awaits_client, default_repair, has_settled_tools, object_input, repair_transcript
+from policies.repair import (
+    Repaired,
+    awaits_client,
+    default_repair,
+    has_settled_tools,
+    is_settled,
+    is_tool_part,
+    object_input,
+    repair_transcript,
+    tool_name,
+)
 from policies.repeats import Loss, RepeatGuard, call_key, stop_text
 from policies.retry import backoff_ms, hinted_ms, jittered_ms
 from policies.transport import (
@@ -118,6 +128,8 @@ __all__ = [
     "hinted_ms",
     "is_dropped",
     "is_long_wait",
+    "is_settled",
+    "is_tool_part",
     "is_window",
     "jittered_ms",
     "judge",
@@ -135,5 +147,6 @@ __all__ = [
     "stalled",
     "stop_text",
     "stream_ended",
+    "tool_name",
     "wanted_hosts",
 ]

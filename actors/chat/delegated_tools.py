@@ -111,3 +111,15 @@ def client_tool(
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def client_tools(given: Any) -> list[Tool]:
+    """The tools that a request brings with it, for its own client to execute."""
+    if isinstance(given, str) or not isinstance(given, list | tuple):
+        raise BadRequest("client_tools", f"{given!r:.200} is not a list of tools")
+    found = []
+    for each in given:
+        if not isinstance(each, dict) or not {"name", "parameters"} <= each.keys():
+            raise BadRequest("client_tools", f"{each!r:.200} has no name or no parameters")
+        found.append(client_tool(each["name"], description=each.get("description", ""), parameters=each["parameters"]))
+    return found

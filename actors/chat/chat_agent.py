@@ -1,0 +1,375 @@
+"""The chat agent: an agent with a transcript, a model and tools.
+
+    class Assistant(ChatAgent):
+        model = "openai:gpt-5"
+        instructions = "You answer questions about the files of this project."
+
+        def tools(self):
+            return [read_file, agent_tool(Researcher, description="Research one topic in depth.")]
+
+    result = runtime.agent(Assistant, "alice").chat("What does main.py do?", callback)
+
+A turn survives the process, the provider and the network (`actors.chat.turns`, `play`); a tool call is a run of its own (`toolbox`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, ClassVar
+
+from actors.activity import ACTIVITY
+from actors.agent import Agent, exposed
+from actors.author import tried
+from actors.chat.callback import follow, refused
+from actors.chat.conversation import Conversation
+from actors.chat.messages import as_messages
+from actors.chat.notices import Notices
+from actors.chat.turn import Turn, TurnResult
+from actors.results import MilestoneInfo, RunInfo, RunResult
+from actors.run_context import RunContext
+from ledger import BadRequest, StaleIncarnation, StorageError, digest_of, pack
+from policies import ChatRecovery
+
+Afar = Callable[..., Any]
+
+
+def afar(function: Afar) -> Callable[[Afar], Afar]:
+    """Give a method a part that is done at the caller's side, instead of one call."""
+
+    def mark(method: Afar) -> Afar:
+        method.__perdure_afar__ = function  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+async def _ask_and_follow(
+    trigger: str, caller: Any, messages: Any = None, callback: object = None, **options: Any
+) -> Any:
+    """Ask for a turn under an id that is known here, so that it can be asked for again, and follow it."""
+    request_id = options.pop("request_id", None) or caller.token()
+    told = await caller.call("accept_turn", trigger, messages, request_id, options)
+    if told["reason"] == "dropped":
+        return await refused(caller, told, callback)
+    return await follow(caller, request_id, callback)
+
+
+async def _follow(caller: Any, request_id: str, callback: object = None, *, first: int = 0) -> Any:
+    return await follow(caller, request_id, callback, first)
+
+
+async def _submit(caller: Any, messages: Any, **options: Any) -> Any:
+    request_id = options.pop("request_id", None)
+    if request_id is None and not options.get("idempotency_key"):
+        request_id = caller.token()
+    return await caller.call("accept_turn", "submission", messages, request_id, options)
+
+
+class ChatAgent(Agent):
+    """A chat: turns one after the other, each durable from its acceptance to its end.
+
+    Class attributes:
+        model: a pydantic-ai model, or its name, such as `openai:gpt-5`.
+        instructions: what the model is told before the conversation.
+        max_steps: requests to the model that one turn may make.
+        chat_recovery: the budgets of recovery after a death or a stall.
+        chat_stream_stall_timeout_ms: after which a silent stream counts as broken; 0 never. A turn may bring its own.
+        chat_first_token_timeout_ms: the same for the first event of an answer; None takes the former.
+        tool_timeout_ms: how long a tool may take that does not say it itself; None for ever.
+        message_concurrency: what becomes of a message that comes while a turn is under way: `queue`, `latest`, `merge`, `drop`, or
+            `{"strategy": "debounce", "debounce_ms": 750}`.
+    """
+
+    model: ClassVar[Any] = None
+    instructions: ClassVar[str | None] = None
+    max_steps: ClassVar[int] = 50
+    chat_recovery: ClassVar[ChatRecovery] = ChatRecovery()
+    chat_stream_stall_timeout_ms: ClassVar[float] = 0
+    chat_first_token_timeout_ms: ClassVar[float | None] = None
+    tool_timeout_ms: ClassVar[float | None] = None
+    message_concurrency: ClassVar[str | dict[str, Any]] = "queue"
+
+    recalls_results: ClassVar[bool] = True
+    fatal: ClassVar[tuple[type[Exception], ...]] = (StaleIncarnation, StorageError)
+
+    # what an author overrides
+
+    def tools(self) -> Sequence[Any]:
+        """The tools: functions marked with `@tool`, and what `agent_tool` and `client_tool` make. Marked methods are added."""
+        return ()
+
+    def get_model(self) -> Any:
+        """The model of the next request."""
+        return self.model
+
+    def get_model_settings(self) -> dict[str, Any] | None:
+        """Settings of the next request, as pydantic-ai names them: `temperature`, `max_tokens` and more."""
+        return None
+
+    def get_instructions(self) -> str | None:
+        """What the model is told before the conversation."""
+        return self.instructions
+
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Called after a turn has ended: `request_id, status, message, error, continuation`."""
+
+    async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
+        """Called before a turn ends with an error; a returned text is shown instead. `info`: `request_id, stage, reason`."""
+
+    async def on_chat_recovery(self, context: Any) -> dict[str, bool] | None:
+        """Called when a turn is recovered after a death or a stall, with a `ChatRecoveryContext`.
+
+        `{"persist": False}` drops what was said so far, unless a tool has settled in it; `{"continue": False}` ends the turn.
+        """
+
+    def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        """What stands in the transcript for a tool call without a result. A tool part must be settled; text will do too."""
+        return self.conversation.turns.repair.default_part(part)
+
+    def format_agent_tool_input(self, input: Any, run: RunContext) -> Any:
+        """The message of the user by which a run of this agent begins."""
+        text = input.get("message") if isinstance(input, dict) and set(input) == {"message"} else input
+        return text if isinstance(text, str) else {"role": "user", "parts": [{"type": "text", "text": _as_text(input)}]}
+
+    def get_agent_tool_output(self, run_id: str, result: TurnResult) -> Any:
+        """The output of a run of this agent: the text of its answer."""
+        return result.text
+
+    async def format_detached_completion(self, run: RunInfo, result: RunResult) -> str:
+        """The message that tells this chat of the end of a detached run; an empty one is not sent."""
+        return Notices.completion(run, result)
+
+    async def format_detached_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> str:
+        """The message that tells this chat of a milestone; an empty one is not sent."""
+        return Notices.milestone(run, milestone)
+
+    # asking for turns
+
+    @afar(partial(_ask_and_follow, "chat"))
+    async def chat(self, message: Any, callback: object = None, **options: Any) -> TurnResult:
+        """Send a message and follow the answer; see `StreamCallback`. Returns when the attempt that the callback sees has ended.
+
+        Args:
+            message: a text, a message, or a list of messages.
+            callback: is told of the stream; may be None.
+            **options: `request_id`, `metadata`, `client_tools` (`[{name, description, parameters}]`), `chat_stream_stall_timeout_ms`.
+        """
+        self._refuse_nested("chat")
+        return await _ask_and_follow("chat", self.conversation.nearby, message, callback, **options)  # type: ignore[no-any-return]
+
+    @afar(partial(_ask_and_follow, "save"))
+    async def save_messages(self, messages: Any, **options: Any) -> TurnResult:
+        """Add messages and wait for the turn that they bring about."""
+        self._refuse_nested("save_messages")
+        return await _ask_and_follow("save", self.conversation.nearby, messages, None, **options)  # type: ignore[no-any-return]
+
+    @afar(partial(_ask_and_follow, "continue"))
+    async def continue_last_turn(self, callback: object = None, **options: Any) -> TurnResult:
+        """Go on with the newest message of the assistant; skipped if the newest message is none."""
+        self._refuse_nested("continue_last_turn")
+        return await _ask_and_follow("continue", self.conversation.nearby, None, callback, **options)  # type: ignore[no-any-return]
+
+    @afar(_submit)
+    async def submit_messages(self, messages: Any, **options: Any) -> dict[str, Any]:
+        """Ask for a turn and come back as soon as it is durable; inside a handler it is part of the handler's transaction.
+
+        Returns what `inspect_turn` gives, and `accepted`: whether the turn is new. The same `request_id` or `idempotency_key` with the
+        same content is the same turn; with other content it is `ConflictingRequest`.
+        """
+        return await _submit(self.conversation.nearby, messages, **options)  # type: ignore[no-any-return]
+
+    @afar(_follow)
+    async def attach(self, request_id: str, callback: object = None, *, first: int = 0) -> TurnResult:
+        """Follow a turn from an event's number on, after an interruption or from elsewhere."""
+        return await _follow(self.conversation.nearby, request_id, callback, first=first)  # type: ignore[no-any-return]
+
+    @exposed(repeatable=True)
+    async def accept_turn(self, trigger: str, messages: Any, request_id: Any, options: Any) -> Any:
+        """Make a turn durable, or find it. What `chat` and the others do first."""
+        return self.conversation.accept_request(trigger, messages, request_id, dict(options))
+
+    @exposed(repeatable=True)
+    async def follow_turn(self, request_id: str, first: int) -> Any:
+        """The events of a turn from a number on, and how far it is. What `chat` and the others do then."""
+        turn, events, after = await self.conversation.turns.follow(request_id, first)
+        told = {
+            **asdict(self.conversation.turns.result_of(turn)),
+            "events": events,
+            "next": after,
+            "attempt": turn.attempt,
+        }
+        return told if turn.is_over else {**told, "message": None, "text": ""}
+
+    # steering
+
+    @exposed(repeatable=True)
+    async def cancel_chat(self, request_id: str, reason: str = "cancelled") -> bool:
+        """Cancel a turn and its tools. Durable on return; whether it was still open."""
+        return await self.conversation.turns.cancel(request_id, reason)
+
+    @exposed(repeatable=True)
+    async def cancel_all_chats(self, reason: str = "cancelled") -> int:
+        """Cancel every open turn; returns how many there were."""
+        return sum(
+            [
+                await self.conversation.turns.cancel(request_id, reason)
+                for request_id in list(self.conversation.turns.open)
+            ]
+        )
+
+    @exposed(repeatable=True)
+    async def clear(self) -> None:
+        """Cancel everything and forget the conversation: messages, turns, streams."""
+        await self.conversation.clear()
+
+    @exposed(repeatable=True)
+    async def resolve_tool_call(self, call_id: str, output: Any = None, error: str | None = None) -> bool:
+        """The answer to a call that the client executes. Whether it was waited for; the first answer counts."""
+        event = {"type": "tool-output-error", "errorText": error} if error is not None else {"output": output}
+        return self.conversation.answer({"type": "tool-output-available", "toolCallId": call_id, **event})
+
+    @exposed(repeatable=True)
+    async def respond_to_approval(self, call_id: str, approved: bool, reason: str | None = None) -> bool:
+        """A person's answer to a call that needs approval. Whether it was waited for; the first answer counts."""
+        more = {} if reason is None else {"reason": reason}
+        return self.conversation.answer(
+            {"type": "tool-approval-response", "toolCallId": call_id, "approved": approved, **more}
+        )
+
+    @exposed(repeatable=True)
+    async def add_messages(self, messages: Any) -> int:
+        """Add messages to the transcript, or replace those of the same id, without a turn. Returns how many."""
+        return self.conversation.add(as_messages(messages, new_id=self.conversation.turns.token))
+
+    # looking
+
+    @exposed(repeatable=True)
+    async def get_messages(self) -> list[dict[str, Any]]:
+        """The transcript, oldest message first."""
+        return self.conversation.turns.transcript.messages
+
+    @exposed(repeatable=True)
+    async def inspect_turn(self, request_id: str) -> Any:
+        """What is known of a turn, or None."""
+        return self.conversation.inspect(request_id)
+
+    @exposed(repeatable=True)
+    async def list_turns(self, status: Any = None, limit: int = 50) -> list[dict[str, Any]]:
+        """The newest turns, oldest of them first."""
+        return self.conversation.list(status, limit)
+
+    @exposed(repeatable=True)
+    async def delete_turns(self, status: Any = None, ended_before: int | None = None, limit: int = 100) -> int:
+        """Forget ended turns and their streams; their messages stay. Returns how many."""
+        return self.conversation.delete(status, ended_before, limit)
+
+    @exposed(repeatable=True)
+    async def has_pending_interaction(self) -> bool:
+        """Whether a call waits for the client or for an approval."""
+        return self.conversation.awaits_person()
+
+    async def wait_until_stable(self, timeout_ms: float | None = None) -> bool:
+        """Wait until no turn is open and no person is waited for; False if that takes longer. Not from inside a turn."""
+        self._refuse_nested("wait_until_stable")
+        return await self.conversation.stable(timeout_ms)
+
+    def stash(self, value: Any) -> None:
+        """Remember a value with the turn that is being played; its recovery is given it. Durable on return."""
+        playing = self.conversation.turns.playing
+        if playing is None:
+            raise BadRequest("stash", "no turn is being played, so there is nothing to remember it with")
+        pack(value)
+        playing.turn.stashed = value
+        self.conversation.turns.store.write(playing.turn)
+
+    # as a child, and as a parent
+
+    async def run(self, input: Any, run: RunContext) -> Any:
+        """A run of this agent is one turn of it, under the run's id."""
+        message = self.format_agent_tool_input(input, run)
+        turn = self.conversation.request("agent-tool", message, run.run_id, {})
+        turn.run_id = run.run_id
+        ended = await self.conversation.turns.ended(self.conversation.turns.accept(turn, run=run).request_id)
+        result = self.conversation.turns.result_of(ended)
+        if not result.ok:
+            raise ChatTurnFailed(result.status, result.error)
+        return self.get_agent_tool_output(run.run_id, result)
+
+    async def on_detached_notify(self, run: RunInfo, result: RunResult) -> None:
+        """A detached run with `notify` has ended: a message of the user tells so, once, and the model answers."""
+        text = await self.format_detached_completion(run, result)
+        if text.strip():
+            self.conversation.notify(run, text)
+
+    async def on_detached_react(self, run: RunInfo, milestone: MilestoneInfo) -> None:
+        """A milestone that the model is to answer."""
+        text = await self.format_detached_milestone(run, milestone)
+        if text.strip():
+            self.conversation.notify(run, text)
+
+    async def on_detached_narrate(self, run: RunInfo, milestone: MilestoneInfo) -> None:
+        """A milestone that is only told."""
+        text = await self.format_detached_milestone(run, milestone)
+        if text.strip():
+            self.conversation.narrate(run, text)
+
+    # ours
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation, in this life of the agent."""
+        found: Conversation | None = vars(self).get("_perdure_chat")
+        if found is None:
+            found = vars(self)["_perdure_chat"] = Conversation(self, self._perdure)
+        return found
+
+    def woken(self) -> None:
+        """The agent has come up: what an earlier life owed is taken up, beside its start and not in it."""
+        self.conversation.turns.wake()
+
+    def restart_conversation(self) -> None:
+        """Begin with the conversation again, from what is durable."""
+        vars(self).pop("_perdure_chat", None)
+        self.woken()
+
+    def _refuse_nested(self, method: str) -> None:
+        activity = ACTIVITY.get()
+        playing = self.conversation.turns.playing
+        if playing is not None and activity is not None and activity.origin == f"turn/{playing.turn.request_id}":
+            raise BadRequest(
+                method, "a turn cannot wait for another turn of its own agent; use submit_messages or add_messages"
+            )
+
+    async def after_turn(self, turn: Turn, message: dict[str, Any] | None) -> None:
+        """Tell the author that a turn has ended. What the hook raises stops nothing."""
+        told = {
+            "request_id": turn.request_id,
+            "status": turn.status,
+            "message": message,
+            "error": turn.error,
+            "continuation": bool(turn.continues),
+        }
+        _, problem = await tried(self.on_chat_response(told))
+        if problem is not None:
+            self._perdure.host.report_trouble(self._perdure.agent_id, "on_chat_response", problem)
+
+
+class ChatTurnFailed(Exception):
+    """The turn of a run did not complete."""
+
+    def __init__(self, status: str, error: str) -> None:
+        super().__init__(status, error)
+        self.status, self.error = status, error
+
+    def __str__(self) -> str:
+        return self.error or f"the turn was {self.status}"
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+__all__ = ["ChatAgent", "ChatTurnFailed", "digest_of"]

@@ -1,0 +1,234 @@
+"""What a chat agent can be asked, beside playing turns: requests made into turns, answers of people, looking, forgetting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from actors.chat.delegated_tools import client_tools
+from actors.chat.messages import as_messages
+from actors.chat.tools import Tool
+from actors.chat.turn import ENDED, Turn
+from actors.chat.turns import Turns
+from actors.results import RunInfo
+from ledger import BadRequest, check_id, digest_of, pack
+from policies import awaits_client
+
+if TYPE_CHECKING:
+    from actors.chat.chat_agent import ChatAgent
+    from actors.tenant import Tenant
+
+TRIGGERS = frozenset({"chat", "save", "submission", "continue"})
+OPTIONS = frozenset({"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key"})
+LISTED_MAX, DELETED_MAX = 100, 500
+PAUSE_S = 0.05
+
+
+class Conversation:
+    """One chat agent's conversation, in one life of it."""
+
+    def __init__(self, agent: ChatAgent, tenant: Tenant) -> None:
+        self.agent, self.tenant = agent, tenant
+        self.turns = Turns(agent, tenant)
+        self.nearby = Nearby(self)
+
+    # requests
+
+    def accept_request(self, trigger: str, messages: Any, request_id: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """Check a request, and accept the turn for it. Raises `BadRequest`, naming the field; then nothing was written."""
+        if trigger not in TRIGGERS:
+            raise BadRequest("trigger", f"{trigger!r:.200} is not one of {', '.join(sorted(TRIGGERS))}")
+        turn = self.request(trigger, messages, request_id, options)
+        if self.turns.drops(turn):
+            words = "A turn was under way, and this agent does not take messages meanwhile."
+            return {**self._told(turn), "status": "skipped", "reason": "dropped", "error": words, "accepted": False}
+        accepted = self.turns.accept(turn)
+        return {**self._told(accepted), "accepted": accepted is turn}
+
+    def request(self, trigger: str, messages: Any, request_id: Any, options: dict[str, Any]) -> Turn:
+        """The turn for a request, not accepted yet."""
+        unknown = options.keys() - OPTIONS
+        if unknown:
+            raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(OPTIONS))}")
+        limit = self.tenant.limits.id_max
+        key = options.get("idempotency_key") or ""
+        if key:
+            check_id("idempotency_key", key, limit)
+        if request_id is None and key:
+            request_id = f"key-{digest_of(key.encode())}"
+        request_id = check_id("request_id", request_id, limit)
+        count = iter(range(10_000))
+        added = (
+            []
+            if trigger == "continue"
+            else as_messages(messages, new_id=lambda: f"{request_id}-{next(count)}", roles=("user", "system"))
+        )
+        if trigger != "continue" and not added:
+            raise BadRequest("messages", "is empty; at least one message is needed")
+        metadata = options.get("metadata")
+        told: dict[str, Any] = {
+            name: options[name] for name in ("client_tools", "chat_stream_stall_timeout_ms") if name in options
+        }
+        self._check(told)
+        return Turn(
+            request_id,
+            0,
+            trigger,
+            f"{request_id}-answer",
+            digest=digest_of(pack([trigger == "continue", added, metadata, told])),
+            messages=[dict(each) for each in added],
+            options=told,
+            metadata=metadata,
+            idempotency_key=key,
+        )
+
+    def _check(self, told: dict[str, Any]) -> None:
+        limit_ms = told.get("chat_stream_stall_timeout_ms", 0)
+        if isinstance(limit_ms, bool) or not isinstance(limit_ms, int | float) or not 0 <= limit_ms < float("inf"):
+            raise BadRequest("chat_stream_stall_timeout_ms", f"{limit_ms!r} is no number of milliseconds")
+        client_tools(told.get("client_tools", ()))
+
+    # notifications
+
+    def notify(self, run: RunInfo, text: str) -> None:
+        """A message of the user and a turn, as part of the handler's transaction: once, however often the mail comes."""
+        request_id = f"notify-{digest_of(run.delivery_id.encode())}"
+        message = {"id": f"{request_id}-0", "role": "user", "parts": [{"type": "text", "text": text}]}
+        turn = Turn(request_id, 0, "notification", f"{request_id}-answer", messages=[message | _source(run)])
+        self.turns.accept(turn)
+
+    def narrate(self, run: RunInfo, text: str) -> None:
+        """A line of the assistant without a turn, as part of the handler's transaction."""
+        message_id = f"narrate-{digest_of(run.delivery_id.encode())}"
+        self.add([{"id": message_id, "role": "assistant", "parts": [{"type": "text", "text": text}]} | _source(run)])
+
+    def add(self, messages: Sequence[Any]) -> int:
+        """Add messages, or replace those of the same id. While a turn is being played they come before its answer."""
+        turns = self.turns
+        placed = turns.transcript.placed([dict(each) for each in messages])
+
+        def then() -> None:
+            for position, each in placed:
+                turns.transcript.put(position, each)
+
+        turns.store.write(messages=placed, then=lambda: self.tenant.on_loop(then))
+        return len(placed)
+
+    # answers of people
+
+    def answer(self, event: dict[str, Any]) -> bool:
+        """Take in what a person or a client says to a call. The first answer counts, and no other."""
+        call_id = event["toolCallId"]
+        turn = next((each for each in self.turns.open.values() if self._waits(each, call_id)), None)
+        if turn is None:
+            return False
+        stream = self.turns.stream_of(turn)
+        stream.add(event)
+        is_leaf = self.turns.transcript.leaf is None or self.turns.transcript.leaf["id"] == turn.message_id
+        if turn.status == "parked" and not self._waiting_calls(turn):
+            turn.status = "running"
+            turn.reason = "" if is_leaf else "conversation_changed"
+        stream.flush(then=self.turns.kick)
+        return True
+
+    def _waits(self, turn: Turn, call_id: str) -> bool:
+        return any(part["toolCallId"] == call_id for part in self._waiting_calls(turn))
+
+    def _waiting_calls(self, turn: Turn) -> list[dict[str, Any]]:
+        """The calls of a turn for which somebody outside has to do something."""
+        if not turn.segments and turn.request_id not in self.turns.open:
+            return []
+        names = frozenset(tool.name for tool in self._client_tools(turn))
+        return [part for part in self.turns.stream_of(turn).parts if awaits_client(part, names)]
+
+    def _client_tools(self, turn: Turn) -> list[Tool]:
+        own = [tool for tool in self.turns.toolset() if tool.kind == "client"]
+        return [*own, *self.turns.client_tools(turn)]
+
+    def awaits_person(self) -> bool:
+        """Whether an open turn waits for a client's result or an approval (spec §7). A server's call is never waited for so."""
+        return any(self._waiting_calls(turn) for turn in self.turns.open.values() if turn.segments or turn.attempt)
+
+    async def stable(self, timeout_ms: float | None) -> bool:
+        """Wait until no turn is open."""
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else max(0.0, timeout_ms) / 1000):
+                while self.turns.open:
+                    await self.turns.any_end()
+        except TimeoutError:
+            return not self.turns.open
+        return True
+
+    # looking and forgetting
+
+    def inspect(self, request_id: str) -> dict[str, Any] | None:
+        """What is known of a turn."""
+        turn = self.turns.find(request_id)
+        return None if turn is None else self._told(turn)
+
+    def _told(self, turn: Turn) -> dict[str, Any]:
+        names = ("request_id", "status", "trigger", "idempotency_key", "metadata", "error", "reason", "attempt")
+        instants = ("accepted_at_ms", "started_at_ms", "ended_at_ms", "progress_at_ms")
+        told = {name: getattr(turn, name) for name in (*names, *instants, "events", "message_id", "work")}
+        return {**told, "incident": turn.incident, "cancelled": turn.cancelled}
+
+    def list(self, status: Any, limit: int) -> list[dict[str, Any]]:
+        """The newest turns of some statuses, in order."""
+        wanted = _statuses(status)
+        found = {turn.request_id: turn for turn in self.turns.store.turns()} | self.turns.open
+        chosen = [turn for turn in found.values() if wanted is None or turn.status in wanted]
+        chosen.sort(key=lambda turn: turn.number)
+        return [self._told(turn) for turn in chosen[-max(1, min(limit, LISTED_MAX)) :]]
+
+    def delete(self, status: Any, ended_before: int | None, limit: int) -> int:
+        """Forget ended turns."""
+        wanted = _statuses(status) or ENDED
+        before = float("inf") if ended_before is None else ended_before
+        found = [
+            turn.request_id
+            for turn in self.turns.store.turns()
+            if turn.is_over and turn.status in wanted and turn.ended_at_ms < before
+        ]
+        chosen = found[: max(1, min(limit, DELETED_MAX))]
+        if chosen:
+            self.turns.store.drop(chosen)
+        return len(chosen)
+
+    async def clear(self) -> None:
+        """Forget the conversation. What was under way is cancelled first, and nothing of it comes back."""
+        turns = self.turns
+        for request_id in list(turns.open):
+            await turns.cancel(request_id, "the conversation was cleared")
+        while turns.open:
+            await turns.any_end()
+        if not turns.store.is_empty:
+            gone = [(position, None) for position in turns.transcript.positions()]
+            turns.store.write(messages=gone, then=turns.transcript.clear)
+            turns.store.drop([turn.request_id for turn in turns.store.turns()])
+
+
+class Nearby:
+    """How the agent itself follows its own turns."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self.threads = conversation.tenant.threads
+
+    def token(self) -> str:
+        """A new identifier."""
+        return self._conversation.turns.token()
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the agent."""
+        return await getattr(self._conversation.agent, method)(*args, **kwargs)
+
+
+def _source(run: RunInfo) -> dict[str, Any]:
+    return {
+        "metadata": {"source": run.source or "detached-agent-tool", "runId": run.run_id, "agentType": run.agent_type}
+    }
+
+
+def _statuses(given: Any) -> set[str] | None:
+    return None if given is None else {given} if isinstance(given, str) else {str(each) for each in given}

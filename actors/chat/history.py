@@ -1,0 +1,142 @@
+"""What the model is told of the conversation: the transcript, repaired where an interruption left it illegal, and the answer so far.
+
+A call without a result makes providers refuse every later request, so before each request every call has one: its own, or words about
+what became of it. Repairs are durable and happen once; what waits for a person is left alone, and `convert` says so in the request (W-29).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors.author import tried_now
+from actors.chat.stream import Stream
+from actors.chat.turn import Turn
+from policies import default_repair, is_settled, is_tool_part, repair_transcript, tool_name
+
+if TYPE_CHECKING:
+    from actors.chat.play import Play
+    from actors.chat.store import Event, Message
+    from actors.chat.turns import Turns
+
+STRUCTURE = frozenset({"step-start"})
+
+
+class History:
+    """Makes the messages of requests, and of ended turns."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._legal: dict[str, None] = {}  # messages that were found in order, in this life
+
+    def default_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        """The repair of a call without a result, unless the author has another."""
+        return default_repair(part)
+
+    def repaired_part(self, part: dict[str, Any]) -> Any:
+        """The author's repair; if it raises, the default one."""
+        new, problem = tried_now(lambda: self._turns.agent.repair_interrupted_tool_part(part))
+        if problem is not None:
+            tenant = self._turns.tenant
+            tenant.host.report_trouble(tenant.agent_id, "repair_interrupted_tool_part", problem)
+        return self.default_part(part) if problem is not None else new
+
+    def request_messages(self, play: Play) -> list[Message]:
+        """The messages of the next request, every call with its result."""
+        before = self._turns.transcript.before(play.turn.message_id)
+        self._mend(before, play.turn)
+        repaired = [self._turns.transcript.get(each["id"]) or each for each in before]
+        own = play.stream.message
+        return [*repaired, own] if own["parts"] else repaired
+
+    def _mend(self, messages: list[Message], turn: Turn) -> None:
+        """Repair what an interruption left behind; durable before the request is sent."""
+        fresh = [each for each in messages if each["id"] not in self._legal]
+        if not fresh:
+            return
+        waiting = self._waiting_calls()
+        repaired = repair_transcript(
+            fresh,
+            should_repair=lambda part: part["toolCallId"] not in waiting,
+            repair_part=self.repaired_part,
+        )
+        changed = [each for each in repaired.messages if each["id"] in repaired.changed_ids]
+        if changed:
+            placed = self._turns.transcript.placed(changed)
+            self._turns.store.write(messages=placed)
+            for position, each in placed:
+                self._turns.transcript.put(position, each)
+            payload = {
+                "removedToolCalls": repaired.removed_tool_calls,
+                "normalizedInputs": repaired.normalized_inputs,
+                "toolCallIds": list(repaired.tool_call_ids),
+            }
+            self._turns.emit("chat:transcript:repaired", turn, payload, channel="transcript")
+        held = {each["id"] for each in repaired.messages if any(_is_open(part) for part in each["parts"])}
+        self._legal |= {each["id"]: None for each in repaired.messages if each["id"] not in held}
+
+    def _waiting_calls(self) -> set[str]:
+        """The calls of open turns: their own turns settle them."""
+        return {
+            part["toolCallId"]
+            for turn in self._turns.open.values()
+            if turn.attempt
+            for part in self._turns.stream_of(turn).parts
+            if is_tool_part(part) and not is_settled(part)
+        }
+
+    def changed(self, message_id: str) -> None:
+        """A message is another one now."""
+        self._legal.pop(message_id, None)
+
+    def final_message(self, stream: Stream, *, is_over: bool) -> Message | None:
+        """The assistant's message of a turn that has ended, or waits; None if it says nothing."""
+        parts = [_closed(part) for part in stream.parts] if is_over else stream.parts
+        if is_over and any(_is_open(part) for part in parts):
+            message = {**stream.message, "parts": parts}
+            parts = repair_transcript([message], repair_part=self.repaired_part).messages[0]["parts"]
+        if all(part["type"] in STRUCTURE for part in parts):
+            return None
+        metadata = stream.turn.metadata
+        message = {**stream.message, "parts": parts}
+        return {**message, "metadata": {"turn": metadata}} if metadata is not None else message
+
+    def retold(self, turn: Turn) -> list[Event]:
+        """The stream of an ended turn whose own was dropped, told again from its message."""
+        message = self._turns.transcript.get(turn.message_id)
+        events: list[Event] = [{"type": "start", "messageId": turn.message_id}]
+        for number, part in enumerate(message["parts"] if message is not None else ()):
+            events += _retold(part, f"part-{number}")
+        last = {"completed": "finish", "aborted": "abort"}.get(turn.status, "error")
+        return [*events, {"type": last, **({"errorText": turn.error} if last == "error" else {})}]
+
+
+def _is_open(part: dict[str, Any]) -> bool:
+    return is_tool_part(part) and not is_settled(part)
+
+
+def _closed(part: dict[str, Any]) -> dict[str, Any]:
+    """A text that was still being written is as long as it is."""
+    if part.get("state") != "streaming":
+        return part
+    return {**{name: value for name, value in part.items() if name != "id"}, "state": "done"}
+
+
+def _retold(part: dict[str, Any], part_id: str) -> list[Event]:
+    kind = part["type"]
+    if kind in ("text", "reasoning"):
+        told = [("start", {}), ("delta", {"delta": part.get("text", "")}), ("end", {})]
+        return [{"type": f"{kind}-{step}", "id": part_id, **more} for step, more in told]
+    if kind == "step-start":
+        return [{"type": "start-step"}]
+    if not is_tool_part(part):
+        return [part]
+    call = {"toolCallId": part["toolCallId"]}
+    name = tool_name(part)
+    events = [{"type": "tool-input-available", **call, "toolName": name, "input": part.get("input")}]
+    ends = {
+        "output-available": {"type": "tool-output-available", "output": part.get("output")},
+        "output-error": {"type": "tool-output-error", "errorText": part.get("errorText", "")},
+        "output-denied": {"type": "tool-output-denied"},
+    }
+    end = ends.get(part.get("state", ""))
+    return [*events, {**end, **call}] if end is not None else events

@@ -1,0 +1,166 @@
+"""Playing a turn: from wherever its events say that it stands, to its end, or to where it has to wait for a person.
+
+    mend a broken step ─► settle its tool calls ─► answered? ──► completed
+            ▲                     │  ▲                │ no
+            │                     ▼  │                ▼
+            └── lost connection ◄─ one request to the model
+                (pause, budget)
+
+There is no other state than the turn's row and its events, so a lost connection, a stall and the death of the process come back to the
+same loop. A kill at any line costs what was not durable: events that nobody had seen. A tool call is durable before it begins, and it
+begins by a request to the ledger under an id derived from the call (`toolbox`), so it begins once however often this loop is entered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actors.author import in_words, tried
+from actors.chat import half_step
+from actors.chat.failures import ModelFailed
+from actors.chat.model import Finished, stream_model
+from actors.chat.stream import Stream
+from actors.chat.toolbox import Toolbox
+from actors.chat.turn import Turn
+from actors.chat.watchdog import Stalled, watched
+from actors.ports import KillPoint
+from policies import Failure
+
+if TYPE_CHECKING:
+    from actors.chat.turns import Turns
+
+
+class Outcome(NamedTuple):
+    """What became of a turn: its status, and for an unhappy one the words and the reason. `parked` waits for a person."""
+
+    status: str
+    error: str = ""
+    reason: str = ""
+    notice: dict[str, Any] | None = None
+
+
+class Play:
+    """One turn in this life of its agent."""
+
+    def __init__(self, turns: Turns, turn: Turn, stream: Stream) -> None:
+        self.turns, self.turn, self.stream = turns, turn, stream
+        self.agent, self.tenant = turns.agent, turns.tenant
+        self.toolbox = Toolbox(self)
+        self._task: asyncio.Task[Outcome] | None = None
+
+    async def run(self) -> Outcome:
+        """Play the turn to its end. A cancelled turn is aborted; a cancelled task is not a cancelled turn."""
+        while True:
+            self._task = asyncio.get_running_loop().create_task(self._play())
+            await asyncio.wait([self._task])
+            if self._task.cancelled() and self.turn.cancelled is not None:
+                return await self._abort()
+            problem = None if self._task.cancelled() else self._task.exception()
+            if not isinstance(problem, Stalled):
+                return self._task.result()
+            outcome = await self.turns.recovery.stalled(self, problem)
+            if outcome is not None:
+                return outcome
+
+    def cancel(self) -> None:
+        """Stop at once; the turn says why."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _abort(self) -> Outcome:
+        await self.toolbox.abort(self.turn.cancelled or "")
+        half_step.mend(self.stream, replay=False)
+        return Outcome("aborted", f"The turn was cancelled: {self.turn.cancelled}", "cancelled")
+
+    async def _play(self) -> Outcome:
+        for _ in range(self.agent.max_steps):
+            half_step.mend(self.stream, replay=False)
+            waiting = await self.toolbox.settle()
+            if waiting:
+                return Outcome("parked")
+            if half_step.is_answered(self.stream):
+                return Outcome("completed")
+            failure = await self._request()
+            outcome = None if failure is None else await self.turns.recovery.failed(self, failure)
+            if outcome is not None:
+                return outcome
+        return Outcome("error", f"The turn took more than {self.agent.max_steps} steps.", "max_steps")
+
+    # one request
+
+    async def _request(self) -> Failure | None:
+        """Send one request and take in its answer. What went wrong, or None."""
+        resumed = half_step.open_text(self.stream.parts) if half_step.is_broken(self.stream) else None
+        messages, model, problem = await self._prepared()
+        if problem is not None:
+            return problem
+        if resumed is None:
+            self.stream.add({"type": "start-step"})
+        reader = Reader(self, resumed)
+        source = stream_model(
+            model,
+            messages,
+            tools=self.toolbox.specs,
+            instructions=self.agent.get_instructions(),
+            settings=self.agent.get_model_settings(),
+        )
+        first_ms, between_ms = self.turns.timeouts_of(self.turn)
+        self.tenant.faults.at(KillPoint.MID_STREAM, "request")
+        try:
+            async for item in watched(source, first_ms, between_ms):
+                reader.take(item)
+        except ModelFailed as failed:
+            return failed.failure
+        self.turn.failures = 0
+        return None
+
+    async def _prepared(self) -> tuple[Any, Any, Failure | None]:
+        """The messages of the request, repaired, and the model; or why there is none."""
+        model, problem = await tried(self.turns.model())
+        if isinstance(problem, ModelFailed):
+            return [], None, problem.failure
+        if problem is not None:
+            raise problem
+        messages = self.turns.repair.request_messages(self)
+        return messages, model, None
+
+
+class Reader:
+    """Takes in what the model says: into the stream, and what it calls to the toolbox."""
+
+    def __init__(self, play: Play, resumed: dict[str, Any] | None) -> None:
+        self._play, self._stream = play, play.stream
+        self._resumed = resumed
+        self._texts: dict[str, str] = {}
+
+    def take(self, item: Mapping[str, Any] | Finished) -> None:
+        """One event of the model."""
+        if isinstance(item, Finished):
+            self._stream.add({"type": "finish-step", "finishReason": item.reason, "usage": item.usage})
+            return
+        event = self._mapped(dict(item))
+        if event is None:
+            return
+        self._stream.add(event)
+        self._play.tenant.faults.at(KillPoint.MID_STREAM, event["type"])
+        if event["type"] == "tool-input-available":
+            self._play.toolbox.announced(event["toolCallId"])
+
+    def _mapped(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        kind = event["type"]
+        if self._resumed is not None and kind in ("text-start", "tool-input-start", "reasoning-start"):
+            resumed, self._resumed = self._resumed, None
+            if kind == "text-start":
+                self._texts[event.get("id", "")] = resumed.get("id", "")
+                return None
+            self._stream.add({"type": "text-end", "id": resumed.get("id")})
+        if kind.startswith("text-") and event.get("id", "") in self._texts:
+            return {**event, "id": self._texts[event.get("id", "")]}
+        return event
+
+
+def words_of(problem: BaseException) -> str:
+    """A problem as the turn's error says it."""
+    return in_words(problem) if isinstance(problem, Exception) else type(problem).__name__

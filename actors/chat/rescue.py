@@ -1,0 +1,353 @@
+"""What becomes of a turn after something went wrong: decided by `policies`, written into the turn's row, done here.
+
+    a request failed      `failed`    replay or continue in silence, under the budget of the turn
+    the stream stalled    `stalled`   the attempt is over for those who watch, and the turn goes on as after a death
+    the process died      `begin`     the next life finds the row, and the turn goes on
+    the author's code     `raised`    the turn ends in an error
+
+A kill between any two lines costs nothing but the attempt: the incident is durable before the next attempt begins, so attempts are counted
+however they end, and the end of a turn is one commit of its row, its message and its last event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actors.author import tried
+from actors.chat import half_step
+from actors.chat.late import late_results
+from actors.chat.play import Outcome, Play, words_of
+from actors.chat.turn import Turn
+from actors.chat.watchdog import Stalled
+from actors.parts import RETRACT
+from policies import (
+    CallFacts,
+    ChatRecovery,
+    Cut,
+    Evaluation,
+    Facts,
+    Failure,
+    Incident,
+    IncidentStatus,
+    Kind,
+    Mode,
+    TurnBudget,
+    classify_turn,
+    decide,
+    error_text,
+    evaluate,
+    exhausted_context,
+    has_settled_tools,
+    is_tool_part,
+    keeps_partial,
+    next_delay_ms,
+    notice_of,
+    progress_context,
+    recovery_pause_ms,
+    tool_name,
+)
+
+if TYPE_CHECKING:
+    from actors.chat.turns import Turns
+
+DECLINED = "The turn was interrupted, and going on with it was declined."
+STALL, PROCESS_LOST, OUT_OF_MEMORY = "stall", "process_lost", "out_of_memory"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatRecoveryContext:
+    """What `on_chat_recovery` is told (seed 000, and the spec's additions).
+
+    Attributes:
+        incident_id: the same for all interruptions of one turn.
+        attempt: 1, 2, … of this incident; `max_attempts` is the limit.
+        recovery_kind: `retry` (nothing was said yet) or `continue`.
+        stream_id: the stream of the turn; empty if nothing was streamed.
+        request_id: the turn; also `recovery_root_request_id`, because a recovery is no turn of its own.
+        partial_text: what was said before the interruption; `partial_parts` with everything else.
+        recovery_data: what `stash` remembered last, or None.
+        messages: the conversation.
+        last_body: the metadata that the turn was asked with.
+        last_client_tools: the tools that its client brought.
+        created_at: when the turn began, in milliseconds since the epoch.
+        cause: `process_lost`, `stall`, `out_of_memory`.
+    """
+
+    incident_id: str
+    attempt: int
+    max_attempts: int
+    recovery_kind: str
+    stream_id: str
+    request_id: str
+    recovery_root_request_id: str
+    partial_text: str
+    partial_parts: list[dict[str, Any]]
+    recovery_data: Any
+    messages: list[dict[str, Any]]
+    last_body: Any
+    last_client_tools: Any
+    created_at: int
+    cause: str
+
+
+class Rescue:
+    """Recovery of the turns of one agent."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    # a request failed
+
+    async def failed(self, play: Play, failure: Failure) -> Outcome | None:
+        """Recover from a failed request: None if the turn goes on."""
+        turn, stream = play.turn, play.stream
+        action = decide(self._facts(play), failure, TurnBudget(turn.failures, turn.failures_total))
+        if action.drain:
+            await play.toolbox.drain()
+        turn.failures, turn.failures_total = action.budget.consecutive, action.budget.total
+        half_step.mend(stream, replay=action.withdraws)
+        if action.mode is Mode.STOP:
+            return Outcome("error", error_text(failure, self._calls(play, stream.parts)), str(failure.kind))
+        if action.mode is Mode.EXHAUSTED:
+            notice = notice_of(failure, self._calls(play, stream.parts))
+            return Outcome("error", notice.text, "recovery_exhausted", notice.as_part()["data"])
+        delay_ms = next_delay_ms(max(1, turn.failures), failure, self._turns.roll())
+        told = {"recovery": turn.failures, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
+        stream.add({"type": "data-status", "transient": True, "data": told})
+        stream.flush()
+        self._turns.emit("chat:transport:recovery", turn, {**told, "phase": str(action.phase)})
+        await asyncio.sleep(delay_ms / 1000)
+        return None
+
+    def _facts(self, play: Play) -> Facts:
+        """What had happened in the step that broke."""
+        parts = play.stream.parts
+        is_broken = half_step.is_broken(play.stream)
+        step = half_step.last_step(parts) if is_broken else []
+        earlier = parts[: len(parts) - len(step)]
+        return Facts(
+            has_text=any(part["type"] == "text" and part.get("text") for part in step),
+            has_reasoning=any(part["type"] == "reasoning" for part in step),
+            calls=tuple(self._calls(play, step)),
+            is_after_tools=any(is_tool_part(part) for part in earlier),
+        )
+
+    def _calls(self, play: Play, parts: Iterable[dict[str, Any]]) -> Iterable[CallFacts]:
+        for part in parts:
+            if is_tool_part(part):
+                name = tool_name(part)
+                effect = play.toolbox.tools.get(name).effect if name in play.toolbox.tools else "once"
+                hosted = bool(part.get("providerExecuted"))
+                yield CallFacts(part["toolCallId"], name, play.toolbox.stage(part), effect, hosted)
+
+    # the stream stalled, or the process died
+
+    async def stalled(self, play: Play, problem: Stalled) -> Outcome | None:
+        """The watchdog gave up on a stream."""
+        self._turns.emit("chat:stream:stalled", play.turn, {"timeoutMs": problem.waited_ms})
+        await play.toolbox.drain()
+        return await self._interrupted(play, STALL)
+
+    async def begin(self, play: Play) -> Outcome | None:
+        """Begin a turn, or take it up where an earlier life left it. An outcome if there is nothing to play."""
+        turn = play.turn
+        if turn.cancelled is not None:
+            await play.toolbox.abort(turn.cancelled)
+            half_step.mend(play.stream, replay=False)
+            return Outcome("aborted", f"The turn was cancelled: {turn.cancelled}", "cancelled")
+        if turn.status == "accepted":
+            return await self._first(play)
+        if self._turns.is_ours(turn):
+            return None
+        return await self._interrupted(play, PROCESS_LOST)
+
+    async def _first(self, play: Play) -> Outcome | None:
+        """The first attempt: the messages join the transcript, in the commit that says that the turn has begun."""
+        turn, transcript = play.turn, self._turns.transcript
+        if turn.trigger == "continue":
+            leaf = transcript.leaf
+            if leaf is None or leaf["role"] != "assistant":
+                return Outcome("skipped", "There is no answer to go on with.", "no_answer")
+            turn.message_id = turn.continues = leaf["id"]
+            turn.base = len(leaf["parts"])
+            play.stream.begin_with(leaf["parts"])
+        late = await late_results(self._turns)
+        self._turns.add_now(play.stream, [*late, *turn.messages])
+        turn.status, turn.attempt, turn.messages = "running", 1, []
+        turn.started_at_ms = turn.progress_at_ms = self._turns.now_ms()
+        turn.user_message_id = transcript.newest_user_id
+        self._turns.ours(turn)
+        play.stream.add({"type": "start", "messageId": turn.message_id})
+        if not turn.run_id:
+            play.stream.flush()
+        self._turns.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
+        return None
+
+    async def _interrupted(self, play: Play, cause: str) -> Outcome | None:
+        """An attempt is over before its end. None if another one begins now."""
+        turn, stream = play.turn, play.stream
+        kind = self._kind(play)
+        if kind is Kind.SUPERSEDED:
+            half_step.mend(stream, replay=False)
+            return Outcome("skipped", "The conversation has gone on without this turn.", "conversation_changed")
+        config = ChatRecovery.of(self._turns.agent.chat_recovery)
+        seen = await self._evaluated(turn, kind, cause, config)
+        turn.incident = seen.incident.as_row()
+        self._tell(turn, seen, cause)
+        if seen.is_exhausted:
+            return await self._exhausted(play, seen.incident, config, cause)
+        declined = await self._asked(play, seen.incident, cause)
+        turn.attempt += 1
+        self._turns.ours(turn)
+        if declined is not None:
+            return declined
+        stream.flush()
+        await asyncio.sleep(recovery_pause_ms(seen.incident, self._turns.roll()) / 1000)
+        stream.add(
+            {"type": "data-attempt", "transient": True, "data": {"attempt": turn.attempt, "cause": cause, "kind": kind}}
+        )
+        half_step.mend(stream, replay=False)
+        stream.flush()
+        return None
+
+    def _kind(self, play: Play) -> Kind:
+        turn = play.turn
+        newest = self._turns.transcript.newest_user_id
+        return classify_turn(
+            has_content=any(part["type"] != "step-start" for part in play.stream.parts[turn.base :]),
+            is_continuation=bool(turn.continues),
+            is_terminal=False,
+            is_newest_user_its_own=newest == turn.user_message_id,
+            is_awaiting_client=play.toolbox.awaits_person(),
+        )
+
+    async def _evaluated(self, turn: Turn, kind: Kind, cause: str, config: ChatRecovery) -> Evaluation:
+        known = None if turn.incident is None else Incident.of_row(turn.incident)
+        cut = Cut(
+            turn.request_id,
+            turn.request_id,
+            turn.user_message_id or None,
+            kind,
+            turn.work,
+            is_awaiting_client=kind is Kind.PARK,
+            is_out_of_memory=cause == OUT_OF_MEMORY,
+        )
+        seen = evaluate(known, cut, config, self._turns.now_ms())
+        if seen.asks_predicate and config.should_keep_recovering is not None:
+            context = progress_context(seen.incident, self._turns.now_ms())
+            answer = await self._heard("should_keep_recovering", config.should_keep_recovering, context)
+            seen = seen.declined() if answer is False else seen
+        return seen
+
+    def _tell(self, turn: Turn, seen: Evaluation, cause: str) -> None:
+        incident = seen.incident
+        base = {
+            "incidentId": incident.incident_id,
+            "attempt": incident.attempt,
+            "maxAttempts": incident.max_attempts,
+            "recoveryKind": str(incident.kind),
+            "cause": cause,
+        }
+        if seen.is_new:
+            self._turns.emit("chat:recovery:detected", turn, base)
+        self._turns.emit("chat:recovery:attempt", turn, base)
+        last = "exhausted" if seen.is_exhausted else "scheduled"
+        self._turns.emit(f"chat:recovery:{last}", turn, {**base, "reason": incident.reason or None})
+
+    async def _asked(self, play: Play, incident: Incident, cause: str) -> Outcome | None:
+        """Ask the author what becomes of the partial answer, and tell those who watch. An outcome if the turn is to end."""
+        turn, stream = play.turn, play.stream
+        parts = stream.parts[turn.base :]
+        context = ChatRecoveryContext(
+            incident_id=incident.incident_id,
+            attempt=incident.attempt,
+            max_attempts=incident.max_attempts,
+            recovery_kind=str(incident.kind),
+            stream_id=turn.request_id if parts else "",
+            request_id=turn.request_id,
+            recovery_root_request_id=incident.root_id,
+            partial_text=_text_of(parts),
+            partial_parts=parts,
+            recovery_data=turn.stashed,
+            messages=list(self._turns.transcript.messages),
+            last_body=turn.metadata,
+            last_client_tools=turn.options.get("client_tools"),
+            created_at=turn.started_at_ms,
+            cause=cause,
+        )
+        answer = await self._heard("on_chat_recovery", self._turns.agent.on_chat_recovery, context)
+        wishes = answer if isinstance(answer, dict) else {}
+        goes_on = wishes.get("continue") is not False
+        self._interrupt(play, incident, cause, "scheduled" if goes_on else "exhausted")
+        if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=has_settled_tools(parts)):
+            stream.add({"type": RETRACT, "transient": True, "data": {"parts": turn.base, "step": True}})
+        if goes_on:
+            return None
+        half_step.mend(stream, replay=False)
+        turn.incident = incident.moved(IncidentStatus.SKIPPED, "continue_disabled").as_row()
+        self._turns.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
+        return Outcome("error", DECLINED, "continue_disabled")
+
+    def _interrupt(self, play: Play, incident: Incident, cause: str, outcome: str) -> None:
+        turn = play.turn
+        told = {
+            "attempt": turn.attempt,
+            "cause": cause,
+            "outcome": outcome,
+            "incident_id": incident.incident_id,
+            "message_id": turn.message_id,
+            "text": _text_of(play.stream.parts[turn.base :]),
+        }
+        play.stream.add({"type": "data-interrupted", "transient": True, "data": told})
+
+    async def _exhausted(self, play: Play, incident: Incident, config: ChatRecovery, cause: str) -> Outcome:
+        """There is no patience left: what was said stays, the author hears of it, and people are told once, with the turn's end."""
+        turn = play.turn
+        if config.on_exhausted is not None:
+            parts = play.stream.parts[turn.base :]
+            context = exhausted_context(
+                incident,
+                config,
+                stream_id=turn.request_id if parts else "",
+                created_at_ms=turn.started_at_ms,
+                parts=parts,
+            )
+            await self._heard("on_exhausted", config.on_exhausted, context)
+        self._interrupt(play, incident, cause, "exhausted")
+        half_step.mend(play.stream, replay=False)
+        return Outcome("error", config.terminal_message, incident.reason)
+
+    async def _heard(self, name: str, hook: Any, context: Any) -> Any:
+        """What an author's hook says; if it raises, nothing was said, and that is reported."""
+        answer, problem = await tried(_called(hook, context))
+        if problem is not None:
+            self._turns.tenant.host.report_trouble(self._turns.tenant.agent_id, name, problem)
+        return answer
+
+    # the author's code
+
+    async def raised(self, play: Play, problem: Exception) -> Outcome | None:
+        """Something in the turn raised that is no failure of the model: the turn ends, and what it had done stays."""
+        await play.toolbox.drain()
+        if isinstance(problem, MemoryError):
+            return await self._interrupted(play, OUT_OF_MEMORY)
+        half_step.mend(play.stream, replay=False)
+        words = words_of(problem)
+        info = {"request_id": play.turn.request_id, "stage": "turn", "reason": type(problem).__name__}
+        shown, broken = await tried(self._turns.agent.on_chat_error(words, info))
+        if broken is not None:
+            self._turns.tenant.host.report_trouble(self._turns.tenant.agent_id, "on_chat_error", broken)
+        return Outcome("error", shown or words, type(problem).__name__)
+
+
+async def _called(hook: Any, context: Any) -> Any:
+    answer = hook(context)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _text_of(parts: list[dict[str, Any]]) -> str:
+    return "".join(part["text"] for part in parts if part["type"] == "text")

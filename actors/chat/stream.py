@@ -1,0 +1,204 @@
+"""The stream of one turn: numbered events, durable before anybody sees them, through any number of lives of the agent.
+
+An event is a chunk of the AI SDK's UI message stream, and the assistant's message is the fold of the events (`actors.parts`); there
+is no second copy of it that could differ. Numbers go on across lost connections and across deaths. What a broken attempt had half said
+is withdrawn by an event, a new attempt announces itself by one, and the last event says how the turn ended:
+
+    data-attempt      {attempt, cause}                     a new attempt begins
+    data-retract      {parts}                              only so many parts of the message stay
+    data-status       {…}                                  what is being waited for, in a pause
+    data-interrupted  {attempt, cause, outcome, …}         this attempt is over, and the turn may go on
+    finish | error | abort                                 the end
+
+When events become durable: the result of a tool and the intent to call one at once; the rest as soon as somebody follows, because what
+is shown must not be lost; else in groups, of which a death loses the last one, and the model says it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+from actors.chat.store import ChatStore, Event
+from actors.chat.turn import Turn
+from actors.parts import Part, apply_chunk
+from ledger import StorageError
+from policies import earns_credit
+
+GROUP, GROUP_S, LINGER_S = 10, 0.05, 1.0
+BATCH_EVENTS_MAX, BATCH_CHARS_MAX = 5_000, 1_000_000
+LAST = frozenset({"finish", "error", "abort"})
+
+
+class Stream:
+    """The stream of a turn that has not ended, in this life of its agent.
+
+    Args:
+        now_ms: the wall clock, for progress.
+        on_durable: is told of every group of events that became durable.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        store: ChatStore,
+        now_ms: Callable[[], int],
+        on_durable: Callable[[list[Event]], None] = lambda _events: None,
+        before: list[Event] | None = None,
+    ) -> None:
+        self.turn = turn
+        self._store, self._now_ms, self._on_durable = store, now_ms, on_durable
+        self.events: list[Event] = before or []
+        self._parts: list[Part] = []
+        self._folded = 0
+        self._followers: set[asyncio.Future[None]] = set()
+        self._due: asyncio.Handle | None = None
+        self._due_at_s = 0.0
+        self._flushed_s = 0.0
+        self._context = copy_context()  # a flush that is due joins no transaction that happens to be open then
+        self._problem: StorageError | None = None
+        self._beside: dict[str, Any] = {}
+        self._credited_at_ms: float | None = None
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of the message so far."""
+        pending, self._folded = self.events[self._folded :], len(self.events)
+        for event in _merged(pending):
+            self._parts = apply_chunk(self._parts, event)
+        return self._parts
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The assistant's message so far."""
+        return {"id": self.turn.message_id, "role": "assistant", "parts": self.parts}
+
+    def begin_with(self, parts: list[Part]) -> None:
+        """Go on with a message that is there already."""
+        self._parts = parts
+
+    def beside(self, **documents: Any) -> None:
+        """Make these durable with the next flush."""
+        self._beside |= documents
+
+    def add(self, event: Event) -> None:
+        """Add an event. It will be durable soon; `flush` makes it so now."""
+        if self._problem is not None:
+            raise self._problem
+        self.events.append(event)
+        self._credit(event.get("type"))
+        waiting = len(self.events) - self.turn.events
+        now_s = asyncio.get_running_loop().time()
+        if self._followers:
+            self._flush_at(now_s)
+        elif waiting >= GROUP:
+            self._flush_at(max(now_s, self._flushed_s + GROUP_S))
+        else:
+            self._flush_at(now_s + LINGER_S)
+
+    def _credit(self, kind: object) -> None:
+        """Count progress of the turn, at the moment at which it is made."""
+        now_ms = self._now_ms()
+        if not earns_credit(kind, now_ms, self._credited_at_ms):
+            return
+        self._credited_at_ms = self.turn.progress_at_ms = now_ms
+        self.turn.work += 1
+
+    def _flush_at(self, at_s: float) -> None:
+        if self._due is not None:
+            if self._due_at_s <= at_s:
+                return
+            self._due.cancel()
+        loop = asyncio.get_running_loop()
+        self._due_at_s = at_s
+        soon = at_s <= loop.time()
+        if soon:
+            self._due = loop.call_soon(self._flush_due, context=self._context)
+        else:
+            self._due = loop.call_at(at_s, self._flush_due, context=self._context)
+
+    def _flush_due(self) -> None:
+        try:
+            self.flush()
+        except StorageError as problem:  # whoever adds the next event hears of it
+            self._problem = problem
+
+    def flush(self, **beside: Any) -> None:
+        """Make everything durable that was said so far, and in the same transaction what `ChatStore.write` is given beside it."""
+        self.rest()
+        pending = self.events[self.turn.events :]
+        if not pending and not beside and not self._beside:
+            return
+        beside, self._beside = {**self._beside, **beside}, {}
+        segment = (self.turn.events, pending) if pending else None
+        self._store.write(self.turn, segment=segment, **beside)
+        self._flushed_s = asyncio.get_running_loop().time()
+        if pending:
+            self._on_durable(pending)
+        self._tell()
+
+    def rest(self) -> None:
+        """No flush is due any more."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _tell(self) -> None:
+        followers, self._followers = self._followers, set()
+        for follower in followers:
+            if not follower.done():
+                follower.set_result(None)
+
+    async def next_events(self, first: int, hold_s: float) -> list[Event]:
+        """The durable events from a number on; waits a while for one if there is none."""
+        if first >= self.turn.events and not self.turn.is_over:
+            follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._followers.add(follower)
+            if len(self.events) > self.turn.events:
+                self._flush_at(asyncio.get_running_loop().time())
+            try:
+                async with asyncio.timeout(hold_s):
+                    await follower
+            except TimeoutError:
+                self._followers.discard(follower)
+        return batch(self.events[first : self.turn.events])
+
+
+def batch(events: list[Event]) -> list[Event]:
+    """As many of the first events as one answer should carry, and at least one."""
+    chars = 0
+    for count, event in enumerate(events[:BATCH_EVENTS_MAX]):
+        chars += sum(len(value) for value in event.values() if isinstance(value, str))
+        if chars > BATCH_CHARS_MAX:
+            return events[: count + 1]
+    return events[:BATCH_EVENTS_MAX]
+
+
+def _merged(events: list[Event]) -> list[Event]:
+    """The same events with neighbouring deltas of one text joined, so that a long text is not copied once per delta."""
+    merged: list[Event] = []
+    run: list[str] = []
+    for event in events:
+        joins = merged and event.get("type") in ("text-delta", "reasoning-delta") and _same_text(merged[-1], event)
+        if joins:
+            run = run or [merged[-1]["delta"]]
+            run.append(event["delta"])
+            continue
+        _join(merged, run)
+        run = []
+        merged.append(event)
+    _join(merged, run)
+    return merged
+
+
+def _join(merged: list[Event], run: list[str]) -> None:
+    if run:
+        merged[-1] = {**merged[-1], "delta": "".join(run)}
+
+
+def _same_text(left: Event, right: Event) -> bool:
+    keys = ("type", "id")
+    plain = left.keys() | right.keys() <= {"type", "id", "delta"}
+    return plain and isinstance(right.get("delta"), str) and all(left.get(key) == right.get(key) for key in keys)

@@ -1,0 +1,103 @@
+"""The child of a tool call: a run in a host of its own, so that it outlives the provider's connection and the agent that asked.
+
+What the function raised is part of the run's result, because then the call has happened and its end is known. So a run that ends in an
+error of its own says one thing only: the process died under the call, and nobody knows what it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
+
+from actors.agent import Agent
+from actors.author import in_words, tried
+from actors.chat.tool_schema import ToolContext
+from actors.chat.tools import Tool
+from actors.chat.toolset import find_tool
+from actors.run_context import RunContext
+from ledger import BadRequest
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+
+RAISED, REFUSED, TIMED_OUT = "raised", "refused", "timed_out"
+
+
+class ToolCall(TypedDict):
+    """What a tool run is given. `tool` is the reference by which the function is found; `key` is the same in every attempt."""
+
+    tool: str
+    input: Any
+    call_id: str
+    key: str
+    timeout_ms: NotRequired[float]
+
+
+class ToolEnd(TypedDict):
+    """How a call ended: with `output`, or with the words of `error` and its kind: `raised`, `refused` (never ran), `timed_out`."""
+
+    ok: bool
+    output: NotRequired[Any]
+    kind: NotRequired[str]
+    error: NotRequired[str]
+
+
+class ToolRun(Agent):
+    """One call of a tool that may happen at most once."""
+
+    attempts_max: ClassVar[int | None] = 1
+
+    async def run(self, call: dict[str, Any], run: RunContext) -> dict[str, Any]:
+        """Execute the call."""
+        context = ToolContext(
+            call_id=call["call_id"],
+            run_id=run.run_id,
+            attempt=run.attempt,
+            idempotency_key=call["key"],
+            report_progress=run.report_progress,
+            asked_to_stop=lambda: run.is_cancelled,
+        )
+        tool, problem = await tried(self._found(call["tool"]))
+        if tool is None or problem is not None:
+            return {"ok": False, "kind": REFUSED, "error": in_words(problem or LookupError(call["tool"]))}
+        end = await execute(self._perdure, tool, call["input"], context, call.get("timeout_ms"))
+        return dict(end)
+
+    async def _found(self, reference: str) -> Tool:
+        return find_tool(reference, self._perdure.code_dir)
+
+    def get_agent_tool_summary(self, end: dict[str, Any]) -> str:
+        """What `perdure ps` shows of a call that is over."""
+        return "" if end["ok"] else str(end["error"])
+
+
+class RepeatableToolRun(ToolRun):
+    """One call of a tool that may be executed again: it is pure, or idempotent under its key."""
+
+    attempts_max = None
+
+
+async def execute(tenant: Tenant, tool: Tool, given: Any, context: ToolContext, timeout_ms: float | None) -> ToolEnd:
+    """Execute a tool's function, in time, and say how it ended. Only a death is not said here."""
+    job, refusal = await tried(_bound(tool, given, context))
+    if job is None or refusal is not None:
+        return {"ok": False, "kind": REFUSED, "error": str(refusal)}
+    try:
+        async with asyncio.timeout(timeout_ms / 1000 if timeout_ms else None):
+            value, problem = await tried(tenant.call(job))
+    except TimeoutError:
+        words = f"The call did not return within {timeout_ms:g} ms and was stopped; what it had done by then stands."
+        return {"ok": False, "kind": TIMED_OUT, "error": words}
+    if problem is None:
+        value, problem = await tried(_encoded(tool, value))
+    if problem is not None:
+        return {"ok": False, "kind": REFUSED if isinstance(problem, BadRequest) else RAISED, "error": in_words(problem)}
+    return {"ok": True, "output": value}
+
+
+async def _bound(tool: Tool, given: Any, context: ToolContext) -> Any:
+    return tool.bound(given, context)
+
+
+async def _encoded(tool: Tool, value: Any) -> Any:
+    return tool.encoded(value)

@@ -1,0 +1,295 @@
+"""The tool calls of one turn: begun once, carried on by whoever lives, settled into the stream.
+
+A call is durable (its `tool-input-available` event) before anything is done about it. Then, by kind of tool:
+
+    function   a run under an id derived from turn and call. To begin it is to ask the ledger for it, and to ask again is harmless: a
+               run that is over gives its result, one that goes on is waited for, one that is not known begins. So a turn that is
+               played again after any death simply asks again, and nothing is started twice.
+    agent      the same, with the child's own class
+    inline     in this process. That it begins is written down first; a later life that finds a beginning and no end knows that it
+               died, and begins it again only if the tool says that it may
+    client     somebody else does it; the turn is put aside until the answer comes
+
+What died is told to the model as an error with a caution and the evidence, and the turn goes on (transport spec §4.3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from actors.author import in_words, tried
+from actors.chat.fates import aborted, died, evidence_of
+from actors.chat.tool_run import TIMED_OUT, RepeatableToolRun, ToolEnd, ToolRun, execute
+from actors.chat.tool_schema import ToolContext
+from actors.chat.tools import Tool, ToolSpec
+from actors.ports import KillPoint
+from actors.results import RunResult
+from ledger import derived_run_id
+from policies import Stage, awaits_client, is_settled, is_tool_part, tool_name
+
+if TYPE_CHECKING:
+    from actors.chat.play import Play
+
+Part = dict[str, Any]
+STATUS_AFTER_S = 5.0
+
+
+class Toolbox:
+    """The tools of one turn, and its calls that are under way."""
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.tools = play.turns.toolset().plus(play.turns.client_tools(play.turn))
+
+    @property
+    def specs(self) -> list[ToolSpec]:
+        """What the model is told of them."""
+        return self.tools.specs()
+
+    def announced(self, call_id: str) -> None:
+        """The arguments of a call are complete. If nobody has to be asked first, it begins now, while the model still speaks."""
+        part = self._part(call_id)
+        if part is not None and part.get("state") == "input-available":
+            self._begin(part)
+
+    def _part(self, call_id: str) -> Part | None:
+        parts = self._play.stream.parts
+        return next((each for each in reversed(parts) if each.get("toolCallId") == call_id), None)
+
+    def stage(self, part: Part) -> Stage:
+        """How far a call has come."""
+        task, state = self._tasks.get(part["toolCallId"]), part.get("state")
+        if is_settled(part):
+            told = (part.get("resultProviderMetadata") or {}).get("perdure") or {}
+            return Stage.DEAD if told.get("outcome") == "unknown" else Stage.FINISHED
+        if state == "input-streaming":
+            return Stage.WRITING
+        return Stage.RUNNING if task is not None else Stage.ASKED if state == "approval-requested" else Stage.READY
+
+    async def settle(self) -> bool:
+        """Wait until every call of the message is settled, or waits for a person. Returns whether one does."""
+        while True:
+            unsettled = [part for part in self._play.stream.parts if is_tool_part(part) and not is_settled(part)]
+            begun = [self._begin(part) for part in unsettled if not part.get("providerExecuted")]
+            waiting = [task for task in begun if task is not None and not task.done()]
+            if not waiting:
+                return bool(unsettled)
+            await self._wait(waiting)
+            for task in waiting:
+                task.result()
+
+    def awaits_person(self) -> bool:
+        """Whether one of the calls waits for its client or for an approval."""
+        clients = frozenset(tool.name for tool in self.tools if tool.kind == "client")
+        return any(awaits_client(part, clients) for part in self._play.stream.parts)
+
+    async def drain(self) -> None:
+        """The connection is lost, and that is no reason to stop a tool: wait for those that are under way, under their own limits."""
+        waiting = [task for task in self._tasks.values() if not task.done()]
+        if waiting:
+            await self._wait(waiting)
+
+    async def _wait(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Wait for all; who watches is told what for, if it takes long."""
+        _, pending = await asyncio.wait(tasks, timeout=STATUS_AFTER_S)
+        if pending:
+            names = sorted(call_id for call_id, task in self._tasks.items() if task in pending)
+            self._play.stream.add({"type": "data-status", "transient": True, "data": {"waitingFor": names}})
+            await asyncio.wait(tasks)
+
+    async def abort(self, reason: str) -> None:
+        """The turn was cancelled: stop the tools too, and say of each what is known of it."""
+        for task in self._tasks.values():
+            task.cancel()
+        running = [task for task in self._tasks.values() if not task.done()]
+        if running:
+            await asyncio.wait(running)
+        for part in self._play.stream.parts:
+            if is_tool_part(part) and not is_settled(part) and part.get("state") != "input-streaming":
+                await self._stop(part, reason)
+
+    async def _stop(self, part: Part, reason: str) -> None:
+        call_id, began = part["toolCallId"], part["toolCallId"] in self._tasks
+        tool = self._tool(part)
+        if began and tool is not None and tool.kind in ("function", "agent"):
+            await tried(self._play.tenant.ask("cancel", self.run_id(call_id), self._play.tenant.agent_id, reason))
+        words = aborted(part, began=began)
+        self._play.stream.add({"type": "tool-output-error", "toolCallId": call_id, "errorText": words})
+
+    # one call
+
+    def run_id(self, call_id: str) -> str:
+        """The id of the run that executes a call: the same in every life of the turn."""
+        return derived_run_id(self._play.turn.request_id, "tool", call_id, 0)
+
+    def _tool(self, part: Part) -> Tool | None:
+        name = tool_name(part)
+        return self.tools.get(name) if name in self.tools else None
+
+    def _begin(self, part: Part) -> asyncio.Task[None] | None:
+        """Begin a call, or find it under way; None if a person has to do something first."""
+        call_id, tool = part["toolCallId"], self._tool(part)
+        if call_id in self._tasks:
+            return self._tasks[call_id]
+        if part.get("state") in ("approval-requested", "input-streaming") or (
+            tool is not None and tool.kind == "client"
+        ):
+            return None
+        task = self._tasks[call_id] = asyncio.get_running_loop().create_task(self._carry(part, tool))
+        return task
+
+    async def _carry(self, part: Part, tool: Tool | None) -> None:
+        call_id = part["toolCallId"]
+        if tool is None:
+            known = ", ".join(each.name for each in self.tools) or "none"
+            self._failed(call_id, f"There is no tool of this name. The tools are: {known}.")
+            return
+        if part.get("state") == "input-available" and await self._needs_approval(part, tool):
+            del self._tasks[call_id]
+            return
+        if part.get("state") == "approval-responded":
+            self._play.turns.repeats.approved(tool, part.get("input"))
+        stopped = self._play.turns.repeats.stopped(tool, part.get("input"))
+        if stopped is not None:
+            self._failed(call_id, stopped)
+            return
+        self._play.stream.flush()  # the intent is durable before the call
+        self._play.tenant.faults.at(KillPoint.MID_TOOL, "before")
+        if tool.kind == "inline":
+            await self._inline(part, tool)
+        elif tool.kind == "agent":
+            await self._child(part, tool)
+        else:
+            await self._function(part, tool)
+        self._play.tenant.faults.at(KillPoint.MID_TOOL, "after")
+
+    async def _needs_approval(self, part: Part, tool: Tool) -> bool:
+        wanted, problem = await tried(_made(lambda: tool.wants_approval(part.get("input"), self._play.agent)))
+        if problem is None and not wanted:
+            return False
+        words = {} if problem is None else {"approvalDescriptor": {"problem": in_words(problem)}}
+        call_id = part["toolCallId"]
+        event = {"type": "tool-approval-request", "toolCallId": call_id, "approvalId": f"approval-{call_id}", **words}
+        self._play.stream.add(event)
+        return True
+
+    async def _function(self, part: Part, tool: Tool) -> None:
+        play, call_id = self._play, part["toolCallId"]
+        child = ToolRun if tool.effect == "once" else RepeatableToolRun
+        given = {"tool": tool.reference(play.tenant.code_dir), "input": part.get("input"), "call_id": call_id}
+        timeout_ms = self._timeout_ms(tool)
+        given |= {"key": self.run_id(call_id)} | ({"timeout_ms": timeout_ms} if timeout_ms else {})
+        result = await self._ask(child, given, call_id, display={"name": tool.name})
+        if result.ok:
+            self._settled(call_id, result.output)
+        else:
+            await self._died(part, tool, result)
+
+    async def _child(self, part: Part, tool: Tool) -> None:
+        assert tool.agent_class is not None
+        call_id = part["toolCallId"]
+        given, problem = await tried(_made(lambda: tool.agent_input(part.get("input"))))
+        if problem is not None:
+            self._failed(call_id, str(problem))
+            return
+        result = await self._ask(tool.agent_class, given, call_id, display=tool.display, detached=tool.detached)
+        if not isinstance(result, RunResult):
+            self._returned(call_id, {"runId": self.run_id(call_id), "status": "running"})
+            return
+        output, problem = await tried(_made(lambda: tool.answer(result)))
+        if problem is not None:
+            self._failed(call_id, str(problem))
+        else:
+            unknown = result.status == "interrupted" and result.child_still_running is not False
+            self._returned(call_id, output, self._evidence(part, result) if unknown else None)
+
+    async def _ask(self, child: Any, given: Any, call_id: str, *, display: Any, detached: Any = False) -> Any:
+        """Ask the ledger for the run of this call, whether it is known there or not."""
+        return await self._play.tenant.dispatch.run(
+            child,
+            given,
+            run_id=self.run_id(call_id),
+            detached=detached,
+            parent_tool_call_id=call_id,
+            display=display,
+        )
+
+    def _timeout_ms(self, tool: Tool) -> float | None:
+        return tool.timeout_ms if tool.timeout_ms is not None else self._play.agent.tool_timeout_ms
+
+    async def _inline(self, part: Part, tool: Tool) -> None:
+        play, call_id = self._play, part["toolCallId"]
+        known = play.turns.store.calls(play.turn.request_id).get(call_id)
+        attempt = 1 if known is None else known["attempt"] + 1
+        context = ToolContext(
+            call_id=call_id,
+            run_id=play.turn.run_id,
+            attempt=attempt,
+            idempotency_key=self.run_id(call_id),
+            report_progress=play.agent.report_progress,
+            asked_to_stop=lambda: play.turn.cancelled is not None,
+        )
+        if known is not None and tool.effect == "once":
+            await self._died(part, tool, None, context)
+            return
+        if tool.effect != "pure":
+            play.stream.flush(calls=[(call_id, {"attempt": attempt, "at_ms": play.turns.now_ms()})])
+        self._settled(call_id, await execute(play.tenant, tool, part.get("input"), context, self._timeout_ms(tool)))
+
+    # how it ended
+
+    def _settled(self, call_id: str, end: ToolEnd) -> None:
+        if end["ok"]:
+            self._returned(call_id, end.get("output"))
+        elif end.get("kind") == TIMED_OUT:
+            self._failed(call_id, end["error"], {"outcome": "unknown", "cause": TIMED_OUT})
+        else:
+            self._failed(call_id, end["error"])
+
+    def _returned(self, call_id: str, output: Any, evidence: dict[str, Any] | None = None) -> None:
+        self._say({"type": "tool-output-available", "toolCallId": call_id, "output": output}, evidence)
+
+    def _failed(self, call_id: str, words: str, evidence: dict[str, Any] | None = None) -> None:
+        self._say({"type": "tool-output-error", "toolCallId": call_id, "errorText": words}, evidence)
+
+    def _say(self, event: dict[str, Any], evidence: dict[str, Any] | None) -> None:
+        """A settled call is durable at once: it must not be lost, whatever happens to the connection (spec §4.11)."""
+        if evidence is not None:
+            event["providerMetadata"] = {"perdure": evidence}
+        self._play.stream.add(event)
+        self._play.turn.failures = 0
+        part = self._part(event["toolCallId"])
+        tool = None if part is None else self._tool(part)
+        if part is not None and tool is not None:
+            self._play.turns.repeats.settled(part, tool)
+        self._play.stream.flush()
+
+    async def _died(self, part: Part, tool: Tool, result: RunResult | None, context: ToolContext | None = None) -> None:
+        """A call began and nobody knows how it ended. A probe may know; else the model is told what is known."""
+        call_id = part["toolCallId"]
+        if context is None:
+            context = ToolContext(
+                call_id=call_id,
+                run_id=self.run_id(call_id),
+                attempt=1,
+                idempotency_key=self.run_id(call_id),
+                report_progress=self._play.agent.report_progress,
+            )
+        took_effect, problem = await tried(_made(lambda: tool.probed(part.get("input"), context, self._play.agent)))
+        probed = None if problem is not None else took_effect
+        evidence = self._evidence(part, result)
+        is_known = probed is True or probed is False
+        self._failed(call_id, died(part, tool, evidence, probed), None if is_known else evidence)
+
+    def _evidence(self, part: Part, result: RunResult | None) -> dict[str, Any]:
+        return evidence_of(part, self.run_id(part["toolCallId"]), result, self._play.turns.now_ms())
+
+
+async def _made(make: Callable[[], Any]) -> Any:
+    """What the author's code gives, awaited if it has to be; what it raises is raised here."""
+    value = make()
+    return await value if inspect.isawaitable(value) else value

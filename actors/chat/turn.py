@@ -1,0 +1,126 @@
+"""A turn: one exchange of a chat agent, as one durable row from its acceptance to its end.
+
+    accepted ──► running ──► completed | error | aborted | interrupted
+        │           │  ▲
+        │           ▼  │ (a person answered)
+        │         parked
+        └──► skipped | aborted          (it never began)
+
+`running` survives a death: the next life finds the row and recovers the turn, under the same request id, into the same message. So
+what other systems keep as a fiber's snapshot, a stream's metadata, a submission and a recovery incident is one row here, and no crash
+can come between them. An ended turn never changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ledger import pack, unpack
+
+ENDED = frozenset({"completed", "error", "aborted", "interrupted", "skipped"})
+
+
+@dataclass
+class Turn:
+    """One exchange. Instants are milliseconds since the epoch.
+
+    Attributes:
+        number: its place in the queue of its agent.
+        trigger: who asked: `chat`, `save`, `submission`, `continue`, `agent-tool`, `notification`.
+        messages: what is added to the transcript when the turn begins.
+        message_id: the id of the assistant's message that this turn writes.
+        continues: the id of the assistant's message that it goes on with, if it is no answer of its own.
+        base: how many parts that message had before.
+        user_message_id: the newest message of the user when it began; recovery is about that question, or about none.
+        events: how many events of its stream are durable.
+        segments: how many documents they lie in.
+        attempt: which life of the turn this is; 1 is the first.
+        failures: lost connections since the last durable progress; `failures_total` never goes back.
+        work: pieces of progress over its whole life.
+        incident: what `policies.chat_recovery` knows of its interruptions.
+        is_overlapping: whether it came while another turn was open.
+        cancelled: the reason why it is to end, if somebody asked for that.
+    """
+
+    request_id: str
+    number: int
+    trigger: str
+    message_id: str
+    digest: str = ""
+    status: str = "accepted"
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    continues: str = ""
+    base: int = 0
+    user_message_id: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    metadata: Any = None
+    idempotency_key: str = ""
+    run_id: str = ""
+    accepted_at_ms: int = 0
+    started_at_ms: int = 0
+    ended_at_ms: int = 0
+    progress_at_ms: int = 0
+    events: int = 0
+    segments: int = 0
+    attempt: int = 0
+    failures: int = 0
+    failures_total: int = 0
+    work: int = 0
+    incident: dict[str, Any] | None = None
+    cancelled: str | None = None
+    stashed: Any = None
+    error: str = ""
+    reason: str = ""
+    is_overlapping: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, for ever."""
+        return self.status in ENDED
+
+    @property
+    def stall_ms(self) -> float | None:
+        """The stall timeout that this turn was asked with, if any."""
+        value = self.options.get("chat_stream_stall_timeout_ms")
+        return None if value is None else float(value)
+
+    def body(self) -> bytes:
+        """The row as it is stored: only what differs from the defaults."""
+        return pack({name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name, _NEVER)})
+
+    @classmethod
+    def load(cls, body: bytes) -> Turn:
+        """The row as it was stored. Fields of another version are left alone."""
+        known = unpack(body)
+        return cls(**{name: value for name, value in known.items() if name in _NAMES})
+
+
+_NEVER = object()
+_NAMES = {each.name for each in fields(Turn)}
+_DEFAULTS = asdict(Turn("", -1, "", ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnResult:
+    """How a turn ended, or how far it is.
+
+    Attributes:
+        status: `completed`, `error`, `aborted`, `interrupted`, `skipped`; for a turn that goes on, its status now.
+        text: the text of the answer.
+        message: the assistant's message, None if there is none.
+        next_event: the number from which its stream can be followed further.
+    """
+
+    request_id: str
+    status: str
+    text: str = ""
+    message: dict[str, Any] | None = None
+    error: str = ""
+    reason: str = ""
+    next_event: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a whole answer."""
+        return self.status == "completed"

@@ -1,0 +1,384 @@
+"""The turns of one chat agent: accepted, played one after the other, ended exactly once.
+
+Everything that asks for an exchange comes through `accept`, which makes the turn durable and lets the drain know. The drain is one task;
+it plays the oldest turn that is not waiting for a person. So there are never two turns at a time, whatever calls, handlers and deaths
+interleave, and a recovery takes its turn's own place in the queue: nothing can run on top of it or before it (spec W-10).
+
+`wake` is all that recovery needs after a death: the turns that have not ended are found by their rows and go on in the same drain, never in
+the start of the agent (spec W-19).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from actors.activity import ACTIVITY, Activity
+from actors.author import in_words, tried
+from actors.chat.delegated_tools import client_tools
+from actors.chat.history import History
+from actors.chat.model import resolve_model
+from actors.chat.play import Outcome, Play
+from actors.chat.repeats import Repeats
+from actors.chat.rescue import Rescue
+from actors.chat.store import ChatStore, Event, Message
+from actors.chat.stream import Stream, batch
+from actors.chat.tools import Tool
+from actors.chat.toolset import Toolset
+from actors.chat.transcript import Transcript
+from actors.chat.turn import Turn, TurnResult
+from actors.observability import emit
+from ledger import BadRequest, ConflictingRequest
+from policies import Open, Overlap, Place, at_its_place, is_dropped, overlaps
+
+if TYPE_CHECKING:
+    from actors.chat.chat_agent import ChatAgent
+    from actors.run_context import RunContext
+    from actors.tenant import Tenant
+
+STREAMS_KEPT = 20
+HOLD_S = 10.0
+AGAIN_S = 5.0
+
+
+class Turns:
+    """The turns of one chat agent, in one life of it."""
+
+    def __init__(self, agent: ChatAgent, tenant: Tenant) -> None:
+        self.agent, self.tenant = agent, tenant
+        self.store = ChatStore(tenant)
+        self.transcript = Transcript(self.store)
+        self.repair = History(self)
+        self.recovery = Rescue(self)
+        self.repeats = Repeats(self.store)
+        self.open: dict[str, Turn] = {}
+        self.playing: Play | None = None
+        self._streams: dict[str, Stream] = {}
+        self._runs: dict[str, RunContext] = {}
+        self._ends: dict[str, list[asyncio.Future[Turn]]] = {}
+        self._ours: dict[str, None] = {}
+        self._number = 0
+        self._drain: asyncio.Task[None] | None = None
+        self._model: Any = None
+        self._toolset: Toolset | None = None
+
+    def now_ms(self) -> int:
+        """Wall time."""
+        return self.tenant.host.world.clock.now_ms()
+
+    def roll(self) -> float:
+        """A throw of the dice."""
+        return self.tenant.host.world.dice.roll()
+
+    def is_ours(self, turn: Turn) -> bool:
+        """Whether this life has begun the turn, or taken it up."""
+        return turn.request_id in self._ours
+
+    def ours(self, turn: Turn) -> None:
+        """This life answers for the turn now."""
+        self._ours[turn.request_id] = None
+
+    def token(self) -> str:
+        """A new identifier."""
+        return self.tenant.host.world.dice.token()
+
+    # accepting
+
+    def accept(self, turn: Turn, *, run: RunContext | None = None) -> Turn:
+        """Accept a turn, or find the one that was accepted under its id or key; durable on return, or with the open transaction.
+
+        The turn of a run is durable by the ledger's own record of the run, so it need not be written before it has something to say.
+        """
+        known = self._known(turn)
+        if known is not None:
+            if known.digest != turn.digest:
+                raise ConflictingRequest("request_id", f"{known.request_id} was asked for with other content")
+            if run is not None:
+                self._runs[known.request_id] = run
+            return known
+        turn.is_overlapping = turn.trigger == "chat" and overlaps(map(_seen, self.open.values()))
+        self._number = turn.number = max(self._number + 1, self.now_ms())
+        turn.accepted_at_ms = self.now_ms()
+        if run is not None:
+            self._runs[turn.request_id] = run
+            self._begin(turn)
+        else:
+            self.store.write(turn, then=lambda: self.tenant.on_loop(lambda: self._begin(turn)))
+        return turn
+
+    def drops(self, turn: Turn) -> bool:
+        """Whether a message that comes now is refused."""
+        policy = Overlap.of(self.agent.message_concurrency)
+        is_overlapping = turn.trigger == "chat" and overlaps(map(_seen, self.open.values()))
+        return is_dropped(policy, is_overlapping=is_overlapping) and self._known(turn) is None
+
+    def _known(self, turn: Turn) -> Turn | None:
+        by_id = self.find(turn.request_id)
+        key = turn.idempotency_key
+        if not key:
+            return by_id
+        request_id = next((each.request_id for each in self.open.values() if each.idempotency_key == key), None)
+        by_key = self.find(request_id or self.store.request_of(key) or "")
+        if by_id is not None and by_key is not by_id and by_id.idempotency_key != key:
+            raise BadRequest("idempotency_key", "request_id and idempotency_key refer to different turns")
+        return by_key or by_id
+
+    def find(self, request_id: str) -> Turn | None:
+        """A turn by its id, whether it has ended or not."""
+        return self.open.get(request_id) or self.store.turn(request_id)
+
+    def _begin(self, turn: Turn) -> None:
+        self.open[turn.request_id] = turn
+        self.kick()
+
+    def wake(self) -> None:
+        """Take up what an earlier life owed."""
+        for turn in self.store.open_turns():
+            self.open.setdefault(turn.request_id, turn)
+            self._number = max(self._number, turn.number)
+        self.kick()
+
+    # playing
+
+    def kick(self) -> None:
+        """See to it that accepted turns are played."""
+        if self._drain is None and self._next() is not None and not self.tenant.is_leaving:
+            self._drain = self.tenant.spawn(self._play_all())
+
+    def _next(self) -> Turn | None:
+        ready = [turn for turn in self.open.values() if turn.status != "parked"]
+        return min(ready, key=lambda turn: turn.number, default=None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no turn is playing or waits for its place."""
+        return self._drain is None and self._next() is None
+
+    async def _play_all(self) -> None:
+        while (turn := self._next()) is not None:
+            _, problem = await tried(self._play(turn))
+            if problem is not None:
+                self._drain = None
+                self._fail(turn, problem)
+                return
+        self._drain = None
+
+    def _fail(self, turn: Turn, problem: Exception) -> None:
+        """The storage failed. Nothing acknowledged is lost; whoever waits is told, and the turns are taken up again in a while."""
+        if self.tenant.is_leaving:
+            return
+        self.tenant.host.report_trouble(self.tenant.agent_id, f"turn {turn.request_id}", problem)
+        for waiter in [each for waiters in self._ends.values() for each in waiters]:
+            if not waiter.done():
+                waiter.set_exception(problem)
+        for stream in self._streams.values():
+            stream.rest()
+        self.tenant.spawn(self._again())
+
+    async def _again(self) -> None:
+        await asyncio.sleep(AGAIN_S)
+        self.tenant.reopen()
+        self.agent.restart_conversation()
+
+    async def _play(self, turn: Turn) -> None:
+        run = self._runs.get(turn.request_id)
+        ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=run))
+        stream = self.stream_of(turn)
+        play = self.playing = Play(self, turn, stream)
+        outcome, problem = await tried(self._outcome(play))
+        self.playing = None
+        if problem is not None:
+            if self.tenant.is_leaving or isinstance(problem, self.agent.fatal):
+                raise problem
+            outcome = await self.recovery.raised(play, problem)
+        if outcome is not None:
+            await self.end(turn, outcome)
+
+    async def _outcome(self, play: Play) -> Outcome:
+        if play.turn.status == "accepted" and (skipped := await self._skipped(play)) is not None:
+            return skipped
+        early = await self.recovery.begin(play)
+        return await play.run() if early is None else early
+
+    async def _skipped(self, play: Play) -> Outcome | None:
+        """Whether a later message of the user takes the place of this one; its own stays in the transcript."""
+        policy = Overlap.of(self.agent.message_concurrency)
+        while True:
+            told = at_its_place(policy, _seen(play.turn), map(_seen, self.open.values()), self.now_ms())
+            if told.place is not Place.WAIT:
+                break
+            await asyncio.sleep(max(0.0, told.until_ms - self.now_ms()) / 1000)
+        if told.place is Place.PLAY:
+            return None
+        self.add_now(play.stream, play.turn.messages)
+        return Outcome("skipped", "A later message has taken the place of this one.", "superseded")
+
+    def stream_of(self, turn: Turn) -> Stream:
+        """The stream of a turn that has not ended."""
+        stream = self._streams.get(turn.request_id)
+        if stream is None:
+            before = self.store.events(turn.request_id) if turn.segments else []
+            stream = Stream(turn, self.store, self.now_ms, self._teller(turn), before)
+            if turn.base:
+                stream.begin_with((self.transcript.get(turn.message_id) or {"parts": []})["parts"][: turn.base])
+            self._streams[turn.request_id] = stream
+        return stream
+
+    def _teller(self, turn: Turn) -> Callable[[list[Event]], None]:
+        """Who else is told of durable events: the run that this turn answers, so that its parent can follow."""
+
+        def tell(events: list[Event]) -> None:
+            run = self._runs.get(turn.request_id)
+            if run is not None:
+                run.emit({"type": "chunks", "chunks": events})
+
+        return tell
+
+    # ending
+
+    async def end(self, turn: Turn, outcome: Outcome) -> None:
+        """End a turn, or put it aside until a person has answered: row, message and last event in one commit."""
+        stream = self.stream_of(turn)
+        turn.status, turn.error, turn.reason = outcome.status, outcome.error, outcome.reason
+        if outcome.notice is not None:
+            stream.add({"type": "data-notice", "id": "notice", "data": outcome.notice})
+        if turn.is_over:
+            turn.ended_at_ms = self.now_ms()
+            stream.add(_last_event(outcome))
+        message = self.repair.final_message(stream, is_over=turn.is_over)
+        placed = self.transcript.placed([message] if message is not None else [])
+        stream.flush(messages=placed)
+        for position, each in placed:
+            self.transcript.put(position, each)
+        if turn.is_over:
+            self._forget(turn)
+            await self.agent.after_turn(turn, message)
+
+    def _forget(self, turn: Turn) -> None:
+        self.open.pop(turn.request_id, None)
+        stream = self._streams.pop(turn.request_id, None)
+        if stream is not None:
+            stream.rest()
+        self._runs.pop(turn.request_id, None)
+        self._ours.pop(turn.request_id, None)
+        for waiter in self._ends.pop(turn.request_id, ()):
+            if not waiter.done():
+                waiter.set_result(turn)
+        self.store.prune_streams(STREAMS_KEPT)
+
+    async def ended(self, request_id: str) -> Turn:
+        """Wait for the end of a turn."""
+        turn = self.find(request_id)
+        if turn is None:
+            raise BadRequest("request_id", f"no turn has the id {request_id}")
+        if turn.is_over:
+            return turn
+        waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        self._ends.setdefault(request_id, []).append(waiter)
+        return await waiter
+
+    async def any_end(self) -> None:
+        """Wait until some open turn has ended."""
+        waiting = [asyncio.ensure_future(self.ended(request_id)) for request_id in self.open]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    async def cancel(self, request_id: str, reason: str) -> bool:
+        """Cancel a turn, for ever: also a life that recovers it finds it cancelled (spec W-40). Whether it was still open."""
+        turn = self.open.get(request_id)
+        if turn is None or turn.cancelled is not None:
+            return False
+        turn.cancelled = reason
+        if self.playing is not None and self.playing.turn is turn:
+            self.stream_of(turn).flush(then=self.playing.cancel)
+        else:
+            await self.end(turn, Outcome("aborted", f"The turn was cancelled: {reason}", "cancelled"))
+        return True
+
+    def add_now(self, stream: Stream, messages: list[Message]) -> None:
+        """Add messages to the transcript; they are durable with the next flush of the stream."""
+        placed = self.transcript.placed(messages)
+        for position, each in placed:
+            self.transcript.put(position, each)
+        stream.beside(messages=placed)
+        if any(each["role"] == "user" for each in messages):
+            self.repeats.user_spoke()
+
+    # looking
+
+    def result_of(self, turn: Turn) -> TurnResult:
+        """A turn as its caller sees it."""
+        stream = self._streams.get(turn.request_id)
+        message = stream.message if stream is not None else self.transcript.get(turn.message_id)
+        text = "".join(part["text"] for part in (message or {"parts": []})["parts"] if part["type"] == "text")
+        return TurnResult(
+            request_id=turn.request_id,
+            status=turn.status,
+            text=text,
+            message=message if message and message["parts"] else None,
+            error=turn.error,
+            reason=turn.reason,
+            next_event=turn.events,
+        )
+
+    async def follow(self, request_id: str, first: int, hold_s: float = HOLD_S) -> tuple[Turn, list[Event], int]:
+        """A turn, the events of its stream from a number on, and the number after them; waits a while if there is none yet.
+
+        Of a turn whose stream was dropped since, what it came to is told as if it had just been said.
+        """
+        turn = self.find(request_id)
+        if turn is None:
+            raise BadRequest("request_id", f"no turn has the id {request_id}")
+        if not turn.is_over:
+            events = await self.stream_of(turn).next_events(first, hold_s)
+            return self.find(request_id) or turn, events, first + len(events)
+        events = self.store.events(request_id, first)
+        if first < turn.events and not events:
+            return turn, self.repair.retold(turn), turn.events
+        events = batch(events)
+        return turn, events, first + len(events)
+
+    def timeouts_of(self, turn: Turn) -> tuple[float, float]:
+        """How long the first event and each further one of a request may take, in milliseconds; 0 is for ever."""
+        between = turn.stall_ms if turn.stall_ms is not None else float(self.agent.chat_stream_stall_timeout_ms)
+        first = self.agent.chat_first_token_timeout_ms
+        return (between if first is None else float(first)), between
+
+    def toolset(self) -> Toolset:
+        """The agent's own tools."""
+        if self._toolset is None:
+            self._toolset = Toolset.of(self.agent)
+        return self._toolset
+
+    def client_tools(self, turn: Turn) -> list[Tool]:
+        """The tools that the turn's client brought with it."""
+        return client_tools(turn.options.get("client_tools", ()))
+
+    def emit(self, name: str, turn: Turn, payload: dict[str, Any], *, channel: str = "chat") -> None:
+        """Tell those who observe the channel what happened to the turn."""
+        told = {"requestId": turn.request_id, **payload}
+        emit(channel, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())
+
+    async def model(self) -> Any:
+        """The model of this agent, resolved once per life."""
+        wanted = self.agent.get_model()
+        if self._model is None or self._model[0] is not wanted:
+            self._model = (wanted, resolve_model(wanted))
+        return self._model[1]
+
+
+def _seen(turn: Turn) -> Open:
+    """The turn as the overlap policy sees it."""
+    return Open(turn.number, turn.status, turn.is_overlapping, turn.accepted_at_ms)
+
+
+def _last_event(outcome: Outcome) -> Event:
+    if outcome.status == "completed":
+        return {"type": "finish"}
+    if outcome.status == "aborted":
+        return {"type": "abort", "reason": outcome.error}
+    return {"type": "error", "errorText": outcome.error or in_words(RuntimeError(outcome.status))}

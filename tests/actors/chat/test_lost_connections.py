@@ -1,0 +1,77 @@
+"""The connection to the provider breaks at each event of each request of a turn: the answer is whole, and each call happens once."""
+
+from __future__ import annotations
+
+import pytest
+
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan
+from tests.actors.chat.desk import SCRIPT, WHOLE, Outside, play
+
+REQUESTS = (1, 2, 3)
+PLACES = range(0, 14, 2)
+
+
+def _faults(kind: FaultKind) -> list[tuple[int, Fault]]:
+    return [(request, Fault(kind=kind, event=place)) for request in REQUESTS for place in PLACES]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.RESET, FaultKind.HANG_UP, FaultKind.END, FaultKind.ERROR])
+def test_a_lost_connection_is_recovered_in_silence(kind: FaultKind) -> None:
+    """Who watches sees one attempt and its end, wherever the connection broke (seed 004, cases 1-4, 21, 63, A1, A9)."""
+    for request, fault in _faults(kind):
+        Outside.begin(SCRIPT, FaultPlan.at({request: fault}))
+        result, listeners, _ = play("sum")
+        told = f"{kind} at event {fault.event} of request {request}"
+        assert result.text == WHOLE, f"{told}: {result}"
+        assert [each.ends for each in listeners] == [["on_done"]], told
+        assert set(Outside.effects.values()) == {1}, f"{told}: {Outside.effects}"
+        assert Outside.provider.counters().illegal == 0, told
+
+
+def test_a_stall_ends_the_attempt_for_those_who_watch_and_the_turn_goes_on() -> None:
+    """A silent stream is an interruption like a death: told once, and never as done or as an error (seed 001, C-0494)."""
+    for request, fault in _faults(FaultKind.STALL)[::3]:
+        Outside.begin(SCRIPT, FaultPlan.at({request: fault}))
+        result, listeners, _ = play("sum")
+        told = f"stall at event {fault.event} of request {request}"
+        assert result.text == WHOLE, f"{told}: {result}"
+        assert [each.ends for each in listeners] in ([["on_interrupted"], ["on_done"]], [["on_done"]]), told
+        assert set(Outside.effects.values()) == {1}, told
+        assert Outside.provider.counters().illegal == 0, told
+
+
+@pytest.mark.parametrize(("status", "after"), [(429, "3"), (503, None), (500, None), (529, None)])
+def test_a_passing_refusal_is_waited_out(status: int, after: str | None) -> None:
+    """A provider that is busy is asked again, when it says and not before (cases 26, 27, A10)."""
+    Outside.begin(SCRIPT, FaultPlan.at({2: Fault(kind=FaultKind.STATUS, status=status, retry_after=after)}))
+    result, _, _ = play("sum")
+    assert result.text == WHOLE
+    first, second = Outside.provider.log()[1:3]
+    assert second.at_ms - first.at_ms >= (3_000 if after else 1_000)
+
+
+def test_a_provider_that_stays_away_ends_the_turn_with_a_notice() -> None:
+    """Five recoveries, and no more; what had been done stays, and the notice says that something had (cases 26, 29, 45, 57, 61)."""
+    Outside.begin(SCRIPT, FaultPlan.at({2: Fault(kind=FaultKind.REFUSED)}))
+    result, listeners, _ = play("sum")
+    assert (result.status, result.reason) == ("error", "recovery_exhausted")
+    assert "already been carried out" in result.error
+    assert listeners[0].ends == ["on_error"]
+    notice = result.message["parts"][-1]
+    assert notice["type"] == "data-notice"
+    assert notice["data"]["sideEffects"] is True
+
+
+def test_a_refusal_for_good_stops_at_once_and_says_why() -> None:
+    """A wrong key is nothing that waiting mends; the results of tools stay in the transcript (cases 3, 37, A16)."""
+    Outside.begin(
+        SCRIPT,
+        FaultPlan.at({2: Fault(kind=FaultKind.STATUS, status=401, type="invalid_request_error", message="Wrong key")}),
+    )
+    result, listeners, _ = play("sum")
+    assert result.status == "error"
+    assert "Wrong key" in result.error
+    assert listeners[0].ends == ["on_error"]
+    outputs = [part.get("output") for part in result.message["parts"] if part.get("toolName") == "add"]
+    assert outputs == ["2", "3", "4"]
+    assert len(Outside.provider.log()) == 2
