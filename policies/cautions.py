@@ -98,9 +98,8 @@ def _still_running(left: Remains) -> list[str]:
 
 
 def _never_ran(left: Remains) -> list[str]:
-    return [
-        f"NOT RUN: this call of {left.tool} was complete, but {one_line(left.ended_by) or 'the transport broke'} before it began."
-    ]
+    cause = one_line(left.ended_by or "the transport broke")
+    return [f"NOT RUN: this call of {left.tool} was complete, but {cause} before it began, so it never ran."]
 
 
 def _cut_off(left: Remains) -> list[str]:

@@ -82,6 +82,12 @@ def test_reasoning_keeps_the_signature_that_comes_with_its_end() -> None:
     assert parts == [{"type": "reasoning", "text": "hm", "state": "done", "providerMetadata": metadata}]
 
 
+def test_a_lone_reasoning_delta_makes_a_part_with_the_metadata_that_it_has() -> None:
+    bare = {"type": "reasoning-delta", "delta": "hm"}
+    assert grown(bare) == [{"type": "reasoning", "text": "hm", "state": "streaming"}]
+    assert grown({**bare, "providerMetadata": {"a": 1}})[0]["providerMetadata"] == {"a": 1}
+
+
 # --- sources, files, data
 
 
@@ -162,11 +168,9 @@ def test_a_provider_that_replays_an_earlier_call_moves_nothing_backwards(replaye
 
 
 def test_a_preliminary_output_gives_way_to_the_final_one() -> None:
-    parts = grown(
-        call("tool-input-available", input={}),
-        call("tool-output-available", output="half", preliminary=True),
-        call("tool-output-available", output="whole"),
-    )
+    half = grown(call("tool-input-available", input={}), call("tool-output-available", output="half", preliminary=True))
+    assert (half[0]["output"], half[0]["preliminary"]) == ("half", True)
+    parts = grown(call("tool-output-available", output="whole"), parts=half)
     assert parts[0]["output"] == "whole"
     assert "preliminary" not in parts[0]
 

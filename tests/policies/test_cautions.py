@@ -83,6 +83,10 @@ def test_case_10_a_call_that_a_person_stopped_says_so_and_admits_that_effects_ma
     assert "none, partial or complete" in text
 
 
+def test_case_55_a_clock_that_went_back_gives_no_negative_time() -> None:
+    assert "lost 0 s later" in caution(Fate.DIED, Remains("t", "c", started_at_ms=9_000, lost_at_ms=2_000))
+
+
 NEVER = {
     "case 6 input captured only": (Fate.NEVER_RAN, "complete"),
     "case 15 half-streamed arguments": (Fate.CUT_OFF, "still being written"),

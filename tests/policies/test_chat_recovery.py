@@ -458,6 +458,11 @@ def test_an_incident_survives_being_stored_and_read_again() -> None:
     assert isinstance(again.status, IncidentStatus)
 
 
+def test_c_0181_a_reason_that_nobody_gives_any_more_is_still_read() -> None:
+    row = story((0, cut())).incident.moved(IncidentStatus.EXHAUSTED, "max_recovery_window_exceeded").as_row()
+    assert Incident.of_row(row).reason == "max_recovery_window_exceeded"
+
+
 def test_c_0180_and_c_0183_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
     row = story((0, cut())).incident.as_row()
     for name in ("oom_attempts", "generation", "reason", "status", "parked_at_ms", "losses"):
@@ -519,5 +524,7 @@ def test_a_turn_that_never_makes_progress_is_given_up_in_bounded_looks(config: C
 
 
 @given(LOOKS, CONFIGS)
-def test_a_look_depends_on_nothing_but_what_it_is_given(looks: list[tuple[int, Cut]], config: ChatRecovery) -> None:
+def test_c_0191_a_look_depends_on_nothing_but_what_it_is_given(
+    looks: list[tuple[int, Cut]], config: ChatRecovery
+) -> None:
     assert replay(looks, config) == replay(looks, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from itertools import combinations, product
 
 import pytest
@@ -22,6 +23,7 @@ from policies import (
     TurnBudget,
     cause_of,
     decide,
+    next_delay_ms,
     phase_of,
 )
 
@@ -201,6 +203,17 @@ def test_p2_text_is_withdrawn_for_a_provider_that_cannot_go_on_from_it() -> None
 def test_a14_a_call_that_waits_for_a_person_goes_on_waiting(failure: Failure) -> None:
     action = decide(calls(Stage.ASKED), failure, FRESH)
     assert (action.mode, action.drain, action.dispatch) == (C, (), ())
+
+
+def test_a10_a_refusal_after_a_finished_tool_waits_exactly_as_long_as_it_says_and_keeps_the_result() -> None:
+    patient = replace(BUSY, retry_after_ms=60_000)
+    action = decide(calls(Stage.FINISHED), patient, FRESH)
+    assert (action.mode, action.budget, action.withdraws) == (C, TurnBudget(1, 1), False)
+    assert next_delay_ms(action.budget.consecutive, patient, 0.3) == 60_000
+
+
+def test_a19_the_budget_counts_failures_and_knows_no_time_so_a_clock_that_jumps_costs_nothing() -> None:
+    assert {each.name for each in fields(TurnBudget)} == {"consecutive", "total"}
 
 
 def test_p8_a_dead_call_is_never_run_again() -> None:
