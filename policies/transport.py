@@ -112,7 +112,7 @@ def _lost(chain: list[Raised]) -> Failure | None:
     if any(each.is_any(signs.LOCAL_PRESSURE) for each in chain):
         return Failure(FailureKind.LOCAL_PRESSURE, f"no connection was free: {text}", is_transient=True)
     permanent = next((code for code in codes if code in signs.PERMANENT_SOCKET_CODES), None)
-    if permanent or any(each.is_any(signs.BAD_CERTIFICATES) for each in chain):
+    if permanent or any(_is_permanent(each) for each in chain):
         return Failure(FailureKind.TRANSPORT, f"the provider cannot be reached: {text}", False, code=permanent)
     passing = next((code for code in codes if code in signs.SOCKET_CODES), None)
     if any(each.is_any(frozenset({"ray.OutOfMemoryError"})) for each in chain):
@@ -122,6 +122,10 @@ def _lost(chain: list[Raised]) -> Failure | None:
     if passing or any(each.is_any(signs.DROPS) for each in chain):
         return Failure(FailureKind.TRANSPORT, f"the connection was lost: {text}", is_transient=True, code=passing)
     return None
+
+
+def _is_permanent(raised: Raised) -> bool:
+    return raised.is_any(signs.BAD_CERTIFICATES) or bool(signs.PERMANENT_TEXTS.match(raised.message.lower()))
 
 
 def _judge_bare(chain: list[Raised], *, is_aborting: bool, is_setup: bool) -> Failure:

@@ -7,6 +7,8 @@ only where the table says so.
 
 from __future__ import annotations
 
+import re
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -76,6 +78,11 @@ SOCKET_CODES = _words("""
     econnreset econnrefused etimedout econnaborted epipe ehostunreach ehostdown enetunreach enetdown enetreset
     enotconn eshutdown eaddrnotavail eai_again
 """)
+# Clients pass these on as text only: after `[Errno n]` or `[SSL: …]`, the words of the system's resolver, or the verdict on a certificate.
+PERMANENT_TEXTS = re.compile(
+    r"\[errno -?\d+\] (name or service not known|nodename nor servname provided, or not known|no address associated with hostname"
+    r"|getaddrinfo failed)$|\[ssl: certificate_verify_failed\]"
+)
 PERMANENT_SOCKET_CODES = frozenset({"eai_noname", "eai_nodata", "certificate_verify_failed"})
 
 # --- what providers answer ---------------------------------------------------------------------------------------

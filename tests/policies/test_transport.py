@@ -187,6 +187,22 @@ def test_case_58_a_host_that_does_not_exist_or_cannot_be_trusted_is_not_asked_ag
     assert not failure.is_transient
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[Errno -2] Name or service not known",
+        "[Errno 8] nodename nor servname provided, or not known",
+        "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate (_ssl.c:1006)",
+    ],
+)
+def test_case_58_the_same_is_known_by_the_words_of_the_system_when_the_client_lost_the_code(text: str) -> None:
+    drop = raised("httpx2.ConnectError", text, also=["httpx2.NetworkError"])
+    assert not classify([MODEL_DROP, API_DROP, drop]).is_transient
+    assert classify(
+        [API_DROP, raised("httpx2.ConnectError", f"proxy said: {text}", also=["httpx2.NetworkError"])]
+    ).is_transient
+
+
 @pytest.mark.parametrize("name", sorted(DROPS))
 def test_case_58_every_class_of_a_lost_connection_is_known_and_so_are_its_descendants(name: str) -> None:
     assert classify([raised("my.Own", also=[name])]).kind is Kind.TRANSPORT
