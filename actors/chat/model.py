@@ -17,6 +17,7 @@ import re
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
@@ -85,10 +86,30 @@ def resolve_model(model: object) -> Model:
         return model
     if not isinstance(model, str) or not model.strip():
         raise UnusableModel("model", f"{model!r:.200} is neither the name of a model nor a model of pydantic-ai")
-    kept = _of_this_loop()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return _found(model, _http_client())  # outside of a loop there is nothing to keep it for
+    kept = _opened.get(loop)
+    if kept is None:
+        kept = _opened[loop] = _LoopsModels(_http_client(), {})
     if model not in kept.models:
         kept.models[model] = _found(model, kept.client)
     return kept.models[model]
+
+
+def load_library(model: object) -> None:
+    """Import what asking this model will need. That takes a second or two, so an event loop does better to leave it to a thread.
+
+    Never necessary, and never wrong: what cannot be imported here is told when the model is asked.
+    """
+    import_module("pydantic_ai.direct")
+    provider = model.partition(":")[0].removeprefix("gateway/") if isinstance(model, str) else ""
+    for name in (provider.partition("-")[0], "openai"):
+        if name.isidentifier():
+            with contextlib.suppress(ImportError):
+                import_module(f"pydantic_ai.models.{name}")
+                return
 
 
 async def close_models() -> None:
@@ -96,14 +117,6 @@ async def close_models() -> None:
     kept = _opened.pop(asyncio.get_running_loop(), None)
     if kept is not None:
         await kept.client.aclose()
-
-
-def _of_this_loop() -> _LoopsModels:
-    loop = asyncio.get_running_loop()
-    kept = _opened.get(loop)
-    if kept is None:
-        kept = _opened[loop] = _LoopsModels(_http_client(), {})
-    return kept
 
 
 def _found(name: str, client: httpx2.AsyncClient) -> Model:
@@ -197,7 +210,7 @@ async def stream_model(
     taken_ids: Iterable[str] = (),
     bytes_max: int = ANSWER_BYTES_MAX,
     tail_s: float = TAIL_S,
-) -> AsyncIterator[Chunk | Finished]:
+) -> AsyncGenerator[Chunk | Finished]:
     """Ask a model and yield its answer as chunks of a UI message stream, then `Finished`. Closing the iterator closes the socket.
 
     Chunks are those of one step, without `start`, `finish` and the marks of steps. `tool-input-available` comes for calls that are

@@ -17,7 +17,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from actors.chat.failures import ModelFailed
 from actors.chat.messages import Message
-from actors.chat.model import Finished, UnusableModel, close_models, resolve_model, stream_model
+from actors.chat.model import Finished, UnusableModel, close_models, load_library, resolve_model, stream_model
 from actors.chat.tools import ToolSpec
 from actors.parts import Part, apply_chunk
 from ledger import BadRequest
@@ -396,6 +396,18 @@ def test_a_name_is_looked_up_once_per_loop(setenv: Setenv) -> None:
         return first
 
     assert asyncio.run(look_up()) is not asyncio.run(look_up())
+
+
+def test_outside_of_a_loop_a_name_is_looked_up_all_the_same(setenv: Setenv) -> None:
+    setenv("OPENAI_API_KEY", "k")
+    assert resolve_model("openai:gpt-5").model_name == "gpt-5"
+
+
+@pytest.mark.parametrize(
+    "model", ["openai:gpt-5", "gateway/anthropic:x", "azure-responses:x", "nobody:x", "", TestModel(), None]
+)
+def test_loading_ahead_is_never_wrong(model: object) -> None:
+    load_library(model)
 
 
 @pytest.mark.parametrize(
