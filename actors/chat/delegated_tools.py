@@ -35,7 +35,7 @@ def agent_tool(
         description: what the model is told.
         name: by default the class's name in snake case.
         input: the type of what the model sends; by default what the child's `run` is annotated with. A type that is no object in
-            JSON is sent under the name `input`, and the text for a child without a `run` under `message`.
+            JSON is sent under the name `input`, and the text for a chat under `message`.
         output: a type that the child's output is checked against; without it the model gets the summary, or else the output.
         detached: do not wait; the model is told that the run has begun, and the parent when it is over.
         display: for front ends: `name`, `icon`, whatever they understand.
@@ -78,7 +78,8 @@ def _child_input(agent_class: type[Agent], given: Any) -> tuple[Any, str | None]
     """The type of what the model sends, and the name under which it is sent if JSON does not write it as an object."""
     annotation = given
     if given is None:
-        if not callable(getattr(agent_class, "run", None)):
+        is_chat = hasattr(agent_class, "format_agent_tool_input")
+        if is_chat or not callable(getattr(agent_class, "run", None)):
             return str, "message"
         takes, _, arguments = run_shapes(agent_class)
         annotation = takes.annotation if arguments else Nothing

@@ -1,0 +1,397 @@
+"""What a chat agent can be asked, and what it does, while nothing goes wrong outside of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from actors import Agent, ChatAgent, Client, Detached, RunContext, agent_tool, client_tool, exposed, tool
+from ledger import BadRequest, ConflictingRequest
+from scenarios.provider_faults import Pace
+from scenarios.provider_script import Call, Question, Round, Script
+from scenarios.simulation import Laboratory
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
+
+Story = Callable[[Client], Awaitable[Any]]
+
+
+def tell(story: Story, script: Script = SCRIPT, pace: Pace | None = None, *, rests: bool = True) -> Any:
+    """Play a story in a quiet world, which must come to rest."""
+    Outside.begin(script, None, pace)
+    with Laboratory(3) as laboratory:
+        result = laboratory.run(story)
+        if rests:
+            laboratory.settle()
+        laboratory.simulation.raise_errors()
+    assert Outside.provider.counters().illegal == 0, Outside.provider.log()
+    return result
+
+
+async def call(client: Client, agent: type[Agent], method: str, *args: Any, **options: Any) -> Any:
+    return await client.call(agent, "somebody", method, args, options)
+
+
+SLOW = Pace(first_ms=200, between_ms=50)
+
+
+def test_a_turn_can_be_submitted_and_asked_about() -> None:
+    """The same key with the same content is the same turn; with other content it is refused (W-47, C submissions)."""
+
+    async def story(client: Client) -> None:
+        first = await call(client, Adder, "submit_messages", "words", idempotency_key="k")
+        again = await call(client, Adder, "submit_messages", "words", idempotency_key="k")
+        assert (first["accepted"], again["accepted"]) == (True, False)
+        assert first["request_id"] == again["request_id"]
+        with pytest.raises(ConflictingRequest):
+            await call(client, Adder, "submit_messages", "other words", idempotency_key="k")
+        result = await call(client, Adder, "attach", first["request_id"])
+        assert result.ok
+        told = await call(client, Adder, "inspect_turn", first["request_id"])
+        assert (told["status"], told["trigger"], told["attempt"]) == ("completed", "submission", 1)
+        assert [each["request_id"] for each in await call(client, Adder, "list_turns")] == [first["request_id"]]
+        assert await call(client, Adder, "delete_turns") == 1
+        assert await call(client, Adder, "inspect_turn", first["request_id"]) is None
+        assert len(await call(client, Adder, "get_messages")) == 2
+
+    tell(story)
+
+
+def test_turns_are_played_in_the_order_of_their_acceptance() -> None:
+    """One at a time, each with the transcript of those before it (C turn queue)."""
+
+    async def story(client: Client) -> None:
+        asked = [await call(client, Adder, "submit_messages", f"words {number}") for number in range(3)]
+        for each in asked:
+            assert (await call(client, Adder, "attach", each["request_id"])).ok
+        roles = [message["role"] for message in await call(client, Adder, "get_messages")]
+        assert roles == ["user", "assistant"] * 3
+        assert Outside.provider.counters().open_most == 1
+
+    tell(story)
+
+
+def test_a_queued_turn_that_is_cancelled_never_begins() -> None:
+    """Its messages do not join the transcript (#1741)."""
+
+    async def story(client: Client) -> None:
+        first = await call(client, Adder, "submit_messages", "words one")
+        second = await call(client, Adder, "submit_messages", "words two")
+        assert await call(client, Adder, "cancel_chat", second["request_id"], "not needed") is True
+        assert await call(client, Adder, "cancel_chat", second["request_id"]) is False
+        assert (await call(client, Adder, "attach", first["request_id"])).ok
+        ended = await call(client, Adder, "attach", second["request_id"])
+        assert (ended.status, ended.reason) == ("aborted", "cancelled")
+        assert len(await call(client, Adder, "get_messages")) == 2
+
+    tell(story, pace=SLOW)
+
+
+def test_a_running_turn_that_is_cancelled_keeps_what_it_said() -> None:
+    """It ends as aborted, once, for whoever watches (W-21)."""
+
+    async def story(client: Client) -> None:
+        listener = Listener()
+        asking = asyncio.ensure_future(call(client, Adder, "chat", "sum", listener, request_id="asked"))
+        while "text-delta" not in listener.types:
+            await asyncio.sleep(0.05)
+        assert await call(client, Adder, "cancel_chat", "asked", "changed my mind") is True
+        result = await asking
+        assert result.status == "aborted"
+        assert listener.ends == ["on_error"]
+        assert result.text
+        assert (await call(client, Adder, "chat", "words")).ok
+
+    tell(story, pace=SLOW)
+
+
+class Asker(Adder):
+    """Has a tool of its client's, and one that wants to be allowed."""
+
+    def tools(self) -> list[Any]:
+        """A question for the person, and an act that needs a yes."""
+        question = client_tool("ask_user", description="Ask.", parameters={"type": "object", "properties": {}})
+        return [question, risky]
+
+
+@tool(needs_approval=True)
+async def risky(what: str) -> str:
+    """Do something that somebody has to allow."""
+    Outside.effects["risky", what] += 1
+    return f"did {what}"
+
+
+def _round(name: str, **arguments: Any) -> Script:
+    return Script(questions=(Question(asks="go", rounds=(Round(calls=(Call(name=name, arguments=arguments),)),)),))
+
+
+async def _parked(client: Client) -> str:
+    """Ask, and wait until somebody is waited for; the id of the call."""
+    await call(client, Asker, "submit_messages", "go", request_id="asked")
+    while not await call(client, Asker, "has_pending_interaction"):
+        await asyncio.sleep(0.1)
+    told = await call(client, Asker, "inspect_turn", "asked")
+    while told["status"] != "parked":
+        await asyncio.sleep(0.1)
+        told = await call(client, Asker, "inspect_turn", "asked")
+    (message,) = [each for each in await call(client, Asker, "get_messages") if each["role"] == "assistant"]
+    return str(next(part["toolCallId"] for part in message["parts"] if "toolCallId" in part))
+
+
+def test_a_turn_waits_for_its_client_and_goes_on_with_the_first_answer() -> None:
+    """Parked, it costs nothing and holds up nobody, and it survives the sleep of its agent (spec §7)."""
+
+    async def story(client: Client) -> None:
+        call_id = await _parked(client)
+        await asyncio.sleep(10)  # long enough for the agent to sleep
+        assert await call(client, Asker, "resolve_tool_call", call_id, "blue") is True
+        assert await call(client, Asker, "resolve_tool_call", call_id, "red") is False
+        result = await call(client, Asker, "attach", "asked")
+        assert result.ok
+        answers = [part["output"] for part in result.message["parts"] if "output" in part]
+        assert answers == ["blue"]
+
+    tell(story, _round("ask_user"))
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_call_that_needs_approval_runs_only_when_it_is_approved(allowed: bool) -> None:
+    """A refusal is told to the model as one; the call never ran."""
+
+    async def story(client: Client) -> None:
+        call_id = await _parked(client)
+        assert Outside.effects["risky", "it"] == 0
+        assert await call(client, Asker, "respond_to_approval", call_id, allowed) is True
+        result = await call(client, Asker, "attach", "asked")
+        assert result.ok
+        assert Outside.effects["risky", "it"] == int(allowed)
+
+    tell(story, _round("risky", what="it"))
+
+
+def test_another_turn_may_pass_one_that_waits() -> None:
+    """The request pairs all the same, and the question stays open (W-29)."""
+
+    async def story(client: Client) -> None:
+        call_id = await _parked(client)
+        assert (await call(client, Asker, "chat", "something else")).ok
+        assert await call(client, Asker, "resolve_tool_call", call_id, "late") is True
+        assert (await call(client, Asker, "attach", "asked")).ok
+
+    tell(story, _round("ask_user"))
+
+
+class Parent(Adder):
+    """Has a chat child and a plain child as tools."""
+
+    def tools(self) -> list[Any]:
+        """The children."""
+        return [
+            agent_tool(Adder, name="ask_adder", description="Ask another chat."),
+            agent_tool(Counter_, name="count", description="Count.", input=int),
+        ]
+
+    @exposed
+    async def begin(self) -> str:
+        """Begin a detached child that tells this chat of its end."""
+        handle = await self.run_agent_tool(Counter_, 3, run_id="counted", detached=Detached(notify=True))
+        return str(handle.run_id)
+
+
+class Counter_(Agent):
+    """Counts."""
+
+    async def run(self, input: int, run: RunContext) -> str:
+        """Count to a number."""
+        await run.report_progress(milestone="halfway")
+        return f"counted to {input}"
+
+
+def test_agents_are_tools_of_a_chat() -> None:
+    """A chat child and a plain one, each a run of its own with its parent's call (seed 003)."""
+    rounds = (
+        Round(
+            calls=(
+                Call(name="ask_adder", arguments={"message": "words please"}),
+                Call(name="count", arguments={"input": 5}),
+            )
+        ),
+    )
+    script = Script(questions=(Question(asks="family", rounds=rounds), *SCRIPT.questions))
+
+    async def story(client: Client) -> None:
+        result = await call(client, Parent, "chat", "family")
+        assert result.ok, result
+        outputs = [part["output"] for part in result.message["parts"] if "output" in part]
+        assert "counted to 5" in outputs
+        assert any("Only words" in str(output) for output in outputs), result.message
+
+    tell(story, script)
+
+
+def test_a_detached_run_tells_its_chat_once_and_the_model_answers() -> None:
+    """`notify`: one message of the user, and a turn (seed 003)."""
+
+    async def story(client: Client) -> None:
+        assert await call(client, Parent, "begin") == "counted"
+        while len(await call(client, Parent, "get_messages")) < 2:
+            await asyncio.sleep(0.2)
+        told, answer = await call(client, Parent, "get_messages")
+        assert "counted to 3" in told["parts"][0]["text"]
+        assert told["metadata"]["source"] == "detached-agent-tool"
+        assert answer["role"] == "assistant"
+
+    tell(story, rests=False)
+
+
+def test_a_callback_that_raises_or_hangs_stops_nothing() -> None:
+    """The turn does not wait for it, and it is still told the end (W-23, W-24)."""
+
+    class Rude(Listener):
+        async def on_event(self, event: Any) -> None:
+            super().on_event(event)
+            raise RuntimeError("I do not want to know")
+
+    class Asleep(Listener):
+        async def on_event(self, event: Any) -> None:
+            super().on_event(event)
+            await asyncio.sleep(10_000)
+
+    async def story(client: Client) -> None:
+        for listener in (Rude(), Asleep()):
+            result = await call(client, Adder, "chat", "sum", listener)
+            assert result.text == WHOLE
+            assert listener.ends == ["on_done"]
+            assert len(listener.types) == 1
+
+    tell(story)
+
+
+def test_the_conversation_can_be_cleared() -> None:
+    """What was under way ends as aborted, and nothing comes back (invariant 10)."""
+
+    async def story(client: Client) -> None:
+        assert (await call(client, Adder, "chat", "words")).ok
+        await call(client, Adder, "submit_messages", "sum", request_id="under-way")
+        await call(client, Adder, "clear")
+        assert await call(client, Adder, "get_messages") == []
+        assert await call(client, Adder, "list_turns") == []
+        assert (await call(client, Adder, "chat", "words")).ok
+        assert len(await call(client, Adder, "get_messages")) == 2
+
+    tell(story, pace=SLOW)
+
+
+def test_a_continuation_goes_on_in_the_same_message() -> None:
+    """It appends, under the same id (W-45); without an answer to go on with it is skipped."""
+
+    async def story(client: Client) -> None:
+        skipped = await call(client, Adder, "continue_last_turn")
+        assert skipped.status == "skipped"
+        first = await call(client, Adder, "chat", "words")
+        more = await call(client, Adder, "continue_last_turn")
+        assert more.message["id"] == first.message["id"]
+        assert more.text.startswith(first.text)
+        assert len(await call(client, Adder, "get_messages")) == 2
+
+    tell(story)
+
+
+class Curt(Adder):
+    """Takes no message while a turn is under way."""
+
+    message_concurrency = "drop"
+
+
+class Latest(Adder):
+    """Answers the latest of the messages that came meanwhile."""
+
+    message_concurrency = "latest"
+
+
+def test_a_message_during_a_turn_is_dropped_where_the_author_says_so() -> None:
+    """Nothing of it is kept, and its sender is told."""
+
+    async def story(client: Client) -> None:
+        first = asyncio.ensure_future(call(client, Curt, "chat", "words", request_id="first"))
+        await asyncio.sleep(1.0)
+        listener = Listener()
+        second = await call(client, Curt, "chat", "words again", listener)
+        assert (second.status, second.reason) == ("skipped", "dropped")
+        assert listener.ends == ["on_error"]
+        assert (await first).ok
+        assert len(await call(client, Curt, "get_messages")) == 2
+
+    tell(story, pace=Pace(first_ms=3_000))
+
+
+def test_the_latest_message_takes_the_place_of_those_before_it() -> None:
+    """Theirs stay in the transcript; the model answers once (C submit concurrency)."""
+
+    async def story(client: Client) -> None:
+        jobs = []
+        for number in range(4):
+            jobs.append(asyncio.ensure_future(call(client, Latest, "chat", f"words {number}")))
+            await asyncio.sleep(0.5)
+        statuses = [(await job).status for job in jobs]
+        assert statuses == ["completed", "skipped", "skipped", "completed"]
+        roles = [message["role"] for message in await call(client, Latest, "get_messages")]
+        assert roles == ["user", "assistant", "user", "user", "user", "assistant"]
+
+    tell(story, pace=Pace(first_ms=3_000))
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "field"),
+    [
+        ((["not a message"],), {"chat_stream_stall_timeout_ms": -1}, "chat_stream_stall_timeout_ms"),
+        (([],), {}, "messages"),
+        (({"role": "robot", "parts": []},), {}, "messages.role"),
+        (("hello",), {"request_id": "a\x00b"}, "request_id"),
+        (("hello",), {"idempotency_key": " "}, "idempotency_key"),
+        (("hello",), {"colour": "blue"}, "colour"),
+        (("hello",), {"client_tools": "none"}, "client_tools"),
+    ],
+)
+def test_bad_requests_name_the_field_and_leave_nothing(args: Any, options: Any, field: str) -> None:
+    """A typed error, and no turn."""
+
+    async def story(client: Client) -> None:
+        with pytest.raises(BadRequest) as refused:
+            await call(client, Adder, "submit_messages", *args, **options)
+        assert refused.value.field == field
+        assert await call(client, Adder, "list_turns") == []
+
+    tell(story)
+
+
+def test_a_chat_is_run_like_any_agent() -> None:
+    """As a run it has an output, a summary, and frames that can be followed (seed 003)."""
+
+    async def story(client: Client) -> None:
+        result = await client.run(Adder, "sum", run_id="one")
+        assert result.output == WHOLE
+        frames = await client.ask("frames", "one", -1)
+        kinds = [frame["event"]["kind"] for frame in frames]
+        assert kinds[0] == "started"
+        assert kinds[-1] == "finished"
+        assert "chunk" in kinds
+        again = await client.run(Adder, "sum", run_id="one")
+        assert again.output == WHOLE
+
+    tell(story)
+
+
+def test_base_classes_need_a_model() -> None:
+    """Without one the turn ends in words that say what is missing, and the agent goes on."""
+
+    class_ = ChatAgent
+
+    async def story(client: Client) -> None:
+        result = await call(client, class_, "chat", "hello")
+        assert result.status == "error"
+        assert "model" in result.error
+
+    tell(story)
