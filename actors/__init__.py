@@ -24,6 +24,7 @@ from actors.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle,
 from actors.run_context import RunContext
 from actors.supervisor import Supervisor
 from actors.wire import RemoteError
+from policies import ChatRecovery
 
 if TYPE_CHECKING:
     from actors.ray_baseline import PlainRay
@@ -34,6 +35,7 @@ __all__ = [
     "AgentToolEvents",
     "AgentToolFailure",
     "ChatAgent",
+    "ChatRecovery",
     "ChatRecoveryContext",
     "Client",
     "Clock",

@@ -190,17 +190,17 @@ class Parent(Adder):
         """The children."""
         return [
             agent_tool(Adder, name="ask_adder", description="Ask another chat."),
-            agent_tool(Counter_, name="count", description="Count.", input=int),
+            agent_tool(Counting, name="count", description="Count.", input=int),
         ]
 
     @exposed
     async def begin(self) -> str:
         """Begin a detached child that tells this chat of its end."""
-        handle = await self.run_agent_tool(Counter_, 3, run_id="counted", detached=Detached(notify=True))
+        handle = await self.run_agent_tool(Counting, 3, run_id="counted", detached=Detached(notify=True))
         return str(handle.run_id)
 
 
-class Counter_(Agent):
+class Counting(Agent):
     """Counts."""
 
     async def run(self, input: int, run: RunContext) -> str:

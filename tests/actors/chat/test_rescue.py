@@ -1,0 +1,258 @@
+"""Recovery as the author sees it: what the hooks are told, what they may decide, and where patience ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint, tool
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule
+from scenarios.provider_script import Call, Question, Round, Script
+from scenarios.simulation import Laboratory
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside, ask
+
+STALL = Fault(kind=FaultKind.STALL, event=3)
+ALWAYS_STALLS = FaultPlan(rules=(Rule(fault=STALL, times=None),))
+HEARD: list[Any] = []
+
+
+class Told(Adder):
+    """Writes down what its hooks are told."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Remember, and leave it to the runtime."""
+        HEARD.append(context)
+        return None
+
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Remember how turns end."""
+        HEARD.append(response["status"])
+
+
+def played(agent: type[Adder], plan: FaultPlan | None = None, question: str = "sum", **simulation: Any) -> Any:
+    """Ask one question, follow it to its true end, and let the world come to rest."""
+    HEARD.clear()
+    Outside.begin(SCRIPT, plan)
+    with Laboratory(5, **simulation) as laboratory:
+        result, listeners = laboratory.run(lambda client: ask(client, agent, question))
+        laboratory.heal()
+        laboratory.settle()
+        laboratory.simulation.raise_errors()
+    assert Outside.provider.counters().illegal == 0
+    return result, [each.ends for each in listeners]
+
+
+def _dies_once_in(point: KillPoint, detail: str) -> Any:
+    """Kill the host that visits this place, the first time."""
+    struck: list[str] = []
+
+    def rule(process: str, at: KillPoint, what: str) -> bool:
+        hit = not struck and at is point and what == detail
+        if hit:
+            struck.append(process)
+        return hit
+
+    return rule
+
+
+def test_the_hook_is_told_what_the_seed_lists() -> None:
+    """All thirteen fields (seed 000, C-0563, C-0616): the same incident, the attempt, what was said, and when it began."""
+    result, ends = played(Told, FaultPlan.at({2: STALL}))
+    assert result.text == WHOLE
+    assert ends == [["on_interrupted"], ["on_done"]]
+    context, last = HEARD
+    assert last == "completed"
+    assert (context.attempt, context.max_attempts, context.recovery_kind) == (1, 10, "continue")
+    assert (context.request_id, context.recovery_root_request_id, context.stream_id) == ("asked",) * 3
+    assert context.incident_id.startswith("asked:")
+    assert context.partial_text.startswith("Let me add first.")
+    assert [part["output"] for part in context.partial_parts if "output" in part] == ["2", "3", "4"]
+    assert [message["role"] for message in context.messages] == ["user"]
+    assert context.recovery_data is None
+    assert context.last_body is None
+    assert context.last_client_tools is None
+    assert context.created_at > 0
+    assert context.cause == "stall"
+
+
+def test_a_death_before_the_first_word_is_a_retry() -> None:
+    """It is never dropped (W-01, C-0590, C-0591)."""
+    rule = _dies_once_in(KillPoint.MID_STREAM, "request")
+    result, _ = played(Told, kill_when=rule)
+    assert result.text == WHOLE
+    context = HEARD[0]
+    assert (context.recovery_kind, context.partial_text, context.stream_id) == ("retry", "", "")
+    assert context.cause == "process_lost"
+
+
+def test_a_stall_before_the_first_word_is_a_retry_too() -> None:
+    """The same rule for a stall (W-02, W-05)."""
+    stall = Fault(kind=FaultKind.STALL)
+    result, ends = played(Told, FaultPlan.at({1: stall, 2: stall}))
+    assert result.text == WHOLE
+    assert ends == [["on_interrupted"], ["on_interrupted"], ["on_done"]]
+    assert [context.recovery_kind for context in HEARD[:2]] == ["retry", "retry"]
+
+
+class Hasty(Told):
+    """Has patience for two attempts, and says so when it is gone."""
+
+    exhausted: ClassVar[list[Any]] = []
+    chat_recovery = ChatRecovery(
+        max_attempts=2,
+        terminal_message="It could not be done.",
+        on_exhausted=exhausted.append,
+    )
+    chat_stream_stall_timeout_ms = 40_000
+
+
+def test_a_provider_that_always_stalls_exhausts_the_turn_once() -> None:
+    """The configured words, the hook once, the end once (seed 000, C-0608, C-0617, C-0618, W-25, W-27)."""
+    Hasty.exhausted.clear()
+    result, ends = played(Hasty, ALWAYS_STALLS, "words")
+    assert (result.status, result.error) == ("error", "It could not be done.")
+    assert [each[-1] for each in ends] == ["on_interrupted"] * (len(ends) - 1) + ["on_error"]
+    (context,) = Hasty.exhausted
+    assert context.reason in ("max_attempts_exceeded", "no_progress_timeout")
+    assert context.terminal_message == "It could not be done."
+    assert HEARD[-1] == "error"
+
+
+class Declining(Told):
+    """Does not want to go on after an interruption."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Keep what was said, and stop."""
+        return {"continue": False}
+
+
+def test_going_on_can_be_declined() -> None:
+    """What was said stays, and the turn ends with words (C-0594, C-0595, C-0597)."""
+    result, ends = played(Declining, FaultPlan.at({2: STALL}))
+    assert (result.status, result.reason) == ("error", "continue_disabled")
+    assert "declined" in result.error
+    assert ends == [["on_interrupted"], ["on_error"]]
+    outputs = [part["output"] for part in result.message["parts"] if "output" in part]
+    assert outputs == ["2", "3", "4"]
+
+
+class Forgetful(Told):
+    """Does not want to keep a partial answer."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Begin anew."""
+        HEARD.append(context)
+        return {"persist": False}
+
+
+def test_a_partial_answer_can_be_dropped_but_not_the_work_of_tools() -> None:
+    """Text alone goes (C-0615); settled results stay whatever the hook says (C-0614)."""
+    result, _ = played(Forgetful, FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=5)}))
+    assert result.text == WHOLE
+    result, _ = played(Forgetful, FaultPlan.at({2: STALL}))
+    assert result.text == WHOLE
+    assert set(Outside.effects.values()) == {1}
+
+
+class Raising(Told):
+    """Its hooks raise, all of them."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Fail."""
+        raise RuntimeError("the hook is broken")
+
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Fail."""
+        raise RuntimeError("this one too")
+
+    def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        """Fail."""
+        raise RuntimeError("and this one")
+
+
+def test_hooks_that_raise_stop_nothing() -> None:
+    """The turn goes on as if they had said nothing (C-0587, C-0588)."""
+    result, _ = played(Raising, FaultPlan.at({2: STALL}))
+    assert result.text == WHOLE
+
+
+class Stashing(Told):
+    """Remembers something in the middle of a turn."""
+
+    @tool
+    async def double(self, a: int) -> str:
+        """Double, and remember that."""
+        self.stash({"doubled": a})
+        return str(2 * a)
+
+
+def test_what_was_stashed_is_there_after_a_death() -> None:
+    """The next life's hook is given it (C-0558, C-0559, C-0589)."""
+    rule = _dies_once_in(KillPoint.MID_TOOL, "after")
+
+    def after_double(process: str, point: KillPoint, detail: str) -> bool:
+        return bool(Outside.effects["add", 2]) and len(Outside.provider.log()) > 1 and rule(process, point, detail)
+
+    result, _ = played(Stashing, kill_when=after_double)
+    assert result.status == "completed"
+    contexts = [each for each in HEARD if isinstance(each, ChatRecoveryContext)]
+    assert [context.recovery_data for context in contexts] == [{"doubled": 7}]
+
+
+class Once(Adder):
+    """Has one tool with an effect, in its own process."""
+
+    @tool
+    async def launch(self, what: str) -> str:
+        """Launch something: at most once."""
+        Outside.effects["launch", what] += 1
+        await asyncio.sleep(1)
+        return "launched"
+
+
+LAUNCH = Call(name="launch", arguments={"what": "it"})
+
+
+def test_a_call_that_died_is_not_made_again_and_the_model_is_told_why() -> None:
+    """The caution reaches the next request, and the guard stops a model that tries again all the same (A6, B8, seed 004)."""
+    stubborn = Script(
+        questions=(Question(asks="go", rounds=(Round(calls=(LAUNCH,)),)),),
+        again=("OUTCOME UNKNOWN",),
+        again_max=1,
+    )
+    Outside.begin(stubborn)
+    dies = _dies_once_in(KillPoint.MID_STORAGE, "before")
+
+    def in_the_call(process: str, point: KillPoint, detail: str) -> bool:
+        return bool(Outside.effects["launch", "it"]) and dies(process, point, detail)
+
+    with Laboratory(5, kill_when=in_the_call) as laboratory:
+        result, _ = laboratory.run(lambda client: ask(client, Once, "go"))
+        laboratory.heal()
+        laboratory.settle()
+        laboratory.simulation.raise_errors()
+    assert result.ok
+    assert Outside.effects["launch", "it"] == 1
+    errors = [part["errorText"] for part in result.message["parts"] if "errorText" in part]
+    assert "OUTCOME UNKNOWN" in errors[0]
+    assert "NOT RUN: this is the same call" in errors[1]
+    bodies = [str(record.body) for record in Outside.provider.log()]
+    assert any("OUTCOME UNKNOWN" in body for body in bodies)
+
+
+def test_a_submitted_turn_outlives_its_agent() -> None:
+    """Nobody needs to watch: the row alone brings it to its end (W-03, W-06, W-07, W-37)."""
+    Outside.begin(SCRIPT)
+
+    async def submit(client: Client) -> None:
+        await client.call(Adder, "somebody", "submit_messages", ("sum",), {"request_id": "asked"})
+
+    async def look(client: Client) -> Any:
+        return await client.call(Adder, "somebody", "attach", ("asked", Listener()), {})
+
+    with Laboratory(5, kill_when=_dies_once_in(KillPoint.MID_STREAM, "text-delta")) as laboratory:
+        laboratory.run(submit)
+        laboratory.heal()
+        result = laboratory.run(look)
+        laboratory.settle()
+    assert result.text == WHOLE
