@@ -464,7 +464,7 @@ class Bare(Agent):
         return ""
 
 
-class Talker(Agent):
+class Chatterbox(Agent):
     """A chat agent, say: it has no `run`."""
 
 
@@ -492,11 +492,11 @@ def test_a_child_agent_is_a_tool_by_the_type_of_its_run() -> None:
     [
         (child(Adder), ["input"], {"input": [1, 2]}, [1, 2]),
         (child(Loose), ["input"], {"input": {"a": None}}, {"a": None}),
-        (child(Talker), ["message"], {"message": "hi"}, "hi"),
+        (child(Chatterbox), ["message"], {"message": "hi"}, "hi"),
         (child(Bare), [], {}, {}),
-        (child(Talker, input=Place), ["city", "country"], {"city": "Ulm"}, {"city": "Ulm", "country": "DE"}),
-        (child(Talker, input=dict), [], {"a": 1}, {"a": 1}),
-        (child(Talker, input=Node), ["child"], {"child": {}}, {"child": {"child": None}}),
+        (child(Chatterbox, input=Place), ["city", "country"], {"city": "Ulm"}, {"city": "Ulm", "country": "DE"}),
+        (child(Chatterbox, input=dict), [], {"a": 1}, {"a": 1}),
+        (child(Chatterbox, input=Node), ["child"], {"child": {}}, {"child": {"child": None}}),
     ],
 )
 def test_what_is_no_object_is_sent_in_one(made: Tool, names: list[str], given: object, taken: object) -> None:
