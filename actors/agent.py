@@ -66,6 +66,10 @@ class Agent:
 
     _perdure: Tenant
 
+    @classmethod
+    def prepare(cls) -> None:
+        """Called on a thread of a process that may soon be given agents of this class: load what takes long. Never relied upon."""
+
     # what the agent is and has
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from actors.bulletin import Bulletin
@@ -36,6 +37,7 @@ from ledger import (
     lines,
     overview,
     parked,
+    type_of,
     unpack,
 )
 from policies import Limits
@@ -103,6 +105,7 @@ class Desk:
             port.say("retire")
             return
         host.pid, host.node, host.rss_mb = said["pid"], said["node"], said["rss_mb"]
+        port.say("prepare", list(dict.fromkeys(type_of(agent) for agent in islice(self._view.agents, 200)))[:8])
         for agent, incarnation in said["tenants"]:
             activation = self._view.agents.get(agent)
             if activation is None or activation.incarnation != incarnation or activation.host_id != port.peer_id:

@@ -11,10 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from actors.asking import Asking
+from actors.author import tried
+from actors.code import load_type
 from actors.handlers import Letter
 from actors.peer import Peer
 from actors.ports import Courier, World
@@ -111,6 +114,14 @@ class Host:
 
     def _ping(self) -> None:
         """The next exchange is the answer, and it is on its way already."""
+
+    def _prepare(self, types: list[str]) -> None:
+        self._spawn(self._load(types))
+
+    async def _load(self, types: list[str]) -> None:
+        """Import the code of agents that may come to live here. What goes wrong is told to the run that needs it."""
+        for each in types:
+            await tried(self.world.threads.run(partial(_load_ahead, each, self.code_dir)))
 
     def _retire(self) -> None:
         self._finish("retired")
@@ -211,6 +222,7 @@ class Host:
         "call": _call,
         "signal": _signal,
         "observed": lambda self, wanted: self.relay.want(wanted),
+        "prepare": _prepare,
         "retire": _retire,
         "ping": _ping,
     }
@@ -294,3 +306,8 @@ class Host:
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
                 self._finish("orphaned")
             self.peer.push(["body", self.world.vitals.rss_mb(), self.world.threads.left_behind > 0])
+
+
+def _load_ahead(name: str, code_dir: Path | None) -> None:
+    prepare: Callable[[], None] = load_type(name, code_dir).prepare  # type: ignore[attr-defined]
+    prepare()

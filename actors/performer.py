@@ -23,6 +23,7 @@ from ledger import (
     View,
     WakeAgent,
     outcome_of,
+    type_of,
 )
 from policies import Limits
 
@@ -38,6 +39,7 @@ class Performer:
         self._paced: dict[tuple[Any, ...], float] = {}
         self._begun: dict[tuple[str, int, int], None] = {}
         self.payloads: dict[tuple[str, str], bytes] = {}
+        self.types: dict[str, None] = {}  # those that began to work in this life of the supervisor
 
     async def perform(self, effects: list[Effect]) -> list[str]:
         """Carry these effects out; returns the cleared runs whose storage may be deleted now."""
@@ -68,6 +70,8 @@ class Performer:
         host = self._view.hosts.get(effect.host_id)
         if port is None or host is None or not host.up or not self._is_due(effect, port.link.session):
             return
+        if isinstance(effect, StartAttempt | WakeAgent):
+            self._foresee(type_of(effect.agent_id))
         if isinstance(effect, StartAttempt):
             body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
             port.say("start", *effect[1:5], body, effect.collect, effect.options, self._switchboard.epoch)
@@ -77,6 +81,15 @@ class Performer:
             port.say("deliver", *effect[1:3], [self._with_output(mail) for mail in effect.mails])
         elif isinstance(effect, StopAgent):
             port.say("stop", *effect[1:])
+
+    def _foresee(self, agent_type: str) -> None:
+        """Let every host load the code of a type that is new: the next agent of it may come to any of them, and a loaded host is warm."""
+        if agent_type in self.types:
+            return
+        self.types[agent_type] = None
+        for port in self._switchboard.ports.values():
+            if port.is_host:
+                port.say("prepare", [agent_type])
 
     def _is_due(self, effect: Command, session: int) -> bool:
         """Pacing: mail and stops go out again only after a sweep's time; both are harmless to repeat.

@@ -26,6 +26,7 @@ from actors.author import tried
 from actors.chat.callback import follow, refused
 from actors.chat.conversation import Conversation
 from actors.chat.messages import as_messages
+from actors.chat.model import load_library
 from actors.chat.notices import Notices
 from actors.chat.turn import Turn, TurnResult
 from actors.results import MilestoneInfo, RunInfo, RunResult
@@ -94,6 +95,11 @@ class ChatAgent(Agent):
 
     recalls_results: ClassVar[bool] = True
     fatal: ClassVar[tuple[type[Exception], ...]] = (StaleIncarnation, StorageError)
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Load the library of models."""
+        load_library(cls.model)
 
     # what an author overrides
 

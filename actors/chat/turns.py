@@ -18,7 +18,7 @@ from actors.activity import ACTIVITY, Activity
 from actors.author import in_words, tried
 from actors.chat.delegated_tools import client_tools
 from actors.chat.history import History
-from actors.chat.model import resolve_model
+from actors.chat.model import load_library, resolve_model
 from actors.chat.play import Outcome, Play
 from actors.chat.repeats import Repeats
 from actors.chat.rescue import Rescue
@@ -366,6 +366,8 @@ class Turns:
     async def model(self) -> Any:
         """The model of this agent, resolved once per life."""
         wanted = self.agent.get_model()
+        if self._model is None:
+            await self.tenant.threads.run(lambda: load_library(wanted))
         if self._model is None or self._model[0] is not wanted:
             self._model = (wanted, resolve_model(wanted))
         return self._model[1]
