@@ -18,6 +18,7 @@ from actors.chat.turn import TurnResult
 from actors.client import Client
 from actors.cluster_record import read_record
 from actors.events import AgentToolEvents
+from actors.handle import Handle
 from actors.host import Host
 from actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
 from actors.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle, RunInfo, RunResult
@@ -44,6 +45,7 @@ __all__ = [
     "Dice",
     "Faults",
     "Fleet",
+    "Handle",
     "Host",
     "KillPoint",
     "Killed",

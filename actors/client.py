@@ -9,12 +9,13 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from actors.agent import Agent
 from actors.asking import Asking
 from actors.code import type_name
 from actors.dispatch import class_options, encoded_input, pool_spec, preview, result_of
+from actors.handle import Handle
 from actors.observability import Callback, Channels, EventType
 from actors.packing import Packer
 from actors.peer import Peer
@@ -23,6 +24,8 @@ from actors.results import RunHandle, RunResult
 from actors.schema import shapes_of
 from ledger import BadRequest, Request, agent_id, check_id, digest_of, pack, unpack
 from policies import Limits
+
+A = TypeVar("A", bound=Agent)
 
 
 class Client:
@@ -74,6 +77,10 @@ class Client:
             self._happened(*said[1:])
 
     # agents
+
+    def agent(self, agent_class: type[A], name: str) -> A:
+        """A typed handle of an agent. A call of an exposed method gives an awaitable."""
+        return cast("A", Handle(agent_class, name, self.call))
 
     async def call(
         self, agent_class: type[Agent], name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar, cast
 from actors.agent import Agent
 from actors.client import Client
 from actors.event_stream import EventStream
+from actors.handle import Handle
 from actors.observability import Callback
 from actors.packing import Packer
 from actors.ray_world import RayCluster
@@ -176,7 +177,7 @@ class Runtime:
 
     def agent(self, agent_class: type[A], name: str) -> A:
         """A typed handle of an agent. Nothing is started by it; a call of an exposed method wakes the agent."""
-        return cast("A", Handle(agent_class, name, self.client, self._settle))
+        return cast("A", Handle(agent_class, name, lambda *call: self._settle(self.client.call(*call))))
 
     def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:
         """Run an agent and wait for its end. Repeat it with the same `run_id` after any death: it is the same run."""
@@ -264,26 +265,3 @@ def check_limits(demanded: Limits, in_force: Limits, data: Path) -> None:
             f"the supervisor that serves {data} was started with other limits: {said}. "
             "Leave `limits` out to take those in force, or end that supervisor's cluster first",
         )
-
-
-class Handle:
-    """Stands for an agent: its exposed methods can be called as if it were here."""
-
-    def __init__(
-        self, agent_class: type[Agent], name: str, client: Client, settle: Callable[[Coroutine[Any, Any, Any]], Any]
-    ) -> None:
-        self._agent_class, self._name, self._client, self._settle = agent_class, name, client, settle
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        """An exposed method, ready to be called."""
-        if method.startswith("__"):
-            raise AttributeError(method)
-        client, settle = self._client, self._settle
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return settle(client.call(self._agent_class, self._name, method, args, kwargs))
-
-        return call
-
-    def __repr__(self) -> str:
-        return f"<handle of {self._name}@{self._agent_class.__name__}>"

@@ -8,7 +8,7 @@ held against it. `Laboratory.look` asks while a simulation runs, `Laboratory.ver
 | 1 a hard status never changes | `Ledger.append` |
 | 2 one live attempt, one live incarnation | `strangers`, `Ledger.append` |
 | 3 no effect before its commit | `Wiretap` |
-| 5 handler effects exactly once | `unlike_the_diaries` |
+| 5 handler effects exactly once | `unlike_the_inboxes` |
 | 6 every run reaches an end | `unfinished` |
 | 7 frame numbers without holes | `Ledger.append` |
 | 8 the fold of the facts is the kept view | `unlike_the_shadow`, `unlike_the_snapshot` |
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import fields
 from typing import Any
 
@@ -44,7 +45,7 @@ from ledger import (
     unpack,
 )
 from ledger.memory_store import MemoryStore
-from ledger.storage import Cabinet, Disk
+from ledger.storage import Cabinet, Disk, Storage
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
 VOLATILE = {"confirmed", "wake_at_ms"}
@@ -266,28 +267,28 @@ def unbalanced(view: View) -> Iterator[str]:
         yield f"the audit does not balance: {told}"
 
 
-def unlike_the_diaries(disk: Disk, view: View, agents: Iterable[str]) -> Iterator[str]:
-    """Where what handlers wrote differs from what the ledger says was delivered, and runs that a transaction asked for and nobody knows."""
-    cabinet = Cabinet(disk)
-    try:
+def unlike_the_inboxes(disk: Disk, view: View, agents: Iterable[str], *, diaries: bool = False) -> Iterator[str]:
+    """Where what an agent's storage says it has handled differs from what the ledger says was delivered.
+
+    A handler's effects are in the transaction that puts its mail into the inbox, whatever they are; so this asks nothing of an author.
+    With `diaries` the handlers' own words are held against the ledger too: each of them writes its `delivery_id` into a table `told`.
+    """
+    with closing(Cabinet(disk)) as cabinet:
         for agent in agents:
-            yield from _unlike_the_diary(cabinet, view, agent)
-    finally:
-        cabinet.close()
+            storage = cabinet.open(agent, LAST_LIFE) if cabinet.exists(agent) else None
+            accounts = [Counter(storage.inbox() if storage is not None else ())]
+            if diaries:
+                accounts.append(_diary(storage) if storage is not None else Counter())
+            for told in accounts:
+                yield from _unlike_the_account(view, agent, told)
 
 
-def _unlike_the_diary(cabinet: Cabinet, view: View, agent: str) -> Iterator[str]:
-    if not cabinet.exists(agent):
-        told: Counter[str] = Counter()
-    else:
-        storage = cabinet.open(agent, LAST_LIFE)
-        tables = {
-            name
-            for (name,) in storage.sql(
-                "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()"
-            )
-        }
-        told = Counter(key for (key,) in storage.sql("SELECT delivery_id FROM told")) if "told" in tables else Counter()
+def _diary(storage: Storage) -> Counter[str]:
+    tables = storage.sql("SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()")
+    return Counter(key for (key,) in storage.sql("SELECT delivery_id FROM told")) if ("told",) in tables else Counter()
+
+
+def _unlike_the_account(view: View, agent: str, told: Counter[str]) -> Iterator[str]:
     for key, times in told.items():
         if times != 1:
             yield f"mail {key} took effect {times} times in {agent}"

@@ -100,7 +100,7 @@ def explore_command(
         if complaints:
             raise Violation("; ".join(complaints))
 
-    report = explore(play_once, seed=seed, stride=stride)
+    report = explore(play_once, seed=seed, stride=stride, diaries=True)
     failures = [{key: value for key, value in asdict(death).items() if key != "trace"} for death in report.failures]
     if as_json:
         print(json.dumps({**_plain(report), "failures": failures, "ok": report.ok}))

@@ -7,21 +7,16 @@ everything must converge, and all invariants must hold.
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from actors import Client, KillPoint
-from actors.sim_world import Stuck
-from ledger import PerdureError
+from actors import KillPoint
 from policies import Limits
-from scenarios.simulation import QUICK, Laboratory, Violation
+from scenarios.simulation import QUICK, Laboratory, Story, finding
 
 TIMEOUT_MS = 900_000.0
-
-Story = Callable[[Client], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -59,6 +54,7 @@ def explore(
     seed: int = 0,
     limits: Limits = QUICK,
     stride: int = 1,
+    diaries: bool = False,
     on_progress: Callable[[Death, ExploreReport], None] | None = None,
 ) -> ExploreReport:
     """Play the story once for every place to die.
@@ -67,11 +63,12 @@ def explore(
         story: given a client; it must accept being played twice under the same run ids, and tolerate interrupted calls.
         kill: `"supervisor"` or `"host"` to try only these victims; None tries all.
         stride: try only each `stride`-th place.
+        diaries: the handlers keep diaries; see `Laboratory`.
     """
     report = ExploreReport()
     begun_s = perf_counter()
     for place in list(places(story, seed, limits, kill))[::stride]:
-        death = die_at(story, place, seed, limits)
+        death = die_at(story, place, seed, limits, diaries=diaries)
         report.visits += 1
         report.kills += 1
         report.points[f"{place.victim} {place.point}"] += 1
@@ -98,17 +95,16 @@ def places(story: Story, seed: int, limits: Limits, kill: str | None) -> Iterabl
     return [place for place in seen if place.victim != "client" and kill in (None, place.victim)]
 
 
-def die_at(story: Story, place: Death, seed: int = 0, limits: Limits = QUICK) -> Death:
+def die_at(story: Story, place: Death, seed: int = 0, limits: Limits = QUICK, *, diaries: bool = False) -> Death:
     """Play the story with a death at one place, and say what came of it."""
-    with Laboratory(seed, limits=limits, kill_at=place.visit) as laboratory:
-        try:
+    with Laboratory(seed, limits=limits, kill_at=place.visit, diaries=diaries) as laboratory:
+
+        def play() -> None:
             laboratory.run(story, TIMEOUT_MS)
             laboratory.heal()
             laboratory.run(story, TIMEOUT_MS)
             laboratory.settle(TIMEOUT_MS)
             laboratory.simulation.raise_errors()
-        except (Violation, Stuck, PerdureError, BaseExceptionGroup, AssertionError) as failure:
-            words = f"{type(failure).__name__}: {failure}"
-            told = "".join(traceback.format_exception(failure))
-            return Death(place.visit, place.victim, place.point, place.detail, words, told)
-    return place
+
+        words, trace = finding(play)
+    return replace(place, problem=words, trace=trace)

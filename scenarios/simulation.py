@@ -5,22 +5,25 @@
     async def story(client):
         result = await client.run(MyAgent, {"topic": "HTTP/3"}, run_id="one")
         assert result.ok
+        assert await client.agent(MyParent, "home").count() == 1
 
     with Laboratory(seed=7, weather=Weather.drawn(random.Random(7))) as laboratory:
         laboratory.run(story)
         laboratory.heal()
         laboratory.settle()
 
-While it runs, the invariants of the design are checked; a broken one raises `Violation` out of `run`.
+While it runs, the invariants of the design are checked; a broken one raises `Violation` out of `run`. `scenarios.swarm.swarm` does all
+of this for many seeds, and `scenarios.explore.explore` for every place to die.
 """
 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
-from actors import Client, Courier, Fleet, Host, KillPoint, Supervisor, World
+from actors import Agent, Client, Courier, Fleet, Handle, Host, KillPoint, Supervisor, World
 from actors.sim_world import Simulation, Weather, on_death
 from ledger.storage import Cabinet, MemoryDisk
 from policies import Limits
@@ -34,14 +37,18 @@ from scenarios.checks import (
     strangers,
     unbalanced,
     unfinished,
-    unlike_the_diaries,
+    unlike_the_inboxes,
     unlike_the_shadow,
     unlike_the_snapshot,
 )
 
-__all__ = ["QUICK", "Laboratory", "Violation", "Weather"]
+__all__ = ["QUICK", "Laboratory", "Story", "Violation", "Weather"]
 
+A = TypeVar("A", bound=Agent)
 T = TypeVar("T")
+
+Story = Callable[[Client], Awaitable[Any]]
+"""What a client does. Who plays it twice in one world expects that it asks for its work under ids of its own."""
 
 QUICK = Limits(hosts_max=3, hosts_warm=1, idle_ms=2_000, orphan_ms=20_000)
 LOOK_STRIDE = 7
@@ -51,7 +58,9 @@ class Laboratory:
     """A simulated cluster with Perdure on it. What is durable lies here, outside of every process, and outlives each kill.
 
     Invariants are looked at after every `step_stride` steps of the loop if a new fact has become durable since; with `checked=False` only
-    what is free is checked.
+    what is free is checked. `diaries=True` says that every handler of every parent writes `run.delivery_id` into a table `told` of its
+    storage: then `verify` holds these rows against the account, too. One that took effect twice is found even if the runtime believes
+    its own inbox wrongly.
     """
 
     def __init__(
@@ -61,9 +70,12 @@ class Laboratory:
         limits: Limits = QUICK,
         *,
         checked: bool = True,
+        diaries: bool = False,
         **simulation: Any,
     ) -> None:
         self.limits = limits
+        self._diaries = diaries
+        self._client: Client | None = None
         self.store = Ledger()
         self.disk = MemoryDisk()
         self.supervisors: list[Supervisor] = []
@@ -109,14 +121,26 @@ class Laboratory:
         """Play a story: a coroutine that is given a client."""
 
         async def main(world: World, courier: Courier) -> T:
-            client = Client(world, courier, self.limits)
+            client = self._client = Client(world, courier, self.limits)
             serving = asyncio.get_running_loop().create_task(client.serve())
             try:
                 return await story(client)
             finally:
                 serving.cancel()
 
-        return self.simulation.run(main, timeout_ms=timeout_ms)
+        try:
+            return self.simulation.run(main, timeout_ms=timeout_ms)
+        finally:
+            self._client = None
+
+    def agent(self, agent_class: type[A], name: str) -> A:
+        """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer."""
+        return cast("A", Handle(agent_class, name, self._call))
+
+    def _call(self, *call: Any) -> Any:
+        if self._client is not None:
+            return self._client.call(*call)
+        return self.run(lambda client: client.call(*call))
 
     @property
     def is_quiet(self) -> bool:
@@ -128,8 +152,8 @@ class Laboratory:
         """From now on nothing goes wrong."""
         self.simulation.heal()
 
-    def settle(self, timeout_ms: float = 600_000) -> None:
-        """Let time pass until nothing is left to do, then check everything. Raises `Violation`, or `Overdue` if that takes too long."""
+    def rest(self, timeout_ms: float = 600_000) -> None:
+        """Let time pass until nothing is left to do. Raises `Overdue` if that takes too long, with a note of what is left."""
 
         async def quiet(_client: Client) -> None:
             while not self.is_quiet:  # noqa: ASYNC110 - nobody tells of quiet
@@ -141,6 +165,10 @@ class Laboratory:
             left = list(unfinished(self.supervisors[-1].view)) if self.supervisors else ["there is no supervisor"]
             problem.add_note("left to do: " + "; ".join(left[:10]))
             raise
+
+    def settle(self, timeout_ms: float = 600_000) -> None:
+        """Come to rest, then check everything. Raises `Violation`, or `Overdue`."""
+        self.rest(timeout_ms)
         self.verify()
 
     def verify(self) -> None:
@@ -155,7 +183,7 @@ class Laboratory:
             unlike_the_shadow(view, shadow),
             unlike_the_snapshot(self.store, shadow),
             unfinished(view),
-            unlike_the_diaries(self.disk, shadow, parents),
+            unlike_the_inboxes(self.disk, shadow, parents, diaries=self._diaries),
             left_behind(self.disk, shadow, self.store.cleared),
         )
 
@@ -165,3 +193,13 @@ class Laboratory:
     def __exit__(self, *_: object) -> None:
         self.simulation.close()
         self.disk.close()
+
+
+def finding(play: Callable[[], None]) -> tuple[str, str]:
+    """What went wrong while this was played, in words and with where; empty if nothing did."""
+    try:
+        play()
+    except (Exception, BaseExceptionGroup) as failure:
+        words = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])
+        return words, "".join(traceback.format_exception(failure))
+    return "", ""

@@ -1,4 +1,5 @@
-"""The swarm: many small worlds, each with a story and a weather drawn from its seed, checked all the way, and replayed by one line.
+"""The swarm: many small worlds, each with a story (ours, or yours) and a weather drawn from its seed, checked all the way, and replayed by
+one line.
 
 Safety is checked under fire: after every few steps, and at every commit. Then everything heals, the story is asked for again under the
 same ids, and within a bound of virtual time nothing may be left to do. The same seed gives the same digest.
@@ -7,20 +8,19 @@ same ids, and within a bound of virtual time nothing may be left to do. The same
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import get_context
 from random import Random
 from time import perf_counter
 
 from actors import Client, KillPoint
-from actors.sim_world import Span, Stuck
-from ledger import PerdureError
+from actors.sim_world import Span
 from policies import Limits
-from scenarios.simulation import Laboratory, Violation, Weather
+from scenarios.simulation import Laboratory, Story, Violation, Weather, finding
 from scenarios.stories import STORIES, Script, play_parts
 
 FIRE_S = 25.0
@@ -44,7 +44,7 @@ SWIFT = Limits(
 
 @dataclass(frozen=True)
 class SeedReport:
-    """What came of one seed. `problem` is empty if all was well; `replay` is the command that plays it again."""
+    """What came of one seed. `problem` is empty if all was well; `replay` is what plays it again."""
 
     seed: int
     story: str
@@ -62,7 +62,9 @@ class SeedReport:
 
     @property
     def replay(self) -> str:
-        """The line that plays this seed again."""
+        """The line that plays this seed again: a command, or for a story of your own a call."""
+        if self.story not in STORIES:
+            return f"scenarios.swarm.play({self.seed}, {self.story})"
         return f"perdure replay {self.seed}" + (f" --story {self.story}" if self.story != story_of(self.seed) else "")
 
 
@@ -113,24 +115,24 @@ def weather_of(seed: int) -> Weather:
     )
 
 
-def play(seed: int, story: str | None = None) -> SeedReport:
-    """Play one seed to its end, and say what came of it. Nothing but a mistake in here comes out as an exception."""
-    name = story or story_of(seed)
+def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT) -> SeedReport:
+    """Play one seed to its end, and say what came of it, whatever the story raised.
+
+    Args:
+        story: one of ours by its name, by default the one that the seed draws; or your own, a coroutine function that is given a client.
+    """
+    chosen = story_of(seed) if story is None else story
+    laboratory = Laboratory(seed, weather_of(seed), limits, diaries=isinstance(chosen, str))
     begun_s = perf_counter()
-    laboratory = Laboratory(seed, weather_of(seed), SWIFT)
-    problem = trace = ""
     with laboratory:
-        try:
-            _play(laboratory, seed, name)
-        except (PerdureError, Stuck, BaseExceptionGroup, AssertionError) as failure:
-            problem = "; ".join(
-                [f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())]
-            )
-            trace = "".join(traceback.format_exception(failure))
+        play_it = (
+            partial(_play_ours, name=chosen) if isinstance(chosen, str) else partial(_play, fire=chosen, calm=chosen)
+        )
+        problem, trace = finding(lambda: play_it(laboratory))
     simulation = laboratory.simulation
     return SeedReport(
         seed,
-        name,
+        chosen if isinstance(chosen, str) else f"{chosen.__module__}.{getattr(chosen, '__qualname__', chosen)}",
         simulation.digest(),
         sum(simulation.kills.values()),
         simulation.visit_count,
@@ -140,38 +142,57 @@ def play(seed: int, story: str | None = None) -> SeedReport:
     )
 
 
-def _play(laboratory: Laboratory, seed: int, name: str) -> None:
+def _play_ours(laboratory: Laboratory, name: str) -> None:
     meddled: dict[str, None] = {}
     complaints: list[str] = []
+    seed = laboratory.simulation.seed
 
     async def fire(client: Client) -> None:
-        script = Script(client, Random(seed), False, "", meddled, complaints)
-        try:
-            await asyncio.wait_for(play_parts(STORIES[name], script, seed), FIRE_S)
-        except TimeoutError:
-            return
+        await play_parts(STORIES[name], Script(client, Random(seed), False, "", meddled, complaints), seed)
 
     async def calm(client: Client) -> None:
         await play_parts(STORIES[name], Script(client, Random(seed), True, "", meddled, complaints), seed)
 
-    laboratory.run(fire, timeout_ms=CALM_MS)
+    _play(laboratory, fire, calm)
+    if complaints:
+        raise Violation("; ".join(complaints))
+
+
+def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:
+    """Under fire for a while, wherever the story then is; then to its end, in a world that has healed."""
+
+    async def cut_off(client: Client) -> None:
+        playing = asyncio.ensure_future(fire(client))
+        if not (await asyncio.wait({playing}, timeout=FIRE_S))[0]:
+            playing.cancel()
+            await asyncio.wait({playing})
+        elif not playing.cancelled():
+            playing.result()
+
+    laboratory.run(cut_off, timeout_ms=CALM_MS)
     laboratory.heal()
     laboratory.run(calm, timeout_ms=CALM_MS)
     laboratory.settle(CALM_MS)
     laboratory.simulation.raise_errors()
-    if complaints:
-        raise Violation("; ".join(complaints))
 
 
 def swarm(
     seeds: int,
     first_seed: int = 0,
     *,
-    story: str | None = None,
+    story: str | Story | None = None,
+    limits: Limits = SWIFT,
     on_progress: Callable[[SeedReport, SwarmReport], None] | None = None,
     processes: int = 1,
 ) -> SwarmReport:
-    """Play many seeds, in as many processes as asked for, and add up what came of them."""
+    """Play many seeds, and add up what came of them.
+
+    Args:
+        story: one of ours by its name, by default the one that each seed draws; or your own: a coroutine function that is given a client.
+            It is played twice in each world, first under fire, where it may be cut off anywhere, and then to its end. So it asks for its
+            work under ids of its own, and calls what may be called again.
+        processes: in how many at once. With more than one, a story of your own must be a function of a module.
+    """
     total = SwarmReport()
     begun_s = perf_counter()
     wanted = range(first_seed, first_seed + seeds)
@@ -184,9 +205,9 @@ def swarm(
 
     if processes <= 1:
         for seed in wanted:
-            count(play(seed, story))
+            count(play(seed, story, limits=limits))
         return total
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for report in pool.map(play, wanted, [story] * seeds, chunksize=4):
+        for report in pool.map(partial(play, story=story, limits=limits), wanted, chunksize=4):
             count(report)
     return total

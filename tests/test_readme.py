@@ -155,6 +155,7 @@ def test_the_budget_of_the_example_ends_a_child_that_hangs(
 
 
 def test_the_tests_of_the_example_pass_in_bad_weather(examples: Callable[[str], ModuleType]) -> None:
+    examples("test_research").test_a_desk_counts_the_words_of_its_notes()
     examples("test_research").test_research_survives_bad_weather()
 
 
@@ -165,7 +166,11 @@ def test_the_tests_of_the_example_pass_wherever_death_strikes(examples: Callable
 
 def test_the_tests_of_the_example_are_all_played_here(examples: Callable[[str], ModuleType]) -> None:
     found = {name for name in vars(examples("test_research")) if name.startswith("test_")}
-    assert found == {"test_research_survives_bad_weather", "test_research_survives_a_death_at_every_place"}
+    assert found == {
+        "test_a_desk_counts_the_words_of_its_notes",
+        "test_research_survives_bad_weather",
+        "test_research_survives_a_death_at_every_place",
+    }
 
 
 # ---------------------------------------------------------------- what is named exists

@@ -41,6 +41,10 @@ BROAD_EXCEPTS = {
     "actors/host.py": (1, "the host's turn"),
     "actors/author.py": (2, "an author's code may raise whatever it likes; here it becomes a value"),
     "actors/observability.py": (1, "a subscriber is foreign code that only watches"),
+    "scenarios/simulation.py": (
+        1,
+        "a story may raise whatever it likes: that is a finding, with the seed that shows it",
+    ),
     "actors/sim_ports.py": (1, "the edge of a simulated thread: its caller gets the error"),
     "actors/sim_process.py": (1, "one storage that will not close must not save another"),
     "actors/sim_cluster.py": (1, "the boundary of a simulated process: it may die of anything"),

@@ -20,7 +20,7 @@ from scenarios.checks import (
     strangers,
     unbalanced,
     unfinished,
-    unlike_the_diaries,
+    unlike_the_inboxes,
     unlike_the_shadow,
     unlike_the_snapshot,
 )
@@ -157,7 +157,9 @@ def test_a_handler_that_took_effect_twice_is_found(laboratory: Laboratory, view:
     cabinet = Cabinet(laboratory.disk)
     cabinet.open(BOSS, LAST_LIFE).sql("INSERT INTO told SELECT * FROM told")
     cabinet.close()
-    assert any("took effect 2 times" in each for each in unlike_the_diaries(laboratory.disk, view, [BOSS]))
+    assert any(
+        "took effect 2 times" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True)
+    )
 
 
 def test_a_delivery_without_an_effect_is_found(laboratory: Laboratory, view: View) -> None:
@@ -165,19 +167,21 @@ def test_a_delivery_without_an_effect_is_found(laboratory: Laboratory, view: Vie
     cabinet = Cabinet(laboratory.disk)
     cabinet.open(BOSS, LAST_LIFE).sql("DELETE FROM told")
     cabinet.close()
-    assert any("left no trace" in each for each in unlike_the_diaries(laboratory.disk, view, [BOSS]))
+    assert any("left no trace" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True))
 
 
 def test_an_effect_that_does_not_count_as_delivered_is_found(laboratory: Laboratory, view: View) -> None:
     laboratory.simulation.close()
     view.runs["one"].slots["finish"] = "pending"
-    assert any("counts as pending" in each for each in unlike_the_diaries(laboratory.disk, view, [BOSS]))
+    assert any("counts as pending" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True))
 
 
 def test_an_end_of_which_nobody_was_told_is_found(laboratory: Laboratory, view: View) -> None:
     laboratory.simulation.close()
     view.runs["one"].slots.clear()
-    assert any("nobody was ever told" in each for each in unlike_the_diaries(laboratory.disk, view, [BOSS]))
+    assert any(
+        "nobody was ever told" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True)
+    )
 
 
 def test_work_that_is_left_is_found(view: View) -> None:

@@ -1,0 +1,147 @@
+"""The simulated world as an author uses it, with agents that know nothing of being tested."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors import Agent, Client, Detached, RunInfo, RunResult, exposed
+from actors.sim_world import Overdue
+from ledger import CallInterrupted, UnknownRun
+from ledger.storage import Transaction
+from scenarios.checks import unlike_the_inboxes
+from scenarios.explore import explore
+from scenarios.simulation import Laboratory, Violation
+from scenarios.swarm import play, swarm
+from tests.actors.cast import Sleeper
+
+
+class Adder(Agent):
+    """Adds up what its children return, and has a table `told` that is about something else."""
+
+    async def on_start(self) -> None:
+        self.sql("CREATE TABLE IF NOT EXISTS told(whom VARCHAR)")
+
+    @exposed(repeatable=True)
+    def add(self, count: int) -> None:
+        asked = [{"agent_class": Sleeper, "input": 100, "run_id": f"s{number}"} for number in range(count)]
+        with self.transaction():
+            self.run_agent_tools(asked, detached=Detached(on_finish="on_done"))
+
+    def on_done(self, run: RunInfo, result: RunResult) -> None:
+        self.state["sum"] = self.state.get("sum", 0) + 1
+
+    @exposed(repeatable=True)
+    async def total(self) -> int:
+        return self.state.get("sum", 0)
+
+    @exposed
+    def fragile(self) -> int:
+        return 1
+
+
+async def add_five(client: Client) -> None:
+    await client.agent(Adder, "a").add(5)
+    while await client.agent(Adder, "a").total() < 5:
+        await client.ask("audit")
+    assert await client.agent(Adder, "a").total() == 5, "each once"
+
+
+def test_a_handle_answers_outside_of_a_story_and_gives_awaitables_within() -> None:
+    async def story(client: Client) -> None:
+        assert await laboratory.agent(Adder, "a").total() == 3
+        assert await client.agent(Adder, "a").total() == 3
+
+    with Laboratory(1) as laboratory:
+        adder = laboratory.agent(Adder, "a")
+        assert adder.total() == 0
+        adder.add(3)
+        laboratory.rest()
+        laboratory.run(story)
+        assert adder.total() == 3
+        laboratory.settle()
+
+
+def test_handlers_that_keep_no_diary_are_held_to_account_all_the_same() -> None:
+    report = swarm(8, story=add_five)
+    assert report.ok, report.failures
+    assert report.kills
+    assert list(report.stories) == ["tests.scenarios.test_simulation.add_five"]
+
+
+def test_a_swarm_with_a_story_of_one_s_own_can_have_processes() -> None:
+    alone, together = swarm(4, 100, story=add_five), swarm(4, 100, story=add_five, processes=2)
+    assert together.ok, together.failures
+    assert (alone.kills, alone.visits) == (together.kills, together.visits)
+
+
+def test_every_place_to_die_is_tried_for_a_story_without_diaries() -> None:
+    report = explore(add_five, stride=9)
+    assert report.ok, report.failures
+
+
+def test_with_diaries_a_handler_that_keeps_none_is_found() -> None:
+    with Laboratory(1, diaries=True) as laboratory:
+        laboratory.agent(Boss, "b").add(2)
+        with pytest.raises(Violation, match="its handler left no trace"):
+            laboratory.settle()
+
+
+class Boss(Adder):
+    """Has a table for its diary, and leaves it empty."""
+
+    async def on_start(self) -> None:
+        self.sql("CREATE TABLE IF NOT EXISTS told(delivery_id VARCHAR)")
+
+
+def test_a_delivery_that_is_not_in_the_inbox_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transaction, "record_inbox", lambda _transaction, _mail_ids: None)
+    with Laboratory(1) as laboratory:
+        laboratory.agent(Adder, "a").add(2)
+        laboratory.rest()
+        view = laboratory.store.shadow
+        laboratory.simulation.close()
+        (complaint, _) = unlike_the_inboxes(laboratory.disk, view, ["a@tests.scenarios.test_simulation:Adder"])
+        assert "counts as delivered, and its handler left no trace" in complaint
+
+
+async def raises(client: Client) -> None:
+    await add_five(client)
+    raise LookupError("of the author's own")
+
+
+def test_whatever_a_story_raises_is_a_finding_with_the_line_that_plays_it_again() -> None:
+    report = play(3, raises)
+    assert "LookupError: of the author's own" in report.problem
+    assert "in raises" in report.trace
+    assert report.replay == "scenarios.swarm.play(3, tests.scenarios.test_simulation.raises)"
+    assert play(3, raises).digest == report.digest
+
+
+async def never(client: Client) -> None:
+    await client.start(Sleeper, 10_000_000, run_id="long")
+
+
+def test_what_does_not_come_to_rest_says_what_is_left() -> None:
+    with Laboratory(1) as laboratory:
+        laboratory.run(never)
+        with pytest.raises(Overdue) as overdue:
+            laboratory.rest(timeout_ms=20_000)
+        assert any("left to do: run long is running" in note for note in overdue.value.__notes__)
+
+
+def test_what_a_client_is_refused_is_raised_to_the_test() -> None:
+    with Laboratory(1) as laboratory, pytest.raises(UnknownRun):
+        laboratory.run(lambda client: client.ask("show", "nothing"))
+
+
+async def calls_what_may_not_be_repeated(client: Client) -> None:
+    for _ in range(30):
+        try:
+            await client.agent(Adder, "a").fragile()
+        except CallInterrupted:
+            continue
+
+
+def test_a_story_may_expect_interrupted_calls() -> None:
+    report = swarm(3, story=calls_what_may_not_be_repeated)
+    assert report.ok, report.failures
