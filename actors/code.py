@@ -41,7 +41,6 @@ _origins: dict[
     str, str
 ] = {}  # module name → the first parts of the names of its types, for modules that `load_type` made
 _sent: list[Path] = []  # where the code lies that was sent to this process
-_loaded: set[tuple[str, Path | None]] = set()
 _lock = threading.RLock()
 
 
@@ -195,13 +194,7 @@ def load_type(name: str, code_dir: Path | None = None) -> type:
     found = _load(name, code_dir, functools.partial(UnknownAgentType, FIELD))
     if not isinstance(found, type):
         raise UnknownAgentType(FIELD, f"{name} is not a class but {found!r}")
-    _loaded.add((name, code_dir))
     return found
-
-
-def is_loaded(name: str, code_dir: Path | None = None) -> bool:
-    """Whether `load_type` has found this class already, so that it takes no time."""
-    return (name, code_dir) in _loaded
 
 
 @functools.lru_cache(maxsize=4096)

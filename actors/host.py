@@ -57,6 +57,9 @@ class Host:
         self.world, self.cabinet, self.host_id, self.limits = world, cabinet, host_id, limits
         self.code_dir, self.package = code_dir, package
         self.tenants: dict[str, Tenant] = {}
+        self.loaded: set[str] = (
+            set()
+        )  # the types whose code was imported here; of the host, so that a simulation is the same each time
         self.asking = Asking(world.dice)
         self._ended: dict[str, None] = {}
         self._ups: dict[str, Up] = {}

@@ -13,7 +13,7 @@ from actors.activity import ACTIVITY, Activity
 from actors.agent import Agent
 from actors.attempt import carry
 from actors.author import is_async, tried
-from actors.code import is_loaded, load_type
+from actors.code import load_type
 from actors.dispatch import Dispatch
 from actors.handlers import Letter, handle
 from actors.outbox import Outbox
@@ -97,7 +97,7 @@ class Tenant:
         if self._is_up:
             return
         if self._up is None:
-            if is_loaded(type_of(self.agent_id), self.code_dir) and not self._constructed_for_start():
+            if type_of(self.agent_id) in self.host.loaded and not self._constructed_for_start():
                 self._is_up = True
                 return
             self._up = asyncio.get_running_loop().create_task(self._come_up())
@@ -117,6 +117,7 @@ class Tenant:
             self.agent is None
         ):  # its code is imported on a thread, for that may take long, and the host must go on answering
             await self.threads.run(lambda: load_type(type_of(self.agent_id), self.code_dir))
+            self.host.loaded.add(type_of(self.agent_id))
             self._constructed_for_start()
         if self.has_storage:
             self.outbox.flush()
