@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scenarios.bench_apart import Failed, command_for, measure_apart
+from scenarios.bench_chat import chat_children, chat_streams, chat_turns
 from scenarios.bench_deaths import child_death, cluster_death, handlers_death, supervisor_death
 from scenarios.bench_ledger import boot
 from scenarios.bench_report import Bench, Figure, known, report, show
@@ -50,6 +51,9 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "passivated": passivated,
     "handlers-death": handlers_death,
     "simulated-kills": simulated_kills,
+    "chat-children": chat_children,
+    "chat-streams": chat_streams,
+    "chat-turns": chat_turns,
 }
 
 

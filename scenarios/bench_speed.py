@@ -110,7 +110,7 @@ def sleepers(bench: Bench) -> list[Figure]:
         idle_mb = pss_mb(list(runtime.cluster.pids().values()))
         times, peaks = [], []
         for _ in range(repeats):
-            with _peak_mb(runtime) as seen:
+            with peak_mb(runtime) as seen:
                 times.append(parent.nap(count, Nap(seconds=seconds)))
             peaks.append(max(0.0, max(seen, default=0.0) - idle_mb))
     name = f"{count:,} children that sleep {seconds} s"
@@ -122,7 +122,7 @@ def sleepers(bench: Bench) -> list[Figure]:
 
 
 @contextmanager
-def _peak_mb(runtime: Runtime) -> Iterator[list[float]]:
+def peak_mb(runtime: Runtime) -> Iterator[list[float]]:
     """The memory of the supervisor and all hosts, about twice a second."""
     seen: list[float] = []
     over = threading.Event()
