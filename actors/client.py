@@ -108,7 +108,7 @@ class Client:
             body,
             pool_spec(agent_class, self._package_for(agent_class)),
             marked["repeatable"],
-            self.peer.incarnation,
+            self.peer.heard,
             False,
         )
         return returned.decode("return", reply)

@@ -1,7 +1,8 @@
-"""The supervisor's desk: hellos, calls between agents, and everything that is asked and answered without becoming a fact.
+"""The supervisor's desk: hellos, calls of agents, and everything that is asked and answered without becoming a fact.
 
-A *call* is made at most once. It is remembered only while it is under way: if the agent's host dies after the call was handed over, the
-caller is told that nobody knows whether it took effect, unless the method was declared repeatable. Work that must survive is a run.
+A *call* is made at most once. It is remembered only while it is under way: here, and by the host that it was handed to. As long as that
+host lives it says what became of the call: answered, cut off, or come too late for the agent and so not begun. If it dies, the caller is
+told that nobody knows whether the call took effect, unless the method was declared repeatable. Work that must survive is a run.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from ledger import (
     explain,
     frame_of,
     inspection,
+    last_end,
     lines,
+    name_of,
     overview,
     parked,
     type_of,
@@ -45,10 +48,11 @@ from policies import Limits
 
 @dataclass(slots=True)
 class Call:
-    """A call under way. `incarnation` is the life of the agent that it was handed to, 0 before.
+    """A call under way. `host_id` and `incarnation` are the host and the life of the agent that it was handed to, empty before.
 
-    `again` says that an earlier life of the supervisor may have handed it over already. A life of the agent that began before the
-    call was first made (its number is at most `asked_after`) would know of that; with a later one nobody can tell.
+    An earlier life of the supervisor may have handed it over already: to the `suspect`, a life of the agent that was there when we heard of
+    the call, or to one that had ended by then but may not have ended before the call was made (`is_doubtful`). A suspect that is still
+    there can be asked. (`ledger.lives` says why there is nobody else.)
     """
 
     peer_id: str
@@ -56,9 +60,15 @@ class Call:
     method: str
     body: bytes
     repeatable: bool
-    asked_after: int
-    again: bool
+    is_doubtful: bool = False
+    suspect: int = 0
+    host_id: str = ""
     incarnation: int = 0
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether a life other than the one that has it now may have begun it."""
+        return self.is_doubtful or self.suspect not in (0, self.incarnation)
 
 
 class Desk:
@@ -106,6 +116,9 @@ class Desk:
             return
         host.pid, host.node, host.rss_mb = said["pid"], said["node"], said["rss_mb"]
         port.say("prepare", list(dict.fromkeys(type_of(agent) for agent in islice(self._view.agents, 200)))[:8])
+        for call in self._calls.values():
+            if call.host_id == port.peer_id:  # what was said in its last session may not have arrived
+                call.is_doubtful, call.suspect, call.host_id = call.may_be_lost, call.incarnation, ""
         for agent, incarnation in said["tenants"]:
             activation = self._view.agents.get(agent)
             if activation is None or activation.incarnation != incarnation or activation.host_id != port.peer_id:
@@ -123,6 +136,8 @@ class Desk:
             return list(message[1].get("waits", ()))
         if tag == "wait":
             return list(message[1])
+        if tag == "ask" and message[2] == "call":
+            return [name_of(message[3][0])] if message[3][-1] else []  # asked again: was it a child, when did it live?
         if tag == "ask" and message[2] in ("known", "cancel", "inspect", "show", "explain", "frames", "clear"):
             first = message[3][0]
             return list(first) if isinstance(first, list) else [first]
@@ -138,6 +153,8 @@ class Desk:
             self._answered(*rest)
         elif tag == "astray":
             self._astray(rest[0])
+        elif tag == "cut":
+            self._cut_off(rest[0])
         elif tag == "follow":
             self._bulletin.follow(port.peer_id, rest[0])
         elif tag == "unfollow":
@@ -183,12 +200,16 @@ class Desk:
         return None
 
     def _call(self, port: Port, ref: str, args: list[Any]) -> None:
-        agent, method, body, home, repeatable, asked_after, again = args
+        agent, method, body, home, repeatable, heard, again = args
         known = self._calls.get(ref)
         if known is not None:
             known.peer_id = port.peer_id
             return
-        self._calls[ref] = Call(port.peer_id, agent, method, body, repeatable, asked_after, again)
+        call = self._calls[ref] = Call(port.peer_id, agent, method, body, repeatable)
+        if again:
+            activation = self._view.agents.get(agent)
+            call.is_doubtful = last_end(self._view, agent) > heard
+            call.suspect = activation.incarnation if activation is not None and activation.host_id else 0
         if home is not None:
             self._view.homes[agent] = home
         self._view.want(agent)
@@ -197,8 +218,20 @@ class Desk:
         """A call came too late for the life that it was meant for, and did nothing there: it is for the next one."""
         call = self._calls.get(ref)
         if call is not None:
-            call.incarnation = 0
-            self._view.want(call.agent_id)
+            call.suspect = 0 if call.suspect == call.incarnation else call.suspect
+            self._hand_anew(call)
+
+    def _hand_anew(self, call: Call) -> None:
+        call.host_id = ""
+        self._view.want(call.agent_id)
+
+    def _cut_off(self, ref: str) -> None:
+        """A call had begun, or nobody knows whether it had, and will not be answered."""
+        call = self._calls.get(ref)
+        if call is not None and call.repeatable:
+            self._hand_anew(call)
+        elif call is not None:
+            self._answered(ref, False, error_to_plain(CallInterrupted(call.agent_id, call.method)))
 
     def _answered(self, ref: str, ok: bool, value: Any) -> None:
         call = self._calls.pop(ref, None)
@@ -209,39 +242,27 @@ class Desk:
     def after_turn(self) -> None:
         """Hand over the calls whose agents are awake, and answer the questions; what they read is durable."""
         for ref, call in self._calls.items():
+            if call.host_id:
+                continue
             activation = self._view.agents.get(call.agent_id)
             port = self._switchboard.ports.get(activation.host_id) if activation is not None else None
             if activation is None or not activation.host_id:
                 if call.agent_id not in self._view.wanted:
                     self._view.want(call.agent_id)
                     self._switchboard.arrived.set()
-            elif port is not None and call.incarnation != activation.incarnation:
-                call.incarnation = activation.incarnation
-                port.say(
-                    "call",
-                    call.agent_id,
-                    call.incarnation,
-                    ref,
-                    call.method,
-                    call.body,
-                    call.again and not call.repeatable and activation.incarnation > call.asked_after,
-                )
+            elif port is not None:
+                call.host_id, call.incarnation = activation.host_id, activation.incarnation
+                may = [call.repeatable, call.may_be_lost]
+                port.say("call", call.agent_id, call.incarnation, ref, call.method, call.body, *may)
         questions, self._questions = self._questions, []
         for port, ref, name, args in questions:
             self._spawn(self._answer(port, ref, name, args))
 
     def hosts_changed(self) -> None:
-        """Agents have lost their lives: tell the callers of the calls that were with them, or hand the repeatable ones over again."""
+        """Hosts may be gone: tell the callers of the calls that were with them, or hand the repeatable ones over again."""
         for ref, call in list(self._calls.items()):
-            activation = self._view.agents.get(call.agent_id)
-            if not call.incarnation or (
-                activation is not None and activation.incarnation == call.incarnation and activation.host_id
-            ):
-                continue
-            if call.repeatable:
-                call.incarnation = 0
-            else:
-                self._answered(ref, False, error_to_plain(CallInterrupted(call.agent_id, call.method)))
+            if call.host_id and call.host_id not in self._view.hosts:
+                self._cut_off(ref)
 
     async def _answer(self, port: Port, ref: str, name: str, args: list[Any]) -> None:
         question = self._answers.get(name)

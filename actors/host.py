@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from actors.asking import Asking
 from actors.author import tried
+from actors.calls import Calls
 from actors.code import load_type
 from actors.handlers import Letter
 from actors.peer import Peer
@@ -24,12 +25,11 @@ from actors.ports import Courier, World
 from actors.relay import Relay
 from actors.results import RunInfo
 from actors.tenant import Tenant
-from actors.wire import error_to_plain, message
-from ledger import CallInterrupted, StorageError, Up
+from actors.wire import message
+from ledger import StorageError, Up
 from ledger.storage import Cabinet
 from policies import Limits
 
-ANSWERS_KEPT = 1000
 FAREWELLS = ("Ended", "Unstarted", "Released")  # their third item is the incarnation
 LEFT_KEPT = 100_000
 log = logging.getLogger("perdure.host")
@@ -64,7 +64,7 @@ class Host:
         self._ended: dict[str, None] = {}
         self._ups: dict[str, Up] = {}
         self._left: dict[str, int] = {}
-        self._answers: dict[str, tuple[bool, Any] | None] = {}
+        self._calls = Calls()
         self._running: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[str] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -195,21 +195,29 @@ class Host:
             self._left[agent_id] = max(incarnation, self._left.get(agent_id, 0))  # its wake-up may come after its stop
             self.peer.push(["Released", agent_id, incarnation])
 
-    def _call(self, agent_id: str, incarnation: int, ref: str, method: str, body: bytes, again: bool) -> None:
-        if ref in self._answers:
-            known = self._answers[ref]
-            if known is not None:
-                self.peer.push(["answer", ref, *known])
-            return
-        if again:
-            self.peer.push(["answer", ref, False, error_to_plain(CallInterrupted(agent_id, method))])
-            return
-        if not self._is_current(agent_id, incarnation):
+    def _call(
+        self, agent_id: str, incarnation: int, ref: str, method: str, body: bytes, repeatable: bool, lost: bool
+    ) -> None:
+        """Make a call, once. With `lost` another life of the agent, perhaps on another host, may have begun it before."""
+        handed = self._calls.find(ref)
+        if handed is not None and handed.answer is not None:
+            self.peer.push(["answer", ref, *handed.answer])
+        elif handed is not None and not handed.is_over:
+            return  # it is under way
+        elif (handed is not None or lost) and not repeatable:
+            self.peer.push(["cut", ref])
+        elif not self._is_current(agent_id, incarnation):
             self.peer.push(["astray", ref])
-            return
-        self._answers[ref] = None
-        tenant = self.tenants[agent_id]
-        tenant.spawn(tenant.answer(ref, method, body))
+        else:
+            self._calls.begin(ref)
+            tenant = self.tenants[agent_id]
+            tenant.spawn(tenant.answer(ref, method, body)).add_done_callback(partial(self._call_over, ref))
+
+    def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
+        """A call whose agent was told to stop is not answered any more."""
+        if task.cancelled():
+            self._calls.cut_off(ref)
+            self.peer.push(["cut", ref])
 
     def _signal(self, agent_id: str, incarnation: int, run: dict[str, Any], snapshot: dict[str, Any]) -> None:
         if self._is_current(agent_id, incarnation):
@@ -234,9 +242,7 @@ class Host:
 
     def answer(self, ref: str, ok: bool, value: Any) -> None:
         """Answer a call, and keep the answer for a supervisor that asks again."""
-        self._answers[ref] = (ok, value)
-        if len(self._answers) > ANSWERS_KEPT:
-            self._answers.pop(next(iter(self._answers)))
+        self._calls.answer(ref, ok, value)
         self.peer.push(["answer", ref, ok, value])
 
     def soon_up(self, said: Up) -> None:

@@ -41,7 +41,7 @@ class Peer:
     ) -> None:
         self.peer_id = peer_id
         self.epoch = 0
-        self.incarnation = 0
+        self.heard = 0
         self.failing_since: float | None = None
         self._world, self._courier, self._limits = world, courier, limits
         self._hello, self._receive = hello, receive
@@ -126,7 +126,7 @@ class Peer:
         await asyncio.sleep(jittered_ms(pause, self._world.dice.roll()) / 1000)
 
     def _answered(self, session: int, answer: list[Any]) -> None:
-        epoch, confirmed, ack, first, messages, missed, incarnation = answer
+        epoch, confirmed, ack, first, messages, missed, seq = answer
         if session != self._link.session or epoch < self.epoch:
             return
         if epoch > self.epoch or confirmed != session:
@@ -135,7 +135,7 @@ class Peer:
                 self._restart(again=known > 0)
                 return
         self._confirmed = session
-        self.incarnation = max(self.incarnation, incarnation)
+        self.heard = max(self.heard, seq)
         if missed:
             self._link.rewind()
         fresh, gap = self._link.receive(first, messages)

@@ -162,7 +162,7 @@ class Supervisor:
         for port, number, _message in arrived:
             port.durable = max(port.durable, number)
         await self._perform(touched)
-        self.switchboard.incarnation = self.view.incarnation
+        self.switchboard.seq = self.view.seq
         self.bulletin.publish(rows)
         self.desk.hosts_changed()
         self.desk.after_turn()

@@ -68,7 +68,7 @@ class Switchboard:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.incarnation = 0
+        self.seq = 0
         self.ports: dict[str, Port] = {}
         self.inbox: list[tuple[Port, int, list[Any]]] = []
         self.arrived = asyncio.Event()
@@ -95,15 +95,13 @@ class Switchboard:
             port.link.rewind()
         gap = self._take_in(port, first, messages)
         if gap:
-            return pack(
-                [self.epoch, port.link.session, port.durable, port.link.next_number, [], True, self.incarnation]
-            )
+            return pack([self.epoch, port.link.session, port.durable, port.link.next_number, [], True, self.seq])
         if hold and not port.link.has_unsent:
             await port.hold()
         elif messages:
             await port.commit_of(first + len(messages) - 1)
         first_out, out = port.link.take()
-        return pack([self.epoch, port.link.session, port.durable, first_out, out, False, self.incarnation])
+        return pack([self.epoch, port.link.session, port.durable, first_out, out, False, self.seq])
 
     def _take_in(self, port: Port, first: int, messages: list[Any]) -> bool:
         """Take new messages in; returns whether earlier ones are missing, so that these must come again after them."""

@@ -38,6 +38,7 @@ from ledger.explanation import explain, lasting
 from ledger.facts import Fact, SupervisorStarted
 from ledger.frames import frame_of
 from ledger.ids import agent_id, check_id, derived_run_id, digest_of, mail_id, name_of, type_of
+from ledger.lives import last_end
 from ledger.mail import Mail
 from ledger.outstanding import about, everything, outstanding
 from ledger.preview import preview_of, shown_input
@@ -163,6 +164,7 @@ __all__ = [
     "hosts_wanted",
     "inspection",
     "is_exclusive",
+    "last_end",
     "lasting",
     "lines",
     "mail_id",

@@ -164,7 +164,12 @@ class RunBeingCleared(WorldError):
 
 
 class CallInterrupted(WorldError):
-    """The agent's host died while it answered a call, so the call may or may not have taken effect."""
+    """The agent's host died while it answered a call, so the call may or may not have taken effect.
+
+    One that was certainly not handed to the author's method is made again by itself, also after a supervisor's death. Certainty is
+    impossible, and the call refused, if the life of the agent that may have had it is over; if the agent's last life ended so shortly
+    before the call (up to ten seconds) that the caller had not heard of it; and of many lives that ended, for all but the latest.
+    """
 
     def __init__(self, agent_id: str, method: str) -> None:
         super().__init__(agent_id, method)
@@ -172,7 +177,7 @@ class CallInterrupted(WorldError):
         self.method = method
 
     def __str__(self) -> str:
-        return f"the host of {self.agent_id} died during {self.method}(): it may or may not have taken effect"
+        return f"the host of {self.agent_id} may have died during {self.method}(): it may or may not have taken effect"
 
 
 class IllegalTransition(AssertionError):

@@ -102,6 +102,7 @@ def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | 
 
 
 def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | None:
+    view.lives.forget(seq)  # with its run, the attempts of a child are forgotten
     view.cleared[fact.run_id] = None
     return view.advance(view.runs[fact.run_id], fact, seq, at_ms)
 
@@ -124,10 +125,12 @@ def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> N
             view.count_places(run, -1)
         view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
     view.drop_agent(fact.agent_id)
+    view.lives.ended(fact.agent_id, seq)
 
 
-def _agent_lost(view: View, fact: AgentLost, _seq: int, _at_ms: int) -> None:
+def _agent_lost(view: View, fact: AgentLost, seq: int, _at_ms: int) -> None:
     activation = view.move(fact.agent_id, "")
+    view.lives.ended(fact.agent_id, seq)
     activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
     activation.losses += 1
     view.arm(fact.agent_id, fact.wake_at_ms)

@@ -11,6 +11,7 @@ from dataclasses import fields
 
 from ledger.activation import Activation
 from ledger.codec import decode, pack, unpack
+from ledger.lives import Lives
 from ledger.mail import PENDING, Mail
 from ledger.run import Run
 from ledger.store import Boot, Record
@@ -29,6 +30,7 @@ def meta_of(view: View) -> bytes:
             "tally": view.tally,
             "at_ms": view.at_ms,
             "limits": view.limits,
+            "lives": view.lives.to_plain(),
         }
     )
 
@@ -92,6 +94,7 @@ def restore(boot: Boot) -> View:
         view.epoch, view.seq, view.incarnation = meta["epoch"], meta["seq"], meta["incarnation"]
         view.tally.update(meta["tally"])
         view.at_ms, view.limits = meta["at_ms"], meta.get("limits", {})
+        view.lives = Lives(*meta.get("lives", [view.seq]))
     view.archived.update(boot.ended)
     for record in boot.records:
         _restore_record(view, record)

@@ -15,6 +15,7 @@ from ledger.codec import encode
 from ledger.facts import Fact
 from ledger.folds import FOLDS
 from ledger.ids import mail_id
+from ledger.lives import Lives
 from ledger.mail import DELIVERED, PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail, handler_of
 from ledger.run import Run, apply
 from ledger.store import FactRow
@@ -34,6 +35,7 @@ class View:
         self.runs: dict[str, Run] = {}
         self.mail: dict[str, Mail] = {}
         self.agents: dict[str, Activation] = {}
+        self.lives = Lives()
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         # indexes
         self.hosts: dict[str, HostView] = {}

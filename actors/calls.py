@@ -1,0 +1,60 @@
+"""The calls that a host was handed: which are under way, and how they were answered.
+
+A supervisor that begins its life knows of no call, so it hands over again what it is asked for again, and a host must know what it had
+before. The last answers are kept; of others it is known that they were given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ANSWERS_KEPT = 1000
+CALLS_KEPT = 100_000
+
+
+@dataclass(slots=True)
+class Handed:
+    """One call. `answer` is None while it is under way, and when it was cut off or is not kept any more."""
+
+    is_over: bool = False
+    answer: tuple[bool, Any] | None = None
+
+
+class Calls:
+    """What one host knows of calls."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, Handed] = {}
+        self._over: dict[str, Handed] = {}  # the latest last
+        self._kept: dict[str, None] = {}  # of these, the ones with an answer
+
+    def find(self, ref: str) -> Handed | None:
+        """The call, if it was handed over before."""
+        return self._under_way.get(ref) or self._over.get(ref)
+
+    def begin(self, ref: str) -> None:
+        """The call is under way, perhaps once more."""
+        self._over.pop(ref, None)
+        self._under_way[ref] = Handed()
+
+    def answer(self, ref: str, ok: bool, value: Any) -> None:
+        """The call was answered."""
+        self._end(ref, (ok, value))
+        self._kept[ref] = None
+        if len(self._kept) > ANSWERS_KEPT:
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            self._over[oldest].answer = None
+
+    def cut_off(self, ref: str) -> None:
+        """The call has begun and will not be answered."""
+        self._end(ref, None)
+
+    def _end(self, ref: str, answer: tuple[bool, Any] | None) -> None:
+        del self._under_way[ref]
+        self._over[ref] = Handed(is_over=True, answer=answer)
+        if len(self._over) > CALLS_KEPT:
+            oldest = next(iter(self._over))
+            del self._over[oldest]
+            self._kept.pop(oldest, None)

@@ -1,0 +1,305 @@
+"""Calls of exposed methods: made at most once, and made for certain unless they may have been made already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from actors import Agent, KillPoint, RemoteError, exposed
+from actors.calls import ANSWERS_KEPT, CALLS_KEPT, Calls
+from actors.sim_world import Weather
+from ledger import CallInterrupted, View, last_end, restore
+from ledger.facts import AgentActivated, AgentLost, AgentReleased, RunCleared, RunCompleted
+from ledger.lives import LIVES_KEPT
+from ledger.snapshot import meta_of
+from ledger.store import Boot
+from tests.kit import ROOMY, Ledger, Stage, address, asked, begun, child, placed, play
+
+SLEPT_S = 30.0
+
+
+RAIN = replace(Weather.calm(), lost=0.05, doubled=0.1, late=0.1, supervisor_dies=0.04, host_dies=0.01)
+
+
+class Counting(Agent):
+    """Counts how often it was entered, on disk."""
+
+    @exposed
+    async def count(self, ms: float = 0) -> int:
+        self.state["count"] = self.state.get("count", 0) + 1
+        await asyncio.sleep(ms / 1000)
+        return int(self.state["count"])
+
+    @exposed(repeatable=True)
+    async def count_again(self, ms: float) -> int:
+        self.state["count"] = self.state.get("count", 0) + 1
+        await asyncio.sleep(ms / 1000)
+        return int(self.state["count"])
+
+    @exposed(repeatable=True)
+    async def counted(self) -> int:
+        return int(self.state.get("count", 0))
+
+
+class Sullen(Agent):
+    """Does not come up."""
+
+    async def on_start(self) -> None:
+        raise RuntimeError("not today")
+
+    @exposed
+    async def anything(self) -> None:
+        """Never entered."""
+
+
+async def never_lived(stage: Stage) -> None:
+    """The call wakes the agent for the first time."""
+
+
+async def sleeps(stage: Stage) -> None:
+    """It has lived before, and sleeps."""
+    await stage.call(Counting, "counted")
+    await stage.until(lambda: not stage.host_of(address(Counting, "p")))
+    await asyncio.sleep(SLEPT_S)
+
+
+async def is_awake(stage: Stage) -> None:
+    """It is awake."""
+    await stage.call(Counting, "counted")
+
+
+async def was_lost(stage: Stage) -> None:
+    """It died a while ago."""
+    await stage.call(Counting, "counted")
+    stage.kill_host_of(address(Counting, "p"))
+    await asyncio.sleep(SLEPT_S)
+
+
+BEFORE = [never_lived, sleeps, is_awake, was_lost]
+
+
+@pytest.mark.parametrize("before", BEFORE, ids=lambda each: each.__name__)
+def test_whenever_the_supervisor_dies_a_call_is_made_exactly_once(before: Callable[[Stage], Awaitable[None]]) -> None:
+    async def story(delay_ms: float, stage: Stage) -> None:
+        await before(stage)
+        calling = asyncio.create_task(stage.call(Counting, "count", 30))
+        await asyncio.sleep(delay_ms / 1000)
+        stage.simulation.kill("supervisor")
+        assert await calling == 1
+        assert await stage.call(Counting, "counted") == 1
+
+    for delay_ms in (0, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 25, 35, 45):
+        play(partial(story, delay_ms))
+
+
+@pytest.mark.parametrize("before", [never_lived, sleeps, was_lost], ids=lambda each: each.__name__)
+def test_wherever_the_supervisor_dies_a_call_is_made_exactly_once(before: Callable[[Stage], Awaitable[None]]) -> None:
+    deaths = 0
+
+    async def story(visit: int, stage: Stage) -> None:
+        nonlocal left
+        await before(stage)
+        left = visit
+        assert await stage.call(Counting, "count", 30) == 1
+        left = 0
+        assert await stage.call(Counting, "counted") == 1
+
+    def rule(_stage: Stage, process: str, _point: KillPoint, _detail: str) -> bool:
+        nonlocal left, deaths
+        dies = process == "supervisor" and left == 1
+        left -= process == "supervisor" and left > 0
+        deaths += dies
+        return dies
+
+    for visit in (1, 2, 3, 4):
+        left = 0
+        play(partial(story, visit), kill_when=rule)
+    assert deaths == 4
+
+
+def test_a_call_that_is_made_while_no_supervisor_lives_is_made_when_one_is_back() -> None:
+    async def story(stage: Stage) -> None:
+        await sleeps(stage)
+        stage.simulation.kill("supervisor")
+        assert await stage.call(Counting, "count") == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("before", BEFORE, ids=lambda each: each.__name__)
+def test_when_its_host_dies_too_a_call_may_be_refused_and_is_never_made_twice(
+    before: Callable[[Stage], Awaitable[None]],
+) -> None:
+    outcomes: list[str] = []
+
+    async def story(delay_ms: float, stage: Stage) -> None:
+        await before(stage)
+        calling = asyncio.create_task(stage.call(Counting, "count", 50))
+        await asyncio.sleep(delay_ms / 1000)
+        stage.simulation.kill("supervisor")
+        for host in stage.simulation.live_hosts():
+            stage.simulation.kill(host)
+        try:
+            outcomes.append(str(await calling))
+        except CallInterrupted:
+            outcomes.append("refused")
+        assert await stage.call(Counting, "counted") <= 1
+
+    for delay_ms in (0, 1, 2, 5, 20, 45, 60, 100):
+        play(partial(story, delay_ms))
+    assert "1" in outcomes
+    assert set(outcomes) <= {"1", "refused"}
+
+
+def test_a_call_whose_answer_was_lost_with_its_agent_and_its_supervisor_is_refused_and_not_made_again() -> None:
+    async def story(stage: Stage) -> None:
+        calling = asyncio.create_task(stage.call(Counting, "count", 50))
+        await stage.until(lambda: bool(stage.host_of(address(Counting, "p"))))
+        host = stage.host_of(address(Counting, "p"))
+        stage.simulation.partition("client", 15_000)
+        await stage.until(lambda: not stage.host_of(address(Counting, "p")))
+        stage.simulation.kill("supervisor")
+        stage.simulation.kill(host)
+        with pytest.raises(CallInterrupted, match="may or may not have taken effect"):
+            await calling
+        assert await stage.call(Counting, "counted") == 1
+
+    play(story)
+
+
+def test_an_answer_that_was_lost_with_the_supervisor_is_given_again_by_a_host_that_lives() -> None:
+    async def story(stage: Stage) -> None:
+        calling = asyncio.create_task(stage.call(Counting, "count", 50))
+        await stage.until(lambda: bool(stage.host_of(address(Counting, "p"))))
+        stage.simulation.partition("client", 15_000)
+        await stage.until(lambda: not stage.host_of(address(Counting, "p")))
+        stage.simulation.kill("supervisor")
+        assert await calling == 1
+        assert await stage.call(Counting, "counted") == 1
+
+    play(story, limits=replace(ROOMY, hosts_max=1))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_in_no_weather_is_a_call_made_twice_or_an_answer_given_for_nothing(seed: int) -> None:
+    answered = refused = 0
+
+    async def one(stage: Stage, number: int) -> None:
+        nonlocal answered, refused
+        await asyncio.sleep(number * 0.9)
+        try:
+            await stage.call(Counting, "count", 40 * (number % 5))
+            answered += 1
+        except CallInterrupted:
+            refused += 1
+
+    async def story(stage: Stage) -> None:
+        await asyncio.gather(*(one(stage, number) for number in range(25)))
+        stage.simulation.heal()
+        assert answered <= await stage.call(Counting, "counted") <= answered + refused
+
+    play(story, seed=seed, weather=RAIN)
+    assert answered + refused == 25
+    assert answered
+
+
+def test_a_call_that_comes_too_late_for_a_life_that_went_to_sleep_is_made_in_the_next_one() -> None:
+    async def story(stage: Stage) -> None:
+        await is_awake(stage)
+        host = stage.host_of(address(Counting, "p"))
+        stage.simulation.partition(host, 1_900)  # until after it went to sleep
+        await asyncio.sleep(1)
+        assert await stage.call(Counting, "count") == 1
+
+    play(story, limits=replace(ROOMY, idle_ms=1_500))
+
+
+@pytest.mark.parametrize(("method", "outcome"), [("count", "refused"), ("count_again", "2")])
+def test_a_call_whose_agent_is_stopped_is_refused_or_made_again(method: str, outcome: str) -> None:
+    async def story(stage: Stage) -> str:
+        calling = asyncio.create_task(stage.call(Counting, method, 3_000))
+        await stage.until(
+            lambda: bool(stage.laboratory.hosts) and any(h.tenants for h in stage.laboratory.hosts.values())
+        )
+        await asyncio.sleep(1)
+        (tenant,) = (each for host in stage.laboratory.hosts.values() for each in host.tenants.values())
+        await asyncio.create_task(tenant.stop())
+        try:
+            return str(await calling)
+        except CallInterrupted:
+            return "refused"
+
+    assert play(story) == outcome
+
+
+def test_what_on_start_raises_is_what_a_call_that_woke_the_agent_is_told() -> None:
+    async def story(stage: Stage) -> None:
+        with pytest.raises(RemoteError, match="not today"):
+            await stage.call(Sullen, "anything")
+
+    play(story)
+
+
+# ---------------------------------------------------------------- what a host remembers
+
+
+def test_a_call_under_way_is_never_forgotten_and_an_old_answer_is_only_known_to_have_been_given() -> None:
+    calls = Calls()
+    calls.begin("long")
+    for number in range(ANSWERS_KEPT + 1):
+        calls.begin(f"c{number}")
+        calls.answer(f"c{number}", True, number)
+    first, last, long = calls.find("c0"), calls.find(f"c{ANSWERS_KEPT}"), calls.find("long")
+    assert first is not None
+    assert (first.is_over, first.answer) == (True, None)
+    assert last is not None
+    assert last.answer == (True, ANSWERS_KEPT)
+    assert long is not None
+    assert not long.is_over
+    assert calls.find("never") is None
+
+
+def test_so_many_calls_are_known_and_no_more() -> None:
+    calls = Calls()
+    for number in range(CALLS_KEPT + 1):
+        calls.begin(f"c{number}")
+        calls.answer(f"c{number}", True, None)
+    assert calls.find("c0") is None
+    assert calls.find("c1") is not None
+
+
+# ---------------------------------------------------------------- what the ledger remembers
+
+
+def test_the_end_of_a_life_is_known_by_the_fact_that_tells_of_it() -> None:
+    ledger = Ledger().given(AgentActivated("a@t", 1, "h1"), AgentReleased("a@t", 1), AgentActivated("b@t", 2, "h1"))
+    assert [last_end(ledger.view, agent) for agent in ("a@t", "b@t", "c@t")] == [2, 0, 0]
+    assert last_end(ledger.given(AgentLost("b@t", 2, 0)).view, "b@t") == 4
+
+
+def test_of_many_ends_the_latest_are_known_and_nothing_is_certain_before_the_last_that_was_forgotten() -> None:
+    ledger = Ledger()
+    for number in range(LIVES_KEPT + 1):
+        agent = f"a{number}@t"
+        ledger.given(AgentActivated(agent, number + 1, "h1"), AgentReleased(agent, number + 1))
+    assert [last_end(ledger.view, agent) for agent in ("a1@t", "a0@t", "never@t")] == [4, 2, 2]
+
+
+def test_a_child_of_a_run_also_lived_in_its_attempts_of_which_only_the_first_is_sure() -> None:
+    ledger = Ledger().given(asked())
+    assert last_end(ledger.view, child()) == 0
+    assert last_end(ledger.given(placed(), begun()).view, child()) == 0
+    ended = ledger.given(RunCompleted("r", 1, None, "", released=True)).view
+    assert last_end(ended, child()) == ended.seq
+    assert last_end(ledger.given(RunCleared("r")).view, "somebody else@t") == ended.seq
+
+
+def test_ends_of_lives_outlive_a_boot_and_a_snapshot_that_says_nothing_of_them_makes_nothing_certain() -> None:
+    view = Ledger().given(AgentActivated("a@t", 1, "h1"), AgentReleased("a@t", 1), asked()).view
+    again = restore(Boot(meta_of(view), [], [], []))
+    assert [last_end(again, agent) for agent in ("a@t", "b@t")] == [2, 0]
+    assert last_end(View(), "a@t") == 0
