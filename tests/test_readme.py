@@ -20,12 +20,13 @@ import typer.main
 import actors
 import ledger
 import policies
-from actors import Agent, Client, Detached, KillPoint, RunContext, RunInfo, RunResult, Runtime
+from actors import Agent, ChatAgent, ChatRecovery, Client, Detached, KillPoint, RunContext, RunInfo, RunResult, Runtime
 from ledger import InterruptedReason
 from policies import Limits
 from scenarios import bench, simulation
 from scenarios.cli import app
 from scenarios.simulation import Laboratory
+from tests.actors.chat.desk import Listener
 from tests.tidy import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -173,6 +174,19 @@ def test_the_tests_of_the_example_are_all_played_here(examples: Callable[[str], 
     }
 
 
+def test_the_helpdesk_looks_up_packs_and_answers(examples: Callable[[str], ModuleType]) -> None:
+    """The chat agent of the README, with the model that it names: that one calls every tool."""
+    helpdesk = examples("helpdesk").Helpdesk
+    with Laboratory(1) as laboratory:
+        result = laboratory.run(lambda client: client.call(helpdesk, "alice", "chat", ("Where is order 17?",), {}))
+        laboratory.settle()
+    assert result.ok
+    outputs = [part["output"] for part in result.message["parts"] if "output" in part]
+    assert len(outputs) == 2
+    assert outputs[0].endswith("was sent yesterday")
+    assert outputs[1].startswith("packed ")
+
+
 # ---------------------------------------------------------------- what is named exists
 
 
@@ -198,7 +212,20 @@ def test_what_is_said_of_the_runtime_of_runs_and_of_agents_exists(owner: str) ->
 
 
 def test_methods_and_errors_that_are_named_alone_exist() -> None:
-    homes = (Agent, RunContext, Detached, Limits, Runtime, actors, ledger, policies, simulation)
+    homes = (
+        Agent,
+        ChatAgent,
+        ChatRecovery,
+        Listener,
+        RunContext,
+        Detached,
+        Limits,
+        Runtime,
+        actors,
+        ledger,
+        policies,
+        simulation,
+    )
     words = {word.partition("(")[0] for word in CODE.findall(PROSE)}
     words = {word for word in words if re.fullmatch(r"[A-Z]\w*[a-z]\w*|(?:on|agent_tool|detached)_\w+", word)}
     own = {*re.findall(r"(?:class|def) (\w+)", "".join(PYTHON)), *dir(builtins)}
@@ -235,7 +262,12 @@ def test_every_patience_is_named_as_it_is_set_and_has_its_default() -> None:
 def test_limits_that_are_named_exist_and_have_the_value_that_is_said() -> None:
     known = {field.name: getattr(Limits(), field.name) for field in fields(Limits)}
     endings = ("_ms", "_max")
-    elsewhere = {each.name for each in fields(Detached)} | set(dir(Agent)) | set(vars(ledger.Overloaded(1, 1, 1)))
+    elsewhere = (
+        {each.name for each in fields(Detached)}
+        | set(dir(ChatAgent))
+        | {each.name for each in fields(ChatRecovery)}
+        | set(vars(ledger.Overloaded(1, 1, 1)))
+    )
     named = {word for word in CODE.findall(PROSE) if re.fullmatch(r"[a-z_]+", word) and word.endswith(endings)}
     assert named - elsewhere <= known.keys()
     said = re.findall(r"`([a-z_]+)` \(([\d,]+)\)", PROSE)
