@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Activity:
-    """One piece of an agent's work. `run` is set inside a run; `is_handler` inside a mail's handler."""
+    """One piece of an agent's work. `run` is set inside a run."""
 
     origin: str
     run_id: str = ""
     run: RunContext | None = None
-    is_handler: bool = False
     asked: dict[str, int] = field(default_factory=dict)
 
     def derive(self, agent_type: str, digest: str) -> str:

@@ -122,7 +122,7 @@ class Desk:
         for agent, incarnation in said["tenants"]:
             activation = self._view.agents.get(agent)
             if activation is None or activation.incarnation != incarnation or activation.host_id != port.peer_id:
-                port.say("stop", agent, incarnation, "stale")
+                port.say("stop", agent, incarnation)
         if self._bulletin.observers:
             self._bulletin.welcome(port)
         yield HostUp(port.peer_id, [(agent, incarnation) for agent, incarnation in said["tenants"]], said["farewells"])

@@ -139,7 +139,7 @@ def _steps(tenant: Tenant, letter: Letter) -> list[Step]:
     agent = tenant.agent
     known = {key: value for key, value in letter.run.items() if key in RunInfo.__dataclass_fields__}
     run = RunInfo(**known, delivery_id=letter.mail_id)
-    activity = Activity(origin=letter.mail_id, is_handler=True)
+    activity = Activity(origin=letter.mail_id)
     if letter.slot == "start":
         return [(agent.on_agent_tool_start, (replace(run, status="starting"),), activity)]
     if letter.slot.startswith("milestone:"):

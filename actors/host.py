@@ -162,7 +162,6 @@ class Host:
         body: bytes,
         collect: bool,
         options: dict[str, Any],
-        epoch: int,
     ) -> None:
         known = self.tenants.get(agent_id)
         if known is not None and known.incarnation == incarnation and known.carries(run_id):
@@ -186,7 +185,7 @@ class Host:
         tenant = self.tenants.get(agent_id)
         return tenant is not None and tenant.incarnation == incarnation
 
-    def _stop(self, agent_id: str, incarnation: int, _why: str) -> None:
+    def _stop(self, agent_id: str, incarnation: int) -> None:
         if self._is_current(agent_id, incarnation):
             tenant = self.tenants[agent_id]
             if not tenant.is_leaving:

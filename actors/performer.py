@@ -74,7 +74,7 @@ class Performer:
             self._foresee(type_of(effect.agent_id))
         if isinstance(effect, StartAttempt):
             body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
-            port.say("start", *effect[1:5], body, effect.collect, effect.options, self._switchboard.epoch)
+            port.say("start", *effect[1:5], body, effect.collect, effect.options)
         elif isinstance(effect, WakeAgent):
             port.say("wake", *effect[1:])
         elif isinstance(effect, DeliverMail):

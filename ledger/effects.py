@@ -41,7 +41,6 @@ class StopAgent(NamedTuple):
     host_id: str
     agent_id: str
     incarnation: int
-    why: str
 
 
 class TellEnd(NamedTuple):

@@ -195,16 +195,15 @@ def _attempts(case: _Case) -> Iterator[str]:
     coming = run.attempt + (not run.is_placed)
     if coming == 1:
         return
-    most = run.options.get("attempts_max") or limits.attempts_max
-    spent = run.attempts_spent(most)
+    attempts = run.attempts(limits.attempts_max)
     yield f"It is in attempt {coming}." if run.is_placed else f"Attempt {coming} is next."
     if run.cause:
         yield f"The attempt before was lost: {run.cause}."
     yield (
-        f"Used up: {spent} of {most} attempts without progress in between (attempts_max), and {run.attempt} of"
+        f"Used up: {attempts.spent} of {attempts.most} attempts without progress in between (attempts_max), and {run.attempt} of"
         f" {limits.recovery_work_max} in all (recovery_work_max)."
     )
-    if run.collect or (not run.is_placed and spent >= most):
+    if run.collect or (not run.is_placed and attempts.are_used_up):
         yield "The last attempt only hands in a result that was committed before; its `run` is not entered again."
 
 

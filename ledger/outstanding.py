@@ -40,18 +40,17 @@ def everything(view: View) -> list[str]:
 
 def _for_run(view: View, run: Run) -> Iterator[Effect]:
     activation = view.agents.get(run.child)
-    active = activation is not None and bool(activation.host_id)
-    if active and activation is not None and (run.teardown or run.cleared):
-        yield StopAgent(activation.host_id, run.child, activation.incarnation, run.teardown or "cleared")
-    elif active and activation is not None and run.is_live and not run.is_placed:
-        yield StopAgent(activation.host_id, run.child, activation.incarnation, "its run begins again")
+    awake = activation if activation is not None and activation.host_id else None
+    begins_again = run.is_live and not run.is_placed
+    if awake is not None and (run.teardown or run.cleared or begins_again):
+        yield StopAgent(awake.host_id, run.child, awake.incarnation)
     elif run.is_live and run.is_placed and not run.confirmed:
         yield StartAttempt(
             run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, run.options
         )
     if run.has_ended:
         yield TellEnd(run.run_id)
-    if run.cleared and not active:
+    if run.cleared and awake is None:
         yield ForgetStorage(run.run_id, run.child)
 
 

@@ -211,13 +211,13 @@ def lose(view: View, activation: Activation, cause: str, at_ms: int, limits: Lim
 
 
 def _evidence(run: Run, limits: Limits) -> Evidence:
-    attempts_max = run.options.get("attempts_max") or limits.attempts_max
+    attempts = run.attempts(limits.attempts_max)
     return Evidence(
         ended_hard=run.is_hard,
         torn_down=bool(run.teardown),
         attempt=run.attempt,
-        idle_attempts=run.attempts_spent(attempts_max),
-        attempts_max=attempts_max,
+        idle_attempts=attempts.spent,
+        attempts_max=attempts.most,
         losses=run.losses + 1,
         collected=run.collect,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from ledger.errors import IllegalTransition
 from ledger.facts import (
@@ -32,6 +32,18 @@ from ledger.facts import (
 from ledger.ids import agent_id
 from ledger.status import ENDED, HARD, LIVE, Status
 from ledger.transitions import Cell, cell
+
+
+class Attempts(NamedTuple):
+    """The attempts of a run that count, and how many it may have. When they are used up, one more may only hand over a result."""
+
+    spent: int
+    most: int
+
+    @property
+    def are_used_up(self) -> bool:
+        """Whether `run` may not be entered again."""
+        return self.spent >= self.most
 
 
 @dataclass(slots=True)
@@ -117,10 +129,11 @@ class Run:
         told = ("on_finish", "on_give_up", "hook", "notify")
         return bool(self.parent) and any(options.get(name) for name in told)
 
-    def attempts_spent(self, attempts_max: int) -> int:
-        """The attempts that count against the limit: those since the last progress, but all of them where one is the limit, for that
+    def attempts(self, default_max: int) -> Attempts:
+        """How many attempts count against which limit: those since the last progress, but all of them where one is the limit, for that
         means at most once."""
-        return self.attempt if attempts_max == 1 else self.idle_attempts
+        most = self.options.get("attempts_max") or default_max
+        return Attempts(self.attempt if most == 1 else self.idle_attempts, most)
 
     @property
     def is_settled(self) -> bool:

@@ -60,8 +60,7 @@ def _seat_runs(view: View, key: str, limits: Limits) -> Iterator[Fact]:
                 continue
             return
         host.exclusive = host.exclusive or alone
-        attempts_max = run.options.get("attempts_max") or limits.attempts_max
-        collect = run.attempts_spent(attempts_max) >= attempts_max
+        collect = run.attempts(limits.attempts_max).are_used_up
         yield AttemptStarted(run_id, run.attempt + 1, view.incarnation + 1, host.host_id, collect)
 
 

@@ -148,3 +148,26 @@ def test_a_record_survives_being_plain_data() -> None:
 
 def test_a_record_of_an_older_version_takes_defaults() -> None:
     assert Run.from_plain(unpack(pack(after().to_plain()[:11]))) == Run(*after().to_plain()[:11])
+
+
+LOST_THRICE = [
+    fact for number in (1, 2, 3) for fact in (placed(attempt=number), AttemptLost("r", number, "it died", 0))
+]
+HEARD_IN_BETWEEN = [*LOST_THRICE[:3], ProgressReported("r", 2, b"\x80"), *LOST_THRICE[3:]]
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "told"),
+    [
+        ([], {}, (0, 5, False)),
+        (LOST_THRICE, {}, (3, 5, False)),
+        (LOST_THRICE, {"attempts_max": 3}, (3, 3, True)),
+        (HEARD_IN_BETWEEN, {"attempts_max": 3}, (1, 3, False)),
+        (HEARD_IN_BETWEEN, {"attempts_max": 1}, (3, 1, True)),
+    ],
+)
+def test_attempts_count_since_the_last_progress_and_all_of_them_where_one_is_the_limit(
+    facts: list[Fact], options: dict[str, int], told: tuple[int, int, bool]
+) -> None:
+    attempts = after(*facts, **options).attempts(5)
+    assert (*attempts, attempts.are_used_up) == told
