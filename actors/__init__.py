@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from actors.agent import Agent, exposed
 from actors.chat.chat_agent import ChatAgent
 from actors.chat.delegated_tools import agent_tool, client_tool
+from actors.chat.model import close_models, resolve_model
 from actors.chat.rescue import ChatRecoveryContext
 from actors.chat.tool_schema import ToolContext
 from actors.chat.tools import tool
@@ -20,6 +21,7 @@ from actors.cluster_record import read_record
 from actors.events import AgentToolEvents
 from actors.handle import Handle
 from actors.host import Host
+from actors.parts import apply_chunk
 from actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
 from actors.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle, RunInfo, RunResult
 from actors.run_context import RunContext
@@ -64,9 +66,12 @@ __all__ = [
     "TurnResult",
     "World",
     "agent_tool",
+    "apply_chunk",
     "client_tool",
+    "close_models",
     "exposed",
     "read_record",
+    "resolve_model",
     "tool",
 ]
 

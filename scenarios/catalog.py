@@ -19,4 +19,14 @@ CATALOG: Final = (
         "One child agent for each file of the Python standard library; hosts, parent and supervisor are killed meanwhile.",
         "perdure run fan-out --children 200 --kills 5 --seed 7",
     ),
+    Scenario(
+        "chat-recovery",
+        "A chat agent with real tools and sub-agents; a process is killed, or the model falls silent, at one moment of each turn.",
+        "perdure run chat-recovery --points 20 --seed 7",
+    ),
+    Scenario(
+        "tool-disconnect",
+        "The same agent; the connection to its model breaks at one place of each turn, while tools are at work.",
+        "perdure run tool-disconnect --points 20 --seed 7",
+    ),
 )

@@ -8,7 +8,7 @@ from typing import Final
 import typer
 
 from ledger import PerdureError
-from scenarios import commands_data, commands_proof, commands_run
+from scenarios import commands_chat, commands_data, commands_proof, commands_run
 from scenarios.commands_data import REFUSED
 
 STOPPED: Final = 130  # what shells expect of a command that was interrupted
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(commands_run.app, name="run")
-for module in (commands_run, commands_proof, commands_data):
+for module in (commands_run, commands_chat, commands_proof, commands_data):
     module.add_to(app)
 
 

@@ -52,7 +52,7 @@ def list_scenarios(as_json: AsJson = False) -> None:
         print(json.dumps([scenario._asdict() for scenario in CATALOG]))
         return
     for scenario in CATALOG:
-        print(f"{scenario.name:12}{scenario.sentence}\n{'':12}{scenario.example}\n")
+        print(f"{scenario.name:17}{scenario.sentence}\n{'':17}{scenario.example}\n")
 
 
 @app.callback()

@@ -43,7 +43,7 @@ class Stage(Protocol):
     async def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor."""
 
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
         """Call an exposed method of an agent."""
 
     async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
@@ -89,9 +89,9 @@ class RayStage:
         """Ask the supervisor, or the next one if it dies meanwhile."""
         return await self._runtime.ask(name, *args)
 
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
         """Call through a handle."""
-        return await getattr(self._runtime.agent(agent_class, name), method)(*args)
+        return await getattr(self._runtime.agent(agent_class, name), method)(*args, **options)
 
     async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
         """Run and wait."""
@@ -138,9 +138,9 @@ class SimStage:
         """Ask the supervisor."""
         return await self._client.ask(name, *args)
 
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
         """Call an agent."""
-        return await self._client.call(agent_class, name, method, args, {})
+        return await self._client.call(agent_class, name, method, args, options)
 
     async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
         """Run and wait."""

@@ -195,9 +195,10 @@ class Workshop:
     def expected(self, number: int, *, with_shell: bool = False) -> str:
         """The whole final answer to a question, from the files alone."""
         question = self.question(number, with_shell=with_shell)
-        return conclusion(question, [self._plain_result(call) for call in question.calls])
+        return conclusion(question, [self.plain_result(call) for call in question.calls])
 
-    def _plain_result(self, call: Call) -> str:
+    def plain_result(self, call: Call) -> str:
+        """What a call returns, computed here and now without any tool."""
         given = call.arguments
         match call.name:
             case "read_file":
