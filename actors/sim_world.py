@@ -54,7 +54,7 @@ from actors.sim_mail import SimCourier
 from actors.sim_ports import EPOCH_MS, KillPlan, KillRule, make_world
 from actors.sim_process import Event, Failure, Nature, Process, current_process, gated_task, on_death, owner_of
 from actors.sim_weather import DiskFault, Span, Weather
-from actors.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop
+from actors.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop, bury
 
 __all__ = [
     "EPOCH_MS",
@@ -79,6 +79,7 @@ T = TypeVar("T")
 TRACE_MAX: Final = 20_000
 SHUTDOWN_TURNS_MAX: Final = 200
 ERRORS_SHOWN_MAX: Final = 5
+UNBURIED_MAX: Final = 500
 
 
 class Simulation:
@@ -265,6 +266,7 @@ class Simulation:
             self.loop.turn()
         self.loop.close()
         gc.collect(1)  # what failed without being heard reports itself when it is collected
+        bury(UNBURIED_MAX)
 
     def __enter__(self) -> Self:
         return self

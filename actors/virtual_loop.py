@@ -15,7 +15,9 @@ switches it off, and the loop then collects at fixed steps.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
@@ -55,7 +57,27 @@ class Overdue(Stuck):
     """The next timer lies beyond the deadline."""
 
 
-_unfinished: list[object] = []
+_unburied: list[object] = []
+
+
+def bury(most: int = 0) -> None:
+    """Let go of the generators that died with their processes, if there are more than so many. They cry out meanwhile, for there is no
+    loop for them any more; and nobody hears a killed process."""
+    if len(_unburied) <= most:
+        return
+    heard, sys.unraisablehook = sys.unraisablehook, _deaf
+    try:
+        _unburied.clear()
+        gc.collect()  # all of them, for what they hold goes in circles
+    finally:
+        sys.unraisablehook = heard
+
+
+def _deaf(_cry: object) -> None:
+    return None
+
+
+atexit.register(bury)  # once the interpreter is taken apart it would be too late
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -119,10 +141,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.call_soon(_settle, future, future.set_result, result)
         return future
 
-    def _asyncgen_finalizer_hook(self, agen: object, kept: list[object] = _unfinished) -> None:
-        """A generator that nobody closed died with its process, and a killed process cleans nothing up. It is kept for ever, because to
-        be collected is to clean up, and there is no loop left to do that on."""
-        kept.append(agen)
+    def _asyncgen_finalizer_hook(self, agen: object) -> None:
+        """A generator that nobody closed died with its process, and is buried with others."""
+        if not sys.is_finalizing():
+            _unburied.append(agen)
 
     def _process_events(self, event_list: object) -> None:
         """Part of `BaseEventLoop`'s contract: there are never any events."""
