@@ -9,7 +9,10 @@ begins, and everything that was not acknowledged gets new numbers: it may arrive
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from itertools import islice
+from typing import Any, Final
+
+FRAME_MAX: Final = 1_000  # messages in one frame: one side works on them while the other makes the next
 
 
 class Link:
@@ -47,10 +50,10 @@ class Link:
         """Whether everything that was ever pushed is acknowledged."""
         return not self._unacked
 
-    def take(self, most: int | None = None) -> tuple[int, list[Any]]:
-        """The messages that have not been sent yet, or the first few of them, with the number of the first."""
-        first = self._sent + 1
-        fresh = list(self._unacked)[self._sent - self._base :][:most] if self.has_unsent else []
+    def take(self, most: int = FRAME_MAX) -> tuple[int, list[Any]]:
+        """The next messages that have not been sent yet, with the number of the first."""
+        first, unsent = self._sent + 1, self._sent - self._base
+        fresh = list(islice(self._unacked, unsent, unsent + most))
         self._sent += len(fresh)
         return first, fresh
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from actors.link import Link
+from actors.link import FRAME_MAX, Link
 from actors.ports import Courier, World
 from ledger import SupervisorUnreachable, pack, unpack
 from policies import Limits, backoff_ms, jittered_ms
@@ -94,7 +94,8 @@ class Peer:
                     await self._wake.wait()
 
     def _frame(self) -> bytes:
-        first, messages = self._link.take(None if self.epoch else 1)  # a life that is not known yet hears hello alone
+        most = FRAME_MAX if self.epoch else 1  # a life that is not known yet hears hello alone
+        first, messages = self._link.take(most)
         self._greeting = self._confirmed != self._link.session
         hold, self._prompt = not (self._prompt or self._greeting), False
         rewind, self._rewound = self._rewound, False

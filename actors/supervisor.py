@@ -139,8 +139,8 @@ class Supervisor:
                 await self._checkpoint()
 
     async def _turn(self) -> None:
-        """One group: everything that is waiting, in order."""
-        arrived, self.switchboard.inbox = self.switchboard.inbox, []
+        """One group: what is waiting, in order, up to `turn_max` messages; the rest has the next turn."""
+        arrived = self.switchboard.take(self.limits.turn_max)
         seen, self._stimuli = self._stimuli, []
         await self._recall(arrived)
         at_ms = self.now_ms()

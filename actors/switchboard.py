@@ -114,6 +114,14 @@ class Switchboard:
             self.arrived.set()
         return gap
 
+    def take(self, most: float) -> list[tuple[Port, int, list[Any]]]:
+        """The first messages that wait, at least one; what is left is announced again."""
+        count = int(max(1, min(most, len(self.inbox))))
+        taken, self.inbox = self.inbox[:count], self.inbox[count:]
+        if self.inbox:
+            self.arrived.set()
+        return taken
+
     def flush(self) -> None:
         """Answer every held exchange for which there is something to say."""
         for port in self.ports.values():

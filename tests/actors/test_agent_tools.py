@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, AgentToolEvents, RunResult
+from actors import Agent, AgentToolEvents, KillPoint, RunResult
 from ledger import AdmissionRefused, BadRequest, ConflictingRequest, InterruptedReason
 from policies import Limits
 from tests.actors.cast import Boss, Doubler, Failing, Hooked, Liar, Number, Sleeper, Talker, Worker
 from tests.actors.crew import Crowd, Middle, Narrow, Starter, Summariser, Wordy
-from tests.kit import Stage, address, play
+from tests.kit import ROOMY, Stage, address, play
 
 
 async def frames_of(stage: Stage, run_id: str) -> list[dict[str, Any]]:
@@ -177,6 +177,24 @@ def test_equal_requests_without_an_id_are_different_runs() -> None:
 
 
 # ---------------------------------------------------------------- limits and nesting
+
+
+def test_a_crowd_is_decided_a_few_at_a_time_also_when_the_supervisor_dies_amid() -> None:
+    accepted: list[int] = []
+
+    def rule(stage: Stage, process: str, point: KillPoint, _detail: str) -> bool:
+        if process.startswith("supervisor") and point is KillPoint.AFTER_COMMIT:
+            accepted.append(len(stage.view.runs))
+            return len(accepted) == 8
+        return False
+
+    async def story(stage: Stage) -> None:
+        result = await stage.client.run(Crowd, 12, run_id="crowd")
+        assert result.output == [2 * number for number in range(12)]
+        assert {run.attempt for run in stage.view.runs.values()} == {1}
+
+    play(story, limits=dataclasses.replace(ROOMY, turn_max=3), kill_when=rule)
+    assert {count for count in accepted if 1 < count < 13}, "no commit saw a part of the crowd alone"
 
 
 def test_over_the_limit_runs_wait_for_their_turn() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.link import Link
+from actors.link import FRAME_MAX, Link
 
 Frame = tuple[int, list[Any], int]
 
@@ -123,6 +123,19 @@ def test_an_acknowledged_hello_is_simply_followed_by_the_next_sessions() -> None
     assert link.acknowledge(1) == 1
     assert not link.restart(2, "hello 2")
     assert link.take() == (1, ["hello 2", "a"])
+
+
+def test_a_frame_carries_so_many_messages_and_the_next_one_the_rest() -> None:
+    link = Link()
+    for number in range(1, FRAME_MAX + 4):
+        link.push(number)
+    assert link.take() == (1, list(range(1, FRAME_MAX + 1)))
+    assert link.has_unsent
+    assert link.acknowledge(2) == 2
+    assert link.take() == (FRAME_MAX + 1, [FRAME_MAX + 1, FRAME_MAX + 2, FRAME_MAX + 3])
+    assert not link.has_unsent
+    link.rewind()
+    assert link.take(2) == (3, [3, 4])
 
 
 def test_a_frame_that_came_too_early_is_dropped_whole_and_its_gap_is_told() -> None:
