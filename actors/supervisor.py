@@ -278,7 +278,7 @@ class Supervisor:
         """Turn the passing of time into ticks."""
         while True:
             self._ticks.clear()
-            due_ms = self.view.timers[0][0] - self.now_ms() if self.view.timers else 60_000
+            due_ms = self.view.timers[0] - self.now_ms() if self.view.timers else 60_000
             try:
                 async with asyncio.timeout(
                     max(0.0, min(due_ms, 60_000) / 1000)

@@ -24,7 +24,7 @@ def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
     """Look at everything that is due."""
     for key in view.due(at_ms):
         run = view.runs.get(key)
-        if run is not None:
+        if run is not None and run.is_live:
             yield from _look(view, run, at_ms, limits)
             arm(view, run, limits)
         activation = view.agents.get(key)
@@ -46,7 +46,9 @@ def next_look(run: Run, limits: Limits, awake_at_ms: int) -> float:
         return math.inf
     if run.teardown:
         return max(run.teardown_at_ms, awake_at_ms) + limits.teardown_grace_ms
-    looks = [expiry(budget_of(run, limits), sighting_of(run, awake_at_ms)).at_ms]
+    looks = [math.inf]
+    if not run.is_awaited or run.reattached_at_ms:  # otherwise it is waited for without limit
+        looks.append(expiry(budget_of(run, limits), sighting_of(run, awake_at_ms)).at_ms)
     if run.is_placed and not run.confirmed:
         looks.append(max(run.placed_at_ms, awake_at_ms) + limits.start_timeout_ms)
     if not run.is_placed and run.lost_at_ms:
@@ -75,8 +77,6 @@ def sighting_of(run: Run, awake_at_ms: int) -> Sighting:
 
 
 def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact]:
-    if not run.is_live:
-        return
     if run.teardown:
         if at_ms >= next_look(run, limits, view.awake_at_ms):
             yield from seal(view, run, still_running=run.is_placed)

@@ -127,7 +127,7 @@ class Run:
         """Whether its ends must reach a handler of its parent."""
         options = self.options
         told = ("on_finish", "on_give_up", "hook", "notify")
-        return bool(self.parent) and any(options.get(name) for name in told)
+        return bool(options and self.parent) and any(options.get(name) for name in told)
 
     def attempts(self, default_max: int) -> Attempts:
         """How many attempts count against which limit: those since the last progress, but all of them where one is the limit, for that

@@ -133,6 +133,7 @@ def _index(view: View) -> None:
         view.held,
         view.wanted,
         view.armed,
+        view.looks,
         view.cleared,
     ):
         index.clear()

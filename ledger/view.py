@@ -47,7 +47,8 @@ class View:
         self.queues: dict[str, dict[str, None]] = {}
         self.held: dict[str, dict[str, None]] = {}
         self.wanted: dict[str, None] = {}
-        self.timers: list[tuple[int, str]] = []
+        self.timers: list[int] = []
+        self.looks: dict[int, list[str]] = {}
         self.armed: dict[str, int] = {}
         self.cleared: dict[str, None] = {}
         self.touched: dict[str, None] = {}
@@ -104,10 +105,8 @@ class View:
 
     def dequeue(self, run: Run) -> None:
         """Let a run wait no longer."""
-        for waiting, key in ((self.queues, pool_key(run.options.get("pool"))), (self.held, run.parent)):
-            line = waiting.get(key)
-            if line is not None and line.pop(run.run_id, 0) is None and not line:
-                del waiting[key]
+        _leave(self.queues, pool_key(run.options.get("pool")), run.run_id)
+        _leave(self.held, run.parent, run.run_id)
 
     def want(self, agent: str) -> None:
         """Wake this agent, unless it is awake."""
@@ -117,14 +116,17 @@ class View:
 
     def arm(self, key: str, at_ms: float) -> None:
         """Look at this run, agent or mail again at that time."""
-        self.armed[key] = int(at_ms)
-        heapq.heappush(self.timers, (int(at_ms), key))
+        instant = self.armed[key] = int(at_ms)
+        if instant not in self.looks:  # the many of a crowd share one
+            self.looks[instant] = []
+            heapq.heappush(self.timers, instant)
+        self.looks[instant].append(key)
 
     def due(self, at_ms: int) -> list[str]:
         """The keys whose time has come, in order; each is armed again by whoever looks at it."""
         keys: dict[str, None] = {}
-        while self.timers and self.timers[0][0] <= at_ms:
-            keys[heapq.heappop(self.timers)[1]] = None
+        while self.timers and self.timers[0] <= at_ms:
+            keys.update(dict.fromkeys(self.looks.pop(heapq.heappop(self.timers))))
         for key in keys:
             self.armed.pop(key, None)
         return list(keys)
@@ -196,7 +198,8 @@ class View:
         """Forget an activation that owes nothing. It is wanted again if it has mail that is due; mail that waits for its retry is armed."""
         self.agents.pop(agent, None)
         self.dirty_agents[agent] = None
-        if any(self.mail[key].retry_at_ms <= self.at_ms for key in self.mailbox.get(agent, ())):
+        box = self.mailbox.get(agent)
+        if box and any(self.mail[key].retry_at_ms <= self.at_ms for key in box):
             self.want(agent)
 
     def count_live(self, run: Run) -> None:
@@ -234,6 +237,13 @@ class View:
         host = self.hosts.get(activation.host_id) if activation else None
         if host is not None and agent in host.tenants:
             host.load += (before > 0) - (after > 0)
+
+
+def _leave(lines: dict[str, dict[str, None]], key: str, run_id: str) -> None:
+    """Step out of a line, which is gone when it is empty."""
+    line = lines.get(key)
+    if line is not None and line.pop(run_id, 0) is None and not line:
+        del lines[key]
 
 
 def subject_of(fact: Fact) -> str:

@@ -9,6 +9,7 @@ neither waits for the other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from policies.limits import Limits
@@ -40,19 +41,17 @@ def choose(seats: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S
         demand: how many agents are waiting for a place in this pool, this one included.
         alone: whether it must have a host to itself.
     """
-    ready = [seat for seat in seats if seat.up and not seat.draining and not seat.exclusive]
-    if _taken(seats, alone=alone) >= limits.hosts_max:
-        ready = [seat for seat in ready if seat.tenants]  # what is empty is for the other kind
+    full = _taken(seats, alone=alone) >= limits.hosts_max  # then what is empty is for the other kind
+    ready = [seat for seat in seats if seat.up and not (seat.draining or seat.exclusive or (full and not seat.tenants))]
     ready = [seat for seat in ready if not seat.worn and seat.load < limits.pack_max] or ready
     for seat in ready:
         if not seat.tenants:
             return seat
     if alone or (len(seats) < limits.hosts_max and demand <= limits.hosts_max - len(seats)):
         return None
-    coming = sum(not seat.up for seat in seats)
-    if demand <= coming:
+    if demand <= len(seats) and demand <= sum(not seat.up for seat in seats):
         return None
-    best = min(ready, key=lambda seat: seat.load, default=None)
+    best = min(ready, key=attrgetter("load"), default=None)
     return best if best is not None and best.load < limits.pack_max else None
 
 
@@ -81,5 +80,5 @@ def blamed_from(losses: Iterable[int], limits: Limits) -> int:
 def _taken(seats: Sequence[Seat], *, alone: bool) -> int:
     """How many hosts one of the two kinds has. Who is alone and merely waits for children holds none, lest they wait for it."""
     if alone:
-        return sum(seat.exclusive and seat.load > 0 for seat in seats)
-    return sum(not seat.exclusive and not seat.draining and bool(seat.tenants) for seat in seats)
+        return len([seat for seat in seats if seat.exclusive and seat.load > 0])
+    return len([seat for seat in seats if seat.tenants and not (seat.exclusive or seat.draining)])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.link import FRAME_MAX, Link
+from actors.switchboard import Port, Switchboard
 
 Frame = tuple[int, list[Any], int]
 
@@ -156,3 +160,16 @@ def test_an_acknowledgement_beyond_what_was_sent_or_of_the_past_lets_nothing_els
     assert link.is_clear
     assert link.push("b") == 2
     assert link.take() == (2, ["b"])
+
+
+@pytest.mark.parametrize(("most", "taken"), [(2, 2), (0, 1), (math.inf, 3)])
+def test_a_turn_takes_the_first_messages_and_what_is_left_is_announced_again(most: float, taken: int) -> None:
+    async def story() -> None:
+        switchboard = Switchboard()
+        port = Port("p", 1)
+        switchboard.inbox = [(port, number, ["said"]) for number in (1, 2, 3)]
+        assert [number for _, number, _ in switchboard.take(most)] == [1, 2, 3][:taken]
+        assert len(switchboard.inbox) == 3 - taken
+        assert switchboard.arrived.is_set() == (taken < 3)
+
+    asyncio.run(story())
