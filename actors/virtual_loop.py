@@ -77,7 +77,14 @@ def _deaf(_cry: object) -> None:
     return None
 
 
-atexit.register(bury)  # once the interpreter is taken apart it would be too late
+def _bury_the_last() -> None:
+    """Before the interpreter is taken apart: then it would be too late, and what is left would cry out at every module that goes."""
+    if _unburied:
+        bury()
+        sys.unraisablehook = _deaf
+
+
+atexit.register(_bury_the_last)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
