@@ -121,7 +121,11 @@ class Agent:
         """Called, at best effort, for progress and milestones of this agent's runs while it is awake."""
 
     async def on_before_sub_agent(self, agent_type: str, name: str) -> bool:
-        """Whether somebody outside may reach a child of this agent: by default one that has a run which began here (spec W-50)."""
+        """Whether somebody outside may reach a child of this agent: by default one that has a run which began here (spec W-50).
+
+        It belongs to the ways from outside to a child, by way of its parent, which come later; until then only you call it. A handle
+        of a runtime reaches every agent by its own address, and does not ask.
+        """
         run = await self.inspect_agent_tool_run(name)
         return run is not None and run["agent_type"] == agent_type and run["attempt"] > 0
 
