@@ -128,14 +128,17 @@ def _outline(parts: Sequence[Part]) -> list[tuple[str, ...]]:
 def wrong_answer(quiz: Quiz, told: Told, seen: dict[str, str] | None) -> Iterator[str]:
     """The conclusion must state every result as the model saw it, and every result must be right, or said to be unknown.
 
-    `seen` are the results in the last request, by key; None if nobody can tell.
+    `seen` are the results in the last request, by key; None for a real model, which may do otherwise than it was asked.
     """
     results, expected = results_of(told), quiz.results(told.number)
     for key, right in expected.items():
         got = results.get(key, "nothing")
+        if seen is None and (key not in results or key.startswith("summariser ")):
+            continue
         if got != right and not (UNKNOWN in got and key.split(" ")[0] in EFFECTS):
             yield f"the result of {key} is {got[:200]!r}"
     if seen is None:
+        yield from () if final_text(told).strip() else ("there is no final answer",)
         return
     for key in expected:
         if _plain(seen.get(key, "nothing")) != results.get(key):
@@ -199,7 +202,7 @@ def count_effects(quiz: Quiz, told: Told, tally: Tally, *, is_scripted: bool) ->
     )
     is_whole = told.result is not None and told.result.ok
     for call in quiz.question(told.number).calls:
-        if call.name not in EFFECTS or not (is_whole or asked[call.key]):
+        if call.name not in EFFECTS or not (asked[call.key] or (is_whole and is_scripted)):
             continue
         unknown = UNKNOWN in results.get(call.key, "")
         tally.effects["expected"] += 1

@@ -20,6 +20,7 @@ from scenarios.provider_faults import Fault, FaultKind
 
 BREAKS: Final = (FaultKind.RESET, FaultKind.HANG_UP, FaultKind.END)
 STALL_MS: Final = 1_500.0
+PAUSE_MS: Final = 1_000.0
 AT_WORK_MS: Final = 900.0
 SILENCE_MS: Final = 200.0
 DARK_MS: Final = 800.0
@@ -48,6 +49,14 @@ def points_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
 
 
 def _point(group: str, label: str, fault: Fault, record: Record, *, child: bool) -> Point:
+    if fault.kind is FaultKind.STALL and child:  # the child has more patience: this silence ends before that
+        return Point(
+            label=f"{label}, which ends",
+            group="pause",
+            fault=fault.model_copy(update={"duration_ms": PAUSE_MS}),
+            results=record.results,
+            child=True,
+        )
     stall_ms = STALL_MS if fault.kind is FaultKind.STALL else None
     return Point(label=label, group=group, fault=fault, results=record.results, child=child, stall_ms=stall_ms)
 
