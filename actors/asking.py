@@ -38,6 +38,22 @@ class Asking:
         self._exists: dict[str, str] = {}
         self._asks: dict[str, tuple[list[Any], asyncio.Future[Any]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refusal: BaseException | None = None
+
+    def refuse(self, problem: BaseException) -> None:
+        """The conversation is over, because the ledger cannot go on: tell whoever waits for something, and whoever asks from now on."""
+        while isinstance(problem, BaseExceptionGroup):
+            problem = problem.exceptions[0]
+        self._refusal = problem
+        answers = [wish.answer for wishes in self._wishes.values() for wish in wishes]
+        for answer in [*answers, *(future for _, future in self._asks.values())]:
+            if not answer.done():
+                answer.set_exception(problem)
+                answer.exception()  # of many only the first is heard of; that is no mistake
+
+    def _expect_answers(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
 
     @property
     def waits(self) -> list[str]:
@@ -53,6 +69,7 @@ class Asking:
 
         While a run that had one of the ids before is still being cleared, that one is asked for again and again.
         """
+        self._expect_answers()
         loop = asyncio.get_running_loop()
         wishes = [_Wish(request, loop.create_future()) for request in requests]
         for wish in wishes:
@@ -91,6 +108,7 @@ class Asking:
 
     async def ask(self, name: str, *args: Any) -> Any:
         """Ask a question and wait for its answer. Raises the `PerdureError` with which it was refused."""
+        self._expect_answers()
         ref = self._dice.token()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         said = ["ask", ref, name, list(args)]

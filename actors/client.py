@@ -22,7 +22,7 @@ from actors.peer import Peer
 from actors.ports import Courier, World
 from actors.results import RunHandle, RunResult
 from actors.schema import shapes_of
-from ledger import BadRequest, Request, agent_id, check_id, digest_of, pack, unpack
+from ledger import BadRequest, LedgerError, Request, agent_id, check_id, digest_of, pack, unpack
 from policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -52,8 +52,12 @@ class Client:
         self._life = 0  # the supervisor life of which happenings are heard
 
     async def serve(self) -> None:
-        """Keep the conversation going."""
-        await self.peer.serve()
+        """Keep the conversation going. When the ledger cannot go on, its disk being full, say, whoever asks is told so."""
+        try:
+            await self.peer.serve()
+        except* LedgerError as refusals:
+            self.asking.refuse(refusals)
+            raise
 
     def _hello(self, again: bool) -> list[Any]:
         if again:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ledger import BadRequest, LedgerUnwritable
+from ledger import BadRequest, LedgerUnwritable, SupervisorUnreachable
 
 RECORD: Final = "cluster.json"
 LOCK: Final = "cluster.lock"
@@ -78,6 +78,15 @@ def forget_record(data: Path, address: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         if json.loads((data / RECORD).read_text(encoding="utf-8")).get("address") == address:
             (data / RECORD).unlink()
+
+
+def shut_out(problem: SupervisorUnreachable, address: str | None) -> SupervisorUnreachable:
+    """The same refusal, with what to look at when a cluster that was named does not let us in: Ray says nothing of its token then."""
+    if address in (None, "local") or "joined" not in str(problem):
+        return problem
+    held = "see that ~/.ray/auth_token holds the cluster's token"
+    bring = f"if it asks for a token, set {AUTH}=token and bring its token to ~/.ray/auth_token"
+    return SupervisorUnreachable(f"{problem}; {held if os.environ.get(AUTH) == 'token' else bring}")
 
 
 def answers(address: str) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar, cast
 
 from actors.agent import Agent
 from actors.client import Client
+from actors.cluster_record import shut_out
 from actors.event_stream import EventStream
 from actors.handle import Handle
 from actors.observability import Callback
@@ -28,7 +29,7 @@ from actors.ray_world import RayCluster
 from actors.results import RunHandle, RunResult
 from actors.system_world import system_world
 from actors.threads import wait_for
-from ledger import BadRequest
+from ledger import BadRequest, SupervisorUnreachable
 from policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -81,7 +82,10 @@ class Runtime:
         Raises a `LedgerError` if the data directory cannot be used, and `BadRequest` if limits were given and the supervisor that
         serves it already has others.
         """
-        self._cluster = RayCluster.start(self.data, address=self._address, limits=self.limits)
+        try:
+            self._cluster = RayCluster.start(self.data, address=self._address, limits=self.limits)
+        except SupervisorUnreachable as problem:
+            raise shut_out(problem, self._address) from problem
         started = threading.Event()
         self._thread = threading.Thread(
             target=self._serve, args=(self._cluster, started), name="perdure-client", daemon=True
@@ -147,6 +151,7 @@ class Runtime:
         packer = None if cluster.own else Packer(cluster.plan.code_dir)
         self._client = Client(system_world(), cluster.courier(), self.limits, cluster.plan.code_dir, packer)
         self._serving: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._client.serve())
+        self._serving.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # whoever asks is told it
         started.set()
 
     @property

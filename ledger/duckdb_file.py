@@ -26,6 +26,7 @@ from ledger.errors import LedgerDamaged, LedgerError, LedgerLocked, LedgerTooNew
 from ledger.seals import GENESIS, Mark
 
 DATABASE, WAL, JOURNAL, LOCK = "ledger.db", "ledger.db.wal", "ledger.journal", "ledger.lock"
+MISSING = f"{DATABASE} is missing beside its journal"
 
 SCHEMA_VERSION = 1
 MIGRATIONS: tuple[str, ...] = (
@@ -238,7 +239,9 @@ def told(directory: Path, problem: duckdb.Error | OSError) -> LedgerError:
         )
     if isinstance(problem, OSError) or any(word in text for word in _REFUSED):
         return LedgerUnwritable(
-            str(directory), f"the directory cannot be written ({text})", "check its path, owner and permissions"
+            str(directory),
+            f"the directory cannot be written ({text})",
+            "check its path, owner and permissions; what shall only be looked at can be copied elsewhere",
         )
     if isinstance(problem, duckdb.OutOfMemoryException):
         return LedgerUnwritable(

@@ -26,6 +26,7 @@ from ledger.duckdb_file import (
     DATABASE,
     DOCTOR,
     JOURNAL,
+    MISSING,
     WAL,
     Evidence,
     Lock,
@@ -48,7 +49,7 @@ from ledger.duckdb_tables import (
     replace,
 )
 from ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
-from ledger.journal import Journal, commits
+from ledger.journal import Journal, commits, scan
 from ledger.memory_store import TABLES, forget_bounds
 from ledger.seals import GENESIS, NOTHING, Mark, extend, seal, seal_anew
 from ledger.store import Boot, FactRow, First, Payload, Record
@@ -197,6 +198,9 @@ class DuckDBStore:
         evidence = Evidence(self.path)
         log = self.path / WAL
         replayed = log.exists() and log.stat().st_size > 0
+        created = not (self.path / DATABASE).exists()
+        if created and (self.path / JOURNAL).exists() and scan(self.path / JOURNAL).base != GENESIS:
+            raise LedgerDamaged(str(self.path), MISSING, DOCTOR)
         con = self._con = self._open(evidence, findings)
         fresh = prepare(con, self.path)
         found = assess(con, self.path)
@@ -204,6 +208,8 @@ class DuckDBStore:
         if found.loss and not self._repair:
             self._release()
             evidence.put_back()
+            if created:
+                (self.path / DATABASE).unlink()
             raise LedgerDamaged(str(self.path), found.loss, DOCTOR)
         self._snapshot_seq, self._anchor = found.snapshot_seq, found.anchor
         self._mark, self._tally = found.recent.mark, found.recent.tally

@@ -21,6 +21,7 @@ from ledger.assessment import assess
 from ledger.duckdb_file import (
     DATABASE,
     JOURNAL,
+    MISSING,
     SCHEMA_VERSION,
     WAL,
     Lock,
@@ -32,7 +33,7 @@ from ledger.duckdb_file import (
 )
 from ledger.duckdb_store import DuckDBStore
 from ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
-from ledger.salvage import MISSING, read_through, rebuild, unreadable, way_out, without_log
+from ledger.salvage import read_through, rebuild, unreadable, way_out, without_log
 from ledger.seals import broken_seals
 
 Severity = Literal["ok", "warning", "damage", "refused"]
@@ -52,7 +53,7 @@ class Finding:
 
 def examine(directory: Path) -> list[Finding]:
     """Look at every part of a ledger, and change none. A ledger that is in use is left alone."""
-    if not any((directory / name).exists() for name in (DATABASE, JOURNAL)):
+    if not is_begun(directory):
         return [Finding("refused", f"there is no ledger in {directory}", "check the path")]
     try:
         lock = Lock(directory)
@@ -66,6 +67,11 @@ def examine(directory: Path) -> list[Finding]:
         return [_of(told(directory, problem))]
     finally:
         lock.release()
+
+
+def is_begun(directory: Path) -> bool:
+    """Whether there is a ledger here, in whatever state."""
+    return any((directory / name).exists() for name in (DATABASE, JOURNAL))
 
 
 def repair(directory: Path) -> list[Finding]:

@@ -105,6 +105,10 @@ def clear(view: View, asked: Clear) -> Iterator[Fact]:
 def requeue(view: View, asked: Requeue) -> Iterator[Fact]:
     """Try a parked mail again."""
     mail = view.mail.get(asked.mail_id)
-    if mail is None or mail.state != PARKED:
-        raise UnknownRun("mail_id", f"no parked mail {asked.mail_id!r} is known")
+    if mail is None:
+        raise UnknownRun("mail_id", f"no parked mail {asked.mail_id!r} is known; `perdure audit` lists what is parked")
+    if mail.state != PARKED:
+        raise UnknownRun(
+            "mail_id", f"mail {asked.mail_id!r} is {mail.state}, and only parked mail is tried again by hand"
+        )
     yield MailRequeued(asked.mail_id)

@@ -21,6 +21,7 @@ from ledger.duckdb_file import (
     DATABASE,
     INDEXED_MAX,
     JOURNAL,
+    MISSING,
     SCHEMA_VERSION,
     WAL,
     Evidence,
@@ -42,7 +43,6 @@ EXAMINED = "ledger.db.examined"
 REBUILT = "ledger.db.rebuilt"
 HISTORY = ("facts", "payloads")
 SNAPSHOT = ("runs", "agents", "mail", "meta")
-MISSING = f"{DATABASE} is missing beside its journal"
 _VECTOR = 2_048  # rows that DuckDB reads together; of a smaller piece nothing more can be had
 _PIECE = 16 * _VECTOR
 _ELSEWHERE = "bring back a copy of the directory, or move it away and begin anew"

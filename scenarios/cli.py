@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
 import typer
 
 from ledger import PerdureError
 from scenarios import commands_chat, commands_data, commands_proof, commands_run
 from scenarios.commands_data import REFUSED
+from scenarios.commands_run import code_of
 
-STOPPED: Final = 130  # what shells expect of a command that was interrupted
+
+def say_version(asked: bool) -> None:
+    """Print the version, and nothing else."""
+    if asked:
+        try:
+            print(f"perdure {version('perdure')}")
+        except PackageNotFoundError:
+            print("perdure, from a directory that is not installed")
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="perdure",
@@ -22,6 +33,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(commands_run.app, name="run")
+
+
+@app.callback()
+def _perdure(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Say which Perdure this is.", callback=say_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Stand before every command."""
+
+
 for module in (commands_run, commands_chat, commands_proof, commands_data):
     module.add_to(app)
 
@@ -33,8 +55,8 @@ def main() -> None:
     except PerdureError as problem:
         print(f"perdure: {problem}", file=sys.stderr)
         sys.exit(REFUSED)
-    except KeyboardInterrupt:
-        sys.exit(STOPPED)
+    except KeyboardInterrupt as stop:
+        sys.exit(code_of(stop))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from ledger import (
     unpack,
 )
 from ledger.duckdb_store import DuckDBStore
+from ledger.integrity import is_begun
 from policies import Limits
 
 LEDGER: Final = "ledger"
@@ -45,7 +46,7 @@ class ColdLedger:
 
     def __init__(self, data: Path) -> None:
         path = data / LEDGER
-        if not path.is_dir():
+        if not is_begun(path):
             raise BadRequest(
                 "data", f"there is no ledger in {data}; `perdure run fan-out --data {data}` would begin one"
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,7 +15,7 @@ import typer
 
 import actors
 from actors import Runtime, read_record
-from ledger import BadRequest, Status
+from ledger import HARD, BadRequest, Status, lasting
 from ledger.integrity import Finding, examine, repair
 from scenarios.cold import LEDGER, ColdLedger
 from scenarios.commands_run import AsJson, Data
@@ -23,6 +24,8 @@ from scenarios.shown import equation, json_of, print_hosts, print_live, print_pa
 RunId = Annotated[str, typer.Argument(help="The id of the run; `perdure ps` shows those that are live.")]
 HERE: Final = Path("perdure-data")
 REFUSED: Final = 2
+AGE_MAX_MS: Final = 36_500 * 86_400_000
+PAGE_MAX: Final = 1_000_000
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -47,7 +50,7 @@ def ps(
         str | None, typer.Option(help="List the runs that this agent asked for, as name@module:Class, newest first.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many runs to list at once.")] = 50,
-    page: Annotated[int, typer.Option(min=1, help="Which so many of them.")] = 1,
+    page: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Which so many of them.")] = 1,
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -136,6 +139,10 @@ def cancel(
     Example: perdure cancel 3f0c9a1e --reason "wrong input"
     """
     with opened(data) as ledger:
+        before = ledger.ask("show", run_id)["status"]
+        if before in HARD:
+            print(f"Run {run_id} had ended before ({before}), and stays as it is.")
+            return
         ledger.cancel(run_id, reason)
         print(f"Run {run_id} is {ledger.ask('show', run_id)['status']}.")
 
@@ -191,6 +198,10 @@ def clear(
         print(f"{_runs(len(run_ids))} cleared.")
         return
     if status is None and older_than is None and not yes:
+        if not sys.stdin.isatty():
+            raise BadRequest(
+                "yes", f"all runs in {data} would be cleared, and nobody is there to be asked; say --yes if so"
+            )
         typer.confirm(f"Clear all runs in {data}?", abort=True)
     with opened(data) as ledger:
         count = ledger.clear(status=None if status is None else [str(each) for each in status], older_than_ms=before_ms)
@@ -256,7 +267,12 @@ def duration_ms(words: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", words.strip())
     if found is None:
         raise BadRequest("older-than", f"{words!r} is not a duration like 30s, 90m, 12h or 7d")
-    return int(float(found[1]) * UNITS_MS[found[2]])
+    ms = float(found[1]) * UNITS_MS[found[2]]
+    if ms > AGE_MAX_MS:
+        raise BadRequest(
+            "older-than", f"{words!r} is longer ago than {lasting(AGE_MAX_MS)}, the longest that can be asked for"
+        )
+    return int(ms)
 
 
 def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from actors import Client
-from ledger import BadRequest
+from ledger import BadRequest, LedgerError
 from scenarios import logbook
 from scenarios.catalog import CATALOG
 from scenarios.census import standard_library
@@ -20,12 +21,16 @@ from scenarios.fan_out import FanOut, Order
 from scenarios.live_table import Lines, LiveTable, Silence
 from scenarios.logbook import Logbook
 from scenarios.simulation import Laboratory
-from scenarios.stage import RayStage, SimStage
+from scenarios.stage import RayStage, SimStage, Terminated
 from scenarios.verdict import verdict
 
-STOPPED: Final = 130
+STOPPED: Final = 130  # what shells expect after Ctrl-C
+TERMINATED: Final = 143  # and after SIGTERM
 KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
 SIM_TIMEOUT_MS: Final = 24 * 3_600_000.0
+CHILDREN_MAX: Final = 200_000  # as many as may wait for a place
+KILLS_MAX: Final = 1_000
+PACE_MAX_S: Final = 3_600.0
 
 app = typer.Typer(no_args_is_help=True, help="Play a scenario; `perdure list` names them all.", rich_markup_mode=None)
 
@@ -37,7 +42,20 @@ class WorldName(StrEnum):
     SIM = "sim"
 
 
-Data = Annotated[Path, typer.Option(help="The directory under which everything durable lies.", file_okay=False)]
+def directory(given: str | Path) -> Path:
+    """The directory that is meant. A blank name would be the current one, which nobody means by it."""
+    if not str(given).strip():
+        raise typer.BadParameter("it is blank; name a directory, or say . for the current one")
+    path = Path(given)
+    if path.exists() and not path.is_dir():
+        raise typer.BadParameter(f"{str(path)!r} is no directory")
+    return path
+
+
+Data = Annotated[
+    Path,
+    typer.Option(help="The directory under which everything durable lies.", parser=directory, metavar="DIR"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
 
 
@@ -63,10 +81,11 @@ def _scenarios() -> None:
 @app.command("fan-out")
 def fan_out(
     children: Annotated[
-        int | None, typer.Option(min=1, help="How many child agents; by default one for each file.")
+        int | None, typer.Option(min=1, max=CHILDREN_MAX, help="How many child agents; by default one for each file.")
     ] = None,
     kills: Annotated[
-        int, typer.Option(min=0, help="How many processes are killed meanwhile: hosts and the supervisor.")
+        int,
+        typer.Option(min=0, max=KILLS_MAX, help="How many processes are killed meanwhile: hosts and the supervisor."),
     ] = 3,
     seed: Annotated[int, typer.Option(help="What decides who is killed when.")] = 0,
     awaited: Annotated[
@@ -79,6 +98,7 @@ def fan_out(
         float | None,
         typer.Option(
             min=0,
+            max=PACE_MAX_S,
             help="Children rest over their files so that their ends spread over so many seconds; by default 2 a kill.",
         ),
     ] = None,
@@ -115,41 +135,56 @@ def fan_out(
                 raise BadRequest(option, "the simulated world keeps nothing and joins nothing; use it with --world ray")
         _tell(order, *_simulated(order, watcher), as_json=as_json)
         return
+    if address is not None and not address.strip():
+        raise BadRequest("address", "is blank; name host:port of a Ray cluster, or leave it out")
     if cold_restart and address:
         raise BadRequest(
             "cold-restart", f"it would kill the whole cluster at {address}, which others may use; leave --address out"
         )
     with logbook.playing(data):
-        book = _book(data, order, resume=resume)
         try:
-            object_, wrong = _under_ray(book, data, address, watcher)
-        except KeyboardInterrupt:
-            print(f"\nStopped. `perdure run fan-out --resume --data {data}` carries on.", file=sys.stderr)
-            raise typer.Exit(STOPPED) from None
+            book, object_, wrong = _under_ray(data, address, order, watcher, resume=resume)
+        except KeyboardInterrupt as stop:
+            print(_stopped(data), file=sys.stderr)
+            raise typer.Exit(code_of(stop)) from None
+        except LedgerError:
+            print(_stopped(data), file=sys.stderr)
+            raise
         book.finished = True
         book.save()
     _tell(book.order, object_, wrong, as_json=as_json)
 
 
-def _book(data: Path, order: Order, *, resume: bool) -> Logbook:
-    """The interrupted fan-out if there is one and it is wanted, else a new one."""
+def code_of(stop: KeyboardInterrupt) -> int:
+    """The exit code that shells expect of whoever was stopped."""
+    return TERMINATED if isinstance(stop, Terminated) else STOPPED
+
+
+def _stopped(data: Path) -> str:
     known = logbook.read(data)
-    if resume and known is not None and not known.finished:
-        return known
-    if resume:
+    if known is None or known.finished:
+        return "\nStopped before it began."
+    again = shlex.join(["perdure", "run", "fan-out", "--resume", "--data", str(data)])
+    return f"\nStopped. `{again}` carries on."
+
+
+def _under_ray(
+    data: Path, address: str | None, order: Order, watcher: Silence, *, resume: bool
+) -> tuple[Logbook, dict[str, Any], list[str]]:
+    """Play in the cluster. What is refused, or stopped before that is there, leaves an interrupted fan-out as it was."""
+    known = logbook.read(data)
+    carried = known if resume and known is not None and not known.finished else None
+    if resume and carried is None:
         print("There is nothing to resume here, so a new fan-out begins.", file=sys.stderr)
-    return logbook.begin(data, order, known)
-
-
-def _under_ray(book: Logbook, data: Path, address: str | None, watcher: Silence) -> tuple[dict[str, Any], list[str]]:
     with RayStage(data, address) as stage:
-        if book.order.cold_restart and not stage.is_own:
+        if (carried.order if carried is not None else order).cold_restart and not stage.is_own:
             raise BadRequest(
                 "cold-restart", f"the cluster of {data} was started by another process; stop that one first"
             )
+        book = carried if carried is not None else logbook.begin(data, order, known)
         with watcher:
             told = asyncio.run(FanOut(stage, book.order, book.progress, watcher, book.save).play())
-    return verdict(book.order, book.progress, "ray", told)
+    return book, *verdict(book.order, book.progress, "ray", told)
 
 
 def _simulated(order: Order, watcher: Silence) -> tuple[dict[str, Any], list[str]]:
@@ -180,7 +215,7 @@ def _sentences(order: Order, told: dict[str, Any]) -> list[str]:
     runs, mail, kills, recovery = told["runs"], told["deliveries"], told["kills"], told["recovery_ms"]
     killed = ", ".join(f"{count} × {kind}" for kind, count in kills.items() if count) or "nothing"
     said = [
-        f"{runs['completed']} of {runs['requested']} runs completed in {told['seconds']:.1f} s ({told['runs_per_second']:.0f} a second).",
+        f"{runs['completed']} of {runs['requested']} runs completed in {told['seconds']:.1f} s ({told['runs_per_second']:.3g} a second).",
         f"Killed: {killed}."
         + (
             f" At work again after {recovery['p50']:.0f} ms (worst {recovery['max']:.0f} ms)."

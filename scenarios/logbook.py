@@ -6,6 +6,7 @@ do not play on one directory at once. The runs themselves are in the ledger; thi
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -91,4 +92,6 @@ def playing(data: Path) -> Iterator[None]:
 
 
 def _unwritable(data: Path, problem: OSError) -> LedgerUnwritable:
-    return LedgerUnwritable(str(data), f"it cannot be written: {problem.strerror}", "name another directory by --data")
+    full = problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    advice = "free some space, or name another directory by --data" if full else "name another directory by --data"
+    return LedgerUnwritable(str(data), f"it cannot be written: {problem.strerror}", advice)

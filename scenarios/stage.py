@@ -19,6 +19,19 @@ from scenarios.simulation import Laboratory
 POWER_CUT_S: Final = 1.0  # how long the simulated cluster stays dark
 
 
+class Terminated(KeyboardInterrupt):
+    """Somebody asked this process to end (`SIGTERM`). What stops for Ctrl-C stops for this in the same way."""
+
+
+def heed_sigterm() -> None:
+    """Let `SIGTERM` stop this process like Ctrl-C. To be said again whenever Ray has started, because Ray puts its own way in place."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, stop)
+
+
 class Victim(NamedTuple):
     """A process that can be killed: `supervisor` or a host's id, and where it lives."""
 
@@ -66,8 +79,13 @@ class RayStage:
         self._runtime = actors.Runtime(data, address=address)
 
     def __enter__(self) -> Self:
-        self._runtime.open()
+        self._open()
         return self
+
+    def _open(self) -> None:
+        heed_sigterm()
+        self._runtime.open()
+        heed_sigterm()
 
     def __exit__(self, *_: object) -> None:
         self._runtime.close()
@@ -115,7 +133,7 @@ class RayStage:
         """
         self._runtime.kill_everything()
         self._runtime = actors.Runtime(self._data, address=self._address)
-        self._runtime.open()
+        self._open()
 
 
 class SimStage:

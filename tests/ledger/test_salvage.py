@@ -107,6 +107,23 @@ def test_a_missing_file_is_built_anew_from_a_journal_that_has_everything(young: 
         assert numbers(store.boot()) == list(range(1, LAST + 1))
 
 
+def test_a_start_without_the_file_begins_no_empty_one_beside_a_journal_that_knows_of_facts(
+    young: Path, old: Path, tmp_path: Path
+) -> None:
+    torn = (young / JOURNAL).read_bytes()
+    for wreck in (
+        copy(old, tmp_path / "later"),
+        copy(young, tmp_path / "headless", ledger_journal=flipped(torn, 3)),
+        copy(young, tmp_path / "holed", ledger_journal=flipped(torn, torn.index(b"\xc5commit\n") + 200)),
+    ):
+        (wreck / DATABASE).unlink()
+        (wreck / WAL).unlink(missing_ok=True)
+        before = contents(wreck)
+        with pytest.raises(LedgerDamaged, match="missing"):
+            DuckDBStore(wreck).boot()
+        assert contents(wreck) == before
+
+
 def test_of_a_damaged_journal_everything_before_the_damage_is_taken(young: Path, tmp_path: Path) -> None:
     journal = (young / JOURNAL).read_bytes()
     second = journal.index(b"\xc5commit\n", journal.index(b"\xc5commit\n") + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 from contextlib import closing
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ledger import (
+    LedgerUnwritable,
     PerdureError,
     Request,
     SupervisorStarted,
@@ -30,6 +32,7 @@ from policies import Limits
 from scenarios import logbook
 from scenarios.cli import app, main
 from scenarios.fan_out import Order, Progress
+from scenarios.stage import RayStage, Terminated
 
 
 def perdure(*words: str | Path) -> Result:
@@ -241,6 +244,81 @@ def test_a_damaged_file_is_repaired_from_a_journal_that_has_everything(data: Pat
     assert "one" in perdure("ps", "--data", data).stdout
 
 
+def test_mail_that_is_on_its_way_is_not_tried_again_by_hand(data: Path) -> None:
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        asked = RunRequested("two", "Reader", "p@m:P", "", "d", b"\x01", {"detached": True, "on_finish": "on_read"}, 0)
+        store.append([view.record(fact, 3_000) for fact in (asked, RunAborted("two", "enough"))], [])
+    assert "'two!finish' is pending" in str(perdure("retry", "two!finish", "--data", data).exception)
+    assert "`perdure audit` lists" in str(perdure("retry", "two!give-up", "--data", data).exception)
+
+
+def test_cancelling_what_has_ended_says_so(data: Path) -> None:
+    perdure("cancel", "one", "--data", data)
+    again = perdure("cancel", "one", "--data", data)
+    assert again.stdout == "Run one had ended before (aborted), and stays as it is.\n"
+
+
+def test_a_command_that_only_looks_begins_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where there is a folder of that name, nor where no directory was named."""
+    (tmp_path / "ledger").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for words in (["ps"], ["show"], ["audit"], ["doctor"], ["clear", "--yes"], ["cancel", "one"]):
+        for data in (".", tmp_path, ""):
+            assert perdure(*words, "--data", data).exit_code != 0
+    assert list((tmp_path / "ledger").iterdir()) == []
+
+
+def test_without_a_terminal_nothing_is_cleared_unasked(data: Path) -> None:
+    assert "say --yes" in str(perdure("clear", "--data", data).exception)
+    assert perdure("show", "one", "--data", data).exit_code == 0
+    assert perdure("clear", "--yes", "--data", data).stdout == "1 run was cleared.\n"
+
+
+def test_the_version_is_told() -> None:
+    assert perdure("--version").stdout.startswith("perdure")
+
+
+def test_what_was_stopped_before_it_began_is_not_said_to_carry_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a fan-out that was interrupted earlier can still be resumed: the one that did not come about has not taken its place."""
+
+    def interrupted(_stage: RayStage) -> RayStage:
+        raise stop
+
+    monkeypatch.setattr(RayStage, "__enter__", interrupted)
+    for stop, code in ((KeyboardInterrupt(), 130), (Terminated(), 143)):  # noqa: B007 - it is raised above
+        first = perdure("run", "fan-out", "--children", 3, "--data", tmp_path / str(code))
+        assert (first.exit_code, first.stderr) == (code, "\nStopped before it began.\n")
+    interrupted_before = logbook.begin(tmp_path, Order(children=7), None)
+    second = perdure("run", "fan-out", "--children", 3, "--data", tmp_path)
+    assert f"perdure run fan-out --resume --data {tmp_path}" in second.stderr
+    assert logbook.read(tmp_path) == interrupted_before
+
+
+def test_a_ledger_that_cannot_go_on_ends_the_command_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_stage: RayStage) -> RayStage:
+        raise LedgerUnwritable(str(tmp_path), "the disk is full", "free some space and start again")
+
+    monkeypatch.setattr(RayStage, "__enter__", full)
+    logbook.begin(tmp_path, Order(children=7), None)
+    result = perdure("run", "fan-out", "--resume", "--data", tmp_path)
+    assert isinstance(result.exception, LedgerUnwritable)
+    assert "--resume" in result.stderr
+
+
+def test_a_disk_without_space_is_named_with_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_path: Path, _text: str, **_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(LedgerUnwritable, match="free some space"):
+        logbook.begin(tmp_path, Order(children=7), None)
+
+
 def test_retry_shows_ids_as_they_are() -> None:
     help_ = perdure("retry", "--help").stdout
     assert "perdure retry '3f0c9a1e!finish'" in help_
@@ -255,6 +333,8 @@ def test_retry_shows_ids_as_they_are() -> None:
         (["replay", "1", "--story", "none"], "story"),
         (["run", "fan-out", "--world", "sim", "--resume"], "resume"),
         (["run", "fan-out", "--cold-restart", "--address", "127.0.0.1:1"], "cold-restart"),
+        (["run", "fan-out", "--address", " "], "address: is blank"),
+        (["clear", "--older-than", "99999999999999999999d"], "longer ago than"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_paragraph(
@@ -272,7 +352,21 @@ def test_what_is_wrong_is_said_in_one_paragraph(
 
 
 @pytest.mark.parametrize(
-    "words", ["run fan-out --children 0", "run fan-out --kills -1", "run fan-out --world moon", "clear --status dead"]
+    "words",
+    [
+        "run fan-out --children 0",
+        "run fan-out --children 999999999",
+        "run fan-out --kills -1",
+        "run fan-out --kills 999999999",
+        "run fan-out --world moon",
+        "run fan-out --world sim --pace inf",
+        "run fan-out --world sim --pace nan",
+        "clear --status dead",
+        "ps --page 0",
+        "ps --page 99999999999999999999",
+        "ps --limit 0",
+        "ps --data README.md",
+    ],
 )
 def test_options_that_make_no_sense_are_refused(words: str) -> None:
     assert perdure(*words.split()).exit_code == 2

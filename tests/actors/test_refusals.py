@@ -1,0 +1,46 @@
+"""A ledger that cannot go on, its disk being full, say: whoever waits for an answer is told so instead of waiting for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors import Client, Courier, World
+from ledger import LedgerUnwritable
+from scenarios.simulation import Laboratory
+from tests.actors.cast import Sleeper
+
+
+class Failing:
+    """A courier whose supervisor can be told to have no space left."""
+
+    def __init__(self, courier: Courier) -> None:
+        self._courier, self.full = courier, False
+
+    async def exchange(self, frame: bytes) -> bytes:
+        if not self.full:
+            return await self._courier.exchange(frame)
+        raise LedgerUnwritable("/data/ledger", "the disk is full", "free some space and start again")
+
+
+def test_when_the_disk_is_full_whoever_waits_is_told_and_whoever_asks_later_too() -> None:
+    async def story(world: World, courier: Courier) -> None:
+        failing = Failing(courier)
+        client = Client(world, failing, laboratory.limits)
+        serving = asyncio.get_running_loop().create_task(client.serve())
+        waiting = asyncio.ensure_future(client.run(Sleeper, 60_000, run_id="long"))
+        assert (await client.ask("ps", 1))["epoch"] == 1
+        failing.full = True
+        with pytest.raises(LedgerUnwritable, match="free some space"):
+            await client.ask("ps", 1)
+        with pytest.raises(LedgerUnwritable):
+            await waiting
+        for later in (client.run(Sleeper, 1), client.start(Sleeper, 1), client.ask("audit")):
+            with pytest.raises(LedgerUnwritable):
+                await later
+        with pytest.raises(BaseExceptionGroup):
+            await serving
+
+    with Laboratory(1) as laboratory:
+        laboratory.simulation.run(story)
