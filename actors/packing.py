@@ -18,6 +18,7 @@ import io
 import os
 import zipfile
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -55,13 +56,18 @@ class Packer:
         return self._names[cls]
 
     def _loaded(self) -> Iterator[str]:
-        """The names of all agent classes of this process that another one could find."""
+        """Of each file or package in which this process has agents that another one could find, the name of one."""
         classes = list[type](Agent.__subclasses__())
         for cls in classes:  # grows while it is walked
             classes += cls.__subclasses__()
-        for cls in dict.fromkeys(classes):
+        names: dict[str, str] = {}
+        for cls in classes:
             with contextlib.suppress(BadRequest):
-                yield type_name(cls, self._code_dir)
+                name = type_name(cls, self._code_dir)
+                is_module = not name.startswith(("script:", "cell:"))
+                origin = name.rpartition(":")[0]
+                names.setdefault(origin.partition(".")[0] if is_module else origin, name)
+        yield from names.values()
 
 
 def files_for(name: str, code_dir: Path) -> dict[str, Path]:
@@ -87,14 +93,19 @@ def files_for(name: str, code_dir: Path) -> dict[str, Path]:
 
 def _imported(file: Path) -> set[str]:
     """The top-level modules that a file names in its imports, wherever in it. Relative ones are within its own."""
+    return set(_imported_by(file.read_bytes())) if file.suffix == ".py" else set()
+
+
+@lru_cache(maxsize=4096)
+def _imported_by(text: bytes) -> frozenset[str]:
     tops: set[str] = set()
     with contextlib.suppress(SyntaxError, ValueError):
-        for node in ast.walk(ast.parse(file.read_bytes())) if file.suffix == ".py" else ():
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 tops |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 tops.add(node.module.partition(".")[0])
-    return tops
+    return frozenset(tops)
 
 
 def _files_of(top: str, data: Path) -> Iterator[tuple[str, Path]]:
