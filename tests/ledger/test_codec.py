@@ -28,6 +28,7 @@ BY_HINT: dict[Any, Any] = {
     bool | None: st.none() | st.booleans(),
     int | None: st.none() | st.integers(0, 2**60),
     dict[str, Any]: st.dictionaries(TEXT, PLAIN, max_size=4),
+    dict[str, float] | None: st.none() | st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=4),
     list[str]: st.lists(TEXT, max_size=4),
     list[Any] | None: st.none() | st.lists(PLAIN, max_size=4),
 }
