@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from scenarios.chat_cast import Quiz
-from scenarios.provider_process import ProviderProcess
-from scenarios.workshop import Workshop
 from tests.tidy import ROOT
 
 
@@ -31,28 +28,15 @@ def perdure(*words: str | Path, **environment: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_processes_that_are_killed_in_a_turn_change_nothing(tmp_path: Path) -> None:
-    told = perdure("chat-recovery", "--points", "5", "--seed", "1", "--data", tmp_path)
-    assert told["turns"] == {"asked": 6, "completed": 6, "error": 0}
-    assert sum(told["kills"].values()) >= 3
+    told = perdure("chat-recovery", "--points", "3", "--seed", "1", "--data", tmp_path)
+    assert told["turns"] == {"asked": 4, "completed": 4, "error": 0}
+    assert sum(told["kills"].values()) >= 1
     assert told["illegal"] == 0
 
 
 @pytest.mark.slow
 def test_connections_that_break_in_a_turn_change_nothing(tmp_path: Path) -> None:
-    told = perdure("tool-disconnect", "--points", "5", "--seed", "1", "--data", tmp_path)
-    assert told["turns"] == {"asked": 6, "completed": 6, "error": 0}
-    assert told["recoveries"] >= 3
+    told = perdure("tool-disconnect", "--points", "3", "--seed", "1", "--data", tmp_path)
+    assert told["turns"] == {"asked": 4, "completed": 4, "error": 0}
+    assert told["recoveries"] >= 1
     assert told["side_effects"]["unknown"] == told["illegal"] == 0
-
-
-@pytest.mark.slow
-def test_a_model_can_be_named_and_is_asked_instead_of_the_scripted_one(tmp_path: Path) -> None:
-    quiz = Quiz(Workshop.create(tmp_path / "same", seed=0), with_shell=True)
-    with ProviderProcess(quiz.script(4)) as provider:
-        words = ("chat-recovery", "--model", "openai-chat:named", "--points", "2", "--data", tmp_path / "data")
-        told = perdure(*words, **provider.environment)
-        assert provider.counters().requests > 10
-    assert told["model"] == "openai-chat:named"
-    assert told["requests"] is None, "a real provider tells nobody"
-    assert told["turns"] == {"asked": 3, "completed": 3, "error": 0}
-    assert sum(told["kills"].values()) == 2

@@ -8,7 +8,7 @@ from scenarios.provider_faults import Fault, FaultKind, FaultPlan
 from tests.actors.chat.desk import SCRIPT, WHOLE, Outside, play
 
 REQUESTS = (1, 2, 3)
-PLACES = range(0, 14, 2)
+PLACES = range(0, 14, 3)
 
 
 def _faults(kind: FaultKind) -> list[tuple[int, Fault]]:
