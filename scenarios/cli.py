@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -24,9 +24,30 @@ def say_version(asked: bool) -> None:
         raise typer.Exit
 
 
+HELP: Final = """Perdure: durable AI agents on Ray. Whatever dies, every run reaches an end, and every completion takes effect once.
+
+\b
+Begin:    perdure run fan-out
+Play:     run, list                              scenarios, with kills
+Look:     ps, show, explain, audit, doctor       a data directory, served or cold
+Steer:    cancel, retry, clear                   its runs and its parked mail
+Prove:    swarm, replay, explore                 simulated worlds
+Measure:  bench
+
+`perdure COMMAND --help` has examples.
+
+A data directory is where everything durable lies: --data DIR, by default ./perdure-data. If a supervisor serves it, that is asked, or
+told; if none does, its ledger is opened for a moment, and what is decided there is done when it is served again.
+
+Durations are given as 30s, 90m, 12h or 7d. Names that end in _ms are milliseconds, in _at_ms milliseconds since 1970; --json prints
+them as they are, and an infinite limit as null. Times are UTC.
+
+Exit codes: 0 well; 1 something differs or is damaged; 2 refused, and nothing was done; 130 stopped by Ctrl-C; 143 by SIGTERM.
+"""
+
 app = typer.Typer(
     name="perdure",
-    help="Perdure: durable AI agents on Ray. Whatever dies, every run reaches an end.\n\nBegin with `perdure run fan-out`.",
+    help=HELP,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -56,6 +56,10 @@ def ps(
 ) -> None:
     """Show what is going on: runs by status, mail, hosts, and the runs that are live; or list runs, newest first.
 
+    A run is starting or running (live), interrupted (its parent stopped waiting; a late result repairs that), or completed, error or
+    aborted (for ever). The mail is the account of `perdure audit`. Of a host its process, the agents that live in it and its resident
+    memory are shown. A list says when each run was asked for, how long it took, and what came of it.
+
     Examples:
         perdure ps
 
@@ -120,9 +124,12 @@ def show(
 
 
 def explain(run_id: RunId, data: Data = HERE, as_json: AsJson = False) -> None:
-    """Say in sentences why a run is where it is, and what comes next.
+    """Say in sentences where a run is and why, which limit applied, who re-attached to it, and what comes next and when.
 
-    Example: perdure explain 3f0c9a1e
+    Limits are told by their names, which are those of `policies.Limits` and of the options of a run; `perdure show` prints all of them.
+
+    Example:
+        perdure explain 3f0c9a1e
     """
     with opened(data) as ledger:
         said = ledger.ask("explain", run_id)
@@ -136,7 +143,10 @@ def cancel(
 ) -> None:
     """Cancel a run and what its child waits for. A run that has ended stays as it is.
 
-    Example: perdure cancel 3f0c9a1e --reason "wrong input"
+    The run is aborted when this command returns; its child is stopped after that. What the child had asked for detached goes on.
+
+    Example:
+        perdure cancel 3f0c9a1e --reason "wrong input"
     """
     with opened(data) as ledger:
         before = ledger.ask("show", run_id)["status"]
@@ -180,12 +190,14 @@ def clear(
 ) -> None:
     """Forget runs and their children's storage. Live ones are cancelled first, and nothing that is cleared comes back.
 
-    What their children had asked for is cleared with them.
+    What their children had asked for is cleared with them. Without any choice all runs are cleared, after a question.
 
     Examples:
         perdure clear --status completed --older-than 7d
 
-        perdure clear 3f0c9a1e
+        perdure clear 3f0c9a1e 77ab02d4
+
+        perdure clear --yes
     """
     before_ms = None if older_than is None else time.time_ns() // 1_000_000 - duration_ms(older_than)
     if run_ids:
@@ -211,7 +223,13 @@ def clear(
 def audit(data: Data = HERE, as_json: AsJson = False) -> None:
     """Account for every completion that was ever put into the mail, and list what is parked. Exits 1 if anything is missing.
 
-    Example: perdure audit --json
+    Each mail is delivered (its handler's effects are durable), superseded (an end that overtook a give-up), suppressed (its run was
+    cleared), parked (its handler kept raising; see `perdure retry`) or pending (on its way).
+
+    Examples:
+        perdure audit
+
+        perdure audit --json
     """
     with opened(data) as ledger:
         told = ledger.ask("audit")

@@ -43,9 +43,14 @@ def swarm_command(
 ) -> None:
     """Play many small simulated worlds, each with faults drawn from its seed, and check the invariants all the way.
 
-    A seed that fails prints the line that replays it, and the exit code is 1.
+    No Ray is started, and time is virtual. A seed that fails prints the line that replays it, and the exit code is 1.
 
-    Example: perdure swarm --seeds 500 --first-seed 1000
+    Examples:
+        perdure swarm
+
+        perdure swarm --seeds 500 --first-seed 1000 --processes 2
+
+        perdure swarm --story budgets --json
     """
     known(story)
     count = processes or os.cpu_count() or 1
@@ -65,9 +70,12 @@ def swarm_command(
 def replay(
     seed: Annotated[int, typer.Argument(help="The seed.")], story: Story = None, as_json: AsJson = False
 ) -> None:
-    """Play one seed of the swarm again, exactly as it was.
+    """Play one seed of the swarm again, exactly as it was, and print what went wrong. The exit code is 1 if anything did.
 
-    Example: perdure replay 42
+    Examples:
+        perdure replay 42
+
+        perdure replay 42 --story trees
     """
     known(story)
     report = play(seed, story)
@@ -90,7 +98,12 @@ def explore_command(
 ) -> None:
     """Play one simulated story again and again, with a kill at every durable write and every effect, one after the other.
 
-    Example: perdure explore --story budgets --stride 5
+    First every place to die is counted in a calm run; then the story is played once for each. The exit code is 1 if one of them failed.
+
+    Examples:
+        perdure explore
+
+        perdure explore --story budgets --stride 5
     """
     known(story)
 
@@ -124,7 +137,12 @@ def bench(
 
     Each group has a process of its own. If one cannot be measured its cause is told, the others go on, and the exit code is 1.
 
-    Example: perdure bench --only fan-out --only cluster-death
+    Seconds, milliseconds and megabytes are named with each figure. A whole measurement takes some minutes, and wants an idle machine.
+
+    Examples:
+        perdure bench --quick
+
+        perdure bench --only fan-out --only cluster-death --json
     """
     if not scenarios.bench.main(as_json=as_json, quick=quick, only=only or (), data=data):
         raise typer.Exit(1)

@@ -7,7 +7,9 @@ once, and an awaited census is a run under an id of its own. The *director* look
 runs have ended as the seed has drawn, waits until everything that the dead process carried is at work again, and looks on. Both see
 the world through a `Stage`, so the same story plays under Ray and in the simulation.
 
-A kill is due by progress and not by time, so that it happens in the midst of the work on any machine.
+A kill is due by progress and not by time, so that it happens in the midst of the work on any machine. A kill for which there is nobody
+just now changes places with the next one that has a victim. When little work is left the kills that are left come at once, one upon the
+other, and do not wait for recoveries; so as long as a child lives, all that were asked for happen. Those that do not are told.
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ LOOK_S: Final = 0.25  # between two looks when nothing is due
 AIM_S: Final = 0.05  # while a kill is due soon
 SIGHT_S: Final = 0.02  # while a recovery is measured
 RECOVERY_MAX_S: Final = 120.0
+DUE_SHARE: Final = 0.7  # of the work, in which the kills are due; what is left of it is for those that were late
+PRESSING_SHARE: Final = 0.5  # of that rest; when no more is left, kills are made at once
+KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
+SLOWNESS: Final = 0.5  # of the time that the world took to start, for a kill on a slow machine
 MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
 
 
@@ -83,19 +89,38 @@ class Progress:
 
 
 def draw_kills(order: Order) -> list[tuple[int, Kind]]:
-    """Who dies when: after how many ended runs, spread over the whole, every kind before any kind twice."""
+    """Who dies when: after how many ended runs, spread over the first part of the work, every kind before any kind twice."""
     die = random.Random(order.seed)
     kinds: list[Kind] = []
     while len(kinds) < order.kills:
         kinds += die.sample(KINDS[:3], 3)
     count = order.kills
     due = [
-        (int((index + die.random()) / max(count, 1) * order.children * 0.8), kind)
+        (int((index + die.random()) / max(count, 1) * order.children * DUE_SHARE), kind)
         for index, kind in enumerate(kinds[:count])
     ]
     if order.cold_restart:
         due.append((order.children // 2, "cluster"))
     return sorted(due, key=lambda each: each[0])
+
+
+def left_of(drawn: list[tuple[int, Kind]], struck: list[str]) -> list[tuple[int, Kind]]:
+    """The kills that are still to be made: as many of each kind as were drawn and not made, the last of the times that were drawn."""
+    made = Counter(struck)
+    kinds: list[Kind] = []
+    for _, kind in drawn:
+        if made[kind]:
+            made[kind] -= 1
+        else:
+            kinds.append(kind)
+    times = [due for due, _ in drawn][len(drawn) - len(kinds) :]
+    return list(zip(times, kinds, strict=True))
+
+
+def pace_for(order: Order, start_s: float = 0.0) -> float:
+    """Over how many seconds the ends of the children should be spread, so that there is time for every kill and its recovery."""
+    kills = order.kills + 4 * order.cold_restart
+    return kills * max(KILL_S, SLOWNESS * start_s)
 
 
 def paced(order: Order) -> list[SourceFile]:
@@ -118,9 +143,11 @@ class FanOut:
         self.files = paced(order)
         self.scene = Scene(order.children, kills=Counter(progress.struck), recovery_ms=progress.recovery_ms)
         self._die = random.Random(f"{order.seed} victims")
-        self._due = draw_kills(order)[len(progress.struck) :]
+        self._due = left_of(draw_kills(order), progress.struck)
+        self._killed: set[str] = set()
         self._work: asyncio.Task[Any] | None = None
-        self._shown_s, self._look_s = -math.inf, 0.0
+        self._shown_s, self._looks_s = -math.inf, (0.0, 0.0)
+        self._call: asyncio.Task[Any] | None = None
         self._earlier_s, self._began_s = progress.seconds, stage.now_s()
 
     # the work
@@ -150,8 +177,9 @@ class FanOut:
         self._work = asyncio.get_running_loop().create_task(work)
 
     def _end_work(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
+        for task in (self._work, self._call):
+            if task is not None:
+                task.cancel()
 
     def _seconds(self) -> float:
         return self._earlier_s + self.stage.now_s() - self._began_s
@@ -163,9 +191,14 @@ class FanOut:
             scene = await self._look()
             if self._is_over(scene):
                 return
-            if self._due and scene.ended >= self._due[0][0]:
-                await self._strike(self._due[0][1])
+            if self._due and (scene.ended >= self._due[0][0] or self._is_pressing(scene)):
+                await self._strike(scene)
             await self.stage.sleep(self._pause(AIM_S if self._due else LOOK_S))
+
+    def _is_pressing(self, scene: Scene) -> bool:
+        """Whether so little work is left that the kills which are left must be made now, or there will be nobody to kill."""
+        rest = scene.requested * (1 - DUE_SHARE) * PRESSING_SHARE
+        return bool(self._due) and scene.requested - scene.ended <= max(rest, 1)
 
     def _is_over(self, scene: Scene) -> bool:
         assert self._work is not None
@@ -178,7 +211,7 @@ class FanOut:
     async def _look(self) -> Scene:
         asked_s = self.stage.now_s()
         overview = await self.stage.ask("ps", self.order.children + 1)
-        self._look_s = self.stage.now_s() - asked_s
+        self._looks_s = (self._looks_s[1], self.stage.now_s() - asked_s)
         scene = self.scene
         overview["live"] = [row for row in overview["live"] if self._is_ours(row)]
         scene.overview, scene.seconds = overview, self._seconds()
@@ -189,8 +222,8 @@ class FanOut:
         return scene
 
     def _pause(self, seconds: float) -> float:
-        """Looking is work for the supervisor too: never more than a quarter of its time."""
-        return max(seconds, 3 * self._look_s)
+        """Looking is work for the supervisor too: never more than a quarter of its time. A look that waited for its next life was none."""
+        return max(seconds, 3 * min(self._looks_s))
 
     def _is_ours(self, row: dict[str, Any]) -> bool:
         return self.name in (row["run_id"], row["parent"].partition("@")[0])
@@ -206,13 +239,17 @@ class FanOut:
 
     # deaths
 
-    async def _strike(self, kind: Kind) -> None:
+    async def _strike(self, scene: Scene) -> None:
         """Kill, and wait until what was killed is at work again. If there is nobody to kill just now, the next look tries again."""
-        scene = await self._look()
-        victim = self._choose(kind, scene.overview)
-        if victim is None:
+        for place, (_, kind) in enumerate(self._due):
+            victim = self._choose(kind, scene.overview)
+            if victim is not None and (kind != "cluster" or place == 0):
+                break
+        else:
+            if any(kind == "parent" for _, kind in self._due):
+                self._call_parent()
             return
-        self._due.pop(0)
+        self._take_turn(place)
         loss = Loss.of(kind, victim.name, scene.overview)
         self.watcher.say(f"kill {_named(kind, victim)}: {loss.told}")
         killed_s = self.stage.now_s()
@@ -221,14 +258,31 @@ class FanOut:
             await self.stage.cold_restart()
             self._begin_work()
         else:
+            self._killed.add(victim.name)
             await self.stage.kill(victim)
         self.scene.kills[kind] += 1
         self.progress.struck.append(kind)
         self._save()
         await self._recover(loss, killed_s)
 
+    def _call_parent(self) -> None:
+        """Wake the parent, which sleeps while nothing happens: who sleeps is nowhere, and cannot be killed."""
+        if not self.order.awaited and (self._call is None or self._call.done()):
+            call = self.stage.call(Census, self.name, "report")
+            self._call = asyncio.get_running_loop().create_task(call)
+            self._call.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
+
+    def _take_turn(self, place: int) -> None:
+        """Take this kill out of those that are due. Whoever was before it is late, and stays so: only the kinds move on."""
+        kinds = [kind for _, kind in self._due]
+        kinds.pop(place)
+        self._due = [(due, kind) for (due, _), kind in zip(self._due[1:], kinds, strict=True)]
+
     async def _recover(self, loss: Loss, killed_s: float) -> None:
-        while not loss.is_mended((await self._look()).overview):
+        while not loss.is_mended((scene := await self._look()).overview):
+            if self._is_pressing(scene):
+                self.watcher.say("little work is left, so the next kill does not wait for that")
+                return
             if self.stage.now_s() - killed_s > RECOVERY_MAX_S:
                 self.watcher.say(f"not everything was at work again after {RECOVERY_MAX_S:.0f} s")
                 break
@@ -247,7 +301,7 @@ class FanOut:
         parents = {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] == self.name}
         busy = {row["host"] for row in overview["live"] if row["status"] == "running" and row["run_id"] != self.name}
         chosen = parents if kind == "parent" else (busy - parents or busy)
-        found = sorted(chosen & set(hosts))
+        found = sorted(chosen & hosts.keys() - self._killed)
         return hosts[self._die.choice(found)] if found else None
 
     # the end
@@ -264,6 +318,7 @@ class FanOut:
             told["report"] = await self.stage.call(Census, self.name, "report")
         rows = await self.stage.ask("list", self._parent_id(), None, None, self.order.children + 1)
         told["runs"] = Counter(row["status"] for row in rows)
+        told["left_out"] = [kind for _, kind in self._due]
         self.watcher.show(self.scene)
         return told
 
@@ -303,7 +358,8 @@ class Loss:
         """In words."""
         if self.epoch is not None and not self.runs:
             return "nobody decides anything now"
-        return f"{len(self.runs)} runs were on it" + (", and their parent" if self.agents else "")
+        runs = "1 run was" if len(self.runs) == 1 else f"{len(self.runs)} runs were"
+        return f"{runs} on it" + (", and their parent" if self.agents else "")
 
     def is_mended(self, overview: dict[str, Any]) -> bool:
         """Whether all of it is at work again, or has ended."""

@@ -91,7 +91,7 @@ def line(scene: Scene) -> str:
         f"{audit['pending']} in the mail",
         f"{sum(host['up'] for host in scene.overview['hosts'])} hosts",
         f"{sum(scene.kills.values())} kills",
-        f"{_rate(scene):.0f} runs/s",
+        f"{_rate(scene):.3g} runs/s",
     ]
     return "  ".join(parts)
 
@@ -121,7 +121,7 @@ def _summary(scene: Scene) -> Table:
     grid.add_row("kills", kills)
     grid.add_row("recovery", f"last {recovery}" if scene.recovery_ms else recovery)
     grid.add_row(
-        "rate", f"{_rate(scene):.0f} runs/s after {scene.seconds:.1f} s, supervisor life {scene.overview['epoch']}"
+        "rate", f"{_rate(scene):.3g} runs/s after {scene.seconds:.1f} s, supervisor life {scene.overview['epoch']}"
     )
     return grid
 

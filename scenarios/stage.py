@@ -76,6 +76,7 @@ class RayStage:
 
     def __init__(self, data: Path, address: str | None) -> None:
         self._data, self._address = data, address
+        self.start_s = 0.0  # how long it took to start or join the cluster
         self._runtime = actors.Runtime(data, address=address)
 
     def __enter__(self) -> Self:
@@ -83,9 +84,11 @@ class RayStage:
         return self
 
     def _open(self) -> None:
+        began_s = time.monotonic()
         heed_sigterm()
         self._runtime.open()
         heed_sigterm()
+        self.start_s = time.monotonic() - began_s
 
     def __exit__(self, *_: object) -> None:
         self._runtime.close()

@@ -46,6 +46,7 @@ def verdict(order: Order, progress: Progress, world: str, told: dict[str, Any]) 
         "runs": runs,
         "deliveries": deliveries,
         "kills": {kind: struck[kind] for kind in KINDS},
+        "kills_left_out": dict(Counter(told["left_out"])),
         "seconds": round(seconds, 3),
         "runs_per_second": round(runs["completed"] / seconds, 1) if seconds else 0.0,
         "recovery_ms": percentiles(progress.recovery_ms),

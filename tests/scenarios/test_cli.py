@@ -69,6 +69,58 @@ def test_a_simulated_fan_out_tells_its_story_in_lines() -> None:
     assert "Verified" in result.stdout
 
 
+def test_kills_that_could_not_be_made_are_named() -> None:
+    """A child that does not rest is done long before nine processes can be killed."""
+    words = ["run", "fan-out", "--world", "sim", "--children", 1, "--kills", 9, "--pace", 0, "--seed", 1]
+    left_out = json.loads(perdure(*words, "--json").stdout)["kills_left_out"]
+    assert left_out
+    said = perdure(*words).stdout
+    assert "Not killed, although asked for: " + ", ".join(f"{n} × {kind}" for kind, n in left_out.items()) in said
+
+
+COMMANDS = [
+    "run",
+    "list",
+    "ps",
+    "show",
+    "explain",
+    "cancel",
+    "retry",
+    "clear",
+    "audit",
+    "doctor",
+    "swarm",
+    "replay",
+    "explore",
+    "bench",
+]
+
+
+def test_the_help_names_every_command_the_units_and_the_exit_codes() -> None:
+    help_ = perdure("--help").stdout
+    for word in (
+        *COMMANDS,
+        "perdure run fan-out",
+        "./perdure-data",
+        "30s, 90m, 12h or 7d",
+        "_ms",
+        "UTC",
+        "Exit codes: 0",
+    ):
+        assert word in help_
+
+
+@pytest.mark.parametrize("command", [*COMMANDS[1:], "run fan-out", "run chat-recovery", "run tool-disconnect"])
+def test_the_help_of_each_command_has_an_example_of_it(command: str) -> None:
+    help_ = perdure(*command.split(), "--help").stdout
+    assert help_.count(f"perdure {command}") >= 1
+    assert "Example" in help_
+
+
+def test_the_help_shows_no_width_that_a_terminal_has_not() -> None:
+    assert max(map(len, perdure("--help").stdout.splitlines())) <= 80
+
+
 def test_list_names_the_scenarios() -> None:
     assert "fan-out" in perdure("list").stdout
     assert json.loads(perdure("list", "--json").stdout)[0]["name"] == "fan-out"
