@@ -31,6 +31,7 @@ ENVIRONMENT: Final = {
     "RAY_worker_niceness": "0",  # Ray would put its workers, our supervisor among them, behind everything else on the machine
     "RAY_core_worker_internal_heartbeat_ms": "50",  # after the supervisor's death, callers find its next life so soon, not in 1 s
     "RAY_timeout_ms_task_wait_for_death_info": "50",  # and a call that went down with it fails so soon, not in 1 s
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000000",  # or Ray ends a process whose GCS was away for a minute
     "RAY_preload_python_modules": "actors.ray_world",
 }
 

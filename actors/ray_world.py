@@ -1,4 +1,4 @@
-"""The world in which processes truly die: the supervisor and the hosts are actors of Ray, and only this file knows Ray.
+"""The world in which processes truly die: the supervisor and the hosts are actors of Ray.
 
 Names stand for actors: `supervisor-<directory>` and `host-<directory>-<id>`, detached, in one namespace. Ray restarts the
 supervisor and nothing else, and repeats no call (`max_task_retries=0`): what is to be done again is for the ledger to say. A call
@@ -10,61 +10,68 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import importlib.util
 import json
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util import list_named_actors, metrics
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.cluster_record import OURS, answers, deciding, forget_record, read_record, surroundings, write_record
 from actors.code import prefer_sent, refuse_while_loading
 from actors.fleet import ActorFleet, HostGone, HostSilent
+from actors.lifetime import Lifetime, aside
 from actors.observability import Tags
 from actors.packing import package_uris
 from actors.plan import About, Parts, Plan
 from actors.ports import PoolSpec
 from actors.processes import HostProcess, Process, SupervisorProcess
-from actors.system_world import descendants, own_pid, strike, system_world, wait_for_death
+from actors.ray_connection import NAMESPACE, cause_of, exit_on_sigterm
+from actors.ray_driver import DRIVER, Member
+from actors.system_world import descendants, die_with_parent, own_pid, strike, system_world, wait_for_death
 from ledger import BadRequest, HostUnavailable, PerdureError, SupervisorUnreachable
 from policies import Limits
 
-NAMESPACE: Final = "perdure"
-STORE_BYTES: Final = 80 * 1024 * 1024  # what we send travels inside the calls; Ray accepts no less than 75 MB
 CALLS_MAX: Final = 100_000  # calls that one actor holds open
 STOP_S: Final = 5.0  # for a process to put everything away
-DEATH_S: Final = 2.0  # for a killed process to be gone, before it is struck down
+DEATH_S: Final = 2.0  # for a killed process to be gone
 SUPERVISOR: Final = "supervisor"  # its key among the ids of hosts
 
+T = TypeVar("T")
 Handle = Any  # Ray's handles and actor classes are untyped
 
 
 class RayCourier:
-    """The way to the supervisor, from a host or from a driver. `find` looks it up by its name, and blocks meanwhile."""
+    """The way to the supervisor, from a host or from a driver. `find` looks it up by its name, and blocks meanwhile.
 
-    def __init__(self, find: Callable[[], Handle]) -> None:
-        self._find = find
+    A host has one Ray for life. A driver may live to see several; `living` tells the present one.
+    """
+
+    def __init__(self, find: Callable[[], Handle], living: Callable[[], Lifetime] | None = None) -> None:
+        self._find, self._life = find, Lifetime()
+        self._living = living or (lambda: self._life)
         self._handle: Handle = None
 
     async def exchange(self, frame: bytes) -> bytes:
         """Hand over a frame and wait for the answer. Raises `SupervisorUnreachable`, or what the supervisor itself raised."""
+        life = self._living()
+        if life is not self._life:
+            self._life, self._handle = life, None
         try:
             if self._handle is None:
-                self._handle = await asyncio.to_thread(self._find)
-            answer: bytes = await self._handle.exchange.remote(frame)
+                self._handle = await asyncio.wrap_future(life.bound(aside(self._find)))
+            reference = self._handle.exchange.remote(frame)
+            answer: bytes = await asyncio.wrap_future(life.bound(reference.future()))
         except RayTaskError as error:
             raise _carried(error) from None
         except (RayError, ValueError, OSError, RuntimeError) as error:
             if isinstance(error, ActorDiedError):
                 self._handle = None
-            raise SupervisorUnreachable(_cause(error)) from error
+            raise SupervisorUnreachable(cause_of(error)) from error
         return answer
 
 
@@ -72,14 +79,7 @@ def _carried(error: RayTaskError) -> PerdureError:
     """The error that the method raised, if it is meant for the caller. Any other is our bug, and then the outcome is unknown."""
     if isinstance(error.cause, PerdureError):
         return error.cause
-    return SupervisorUnreachable(f"the supervisor failed: {_cause(error)}")
-
-
-def _cause(error: BaseException) -> str:
-    """One line of what Ray tells in many."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    _, mark, detail = lines[-1].rpartition("Worker exit detail: ")
-    return (detail.partition(" Some common causes")[0] if mark else lines[-1])[:300]
+    return SupervisorUnreachable(f"the supervisor failed: {cause_of(error)}")
 
 
 def _find_supervisor(plan: Plan) -> Handle:
@@ -105,6 +105,7 @@ class RaySupervisor(SupervisorProcess):
     """The supervisor's actor."""
 
     def __init__(self, plan: Plan) -> None:
+        die_with_parent()  # or it would hold the ledger for a while after its raylet has died
         super().__init__(plan, system_world(RayMetrics()), ActorFleet(RayActors(plan)))
 
 
@@ -112,6 +113,7 @@ class RayHost(HostProcess):
     """A host's actor."""
 
     def __init__(self, plan: Plan, host_id: str) -> None:
+        die_with_parent()
         if plan.package:
             prefer_sent(Path(os.environ["PYTHONPATH"].partition(os.pathsep)[0]))
         world = system_world(threads_max=plan.limits.threads_max)
@@ -177,7 +179,7 @@ class RayActors:
             actor = _actor(RayHost, max_restarts=0, scheduling_strategy="SPREAD", **options)
             return actor.remote(plan, host_id)
         except (RayError, ValueError, TypeError, OSError) as error:
-            raise HostUnavailable(f"host {host_id} cannot be created: {_cause(error)}") from error
+            raise HostUnavailable(f"host {host_id} cannot be created: {cause_of(error)}") from error
 
     def hosts(self) -> dict[str, PoolSpec]:
         """The hosts that have a name."""
@@ -217,9 +219,9 @@ async def _translated(answer: Any) -> Any:
     try:
         return await answer
     except ActorUnavailableError as error:
-        raise HostSilent(_cause(error)) from error
+        raise HostSilent(cause_of(error)) from error
     except RayError as error:
-        raise HostGone(_cause(error)) from error
+        raise HostGone(cause_of(error)) from error
 
 
 def _check_room(spec: PoolSpec) -> None:
@@ -243,13 +245,11 @@ def _errand() -> Handle:
 
 
 class RayCluster:
-    """A driver's connection to the Ray of one data directory. `own` says that this driver started it, and ends it."""
+    """What a driver has of one data directory. `own` says that this process started its Ray, so it ends with this process."""
 
-    def __init__(self, plan: Plan, *, borrowed: bool) -> None:
-        self.plan, self.own = plan, plan.own
-        self.address: str = ray.get_runtime_context().gcs_address
-        self._session: str = ray.get_runtime_context().get_session_name()
-        self._borrowed, self._closed = borrowed, False
+    def __init__(self, plan: Plan, member: Member) -> None:
+        self.plan, self.own, self._member = plan, plan.own, member
+        self._closed = False
 
     @classmethod
     def start(
@@ -263,53 +263,49 @@ class RayCluster:
     ) -> Self:
         """Join the Ray that is named or that serves the directory already, else start one; see that its supervisor exists.
 
-        Raises `LedgerUnwritable`, `BadRequest` for an address that is none, and `SupervisorUnreachable` if nobody answers there.
+        Raises `LedgerUnwritable`, `BadRequest` for an address that is none or that this process cannot join now, and
+        `SupervisorUnreachable` if nobody answers there.
         """
         refuse_while_loading()
-        data = data.resolve()
-        with deciding(data), surroundings():
-            borrowed = ray.is_initialized()
-            own = not borrowed and not _join(data, address or os.environ.get("RAY_ADDRESS"))
-            if own:
-                _init(address="local", num_cpus=num_cpus, object_store_memory=STORE_BYTES, include_dashboard=False)
-            cluster = cls(Plan(data, limits or Limits(), own, parts or Parts()), borrowed=borrowed)
-            known = read_record(data)
-            if own or (not borrowed and (known is None or known.address != cluster.address)):
-                write_record(data, cluster.address)  # who joins what is on record knows no more than the record does
-            _ensure_supervisor(cluster.plan)
-        return cluster
+        plan = Plan(data.resolve(), limits or Limits(), False, parts or Parts())
+        member = Member(plan.data, lambda own: _ensure_supervisor(plan._replace(own=own)))
+        exit_on_sigterm()
+        life = DRIVER.enter(member, address, num_cpus)
+        return cls(plan._replace(own=life.own), member)
+
+    @property
+    def address(self) -> str:
+        """Where its Ray is. Raises `SupervisorUnreachable` while it has none."""
+        return DRIVER.living().address
 
     def courier(self) -> RayCourier:
         """A way to the supervisor for one event loop of this driver."""
-        return RayCourier(functools.partial(_ensure_supervisor, self.plan))
+        return RayCourier(functools.partial(_ensure_supervisor, self.plan), DRIVER.living)
 
     def pids(self, patience_s: float = 1.0) -> dict[str, int]:
         """The processes by `supervisor` or id of host. Those that do not answer, or are not up yet, are left out."""
-        asked = {key: _about(handle) for key, handle in self._handles().items()}
-        return {key: About(*about).pid for key, about in _answers(asked, patience_s).items()}
 
-    def close(self, *, stop_cluster: bool = True) -> None:
-        """Leave. A Ray of our own ends with us, after its supervisor and hosts have put everything away (if `stop_cluster`)."""
+        def ask() -> dict[str, About]:
+            return _answers({key: _about(handle) for key, handle in self._handles().items()}, patience_s)
+
+        return {key: About(*about).pid for key, about in _within_life(ask).items()}
+
+    def close(self) -> None:
+        """Leave. In a Ray of our own the supervisor and the hosts put everything away first, and the last one to leave ends it."""
         if self._closed:
             return
         self._closed = True
-        family = self._family()
-        if self.own and stop_cluster:
-            self._stop_actors()
-        self._disconnect(family)
+        if self.own and DRIVER.is_last(self._member):
+            with contextlib.suppress(SupervisorUnreachable, TimeoutError):  # then there is nobody left to be stopped
+                _within_life(self._stop_actors, patience_s=3 * STOP_S)
+        DRIVER.leave(self._member)
 
     def kill_everything(self) -> None:
         """`SIGKILL` everything of a Ray of our own at once, as a power cut would; then let go of it."""
         if not self.own or self._closed:
             raise BadRequest("cluster", "only a Ray that this process has started can be killed by it")
         self._closed = True
-        family = self._family()
-        head = set(descendants(os.getpid(), "gcs_server"))  # without it, Ray's own farewell would take a minute
-        strike(pid for pid in family if pid not in head)
-        self._disconnect(family)
-
-    def _family(self) -> list[int]:
-        return descendants(os.getpid(), self._session) if self.own else []
+        DRIVER.kill(self._member)
 
     def _handles(self) -> dict[str, Handle]:
         hosts = self.plan.hosts_among(_names())
@@ -317,60 +313,19 @@ class RayCluster:
         return {key: handle for key, name in names.items() if (handle := _named(name)) is not None}
 
     def _stop_actors(self) -> None:
-        """First the supervisor, lest it replaces the hosts."""
+        """First the supervisor, lest it replaces the hosts. Back when their processes are gone, which are all on this machine."""
         handles = self._handles()
+        abouts = _answers({key: _about(handle) for key, handle in handles.items()}, STOP_S)
         for group in (handles.keys() & {SUPERVISOR}, handles.keys() - {SUPERVISOR}):
             _answers({key: handles[key].stop.remote() for key in group}, STOP_S)
             for key in group:
                 _kill(handles[key])
-
-    def _disconnect(self, family: list[int]) -> None:
-        if not self._borrowed:
-            ray.shutdown()
-        if self.own:
-            strike(wait_for_death(family, DEATH_S))
-            wait_for_death(family, DEATH_S)
-            forget_record(self.plan.data, self.address)
+        strike(wait_for_death([About(*about).pid for about in abouts.values()], DEATH_S))
 
 
-def _join(data: Path, address: str | None) -> bool:
-    """Join the Ray at this address, or the one that serves the directory already; False if there is none."""
-    if address not in (None, "local"):
-        _join_named(str(address))
-        return True
-    known = read_record(data)
-    if known is None or address == "local":
-        return False
-    with contextlib.suppress(ValueError), surroundings(known.auth):  # another Ray may have taken the address since
-        vars(importlib.import_module("ray._raylet"))["Config"].initialize("")  # or Ray minds no RAY_AUTH_MODE
-        _init(address=known.address)
-        _find_supervisor(Plan(data, Limits()))
-        return True
-    ray.shutdown()
-    return False
-
-
-def _join_named(address: str) -> None:
-    """Join a cluster, and send our code along if it is not installed there."""
-
-    def has_us() -> bool:  # an inner function, because Ray sends those by value
-        return all(importlib.util.find_spec(name) is not None for name in OURS)
-
-    if address != "auto" and not answers(address):
-        raise SupervisorUnreachable(f"no Ray answers at {address}")
-    _init(address=address)
-    if not ray.get(ray.remote(num_cpus=0)(has_us).remote()):
-        ray.shutdown()
-        _init(address=address, runtime_env={"py_modules": [str(folder) for folder in OURS.values()]})
-
-
-def _init(**options: Any) -> None:
-    try:
-        ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, RuntimeError, RayError) as error:
-        raise SupervisorUnreachable(f"Ray cannot be started or joined: {_cause(error)}") from error
-    if "PERDURE_RAY_NOISE" not in os.environ:  # Ray writes each death of a worker to our stdout, `log_to_driver` or not
-        vars(importlib.import_module("ray._private.worker"))["print_to_stdstream"] = lambda *_, **__: None
+def _within_life(work: Callable[[], T], patience_s: float | None = None) -> T:
+    """Do what asks Ray for something, and blocks for ever if that Ray ends meanwhile."""
+    return DRIVER.living().bound(aside(work)).result(patience_s)
 
 
 class RayMetrics:

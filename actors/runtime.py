@@ -23,8 +23,10 @@ from actors.client import Client
 from actors.cluster_record import shut_out
 from actors.event_stream import EventStream
 from actors.handle import Handle
+from actors.lifetime import Lifetime
 from actors.observability import Callback
 from actors.packing import Packer
+from actors.ray_connection import exit_on_sigterm
 from actors.ray_world import RayCluster
 from actors.results import RunHandle, RunResult
 from actors.system_world import system_world
@@ -53,6 +55,7 @@ class Runtime:
         self._demanded, self._address = limits, address
         self._cluster: RayCluster | None = None
         self._client: Client | None = None
+        self._lifetime = Lifetime()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -68,32 +71,35 @@ class Runtime:
         self.close()
 
     async def __aenter__(self) -> Self:
-        self.open()  # Ray must be started and left on one thread
+        exit_on_sigterm()  # which only this thread can see to
+        await _to_the_end(self.open, undo=self.close)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        await _to_the_end(self.close)
 
     def open(self) -> None:
         """Start or join the cluster and find the supervisor.
 
         Raises a `LedgerError` if the data directory cannot be used, and `BadRequest` if limits were given and the supervisor that
-        serves it already has others.
+        serves it already has others, or if the runtime is open.
         """
+        if self._cluster is not None:
+            raise BadRequest("runtime", f"it is open on {self.data} already")
         try:
             self._cluster = RayCluster.start(self.data, address=self._address, limits=self.limits)
         except SupervisorUnreachable as problem:
             raise shut_out(problem, self._address) from problem
-        started = threading.Event()
+        self._lifetime, started = Lifetime(), threading.Event()
         self._thread = threading.Thread(
             target=self._serve, args=(self._cluster, started), name="perdure-client", daemon=True
         )
         self._thread.start()
         started.wait()
-        try:
-            in_force = Limits.recorded(wait_for(self._submit(self._first_answer())))
+        try:  # the first answer tells whether the ledger could be opened, and by which limits the supervisor decides
+            in_force = Limits.recorded(wait_for(self._submit(self.client.ask("limits"))))
             if self._demanded is not None:
                 check_limits(self._demanded, in_force, self.data)
             self.limits = self.client.limits = in_force
@@ -101,33 +107,22 @@ class Runtime:
             self.close()
             raise
 
-    async def _first_answer(self) -> dict[str, float]:
-        """The first exchange tells whether the ledger could be opened, and by which limits the supervisor decides."""
-        asking = asyncio.ensure_future(self.client.ask("limits"))
-        done, _ = await asyncio.wait([asking, self._serving], return_when=asyncio.FIRST_COMPLETED)
-        if self._serving in done:
-            asking.cancel()
-            problem = self._serving.exception()
-            while isinstance(problem, ExceptionGroup):
-                problem = problem.exceptions[0]
-            raise problem if problem is not None else RuntimeError("the client ended")
-        in_force: dict[str, float] = asking.result()
-        return in_force
-
     def close(self) -> None:
         """End the conversation; a cluster that this runtime started ends too, and everything durable stays."""
         self._shut()
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
 
     def kill_everything(self) -> None:
         """`SIGKILL` the whole cluster at once, as a power cut would, and be closed. It must be one that this runtime started."""
+        cluster = self.cluster
         self._shut()
-        cluster, self._cluster = self.cluster, None
         cluster.kill_everything()
+        self._cluster = None
 
     def _shut(self) -> None:
+        self._lifetime.end(SupervisorUnreachable("the runtime was closed meanwhile; what was asked for may have begun"))
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
@@ -150,25 +145,37 @@ class Runtime:
     def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
         packer = None if cluster.own else Packer(cluster.plan.code_dir)
         self._client = Client(system_world(), cluster.courier(), self.limits, cluster.plan.code_dir, packer)
-        self._serving: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._client.serve())
-        self._serving.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # whoever asks is told it
+        self._serving = asyncio.get_running_loop().create_task(self._client.serve())
+        self._serving.add_done_callback(self._ended)
         started.set()
+
+    def _ended(self, serving: asyncio.Task[None]) -> None:
+        """The conversation cannot go on; who waits for something is told why."""
+        problem = None if serving.cancelled() else serving.exception()
+        while isinstance(problem, ExceptionGroup):
+            problem = problem.exceptions[0]
+        if isinstance(problem, Exception):
+            self._lifetime.end(problem)
 
     @property
     def client(self) -> Client:
         """The client underneath, whose methods are coroutines of this runtime's own loop."""
-        assert self._client is not None, "the runtime is not open"
+        if self._client is None:
+            raise _not_open()
         return self._client
 
     @property
     def cluster(self) -> RayCluster:
         """The cluster underneath."""
-        assert self._cluster is not None, "the runtime is not open"
+        if self._cluster is None:
+            raise _not_open()
         return self._cluster
 
     def _submit(self, job: Coroutine[Any, Any, Any]) -> Future[Any]:
-        assert self._loop is not None, "the runtime is not open"
-        return asyncio.run_coroutine_threadsafe(job, self._loop)
+        if self._loop is None:
+            job.close()
+            raise _not_open()
+        return self._lifetime.bound(asyncio.run_coroutine_threadsafe(job, self._loop))
 
     def _settle(self, job: Coroutine[Any, Any, Any]) -> Any:
         future = self._submit(job)
@@ -258,6 +265,22 @@ class Runtime:
 
 async def _as_coroutine(job: Callable[[], Any]) -> Any:
     return job()
+
+
+def _not_open() -> BadRequest:
+    return BadRequest("runtime", "it is not open. Use it within `with Runtime(…)`, or call `open()` first")
+
+
+async def _to_the_end(job: Callable[[], None], undo: Callable[[], None] | None = None) -> None:
+    """Do what takes a while on another thread. It cannot be broken off, so who is cancelled meanwhile waits for it, and undoes it."""
+    doing = asyncio.ensure_future(asyncio.to_thread(job))
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait({doing})
+        if undo is not None and not doing.exception():
+            await asyncio.to_thread(undo)
+        raise
 
 
 def check_limits(demanded: Limits, in_force: Limits, data: Path) -> None:

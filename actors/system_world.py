@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import platform
 import random
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ from ledger import BadRequest
 T = TypeVar("T")
 
 KILL: Final = "PERDURE_KILL"
+PR_SET_PDEATHSIG: Final = 1  # from <sys/prctl.h>
 
 
 class SystemClock:
@@ -181,11 +184,32 @@ def wait_for_death(pids: Iterable[int], patience_s: float) -> list[int]:
 
 def descendants(pid: int, mark: str = "") -> list[int]:
     """The children of a process that have `mark` in their command line, with all that descend from these. Empty without `/proc`."""
-    parents = {child: int(status[1]) for child in _processes() if len(status := _status(child)) > 1}
+    parents = _parents()
     found = [child for child, parent in parents.items() if parent == pid and mark in _command(child)]
     for known in found:  # grows while it is walked
         found += [child for child, parent in parents.items() if parent == known]
     return found
+
+
+def children(pid: int, *marks: str) -> list[int]:
+    """The children of a process that have all the marks in their command line."""
+    found = [child for child, parent in _parents().items() if parent == pid]
+    return [child for child in found if all(mark in _command(child) for mark in marks)]
+
+
+def bearing(mark: str) -> list[int]:
+    """The processes that had this in their environment when they began; of other people's that cannot be known."""
+    return [pid for pid in _processes() if mark in _text(pid, "environ").split("\0")]
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that started it is gone, on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _parents() -> dict[int, int]:
+    return {child: int(status[1]) for child in _processes() if len(status := _status(child)) > 1}
 
 
 def _processes() -> Iterator[int]:
@@ -195,14 +219,15 @@ def _processes() -> Iterator[int]:
 
 def _status(pid: int) -> list[str]:
     """State, parent and so on; empty if that cannot be known."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
+    return _text(pid, "stat").rpartition(")")[2].split()
 
 
 def _command(pid: int) -> str:
+    return _text(pid, "cmdline").replace("\0", " ")
+
+
+def _text(pid: int, name: str) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
         return ""

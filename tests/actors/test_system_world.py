@@ -11,8 +11,19 @@ from pathlib import Path
 import pytest
 
 from actors.ports import KillPoint
-from actors.system_world import NoFaults, descendants, faults_from, is_alive, strike, system_world, wait_for_death
+from actors.system_world import (
+    NoFaults,
+    bearing,
+    children,
+    descendants,
+    faults_from,
+    is_alive,
+    strike,
+    system_world,
+    wait_for_death,
+)
 from ledger import BadRequest
+from tests.tidy import ROOT
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 VISITOR = """
@@ -109,3 +120,25 @@ def test_processes_are_found_by_their_mark_and_struck_down() -> None:
         assert wait_for_death([marked.pid, other.pid], 5.0) == []
         assert not is_alive(marked.pid)
     strike([marked.pid])
+
+
+def test_processes_are_found_by_all_their_marks_and_by_their_environment() -> None:
+    environment = {**os.environ, "MARK_OF_THE_TEST": "1"}
+    with (
+        subprocess.Popen([*SLEEPER, "one", "two"], env=environment) as both,
+        subprocess.Popen([*SLEEPER, "one"]) as one,
+    ):
+        assert children(os.getpid(), "one ", "two ") == [both.pid]
+        assert bearing("MARK_OF_THE_TEST=1") == [both.pid]
+        strike([both.pid, one.pid])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can do that")
+def test_a_process_can_be_made_to_die_with_its_parent() -> None:
+    child = "import time; from actors.system_world import *; die_with_parent(); print(own_pid(), flush=True); time.sleep(60)"
+    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        strike([process.pid])
+        assert wait_for_death([pid], 5.0) == []

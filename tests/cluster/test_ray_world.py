@@ -19,14 +19,15 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from actors.cluster_record import read_record
+from actors.lifetime import aside
 from actors.plan import Parts
 from actors.ports import PoolSpec
 from actors.ray_world import RayCluster, RayCourier, RayMetrics
-from actors.system_world import descendants, is_alive, wait_for_death
+from actors.system_world import children, descendants, is_alive, strike, wait_for_death
 from ledger import BadRequest, HostUnavailable, LedgerLocked, LedgerUnwritable, Overloaded, SupervisorUnreachable
 
 ROOT = Path(__file__).resolve().parents[2]
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 class ToyStore:
@@ -140,7 +141,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(data: Path) -> Iterator[RayCluster]:
-    cluster = RayCluster.start(data, parts=PARTS, num_cpus=2)
+    cluster = aside(
+        lambda: RayCluster.start(data, parts=PARTS, num_cpus=2)
+    ).result()  # a thread that ends takes no Ray along
     (data / "ledger").touch()
     yield cluster
     cluster.close()
@@ -279,14 +282,27 @@ def test_a_second_process_joins_the_running_one_and_leaves_it_alone(
     assert ask(courier, "echo", 1) == 1
 
 
-def test_a_driver_that_uses_ray_already_is_not_taken_over(cluster: RayCluster, tmp_path: Path) -> None:
+def test_two_directories_share_the_ray_of_their_process(
+    cluster: RayCluster, courier: RayCourier, data: Path, tmp_path: Path
+) -> None:
     other = RayCluster.start(tmp_path, parts=PARTS)
-    assert (other.own, other.address) == (False, cluster.address)
+    again = RayCluster.start(data, parts=PARTS)
+    assert (other.own, other.address) == (True, cluster.address)
     assert ask(other.courier(), "echo", 1) == 1
-    with pytest.raises(BadRequest, match="only a Ray that this process has started"):
-        other.kill_everything()
+    pid = pid_of(other, "supervisor")
+    assert pid != pid_of(again, "supervisor") == pid_of(cluster, "supervisor")
     other.close()
-    assert cluster.pids()
+    again.close()
+    assert not is_alive(pid)
+    assert read_record(tmp_path) is None
+    assert ask(courier, "echo", 2) == 2
+
+
+def test_a_process_that_is_in_a_ray_cannot_join_another(cluster: RayCluster, tmp_path: Path) -> None:
+    port = cluster.address.rpartition(":")[2]
+    RayCluster.start(tmp_path, parts=PARTS, address=f"127.0.0.1:{port}").close()
+    with pytest.raises(BadRequest, match=r"in the Ray at .* already.*join 127\.0\.0\.1:1 from another process"):
+        RayCluster.start(tmp_path, parts=PARTS, address="127.0.0.1:1")
 
 
 def test_metrics_are_made_when_they_are_first_used(cluster: RayCluster) -> None:
@@ -303,6 +319,31 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         RayCluster.start(tmp_path / "file" / "data", parts=PARTS)
 
 
+@pytest.mark.parametrize("mark", ["/gcs_server ", "/raylet/raylet "])
+def test_a_ray_whose_heart_is_killed_is_replaced_under_who_uses_it(
+    cluster: RayCluster, courier: RayCourier, data: Path, mark: str
+) -> None:
+    ask(courier, "spawn", "resident")
+    pid_of(cluster, "resident")
+    before, family = cluster.address, descendants(os.getpid(), "session_")
+
+    async def story() -> None:
+        held = asyncio.create_task(asking(courier, "hold", 600))
+        await asyncio.sleep(0.2)
+        strike(children(os.getpid(), mark))
+        with pytest.raises(SupervisorUnreachable, match=r"died|rpc|unavailable"):
+            await held
+
+    asyncio.run(story())
+    assert soon(lambda: ask(courier, "echo", "again")) == "again"
+    assert ask(courier, "survivors") == {}
+    assert cluster.address != before
+    record = read_record(data)
+    assert record is not None
+    assert record.address == cluster.address
+    assert [pid for pid in family if is_alive(pid)] == []
+
+
 def test_everything_may_be_killed_and_started_again_and_nothing_stays_behind(
     cluster: RayCluster, courier: RayCourier, data: Path
 ) -> None:
@@ -311,7 +352,7 @@ def test_everything_may_be_killed_and_started_again_and_nothing_stays_behind(
     assert len(family) > 5
     assert [pid for pid in family if is_alive(pid)] == []
     assert read_record(data) is None
-    with pytest.raises(SupervisorUnreachable):
+    with pytest.raises(SupervisorUnreachable, match="it was killed"):
         ask(courier, "echo", 1)
 
     again = RayCluster.start(data, parts=PARTS, num_cpus=2)
@@ -321,6 +362,8 @@ def test_everything_may_be_killed_and_started_again_and_nothing_stays_behind(
     again.close()
     again.close()
     assert [pid for pid in family if is_alive(pid)] == []
+    with pytest.raises(BadRequest, match="only a Ray that this process has started"):
+        again.kill_everything()
 
 
 def test_a_cluster_without_our_code_receives_it_and_outlives_us(tmp_path: Path) -> None:

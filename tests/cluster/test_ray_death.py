@@ -1,0 +1,107 @@
+"""A process with a Ray of its own dies, or is asked to end: what it leaves behind, what it says, and how soon another one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from actors import Agent, RunContext, Runtime
+from actors.system_world import descendants, is_alive, strike, wait_for_death
+from ledger import BadRequest, SupervisorUnreachable
+
+ROOT = Path(__file__).resolve().parents[2]
+ORPHANS_S = 5.0
+
+SCRIPT = """
+import os, sys, threading, time
+from actors import Runtime
+from tests.cluster.test_ray_death import Napper
+
+with Runtime(sys.argv[1]) as runtime:
+    runtime.start(Napper, 3.0, run_id="nap")
+    while not any(run["status"] == "running" for run in runtime.list()):
+        time.sleep(0.05)
+    print(*runtime.cluster.pids().values(), flush=True)
+    threading.Event().wait()
+"""
+
+
+class Napper(Agent):
+    """Sleeps."""
+
+    async def run(self, input: float, run: RunContext) -> int:
+        await asyncio.sleep(input)
+        return run.attempt
+
+
+@contextmanager
+def script(data: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process that has a Ray of its own with a run in it, and its supervisor and hosts."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SCRIPT, str(data)]
+    running = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=data.parent
+    )
+    try:
+        assert running.stdout is not None
+        actors = [int(pid) for pid in running.stdout.readline().split()]
+        assert len(actors) > 1
+        yield running, actors
+    finally:
+        strike([*descendants(running.pid), running.pid] if running.poll() is None else [])
+        running.communicate()
+
+
+def test_a_killed_script_leaves_nothing_that_would_hinder_the_next_one(tmp_path: Path) -> None:
+    with script(tmp_path / "data") as (running, actors):
+        running.kill()
+        running.wait()
+        assert wait_for_death(actors, ORPHANS_S) == []
+    with Runtime(tmp_path / "data") as runtime:
+        result = runtime.run(Napper, 3.0, run_id="nap")
+        assert (result.status, result.output) == ("completed", 2)
+
+
+def test_a_script_that_is_asked_to_end_puts_everything_away_and_says_nothing(tmp_path: Path) -> None:
+    with script(tmp_path / "data") as (running, _):
+        family = descendants(running.pid)
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=30)
+        assert (running.returncode, said) == (143, "")
+        assert [pid for pid in family if is_alive(pid)] == []
+
+
+def test_async_code_goes_on_while_a_runtime_opens_and_who_waits_is_told_that_it_was_closed(tmp_path: Path) -> None:
+    async def story() -> None:
+        ticking, gaps = True, [0.0]
+
+        async def tick() -> None:
+            while ticking:
+                begun_s = time.monotonic()
+                await asyncio.sleep(0.01)
+                gaps.append(time.monotonic() - begun_s)
+
+        ticker = asyncio.create_task(tick())
+        async with Runtime(tmp_path) as runtime:
+            assert len(gaps) > 20
+            with pytest.raises(BadRequest, match=r"open on .* already"):
+                runtime.open()
+            waiting = asyncio.ensure_future(runtime.run(Napper, 600.0, run_id="long"))
+            await asyncio.sleep(0.5)
+        with pytest.raises(SupervisorUnreachable, match="the runtime was closed meanwhile"):
+            await waiting
+        with pytest.raises(BadRequest, match="it is not open"):
+            runtime.ps()
+        ticking = False
+        await ticker
+
+    asyncio.run(story())
