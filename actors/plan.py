@@ -20,7 +20,7 @@ class Parts(NamedTuple):
     host: str = "actors.host:Host"
     store: str = "ledger.duckdb_store:DuckDBStore"
     cabinet: str = "ledger.storage:Cabinet"
-    disk: str = "ledger.disk:FileDisk"
+    disk: str = "ledger.file_disk:FileDisk"
 
 
 class Plan(NamedTuple):

@@ -1,9 +1,9 @@
 """One agent's database while it is attached: its creation, whose it is, its cursors, its end.
 
 `meta` holds the agent's id (a file under a wrong name is found out), the latest incarnation (a lower one is refused) and the
-version of the schema. Creation is one transaction and then a checkpoint, so that the log never begins with table definitions,
-which is where DuckDB's replay is weakest. A death before that transaction leaves a database without tables: the next opening
-completes it.
+version of the schema. A new database has its tables already (`ledger.file_disk`), so the log never begins with table definitions,
+which is where DuckDB's replay is weakest; `meta` is filled by the first commit of all. A death before that leaves a storage
+without an owner, which the next opening takes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import RLock
+from typing import Any
 
 import duckdb
 
@@ -21,13 +22,6 @@ from ledger.errors import StaleIncarnation, StorageConflict, StorageError
 
 SCHEMA_VERSION = 1
 
-# No primary keys. An index doubles the file (measured with 1,024 mails: 94 KB against 45 KB), and in the storage format of 1.4
-# it keeps the room of deleted rows for ever. What keys would guard is guarded by the one writer and its commit lock.
-_SCHEMA = """
-CREATE SCHEMA perdure;
-CREATE TABLE perdure.meta (agent_id VARCHAR, incarnation BIGINT, schema_version INTEGER, clock BIGINT);
-CREATE TABLE perdure.records (number BIGINT, kind VARCHAR, key VARCHAR, body BLOB)
-"""
 _LOAD = (  # of the other kinds only whether there is a body: a document without one is deleted
     "SELECT number, kind, key, CASE WHEN kind IN ($1, $2, $3) THEN body WHEN body IS NOT NULL THEN ''::BLOB END "
     "FROM perdure.records ORDER BY number"
@@ -52,6 +46,7 @@ class AgentFile:
         self.incarnation = incarnation
         self.database: str | None = None
         self.clock = 1
+        self._is_signed = True
         self._holder = holder
         self._on_write = on_write
         self._on_end = on_end
@@ -72,12 +67,12 @@ class AgentFile:
 
     def wake(self) -> None:
         """Attach what lies on the disk and take it for this incarnation."""
-        self._attach(self._take)
+        self._attach()
 
     def create(self) -> None:
         """Make the storage, for the first write. Another process may have been faster: then the caller has to look again."""
         appeared = self.disk.has(self.agent_id)
-        self._attach(self._take if appeared else self._furnish)
+        self._attach()
         if appeared:
             raise StorageConflict(self.agent_id, "another process created the storage meanwhile")
 
@@ -86,7 +81,12 @@ class AgentFile:
         """Commit a lane's transaction; the body is what follows in memory. The two kill points of every write are here."""
         self._on_write("before")
         self.check()
+        if not self._is_signed:
+            lane.run(
+                "INSERT INTO perdure.meta VALUES ($1, $2, $3, 1)", [self.agent_id, self.incarnation, SCHEMA_VERSION]
+            )
         lane.commit()
+        self._is_signed = True
         yield
         self._on_write("after")
         self.check()
@@ -134,6 +134,10 @@ class AgentFile:
         except (duckdb.Error, OSError) as problem:
             raise self.broken(problem) from problem
 
+    def log_bytes(self) -> int:
+        """How long the log is that the next opening would replay."""
+        return self.disk.log_bytes(self.agent_id) if self.database is not None else 0
+
     def broken(self, problem: Exception, what: str = "written") -> StorageError:
         """What could not be written ends this life. Nothing is read after it: what memory shows may differ from the file."""
         reason = StorageError(
@@ -158,11 +162,11 @@ class AgentFile:
             self.disk.detach(self.agent_id, self.database, checkpoint=checkpoint)
         self._on_end()
 
-    def _attach(self, take: Callable[[Lane], int]) -> None:
+    def _attach(self) -> None:
         database = self.disk.attach(self.agent_id, self._holder)
         lane = self.disk.lane(self.agent_id, database)
         try:
-            self.clock = take(lane)
+            self.clock = self._take(lane)
             with self._ending:
                 self.check()
                 self.database = database
@@ -174,12 +178,15 @@ class AgentFile:
                 self.disk.detach(self.agent_id, database, checkpoint=False)
 
     def _take(self, lane: Lane) -> int:
+        """Make sure that it is this agent's, or nobody's yet, and refuse earlier lives from now on. Returns the clock."""
         try:
-            meta = lane.run("SELECT * FROM perdure.meta")[0]
-        except (duckdb.CatalogException, IndexError) as problem:
-            if lane.run("SELECT 1 FROM duckdb_tables() WHERE database_name = current_database()"):
-                raise StorageError(self.agent_id, "the database in its place is no storage of an agent") from problem
-            return self._furnish(lane)
+            meta = lane.run("SELECT * FROM perdure.meta")
+        except duckdb.CatalogException as problem:
+            raise StorageError(self.agent_id, "the database in its place is no storage of an agent") from problem
+        self._is_signed = bool(meta)
+        return self._taken(lane, meta[0]) if meta else 1
+
+    def _taken(self, lane: Lane, meta: tuple[Any, ...]) -> int:
         agent_id, incarnation, version = meta[:3]
         if version > SCHEMA_VERSION:
             raise StorageError(
@@ -197,12 +204,3 @@ class AgentFile:
             with self.durable(lane):
                 pass
         return int(meta[3])
-
-    def _furnish(self, lane: Lane) -> int:
-        lane.begin()
-        lane.run(_SCHEMA)
-        lane.run("INSERT INTO perdure.meta VALUES ($1, $2, $3, 1)", [self.agent_id, self.incarnation, SCHEMA_VERSION])
-        with self.durable(lane):
-            pass
-        lane.run("CHECKPOINT")
-        return 1

@@ -76,6 +76,11 @@ class Records:
             self._forgotten.clear()
         self.clock += len(rows) + 1
 
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether something was forgotten that a life after a crash would remember."""
+        return bool(self._forgotten)
+
     def version(self, key: Key) -> int:
         """The number of the latest row under this key; 0 if there is none."""
         return self._numbers.get(key, 0)

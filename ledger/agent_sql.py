@@ -156,8 +156,8 @@ class Lane:
         if database is not None:
             cursor.execute(f"USE {database}")
 
-    def run(self, query: str, parameters: Parameters = None) -> list[tuple[Any, ...]]:
-        """Run a text and fetch all rows of its last statement."""
+    def run(self, query: str | duckdb.Statement, parameters: Parameters = None) -> list[tuple[Any, ...]]:
+        """Run a text, or one statement that is parsed already, and fetch all rows of the last statement."""
         with self._lock:
             self._check()
             try:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -27,14 +27,13 @@ from ledger.agent_file import AgentFile
 from ledger.agent_records import INBOX, RESULT, STEP, Records, Row, step_key
 from ledger.agent_sql import OVER, Change, Lane, Parameters, Script, collide, is_conflict, script_of
 from ledger.agent_state import State
+from ledger.agent_statements import bodies, insertion
 from ledger.agent_transaction import Transaction, bound_to
 from ledger.errors import BadRequest, StaleIncarnation, StorageConflict, StorageError
 
-_INSERT = "INSERT INTO perdure.records SELECT unnest(range($1, $2)), unnest($3), unnest($4), unnest($5::BLOB[])"
-_INSERT_VALUES = "INSERT INTO perdure.records VALUES "
-_BODIES = "SELECT number, body FROM perdure.records WHERE number IN (SELECT unnest($1))"
-_ROWS_AS_VALUES_MAX = 8
 _GARBAGE_MAX = 2048
+_GARBAGE_AT_REST_MAX = 64  # what a storage may have when it is let go; to tidy it costs 5 ms
+_LOG_AT_REST_BYTES_MAX = 20_000
 _COMMITS_MAX = 1000  # between checkpoints; a log of 3,400 commits is replayed in 0.2 s
 
 
@@ -182,7 +181,7 @@ class Storage:
             self.file.secure()
 
     def close(self) -> None:
-        """End this life cleanly: open transactions roll back, the file is checkpointed and let go. Idempotent."""
+        """End this life cleanly: open transactions roll back, much garbage or a long log is tidied, the file is let go. Idempotent."""
         with self.committing:
             if self.file.ended:
                 return
@@ -192,8 +191,9 @@ class Storage:
                 if transaction.lane is not None:
                     transaction.lane.shut()
             with suppress(StorageError):  # then it ended itself, and everything acknowledged is in the log
-                self.checkpoint()
-            self.file.end(StaleIncarnation(self.agent_id, OVER), checkpoint=True)
+                if self._is_untidy():
+                    self.checkpoint()
+            self.file.end(StaleIncarnation(self.agent_id, OVER), checkpoint=False)
 
     def snapshot(self, path: Path) -> None:
         """Write a consistent copy of what is committed into a new file, for `Cabinet.restore`."""
@@ -301,9 +301,21 @@ class Storage:
             numbers = {records.version((kind, key)): key for key in keys if key not in collected}
             numbers.pop(0, None)
             if numbers:
-                rows = self.ask(script_of(_BODIES), [list(numbers)])
+                rows = self._fetched(list(numbers))
                 found |= {numbers[number]: body for number, body in rows}
         return {key: found[key] for key in keys if key in found}
+
+    def _fetched(self, numbers: list[int]) -> list[tuple[Any, ...]]:
+        lane = self.file.borrow()
+        try:
+            return lane.run(*bodies(numbers))
+        finally:
+            self.file.give_back(lane)
+
+    def _is_untidy(self) -> bool:
+        records = self._records
+        has_garbage = records is not None and (len(records.garbage) > _GARBAGE_AT_REST_MAX or records.has_forgotten)
+        return has_garbage or self.file.log_bytes() > _LOG_AT_REST_BYTES_MAX
 
     def _create(self) -> None:
         """Before the first write. If it appeared meanwhile, whoever writes now has seen nothing of it, and must look again."""
@@ -330,7 +342,7 @@ class Storage:
         lane = transaction.database()
         try:
             if rows:
-                lane.run(*_insertion(records.clock, rows))
+                lane.run(*insertion(records.clock, rows))
             with self.file.durable(lane):
                 self._changed |= dict.fromkeys(transaction.changes, records.clock)
                 records.committed(rows)
@@ -376,11 +388,3 @@ class Storage:
         finally:
             lane.rollback()
             self.file.give_back(lane)
-
-
-def _insertion(number: int, rows: list[Row]) -> tuple[str, list[object]]:
-    """One statement for all rows. A few are faster as values (by 0.2 ms), many as lists."""
-    if len(rows) > _ROWS_AS_VALUES_MAX:
-        return _INSERT, [number, number + len(rows), *map(list, zip(*rows, strict=True))]
-    values = ", ".join(f"({number + at}, ${3 * at + 1}, ${3 * at + 2}, ${3 * at + 3})" for at in range(len(rows)))
-    return _INSERT_VALUES + values, list(chain.from_iterable(rows))

@@ -7,8 +7,8 @@ Who may write: one cabinet at a time holds a storage (`ledger.disk`), and an inc
 refused. After `close` or `crash` a handle is shut: whatever still runs in the old life is interrupted, rolled back, and gets
 `StaleIncarnation` at every line.
 
-What a crash leaves: transactions are DuckDB's, so each is there wholly or not at all. During creation: an empty file, which the
-next creation moves aside, or a database without our tables, which the next opening completes. During a sweep or a checkpoint:
+What a crash leaves: transactions are DuckDB's, so each is there wholly or not at all. During creation: a file under another
+name, which the next creation ignores, or a storage without an owner, which the next opening takes. During a sweep or a checkpoint:
 nothing is lost, they are transactions too. During `restore` and `fork`: a staged file that nobody reads, and that the next try
 replaces. During `forget`: at worst a log without a database, which the next creation moves aside.
 """
@@ -28,8 +28,9 @@ from ledger.agent_sql import OVER
 from ledger.agent_state import State
 from ledger.agent_storage import Storage
 from ledger.agent_transaction import Transaction, bound_to
-from ledger.disk import Disk, FileDisk, MemoryDisk, StorageLocked
+from ledger.disk import Disk, MemoryDisk, StorageLocked
 from ledger.errors import BadRequest, StaleIncarnation, StorageError
+from ledger.file_disk import FileDisk
 
 __all__ = [
     "CALL",
@@ -192,7 +193,8 @@ class Cabinet:
     def _adopt(self, agent_id: str, database: str) -> None:
         lane = self.disk.lane(agent_id, database)
         try:
-            owner, _, version = lane.run("SELECT * FROM perdure.meta")[0][:3]
+            found = lane.run("SELECT agent_id, schema_version FROM perdure.meta")
+            owner, version = found[0] if found else (agent_id, SCHEMA_VERSION)
             if version > SCHEMA_VERSION:
                 raise StorageError(
                     agent_id, f"a newer Perdure wrote it (schema {version}, this one knows {SCHEMA_VERSION})"
@@ -200,7 +202,7 @@ class Cabinet:
             if owner != agent_id:
                 lane.run("DELETE FROM perdure.records WHERE kind NOT IN ($1, $2)", [STATE, MESSAGE])
                 lane.run("UPDATE perdure.meta SET agent_id = $1, incarnation = 0", [agent_id])
-        except (duckdb.Error, IndexError) as problem:
+        except duckdb.Error as problem:
             raise StorageError(agent_id, f"the file is no snapshot of an agent: {problem}") from problem
         finally:
             lane.shut()

@@ -28,10 +28,10 @@ HELP: Final = """Perdure: durable AI agents on Ray. Whatever dies, every run rea
 
 \b
 Begin:    perdure run fan-out
-Play:     run, list                              scenarios, with kills
-Look:     ps, show, explain, audit, doctor       a data directory, served or cold
-Steer:    cancel, retry, clear                   its runs and its parked mail
-Prove:    swarm, replay, explore                 simulated worlds
+Play:     run, list                          scenarios, with kills
+Look:     ps, show, explain, audit, doctor   a data directory, served or cold
+Steer:    cancel, retry, clear               its runs and its parked mail
+Prove:    swarm, replay, explore             simulated worlds
 Measure:  bench
 
 `perdure COMMAND --help` has examples.

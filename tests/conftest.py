@@ -18,9 +18,10 @@ CLUSTER = Path(__file__).parent / "cluster"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what may start Ray, so that `-m "not ray"` leaves it out."""
+    """Mark what may start Ray, so that `-m "not ray"` leaves it out, and keep it in one process: two clusters at once starve each other."""
     if CLUSTER in item.path.parents:
         item.add_marker("ray")
+        item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from ledger.errors import StaleIncarnation, StorageError
+from ledger.errors import StaleIncarnation, StorageConflict, StorageError
 from ledger.storage import Cabinet, Disk, FileDisk, MemoryDisk, Storage, StorageLocked
 from tests.tidy import ROOT
 
@@ -310,9 +310,14 @@ def written(files: FileDisk, notes: int = 3) -> Path:
     return files.path_of(AGENT)
 
 
-def test_a_small_agent_takes_less_than_100_kb_and_no_log(files: FileDisk) -> None:
-    path = written(files, notes=200)
-    assert path.stat().st_size < 100_000
+@pytest.mark.parametrize("notes", [1, 200, 400])
+def test_a_small_agent_takes_less_than_100_kb_with_its_log(files: FileDisk, notes: int) -> None:
+    path = written(files, notes)
+    assert sum(each.stat().st_size for each in path.parent.iterdir()) < 100_000
+
+
+def test_a_long_log_is_not_left_to_the_next_life(files: FileDisk) -> None:
+    path = written(files, notes=700)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
@@ -390,26 +395,56 @@ def test_a_damaged_storage_can_be_forgotten(files: FileDisk) -> None:
     assert dict(cabinet.open(AGENT, 1).state) == {}
 
 
-@pytest.mark.parametrize("length", [0, 100, 4096, 8192])
-def test_a_death_while_the_file_was_made_leaves_no_storage(files: FileDisk, length: int) -> None:
-    path = written(files)
-    path.write_bytes(path.read_bytes()[:length])
+def test_a_death_while_the_file_was_made_leaves_no_storage(files: FileDisk) -> None:
+    path = files.path_of(AGENT)
+    path.parent.mkdir(parents=True)
+    part = path.with_name(f"{path.name}.123.new")
+    part.write_bytes(b"half of it")
     cabinet = Cabinet(files)
     assert not cabinet.exists(AGENT)
     storage = cabinet.open(AGENT, 2)
     assert dict(storage.state) == {}
     storage.state["a"] = 1
     cabinet.close()
-    assert Cabinet(files).open(AGENT, 3).state["a"] == 1
+    cabinet = Cabinet(files)
+    assert cabinet.open(AGENT, 3).state["a"] == 1
+    cabinet.forget(AGENT)
+    assert list(path.parent.iterdir()) == []
 
 
-def test_a_database_without_our_tables_is_completed(files: FileDisk) -> None:
+def test_a_storage_that_has_no_owner_yet_is_taken_by_its_next_life(files: FileDisk) -> None:
+    files.detach(AGENT, files.attach(AGENT, object()), checkpoint=False)
+    assert files.has(AGENT)
+    Cabinet(files).fork(AGENT, "copy@m:T")
+    storage = Cabinet(files).open(AGENT, 1)
+    assert dict(storage.state) == {}
+    storage.state["a"] = 1
+    storage.close()
+    assert Cabinet(files).open(AGENT, 2).state["a"] == 1
+    assert dict(Cabinet(files).open("copy@m:T", 1).state) == {}
+
+
+def test_a_database_of_somebody_else_is_refused_and_stays_as_it_is(files: FileDisk) -> None:
     path = files.path_of(AGENT)
     path.parent.mkdir(parents=True)
-    duckdb.connect(str(path)).close()
-    storage = Cabinet(files).open(AGENT, 1)
-    storage.state["a"] = 1
-    assert dict(storage.state) == {"a": 1}
+    with duckdb.connect(str(path)) as other:
+        other.execute("CREATE TABLE things (name VARCHAR)")
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match="no storage of an agent"):
+        Cabinet(files).open(AGENT, 1)
+    assert path.read_bytes() == before
+
+
+def test_of_two_processes_that_create_a_storage_one_is_refused_and_leaves_nothing(files: FileDisk) -> None:
+    class Late(FileDisk):
+        def has(self, agent_id: str) -> bool:
+            return False
+
+    path = written(files)
+    before = sorted(path.parent.iterdir())
+    with pytest.raises(StorageConflict):
+        Late(files.directory).attach(AGENT, object())
+    assert sorted(path.parent.iterdir()) == before
 
 
 def test_a_log_without_its_database_is_not_replayed_into_a_new_one(files: FileDisk) -> None:

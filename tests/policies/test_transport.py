@@ -273,7 +273,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize(("code", "kind"), CODES.items(), ids=CODES)
+@pytest.mark.parametrize(("code", "kind"), sorted(CODES.items()), ids=sorted(CODES))
 def test_case_59_a_typed_code_inside_a_stream_has_its_kind(code: str, kind: ApiKind) -> None:
     failure = classify([in_band(code)])
     assert failure.api is kind
