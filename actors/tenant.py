@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from ledger import (
     Released,
     StaleIncarnation,
     Stimulus,
+    StorageError,
     agent_id,
     check_id,
     name_of,
@@ -199,13 +201,16 @@ class Tenant:
         while self._letters and not self.is_leaving:
             group = [self._letters[key] for key in list(self._letters)[: self.limits.group_max]]
             done, failures = await handle(self, group)
-            self.push(
-                Handled(
-                    self.agent_id, self.incarnation, done, [(each.mail_id, each.error, each.park) for each in failures]
-                )
-            )
+            failed = [(each.mail_id, each.error, each.park) for each in failures]
+            self.push(Handled(self.agent_id, self.incarnation, done, failed), partial(self._settled, done))
             for letter in group:
                 self._letters.pop(letter.mail_id, None)
+
+    def _settled(self, mail_ids: list[str]) -> None:
+        """The ledger knows that these are handled. It sends them no more, and what it had sent before is here: they may be forgotten."""
+        if not self.is_leaving:
+            with suppress(StorageError):  # then they come back with the next life, and nobody asks for them
+                self.storage.forget_inbox([mail_id for mail_id in mail_ids if mail_id not in self._letters])
 
     # calls and signals
 
@@ -266,9 +271,9 @@ class Tenant:
         self.storage.save_step(run_id, name, body)
         self.steps(run_id)[name] = body
 
-    def push(self, stimulus: Stimulus) -> None:
-        """Say something to the supervisor."""
-        self.host.peer.push(message(stimulus))
+    def push(self, stimulus: Stimulus, then: Callable[[], None] | None = None) -> None:
+        """Say something to the supervisor; `then` is called when it is durable."""
+        self.host.peer.push(message(stimulus), then)
 
     async def durable(self, stimulus: Stimulus) -> None:
         """Say something to the supervisor and wait until it is durable."""

@@ -114,14 +114,18 @@ class Storage:
         records = self.records()
         return {mail_id for mail_id in mail_ids if records.version((INBOX, mail_id))}
 
-    def inbox(self) -> list[str]:
-        """All handled mails that were not forgotten; after a crash also such as had been, so settle them again."""
-        return self.records().keys(INBOX)
+    def inbox(self) -> dict[str, int]:
+        """All handled mails that were not forgotten, with the numbers of their rows; after a crash also such as had been."""
+        records = self.records()
+        return {mail_id: records.version((INBOX, mail_id)) for mail_id in records.keys(INBOX)}
 
     def forget_inbox(self, mail_ids: Iterable[str]) -> None:
         """The ledger settled these, so they will not come again. Durable with the next commit or a clean close."""
         with self.committing:
-            self.records().forget((INBOX, mail_id) for mail_id in mail_ids)
+            records = self.records()
+            gone = {mail_id: number for mail_id in mail_ids if (number := records.version((INBOX, mail_id)))}
+            records.forget((INBOX, mail_id) for mail_id in gone)
+            self.file.disk.witness(self.agent_id, gone)
 
     def outbox(self) -> list[tuple[int, bytes]]:
         """What was committed to be done outside and not yet forgotten, by number. Numbers rise for ever, with gaps."""
@@ -165,13 +169,6 @@ class Storage:
         collected = transaction.collected(kind) if transaction else {}
         keys = sorted(key for key in {*self.records().keys(kind), *collected} if key.startswith(prefix))
         return self._bodies(kind, keys)
-
-    def forget_run(self, run_id: str) -> None:
-        """Drop a run's result and steps. Durable with the next commit or a clean close."""
-        with self.committing:
-            records = self.records()
-            steps = [key for key in records.keys(STEP) if key.startswith(step_key(run_id, ""))]
-            records.forget([(RESULT, run_id), *((STEP, key) for key in steps)])
 
     def checkpoint(self) -> None:
         """Delete garbage rows and bring the log into the database. For quiet moments; the host calls it when idle."""

@@ -84,6 +84,9 @@ class Disk(ABC):
     def discard(self, agent_id: str, database: str) -> None:
         """Drop a staged storage."""
 
+    def witness(self, agent_id: str, forgotten: dict[str, int]) -> None:  # noqa: B027 - only a simulation is interested
+        """The agent forgets these mails, whose rows had these numbers."""
+
     def lane(self, agent_id: str, database: str | None) -> Lane:
         """A new cursor in this database; without one, in an empty database that is nobody's."""
         with self._lock:
@@ -173,11 +176,20 @@ def _unattachable(agent_id: str, source: str, problem: duckdb.Error) -> StorageE
 
 
 class MemoryDisk(Disk):
-    """A simulated disk: what was committed outlives the cabinet. Nothing outlives the disk object."""
+    """A simulated disk: what was committed outlives the cabinet. Nothing outlives the disk object.
+
+    Attributes:
+        forgotten: by agent, the mails that it has handled and forgotten since, each with the number of its row.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.forgotten: dict[str, set[tuple[str, int]]] = {}
         self._databases: dict[str, str] = {}
+
+    def witness(self, agent_id: str, forgotten: dict[str, int]) -> None:
+        """Remember what is forgotten, for the checks at the end."""
+        self.forgotten.setdefault(agent_id, set()).update(forgotten.items())
 
     def has(self, agent_id: str) -> bool:
         """Whether there is a database."""
@@ -208,6 +220,7 @@ class MemoryDisk(Disk):
         with self._lock:
             self._hold(agent_id, holder)
             self._holders.pop(agent_id)
+            self.forgotten.pop(agent_id, None)
             if agent_id in self._databases:
                 self._root().execute(f"DETACH {self._databases.pop(agent_id)}")
 

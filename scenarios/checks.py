@@ -45,7 +45,7 @@ from ledger import (
     unpack,
 )
 from ledger.memory_store import MemoryStore
-from ledger.storage import Cabinet, Disk, Storage
+from ledger.storage import Cabinet, Disk, MemoryDisk, Storage
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
 VOLATILE = {"confirmed", "wake_at_ms"}
@@ -276,11 +276,18 @@ def unlike_the_inboxes(disk: Disk, view: View, agents: Iterable[str], *, diaries
     with closing(Cabinet(disk)) as cabinet:
         for agent in agents:
             storage = cabinet.open(agent, LAST_LIFE) if cabinet.exists(agent) else None
-            accounts = [Counter(storage.inbox() if storage is not None else ())]
+            accounts = [_handled(disk, agent, storage)]
             if diaries:
                 accounts.append(_diary(storage) if storage is not None else Counter())
             for told in accounts:
                 yield from _unlike_the_account(view, agent, told)
+
+
+def _handled(disk: Disk, agent: str, storage: Storage | None) -> Counter[str]:
+    """How often each mail was handled: one that is forgotten and comes back after a crash has its old number."""
+    forgotten = disk.forgotten.get(agent, set()) if isinstance(disk, MemoryDisk) else set()
+    kept = set(storage.inbox().items()) if storage is not None else set()
+    return Counter(mail_id for mail_id, _ in forgotten | kept)
 
 
 def _diary(storage: Storage) -> Counter[str]:

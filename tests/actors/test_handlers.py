@@ -27,6 +27,18 @@ async def detach(stage: Stage, handler: str, run_id: str = "s", parent: type[Bos
     await stage.call(parent, "detach", "Sleeper", 10, run_id, {"on_finish": handler, **more})
 
 
+def test_mail_that_the_ledger_knows_to_be_handled_is_forgotten_by_its_parent() -> None:
+    """Or the inbox of a parent that lives for years would grow for ever."""
+
+    async def story(stage: Stage) -> None:
+        await asyncio.gather(*(detach(stage, "on_done", f"s{n}") for n in range(20)))
+        assert len(await settled(stage, Clumsy, 20)) == 20
+        forgotten = stage.laboratory.disk.forgotten[address(Clumsy, "p")]
+        assert {mail_id for mail_id, _ in forgotten} == {f"s{n}!finish" for n in range(20)}
+
+    play(story)
+
+
 def test_a_handler_that_raises_leaves_nothing_behind_and_is_called_again() -> None:
     async def story(stage: Stage) -> None:
         Clumsy.failures = 3

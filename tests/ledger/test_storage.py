@@ -67,7 +67,6 @@ def reopened(disk: Disk, cabinet: Cabinet, incarnation: int = 1) -> Storage:
         lambda s: s.steps("r"),
         lambda s: s.forget_inbox(["m"]),
         lambda s: s.forget_outbox([1]),
-        lambda s: s.forget_run("r"),
         lambda s: s.checkpoint(),
         lambda s: s.close(),
     ],
@@ -208,7 +207,7 @@ def test_a_transaction_that_raises_leaves_nothing(storage: Storage) -> None:
         fail()
     assert storage.sql("SELECT i FROM t") == []
     assert dict(storage.state) == {"kept": 1, "gone": 2}
-    assert (storage.result("r"), storage.inbox(), storage.outbox()) == (None, [], [])
+    assert (storage.result("r"), storage.inbox(), storage.outbox()) == (None, {}, [])
 
 
 def test_a_transaction_inside_another_joins_it(storage: Storage) -> None:
@@ -477,8 +476,8 @@ def test_a_mail_that_was_forgotten_is_unknown_and_stays_so(disk: Disk, cabinet: 
     with storage.transaction() as transaction:
         transaction.record_inbox(["m1"])
     storage.forget_inbox(["m1", "never seen"])
-    assert storage.inbox() == ["m2"]
-    assert reopened(disk, cabinet).inbox() == ["m2"]
+    assert list(storage.inbox()) == ["m2"]
+    assert list(reopened(disk, cabinet).inbox()) == ["m2"]
 
 
 def test_steps_and_results_are_kept_by_run_and_the_last_one_counts(storage: Storage) -> None:
@@ -494,8 +493,6 @@ def test_steps_and_results_are_kept_by_run_and_the_last_one_counts(storage: Stor
         assert storage.result("r") == b"second"
     assert storage.steps("r") == {"a": b"3", "b": b"2", "c": b"4"}
     assert (storage.steps("r1"), storage.result("r1")) == ({"a": b"other"}, None)
-    storage.forget_run("r")
-    assert (storage.steps("r"), storage.result("r"), storage.steps("r1")) == ({}, None, {"a": b"other"})
 
 
 def test_garbage_is_swept_while_the_agent_lives(storage: Storage) -> None:
@@ -589,7 +586,7 @@ def test_a_snapshot_brings_everything_back(disk: Disk, cabinet: Cabinet, storage
     cabinet.restore(AGENT, tmp_path / "snapshot.db")
     again = cabinet.open(AGENT, 4)
     assert again.sql("SELECT * FROM t") == [(1, "one")]
-    assert (again.state["a"], again.inbox(), again.result("r")) == ("A", ["m"], b"result")
+    assert (again.state["a"], list(again.inbox()), again.result("r")) == ("A", ["m"], b"result")
     with pytest.raises(StaleIncarnation):
         reopened(disk, cabinet, 3)
 
@@ -601,7 +598,7 @@ def test_a_fork_has_the_tables_and_the_state_but_not_the_runs_and_the_mail(cabin
     twin = cabinet.open("twin@m:T", 1)
     assert twin.sql("SELECT * FROM t") == [(1, "one")]
     assert (twin.state["a"], storage.state["a"]) == ("A", "mine")
-    assert (twin.inbox(), twin.outbox(), twin.result("r"), twin.steps("r")) == ([], [], None, {})
+    assert (twin.inbox(), twin.outbox(), twin.result("r"), twin.steps("r")) == ({}, [], None, {})
     with pytest.raises(duckdb.ConstraintException):
         twin.sql("INSERT INTO t VALUES (1, 'again')")
     storage.close()
