@@ -16,6 +16,7 @@ from actors.system_world import is_alive, machine, strike, wait_for_death
 Handle = Any  # whatever stands for an actor
 
 DEATH_S: Final = 2.0  # for a killed process to be gone, before it is struck down
+GONE_S: Final = 10.0  # for one that was struck down
 AGAIN_S: Final = 0.2  # until a host that could not be reached is asked again
 SPARE_S: Final = 1.0  # after a process was used up, until another one is started ahead: not during the rush
 
@@ -84,7 +85,7 @@ class _Watched:
         self._actors.kill(self._handle)
         if self._near_pid is not None:
             strike(wait_for_death([self._near_pid], DEATH_S))
-            wait_for_death([self._near_pid], DEATH_S)
+            wait_for_death([self._near_pid], GONE_S)
 
     def kill(self) -> None:
         """End the process at once, even one that hears nothing any more."""

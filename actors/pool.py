@@ -6,6 +6,7 @@ The pool sees hosts and reports what it sees as stimuli; whom a host's death con
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -43,8 +44,8 @@ class Pool:
         self._world, self._fleet, self._view, self._limits = world, fleet, view, limits
         self._switchboard, self._report, self._bulletin = switchboard, report, bulletin
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failures = 0
-        self._not_before_s = 0.0
+        self._failures: Counter[str] = Counter()
+        self._not_before_s: dict[str, float] = {}
         self._idle_since_s: dict[str, float] = {}
 
     async def adopt(self) -> None:
@@ -70,13 +71,14 @@ class Pool:
                 self._lost(host_id, "it did not survive the supervisor")
 
     def ensure(self) -> None:
-        """Start the hosts that are wanted now, a few at a time."""
-        if asyncio.get_running_loop().time() < self._not_before_s:
-            return
+        """Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom."""
+        now_s = asyncio.get_running_loop().time()
         coming = sum(not host.up for host in self._view.hosts.values())
         for spec in hosts_wanted(self._view, self._limits):
             if coming >= COMING_MAX:
                 return
+            if now_s < self._not_before_s.get(pool_key(spec), 0.0):
+                continue
             coming += 1
             host_id = self._world.dice.token()[:12]
             self._view.hosts[host_id] = HostView(host_id, spec, seen_at_ms=self._world.clock.now_ms())
@@ -88,16 +90,23 @@ class Pool:
         try:
             await self._fleet.spawn(host_id, spec_of(spec))
         except HostUnavailable as problem:
-            self._failures += 1
-            pause = backoff_ms(self._failures, self._limits.retry_first_ms, self._limits.retry_most_ms)
-            self._not_before_s = asyncio.get_running_loop().time() + pause / 1000
+            self._failed(pool_key(spec))
             self._lost(host_id, str(problem))
             return
-        self._failures = 0
         await self._watch(host_id)
+
+    def _failed(self, key: str) -> None:
+        self._failures[key] += 1
+        pause_ms = backoff_ms(self._failures[key], self._limits.retry_first_ms, self._limits.retry_most_ms)
+        self._not_before_s[key] = asyncio.get_running_loop().time() + pause_ms / 1000
 
     async def _watch(self, host_id: str) -> None:
         cause = await self._fleet.death(host_id)
+        host = self._view.hosts.get(host_id)
+        if host is not None and host.up:
+            self._failures.pop(pool_key(host.spec), None)
+        elif host is not None:
+            self._failed(pool_key(host.spec))
         self._switchboard.drop(host_id)
         self._lost(host_id, cause)
 

@@ -19,6 +19,7 @@ from time import perf_counter
 
 from actors import Client, KillPoint
 from actors.sim_world import Span
+from actors.system_world import die_with_parent
 from policies import Limits
 from scenarios.simulation import Laboratory, Story, Violation, Weather, finding
 from scenarios.stories import STORIES, Script, play_parts
@@ -207,7 +208,7 @@ def swarm(
         for seed in wanted:
             count(play(seed, story, limits=limits))
         return total
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), die_with_parent) as pool:
         for report in pool.map(partial(play, story=story, limits=limits), wanted, chunksize=4):
             count(report)
     return total
