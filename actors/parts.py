@@ -31,6 +31,9 @@ Chunk = Mapping[str, Any]
 """One piece of a UI message stream; `type` says which."""
 
 RETRACT = "data-retract"
+BROKEN = "interrupted"
+"""The reason of a step's end if its answer never ended."""
+
 SETTLED = frozenset({"output-available", "output-error", "output-denied"})
 _ANSWERED = SETTLED | {"approval-responded"}
 
@@ -147,12 +150,28 @@ def _step_started(parts: list[Part], _chunk: Chunk) -> list[Part]:
     return [*parts, {"type": "step-start"}]
 
 
-def _step_finished(parts: list[Part], _chunk: Chunk) -> list[Part]:
+def _step_finished(parts: list[Part], chunk: Chunk) -> list[Part]:
     """Close every text that still streams, so that the next step may use its id again."""
     is_open = [part["type"] in ("text", "reasoning") and part.get("state") == "streaming" for part in parts]
-    if not any(is_open):
-        return parts
-    return [_done(part) if still_open else part for part, still_open in zip(parts, is_open, strict=True)]
+    closed = [_done(part) if still_open else part for part, still_open in zip(parts, is_open, strict=True)]
+    if chunk.get("finishReason") == BROKEN:
+        base = max((at for at, part in enumerate(parts) if part["type"] == "step-start"), default=-1) + 1
+        closed[base:] = map(_unbound, closed[base:])
+    return parts if all(new is old for new, old in zip(closed, parts, strict=True)) else closed
+
+
+def _unbound(part: Part) -> Part:
+    """A part of an answer that never ended, without its provider's number of it.
+
+    OpenAI takes the number of an item for the item that it has kept, and has kept nothing of an answer that broke off: the next request
+    would be refused. A signature that proves itself (Anthropic's, Google's) stays.
+    """
+    metadata = part.get("providerMetadata") or part.get("callProviderMetadata")
+    ours = metadata.get("perdure") if isinstance(metadata, Mapping) else None
+    kept_as = str(ours.get("id", "")) if isinstance(ours, Mapping) else ""
+    if not kept_as.startswith(("rs_", "msg_", "fc_")):
+        return part
+    return {name: value for name, value in part.items() if name not in ("providerMetadata", "callProviderMetadata")}
 
 
 def _whole(*names: str) -> Callable[[list[Part], Chunk], list[Part]]:

@@ -40,7 +40,20 @@ from policies.failures import ApiKind, Failure, FailureKind, Raised
 from policies.limits import INFINITY, Limits
 from policies.overlap import Open, Overlap, Place, Turnout, at_its_place, is_dropped, overlaps
 from policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
-from policies.phases import Action, CallFacts, Cause, Facts, Mode, Phase, Stage, TurnBudget, cause_of, decide, phase_of
+from policies.phases import (
+    FAILURES_MAX,
+    Action,
+    CallFacts,
+    Cause,
+    Facts,
+    Mode,
+    Phase,
+    Stage,
+    TurnBudget,
+    cause_of,
+    decide,
+    phase_of,
+)
 from policies.placement import blamed_from, choose, wanted_hosts
 from policies.recovery import Evidence, Fail, Release, Retry, Seal, judge
 from policies.repair import (
@@ -65,6 +78,7 @@ from policies.transport import (
 )
 
 __all__ = [
+    "FAILURES_MAX",
     "INFINITY",
     "NEVER",
     "Action",

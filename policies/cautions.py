@@ -12,6 +12,7 @@ we answer partial output replaced the warning, and a cancelled command was repor
 | `cut_off` | its arguments broke off | it had no effect; write it again if it is still needed |
 | `aborted` | a person cancelled it at work | outcome unknown, because a person stopped it |
 | `aborted_before` | a person cancelled before it began | it had no effect; do not repeat it unasked |
+| `unanswered` | a person cancelled instead of answering it | there is no answer; ask again only if it is needed |
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Fate(StrEnum):
     CUT_OFF = "cut_off"
     ABORTED = "aborted"
     ABORTED_BEFORE = "aborted_before"
+    UNANSWERED = "unanswered"
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,10 @@ def _aborted_before(left: Remains) -> list[str]:
     return [f"NOT RUN: the user stopped the turn before this call of {left.tool} began. It had no effect."]
 
 
+def _unanswered(left: Remains) -> list[str]:
+    return [f"NOT ANSWERED: the user stopped the turn while {left.tool} waited for their answer, so there is none."]
+
+
 _OPENING = {
     Fate.DIED: _died,
     Fate.ABORTED: _aborted,
@@ -117,12 +123,15 @@ _OPENING = {
     Fate.NEVER_RAN: _never_ran,
     Fate.CUT_OFF: _cut_off,
     Fate.ABORTED_BEFORE: _aborted_before,
+    Fate.UNANSWERED: _unanswered,
 }
 
 
 def _advice(fate: Fate, left: Remains) -> list[str]:
     if fate is Fate.STILL_RUNNING:
         return [f"To wait for it: {one_line(left.wait_with)}."] if left.wait_with else []
+    if fate is Fate.UNANSWERED:
+        return ["Ask again only if it is still needed."]
     if fate is Fate.ABORTED_BEFORE:
         return ["Do not issue it again unless the user asks for it."]
     if fate not in _MAY_HAVE_BEGUN:

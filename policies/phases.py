@@ -34,7 +34,7 @@ from enum import StrEnum
 from policies.failures import Failure, FailureKind
 
 CONSECUTIVE_MAX = 5
-TOTAL_MAX = 20
+FAILURES_MAX = 20
 
 
 class Stage(StrEnum):
@@ -147,7 +147,7 @@ class TurnBudget:
     @property
     def is_spent(self) -> bool:
         """Whether one more failure is one too many."""
-        return self.consecutive >= CONSECUTIVE_MAX or self.total >= TOTAL_MAX
+        return self.consecutive >= CONSECUTIVE_MAX or self.total >= FAILURES_MAX
 
     def charged(self, failure: Failure) -> TurnBudget:
         """After a recovery from this failure."""

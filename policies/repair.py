@@ -75,7 +75,8 @@ def awaits_client(part: Mapping[str, Any], client_tools: frozenset[str]) -> bool
     if not is_tool_part(part) or is_settled(part):
         return False
     state = part.get("state")
-    return state == "approval-requested" or (state == "input-available" and tool_name(part) in client_tools)
+    is_clients = state in ("input-available", "approval-responded") and tool_name(part) in client_tools
+    return state == "approval-requested" or is_clients
 
 
 def object_input(raw: object) -> dict[str, Any]:

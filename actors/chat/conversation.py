@@ -128,6 +128,9 @@ class Conversation:
         is_leaf = self.turns.transcript.leaf is None or self.turns.transcript.leaf["id"] == turn.message_id
         if turn.status == "parked" and not self._waiting_calls(turn):
             turn.status = "running"
+            self.turns.ours(
+                turn
+            )  # it was put aside with nothing under way: that is no interruption, whoever has slept or died
             turn.reason = "" if is_leaf else "conversation_changed"
         stream.flush(then=self.turns.kick)
         return True
@@ -198,10 +201,11 @@ class Conversation:
     async def clear(self) -> None:
         """Forget the conversation. What was under way is cancelled first, and nothing of it comes back."""
         turns = self.turns
-        for request_id in list(turns.open):
-            await turns.cancel(request_id, "the conversation was cleared")
         while turns.open:
-            await turns.any_end()
+            for request_id in list(turns.open):
+                await turns.cancel(request_id, "the conversation was cleared")
+            if turns.open:
+                await turns.any_end()
         if not turns.store.is_empty:
             gone = [(position, None) for position in turns.transcript.positions()]
             turns.store.write(messages=gone, then=turns.transcript.clear)

@@ -244,22 +244,6 @@ def _with_what_it_led_to(parts: list[Part]) -> Iterator[Part]:
         yield part
 
 
-def unbound(parts: list[Part]) -> list[Part]:
-    """The parts of a step whose answer never ended, without the provider's numbers of its items.
-
-    OpenAI takes the number of an item for the item that it has kept, and has kept nothing of an answer that broke off: the next request
-    would be refused. A signature that proves itself (Anthropic's, Google's) stays.
-    """
-    return [_unbound(part) for part in parts]
-
-
-def _unbound(part: Part) -> Part:
-    about = _about(part, "providerMetadata", "callProviderMetadata")
-    if not str(about.get("id", "")).startswith(("rs_", "msg_", "fc_")):
-        return part
-    return {name: value for name, value in part.items() if name not in ("providerMetadata", "callProviderMetadata")}
-
-
 def _about(part: Part, *names: str) -> dict[str, Any]:
     """What we keep for the part's provider."""
     for name in names:

@@ -52,7 +52,20 @@ def died(part: dict[str, Any], tool: Tool, evidence: dict[str, Any], probed: obj
     )
 
 
-def aborted(part: dict[str, Any], *, began: bool) -> str:
-    """What the model is told later of a call that a person cancelled."""
+def aborted(part: dict[str, Any], *, began: bool, is_question: bool = False) -> str:
+    """What the model is told later of a call that a person cancelled. A question is answered by its client, or not at all."""
     remains = Remains(tool=tool_name(part), call_id=part["toolCallId"])
-    return caution(Fate.ABORTED if began else Fate.ABORTED_BEFORE, remains)
+    return caution(Fate.UNANSWERED if is_question else Fate.ABORTED if began else Fate.ABORTED_BEFORE, remains)
+
+
+def timed_out(part: dict[str, Any], tool: Tool, words: str, at_ms: int) -> str:
+    """What the model is told of a call that was stopped because its time was over."""
+    remains = Remains(
+        tool=tool.name,
+        call_id=part["toolCallId"],
+        effect=tool.effect,
+        ended_by="its time was over",
+        lost_at_ms=at_ms,
+        exit_evidence=words,
+    )
+    return caution(Fate.DIED, remains)

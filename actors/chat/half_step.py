@@ -3,7 +3,7 @@
 A step is one request to the model with everything that it said. `start-step` opens it, `finish-step` closes it with the reason that
 the provider gave, and a step without it broke off. What becomes of a broken step (transport spec §4.1):
 
-    arguments still being written    withdrawn: nobody may act on half of them
+    arguments still being written    withdrawn: nobody may act on half of them; before a whole call they stay, and are said to be cut off
     reasoning, and nothing after it  withdrawn: half a signed thought cannot be sent back
     text                             kept, and the model goes on in the very same part
     a call with whole arguments      kept; the ledger knows whether it began, and it begins at most once
@@ -16,10 +16,8 @@ from typing import Any
 
 from actors.chat.store import Event
 from actors.chat.stream import Stream
-from actors.parts import RETRACT, Part
-from policies import is_tool_part
-
-BROKEN = "interrupted"
+from actors.parts import BROKEN, RETRACT, Part
+from policies import Fate, Remains, caution, is_tool_part, tool_name
 
 
 def last_boundary(events: list[Event]) -> Event | None:
@@ -30,7 +28,7 @@ def last_boundary(events: list[Event]) -> Event | None:
             withdrawn += 1
         elif event.get("type") == "start-step" and withdrawn:
             withdrawn -= 1
-        elif event.get("type") in ("start-step", "finish-step"):
+        elif event.get("type") in ("start-step", "finish-step") and not withdrawn:
             return event
     return None
 
@@ -49,6 +47,12 @@ def last_step(parts: list[Part]) -> list[Part]:
 def step_base(parts: list[Part]) -> int:
     """Where the last step begins; -1 if there is none."""
     return max((index for index, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
+
+
+def steps_taken(stream: Stream) -> int:
+    """How many steps this turn has taken, in all its lives; one that broke off in its text is gone on with, and not counted yet."""
+    begun: int = sum(part["type"] == "step-start" for part in stream.parts[stream.turn.base :])
+    return begun - is_broken(stream)
 
 
 def is_answered(stream: Stream) -> bool:
@@ -77,6 +81,10 @@ def mend(stream: Stream, *, replay: bool) -> None:
         return
     if base + 1 + kept < len(parts):
         _retract(stream, base + 1 + kept)
+    for part in stream.parts[base + 1 :]:
+        if is_tool_part(part) and part.get("state") == "input-streaming":
+            words = caution(Fate.CUT_OFF, Remains(tool=tool_name(part), call_id=part["toolCallId"]))
+            stream.add({"type": "tool-input-error", "toolCallId": part["toolCallId"], "errorText": words})
     if open_text(stream.parts) is None:
         stream.add({"type": "finish-step", "finishReason": BROKEN})
 

@@ -14,7 +14,7 @@ begins by a request to the ledger under an id derived from the call (`toolbox`),
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.author import in_words, tried
@@ -26,7 +26,7 @@ from actors.chat.toolbox import Toolbox
 from actors.chat.turn import Turn
 from actors.chat.watchdog import Stalled, watched
 from actors.ports import KillPoint
-from policies import Failure
+from policies import FAILURES_MAX, Failure
 
 if TYPE_CHECKING:
     from actors.chat.turns import Turns
@@ -40,6 +40,15 @@ class Outcome(NamedTuple):
     reason: str = ""
     notice: dict[str, Any] | None = None
 
+    @property
+    def last_event(self) -> dict[str, Any]:
+        """The last event of the turn's stream."""
+        if self.status == "completed":
+            return {"type": "finish"}
+        if self.status == "aborted":
+            return {"type": "abort", "reason": self.error}
+        return {"type": "error", "errorText": self.error or in_words(RuntimeError(self.status))}
+
 
 class Play:
     """One turn in this life of its agent."""
@@ -50,38 +59,50 @@ class Play:
         self.toolbox = Toolbox(self)
         self._task: asyncio.Task[Outcome] | None = None
 
-    async def run(self) -> Outcome:
-        """Play the turn to its end. A cancelled turn is aborted; a cancelled task is not a cancelled turn."""
-        while True:
-            self._task = asyncio.get_running_loop().create_task(self._play())
-            await asyncio.wait([self._task])
-            if self._task.cancelled() and self.turn.cancelled is not None:
-                return await self._abort()
-            problem = None if self._task.cancelled() else self._task.exception()
-            if not isinstance(problem, Stalled):
-                return self._task.result()
-            outcome = await self.turns.recovery.stalled(self, problem)
-            if outcome is not None:
-                return outcome
+    async def within(self, job: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
+        """What the turn comes to, wherever it is: a cancel reaches every wait of it, also those of its recovery (case A12).
+
+        A cancelled turn is aborted; a cancelled task is not a cancelled turn.
+        """
+        self._task = self.tenant.spawn(job)
+        await asyncio.wait([self._task])
+        if self.turn.cancelled is None:
+            return self._task.result()
+        was_stopped = self._task.cancelled() or self._task.exception() is not None
+        outcome = None if was_stopped else self._task.result()
+        return await self.abort() if outcome is None or outcome.status == "parked" else outcome
 
     def cancel(self) -> None:
         """Stop at once; the turn says why."""
         if self._task is not None:
             self._task.cancel()
 
-    async def _abort(self) -> Outcome:
+    async def abort(self) -> Outcome:
+        """End a cancelled turn: its tools are stopped, and of each call is said what is known of it."""
         await self.toolbox.abort(self.turn.cancelled or "")
         half_step.mend(self.stream, replay=False)
         return Outcome("aborted", f"The turn was cancelled: {self.turn.cancelled}", "cancelled")
 
+    async def run(self) -> Outcome:
+        """Play the turn to its end."""
+        while True:
+            try:
+                return await self._play()
+            except Stalled as problem:
+                outcome = await self.turns.recovery.stalled(self, problem)
+                if outcome is not None:
+                    return outcome
+
     async def _play(self) -> Outcome:
-        for _ in range(self.agent.max_steps):
+        for _ in range(self.agent.max_steps + FAILURES_MAX):
             half_step.mend(self.stream, replay=False)
             waiting = await self.toolbox.settle()
             if waiting:
                 return Outcome("parked")
             if half_step.is_answered(self.stream):
                 return Outcome("completed")
+            if half_step.steps_taken(self.stream) >= self.agent.max_steps:
+                break
             failure = await self._request()
             outcome = None if failure is None else await self.turns.recovery.failed(self, failure)
             if outcome is not None:
@@ -106,7 +127,7 @@ class Play:
             instructions=self.agent.get_instructions(),
             settings=self.agent.get_model_settings(),
         )
-        first_ms, between_ms = self.turns.timeouts_of(self.turn)
+        first_ms, between_ms = self._timeouts()
         self.tenant.faults.at(KillPoint.MID_STREAM, "request")
         try:
             async for item in watched(source, first_ms, between_ms):
@@ -115,6 +136,14 @@ class Play:
             return failed.failure
         self.turn.failures = 0
         return None
+
+    def _timeouts(self) -> tuple[float, float]:
+        """How long the first event and each further one of a request may take, in milliseconds; 0 is for ever."""
+        between = (
+            self.turn.stall_ms if self.turn.stall_ms is not None else float(self.agent.chat_stream_stall_timeout_ms)
+        )
+        first = self.agent.chat_first_token_timeout_ms
+        return (between if first is None else float(first)), between
 
     async def _prepared(self) -> tuple[Any, Any, Failure | None]:
         """The messages of the request, repaired, and the model; or why there is none."""
@@ -157,7 +186,8 @@ class Reader:
                 return None
             self._stream.add({"type": "text-end", "id": resumed.get("id")})
         if kind.startswith("text-") and event.get("id", "") in self._texts:
-            return {**event, "id": self._texts[event.get("id", "")]}
+            told = {name: value for name, value in event.items() if name != "providerMetadata"}  # it is of the second half
+            return {**told, "id": self._texts[event.get("id", "")]}
         return event
 
 

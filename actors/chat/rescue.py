@@ -41,7 +41,6 @@ from policies import (
     error_text,
     evaluate,
     exhausted_context,
-    has_settled_tools,
     is_tool_part,
     keeps_partial,
     next_delay_ms,
@@ -243,15 +242,24 @@ class Rescue:
             seen = seen.declined() if answer is False else seen
         return seen
 
+    def over(self, turn: Turn) -> list[tuple[str, dict[str, Any]]]:
+        """A turn has ended: its incident is closed with it, in the same commit. What is to be told of that, after it."""
+        elapsed_ms = turn.ended_at_ms - (turn.started_at_ms or turn.accepted_at_ms)
+        told = {"status": turn.status, "durationMs": max(0, elapsed_ms), "error": turn.error or None}
+        finish = ("chat:turn:finish", told)
+        incident = None if turn.incident is None else Incident.of_row(turn.incident)
+        if incident is None or incident.is_sealed:
+            return [finish]
+        if turn.status == "completed":
+            turn.incident = None
+            return [("chat:recovery:completed", _base(incident)), finish]
+        status = IncidentStatus.SKIPPED if turn.status == "skipped" else IncidentStatus.FAILED
+        turn.incident = incident.moved(status, turn.reason).as_row()
+        return [(f"chat:recovery:{status}", {**_base(incident), "reason": turn.reason or None}), finish]
+
     def _tell(self, turn: Turn, seen: Evaluation, cause: str) -> None:
         incident = seen.incident
-        base = {
-            "incidentId": incident.incident_id,
-            "attempt": incident.attempt,
-            "maxAttempts": incident.max_attempts,
-            "recoveryKind": str(incident.kind),
-            "cause": cause,
-        }
+        base = {**_base(incident), "cause": cause}
         if seen.is_new:
             self._turns.emit("chat:recovery:detected", turn, base)
         self._turns.emit("chat:recovery:attempt", turn, base)
@@ -283,7 +291,7 @@ class Rescue:
         wishes = answer if isinstance(answer, dict) else {}
         goes_on = wishes.get("continue") is not False
         self._interrupt(play, incident, cause, "scheduled" if goes_on else "exhausted")
-        if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=has_settled_tools(parts)):
+        if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=_has_calls(parts)):
             stream.add({"type": RETRACT, "transient": True, "data": {"parts": turn.base, "step": True}})
         if goes_on:
             return None
@@ -344,9 +352,24 @@ class Rescue:
         return Outcome("error", shown or words, type(problem).__name__)
 
 
+def _base(incident: Incident) -> dict[str, Any]:
+    """What every event of a recovery says."""
+    return {
+        "incidentId": incident.incident_id,
+        "attempt": incident.attempt,
+        "maxAttempts": incident.max_attempts,
+        "recoveryKind": str(incident.kind),
+    }
+
+
 async def _called(hook: Any, context: Any) -> Any:
     answer = hook(context)
     return await answer if inspect.isawaitable(answer) else answer
+
+
+def _has_calls(parts: list[dict[str, Any]]) -> bool:
+    """Whether there is a call that may have begun: dropped, it would be made again under another id, and happen twice."""
+    return any(is_tool_part(part) and part.get("state") != "input-streaming" for part in parts)
 
 
 def _text_of(parts: list[dict[str, Any]]) -> str:

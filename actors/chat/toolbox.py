@@ -8,7 +8,7 @@ A call is durable (its `tool-input-available` event) before anything is done abo
     agent      the same, with the child's own class
     inline     in this process. That it begins is written down first; a later life that finds a beginning and no end knows that it
                died, and begins it again only if the tool says that it may
-    client     somebody else does it; the turn is put aside until the answer comes
+    client     somebody else does it, when whoever has to has allowed it; the turn is put aside until the answer comes
 
 What died is told to the model as an error with a caution and the evidence, and the turn goes on (transport spec §4.3).
 """
@@ -18,13 +18,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from actors.author import in_words, tried
-from actors.chat.fates import aborted, died, evidence_of
+from actors.chat.fates import aborted, died, evidence_of, timed_out
 from actors.chat.tool_run import TIMED_OUT, RepeatableToolRun, ToolEnd, ToolRun, execute
 from actors.chat.tool_schema import ToolContext
 from actors.chat.tools import Tool, ToolSpec
+from actors.chat.toolset import Toolset
 from actors.ports import KillPoint
 from actors.results import RunResult
 from ledger import derived_run_id
@@ -43,7 +45,12 @@ class Toolbox:
     def __init__(self, play: Play) -> None:
         self._play = play
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.tools = play.turns.toolset().plus(play.turns.client_tools(play.turn))
+        self._left: set[str] = set()  # calls of the client's that nobody has to allow
+
+    @cached_property
+    def tools(self) -> Toolset:
+        """The agent's own, and those that the client of this turn brought. The author's code may raise."""
+        return self._play.turns.toolset().plus(self._play.turns.client_tools(self._play.turn))
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -113,12 +120,21 @@ class Toolbox:
                 await self._stop(part, reason)
 
     async def _stop(self, part: Part, reason: str) -> None:
-        call_id, began = part["toolCallId"], part["toolCallId"] in self._tasks
-        tool = self._tool(part)
+        call_id, tool = part["toolCallId"], self._tool(part)
+        began = await self._began(part, tool)
         if began and tool is not None and tool.kind in ("function", "agent"):
             await tried(self._play.tenant.ask("cancel", self.run_id(call_id), self._play.tenant.agent_id, reason))
-        words = aborted(part, began=began)
+        words = aborted(part, began=began, is_question=tool is not None and tool.kind == "client")
         self._play.stream.add({"type": "tool-output-error", "toolCallId": call_id, "errorText": words})
+
+    async def _began(self, part: Part, tool: Tool | None) -> bool:
+        """Whether a call that is not settled has begun, in this life of the turn or, by what is durable, in an earlier one (B7, B9)."""
+        call_id = part["toolCallId"]
+        if call_id in self._tasks or tool is None or part.get("state") == "approval-requested":
+            return call_id in self._tasks
+        if tool.kind == "inline":
+            return call_id in self._play.turns.store.calls(self._play.turn.request_id)
+        return tool.kind != "client" and await self._play.tenant.dispatch.inspect(self.run_id(call_id)) is not None
 
     # one call
 
@@ -135,12 +151,17 @@ class Toolbox:
         call_id, tool = part["toolCallId"], self._tool(part)
         if call_id in self._tasks:
             return self._tasks[call_id]
-        if part.get("state") in ("approval-requested", "input-streaming") or (
-            tool is not None and tool.kind == "client"
-        ):
+        if part.get("state") in ("approval-requested", "input-streaming") or self._is_left(part, tool):
             return None
-        task = self._tasks[call_id] = asyncio.get_running_loop().create_task(self._carry(part, tool))
+        task = self._tasks[call_id] = self._play.tenant.spawn(self._carry(part, tool))
         return task
+
+    def _is_left(self, part: Part, tool: Tool | None) -> bool:
+        """Whether nothing is to be done here but to wait for the client: if somebody has to allow its part, they were asked."""
+        if tool is None or tool.kind != "client":
+            return False
+        was_asked = part.get("state") == "approval-responded" or part["toolCallId"] in self._left
+        return was_asked or tool.needs_approval is False
 
     async def _carry(self, part: Part, tool: Tool | None) -> None:
         call_id = part["toolCallId"]
@@ -149,6 +170,10 @@ class Toolbox:
             self._failed(call_id, f"There is no tool of this name. The tools are: {known}.")
             return
         if part.get("state") == "input-available" and await self._needs_approval(part, tool):
+            del self._tasks[call_id]
+            return
+        if tool.kind == "client":
+            self._left.add(call_id)
             del self._tasks[call_id]
             return
         if part.get("state") == "approval-responded":
@@ -185,7 +210,7 @@ class Toolbox:
         given |= {"key": self.run_id(call_id)} | ({"timeout_ms": timeout_ms} if timeout_ms else {})
         result = await self._ask(child, given, call_id, display={"name": tool.name})
         if result.ok:
-            self._settled(call_id, result.output)
+            self._settled(part, tool, result.output)
         else:
             await self._died(part, tool, result)
 
@@ -238,15 +263,18 @@ class Toolbox:
             return
         if tool.effect != "pure":
             play.stream.flush(calls=[(call_id, {"attempt": attempt, "at_ms": play.turns.now_ms()})])
-        self._settled(call_id, await execute(play.tenant, tool, part.get("input"), context, self._timeout_ms(tool)))
+        end = await execute(play.tenant, tool, part.get("input"), context, self._timeout_ms(tool))
+        self._settled(part, tool, end)
 
     # how it ended
 
-    def _settled(self, call_id: str, end: ToolEnd) -> None:
+    def _settled(self, part: Part, tool: Tool, end: ToolEnd) -> None:
+        call_id = part["toolCallId"]
         if end["ok"]:
             self._returned(call_id, end.get("output"))
-        elif end.get("kind") == TIMED_OUT:
-            self._failed(call_id, end["error"], {"outcome": "unknown", "cause": TIMED_OUT})
+        elif end.get("kind") == TIMED_OUT and tool.effect != "pure":
+            words = timed_out(part, tool, end["error"], self._play.turns.now_ms())
+            self._failed(call_id, words, {"outcome": "unknown", "cause": TIMED_OUT})
         else:
             self._failed(call_id, end["error"])
 

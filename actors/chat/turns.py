@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from actors.activity import ACTIVITY, Activity
-from actors.author import in_words, tried
+from actors.author import tried
 from actors.chat.delegated_tools import client_tools
 from actors.chat.history import History
 from actors.chat.model import load_library, resolve_model
@@ -58,6 +58,7 @@ class Turns:
         self._runs: dict[str, RunContext] = {}
         self._ends: dict[str, list[asyncio.Future[Turn]]] = {}
         self._ours: dict[str, None] = {}
+        self._stopping: set[str] = set()
         self._number = 0
         self._drain: asyncio.Task[None] | None = None
         self._model: Any = None
@@ -147,7 +148,9 @@ class Turns:
             self._drain = self.tenant.spawn(self._play_all())
 
     def _next(self) -> Turn | None:
-        ready = [turn for turn in self.open.values() if turn.status != "parked"]
+        ready = [
+            turn for turn in self.open.values() if turn.status != "parked" and turn.request_id not in self._stopping
+        ]
         return min(ready, key=lambda turn: turn.number, default=None)
 
     @property
@@ -186,16 +189,22 @@ class Turns:
         ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=run))
         stream = self.stream_of(turn)
         play = self.playing = Play(self, turn, stream)
-        outcome, problem = await tried(self._outcome(play))
+        outcome, problem = await tried(play.within(self._outcome(play)))
         self.playing = None
         if problem is not None:
-            if self.tenant.is_leaving or isinstance(problem, self.agent.fatal):
-                raise problem
-            outcome = await self.recovery.raised(play, problem)
+            raise problem
         if outcome is not None:
             await self.end(turn, outcome)
 
-    async def _outcome(self, play: Play) -> Outcome:
+    async def _outcome(self, play: Play) -> Outcome | None:
+        outcome, problem = await tried(self._played(play))
+        if problem is None:
+            return outcome
+        if self.tenant.is_leaving or isinstance(problem, self.agent.fatal):
+            raise problem
+        return await self.recovery.raised(play, problem)
+
+    async def _played(self, play: Play) -> Outcome:
         if play.turn.status == "accepted" and (skipped := await self._skipped(play)) is not None:
             return skipped
         early = await self.recovery.begin(play)
@@ -243,14 +252,18 @@ class Turns:
         turn.status, turn.error, turn.reason = outcome.status, outcome.error, outcome.reason
         if outcome.notice is not None:
             stream.add({"type": "data-notice", "id": "notice", "data": outcome.notice})
+        told: list[tuple[str, dict[str, Any]]] = []
         if turn.is_over:
             turn.ended_at_ms = self.now_ms()
-            stream.add(_last_event(outcome))
+            stream.add(outcome.last_event)
+            told = self.recovery.over(turn)
         message = self.repair.final_message(stream, is_over=turn.is_over)
         placed = self.transcript.placed([message] if message is not None else [])
         stream.flush(messages=placed)
         for position, each in placed:
             self.transcript.put(position, each)
+        for name, payload in told:
+            self.emit(name, turn, payload)
         if turn.is_over:
             self._forget(turn)
             await self.agent.after_turn(turn, message)
@@ -295,9 +308,21 @@ class Turns:
         turn.cancelled = reason
         if self.playing is not None and self.playing.turn is turn:
             self.stream_of(turn).flush(then=self.playing.cancel)
-        else:
+        elif not turn.attempt:
             await self.end(turn, Outcome("aborted", f"The turn was cancelled: {reason}", "cancelled"))
+        else:
+            self.store.write(turn)
+            await self._stop(turn)
         return True
+
+    async def _stop(self, turn: Turn) -> None:
+        """End a cancelled turn that had begun and is not being played. It is played by nobody meanwhile."""
+        self._stopping.add(turn.request_id)
+        try:
+            await self.end(turn, await Play(self, turn, self.stream_of(turn)).abort())
+        finally:
+            self._stopping.discard(turn.request_id)
+            self.kick()
 
     def add_now(self, stream: Stream, messages: list[Message]) -> None:
         """Add messages to the transcript; they are durable with the next flush of the stream."""
@@ -342,12 +367,6 @@ class Turns:
         events = batch(events)
         return turn, events, first + len(events)
 
-    def timeouts_of(self, turn: Turn) -> tuple[float, float]:
-        """How long the first event and each further one of a request may take, in milliseconds; 0 is for ever."""
-        between = turn.stall_ms if turn.stall_ms is not None else float(self.agent.chat_stream_stall_timeout_ms)
-        first = self.agent.chat_first_token_timeout_ms
-        return (between if first is None else float(first)), between
-
     def toolset(self) -> Toolset:
         """The agent's own tools."""
         if self._toolset is None:
@@ -376,11 +395,3 @@ class Turns:
 def _seen(turn: Turn) -> Open:
     """The turn as the overlap policy sees it."""
     return Open(turn.number, turn.status, turn.is_overlapping, turn.accepted_at_ms)
-
-
-def _last_event(outcome: Outcome) -> Event:
-    if outcome.status == "completed":
-        return {"type": "finish"}
-    if outcome.status == "aborted":
-        return {"type": "abort", "reason": outcome.error}
-    return {"type": "error", "errorText": outcome.error or in_words(RuntimeError(outcome.status))}

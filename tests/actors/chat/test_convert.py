@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import messages as lib
 
-from actors.chat.convert import CONTINUE, UNANSWERED, IllegalRequest, assert_paired, result_of, to_model, unbound
+from actors.chat.convert import CONTINUE, UNANSWERED, IllegalRequest, assert_paired, result_of, to_model
 from actors.chat.convert_back import from_model
 from actors.chat.messages import Message
+from actors.parts import apply_chunk
 from ledger import BadRequest
 
 
@@ -213,10 +214,14 @@ def test_an_answer_that_never_ended_is_not_on_its_providers_books() -> None:
         call("c", callProviderMetadata={"perdure": {"provider": "openai", "id": "fc_1"}}),
     ]
     anthropic = [thought("hm", provider="anthropic", signature="SIG"), call("c")]
-    history = to_model([ASK, message("assistant", *unbound(openai))])
+    broken = {"type": "finish-step", "finishReason": "interrupted"}
+    history = to_model([ASK, message("assistant", *apply_chunk(openai, broken))])
     assert shape(history)[1] == "[tool-call]"
     assert only(lib.ToolCallPart, history)[0].id is None
-    assert unbound(anthropic) == anthropic
+    assert apply_chunk(anthropic, broken) is anthropic
+    assert apply_chunk(openai, {"type": "finish-step", "finishReason": "stop"}) is openai
+    earlier = [*openai, {"type": "step-start"}]
+    assert apply_chunk(earlier, broken) is earlier
 
 
 # ---------------------------------------------------------------- files
