@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -107,7 +108,10 @@ def mentions(text: str, phrases: Iterable[str]) -> bool:
     return any(phrase in text for phrase in phrases)
 
 
+_SECRETS = re.compile(r"\b(?:sk|pk|rk)-[\w*-]{6,}|\bAIza[\w-]{10,}|(?<=[?&]key=)[^&\s]+|(?i:(?<=\bbearer )\S+)")
+
+
 def one_line(text: str) -> str:
-    """One line of bounded length, for people."""
-    flat = " ".join(text.split())
+    """One line of bounded length, for people, the model and whoever observes: what looks like a key is left out (case 55)."""
+    flat = _SECRETS.sub("[key]", " ".join(text.split()))
     return flat if len(flat) <= TEXT_MAX else flat[: TEXT_MAX - 1] + "…"

@@ -25,6 +25,7 @@ from ledger import BadRequest, PerdureError
 
 CALLBACK_TIMEOUT_S = 30.0
 NAMES = ("on_start", "on_event", "on_done", "on_error", "on_interrupted")
+FORGOTTEN = "The turn is over and was forgotten: its conversation was cleared, or its ended turns were deleted."
 log = logging.getLogger("perdure.chat")
 
 
@@ -98,8 +99,13 @@ class Teller:
             await outcome
 
 
-async def follow(caller: Any, request_id: str, callback: object, first: int = 0) -> TurnResult:
-    """Follow a turn until the attempt that is under way has ended, and tell the callback."""
+async def follow(
+    caller: Any, request_id: str, callback: object, first: int = 0, *, was_accepted: bool = False
+) -> TurnResult:
+    """Follow a turn until the attempt that is under way has ended, and tell the callback.
+
+    A turn that was there and is not there any more was cleared with its conversation: it is aborted, as far as anybody can tell.
+    """
     teller = Teller(callback, caller.threads)
     attached = 0
     await teller.tell("on_start", {"requestId": request_id})
@@ -107,6 +113,8 @@ async def follow(caller: Any, request_id: str, callback: object, first: int = 0)
         try:
             told = await caller.call("follow_turn", request_id, first)
         except PerdureError as problem:
+            if isinstance(problem, BadRequest) and problem.field == "request_id" and (was_accepted or attached):
+                return await _forgotten(teller, request_id, first)
             await teller.tell("on_interrupted", _unreachable(request_id, first, problem))
             raise
         attached = attached or told["attempt"]
@@ -135,6 +143,11 @@ async def _ended(teller: Teller, told: dict[str, Any]) -> TurnResult:
     else:
         await teller.tell("on_error", result.error or f"The turn was {result.status}.")
     return result
+
+
+async def _forgotten(teller: Teller, request_id: str, first: int) -> TurnResult:
+    await teller.tell("on_error", FORGOTTEN)
+    return TurnResult(request_id=request_id, status="aborted", error=FORGOTTEN, reason="forgotten", next_event=first)
 
 
 async def _interrupted(teller: Teller, told: dict[str, Any], data: dict[str, Any], first: int) -> TurnResult:

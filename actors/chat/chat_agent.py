@@ -55,7 +55,7 @@ async def _ask_and_follow(
     told = await caller.call("accept_turn", trigger, messages, request_id, options)
     if told["reason"] == "dropped":
         return await refused(caller, told, callback)
-    return await follow(caller, request_id, callback)
+    return await follow(caller, request_id, callback, was_accepted=True)
 
 
 async def _follow(caller: Any, request_id: str, callback: object = None, *, first: int = 0) -> Any:

@@ -186,7 +186,9 @@ class Reader:
                 return None
             self._stream.add({"type": "text-end", "id": resumed.get("id")})
         if kind.startswith("text-") and event.get("id", "") in self._texts:
-            told = {name: value for name, value in event.items() if name != "providerMetadata"}  # it is of the second half
+            told = {
+                name: value for name, value in event.items() if name != "providerMetadata"
+            }  # it is of the second half
             return {**told, "id": self._texts[event.get("id", "")]}
         return event
 

@@ -1,0 +1,224 @@
+"""A cancel ends a turn wherever it is: at once, for ever, with its tools, and for each of its callers once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from actors import Client
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace, Rule
+from scenarios.provider_script import Call
+from tests.actors.chat.desk import Adder, Listener, Outside
+from tests.actors.chat.talk import Worker, asks_for, bodies, call, status_of, streams, tell, until, until_parked, values
+
+A, B = Call(name="work", arguments={"what": "a"}), Call(name="work", arguments={"what": "b"})
+BROODS = Call(name="brood", arguments={"what": "a"})
+STALL = Fault(kind=FaultKind.STALL)
+BUSY = Fault(kind=FaultKind.STATUS, status=429, retry_after="100")
+
+
+def _began() -> bool:
+    return bool(Outside.effects["began", "a"])
+
+
+def _asked(times: int) -> Callable[[], bool]:
+    return lambda: len(Outside.provider.log()) >= times
+
+
+def _at(kind: FaultKind, event: int, **more: Any) -> FaultPlan:
+    return FaultPlan.at({1: Fault(kind=kind, event=event, **more)})
+
+
+PLACES = {
+    "backoff": (asks_for(A), FaultPlan.at({1: BUSY}), _asked(1), 5.0),
+    "connect": (asks_for(A), FaultPlan.at({1: STALL}), _asked(1), 1.0),
+    "stream": (streams(A, B), _at(FaultKind.STALL, 6), _began, 1.0),
+    "drain": (streams(A, B), _at(FaultKind.RESET, 6), _began, 5.0),
+    "drain of an inline tool": (streams(BROODS, B), _at(FaultKind.RESET, 6), _began, 5.0),
+    "drain after a stall": (streams(A, B), _at(FaultKind.STALL, 6), _began, 10.0),
+    "pause after a stall": (asks_for(A), FaultPlan(rules=(Rule(fault=STALL, times=None),)), _asked(2), 5.1),
+    "tool": (asks_for(A), FaultPlan(), _began, 1.0),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_cancel_ends_a_turn_at_once_in_every_place(place: str) -> None:
+    """Cases 10, 13, 14, 34, 40, 62 and A12: no wait of a turn, or of its recovery, is deaf to a cancel."""
+    script, plan, is_there, later_s = PLACES[place]
+
+    async def story(client: Client) -> None:
+        listener = Listener()
+        asking = asyncio.ensure_future(call(client, Worker, "chat", "go", listener, request_id="asked"))
+        await until(is_there)
+        await asyncio.sleep(later_s)
+        asked_at, requests = asyncio.get_running_loop().time(), len(Outside.provider.log())
+        assert await call(client, Worker, "cancel_chat", "asked", "enough") is True
+        result = await call(client, Worker, "attach", "asked")
+        assert asyncio.get_running_loop().time() - asked_at < 1.0, "it ended at once"
+        assert (result.status, result.reason) == ("aborted", "cancelled"), result
+        assert "enough" in result.error
+        assert (await asking).status in ("aborted", "interrupted")
+        assert len(listener.ends) == 1
+        assert len(Outside.provider.log()) == requests, "nothing more was asked of the provider"
+        words = values(result.message, "errorText")
+        assert all("OUTCOME UNKNOWN: the user stopped" in each for each in words)
+        assert len(words) == int(_began())
+        assert await call(client, Worker, "is_stable", 1_000) is True
+        Outside.provider.set_plan(FaultPlan())
+        assert (await call(client, Worker, "chat", "words")).ok, "and the agent goes on"
+        assert not Outside.effects["done", "a"]
+
+    tell(story, script, plan)
+    assert Outside.effects["began", "a"] == Outside.effects["stopped", "a"] or place == "drain of an inline tool"
+
+
+def test_a_cancel_closes_the_connection() -> None:
+    """Case 60: the provider sees its client go, and pays for no more words."""
+
+    async def story(client: Client) -> None:
+        await call(client, Adder, "submit_messages", "sum", request_id="asked")
+        await until(_asked(1))
+        await asyncio.sleep(1.0)
+        await call(client, Adder, "cancel_chat", "asked")
+        await call(client, Adder, "attach", "asked")
+        (record,) = Outside.provider.log()
+        assert record.ended == "gone"
+
+    tell(story, pace=Pace(between_ms=400))
+
+
+def test_a_cancel_leaves_no_half_written_call() -> None:
+    """Case 15: arguments that broke off are withdrawn, and the whole call before them is told apart from them."""
+
+    async def story(client: Client) -> None:
+        await call(client, Worker, "submit_messages", "go", request_id="asked")
+        await until(_began)
+        await asyncio.sleep(1.0)
+        await call(client, Worker, "cancel_chat", "asked")
+        result = await call(client, Worker, "attach", "asked")
+        assert values(result.message, "toolCallId") == ["call-a"]
+        assert await call(client, Worker, "resolve_tool_call", "call-b", "late") is False
+        assert (await call(client, Worker, "chat", "words")).ok
+        assert "call-b" not in bodies()[-1]
+
+    tell(story, streams(A, B), _at(FaultKind.STALL, 6))
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("ask_user", "NOT ANSWERED: the user stopped the turn while ask_user waited for their answer"),
+        ("risky", "NOT RUN: the user stopped the turn before this call of risky began"),
+    ],
+)
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_a_cancelled_question_says_that_it_was_not_answered(tool: str, words: str, sleeps: bool) -> None:
+    """Cases 16 and 17: a call that waited for a person has done nothing, and the model reads that in words."""
+    arguments = {"what": "it"} if tool == "risky" else {}
+
+    async def story(client: Client) -> None:
+        await call(client, Worker, "submit_messages", "go", request_id="asked")
+        (call_id,) = await until_parked(client, Worker)
+        await asyncio.sleep(10 if sleeps else 0)  # long enough for the agent to sleep
+        assert await call(client, Worker, "cancel_chat", "asked") is True
+        result = await call(client, Worker, "attach", "asked")
+        assert result.status == "aborted"
+        (told,) = values(result.message, "errorText")
+        assert told.startswith(words)
+        assert await call(client, Worker, "resolve_tool_call", call_id, "late") is False
+        assert await call(client, Worker, "respond_to_approval", call_id, True) is False
+        assert (await call(client, Worker, "chat", "words")).ok
+        assert words in bodies()[-1]
+
+    tell(story, asks_for(Call(name=tool, arguments=arguments)))
+    assert not Outside.effects["risky", "it"]
+
+
+@pytest.mark.parametrize("first", ["work", "brood"])
+def test_a_cancel_that_a_death_cut_short_still_stops_the_tools(first: str) -> None:
+    """B7, B9: the next life knows from what is durable that a call had begun. It says so, and stops its run."""
+    struck: list[str] = []
+
+    async def story(client: Client) -> None:
+        await call(client, Worker, "submit_messages", "go", request_id="asked")
+        await until(_began)
+        await asyncio.sleep(1.0)
+        Outside.effects["deadly"] = 1
+        await call(client, Worker, "cancel_chat", "asked", "enough")
+        result = await call(client, Worker, "attach", "asked")
+        assert result.status == "aborted"
+        (words,) = values(result.message, "errorText")
+        assert words.startswith("OUTCOME UNKNOWN: the user stopped this call")
+
+    def rule(process: str, point: Any, detail: str) -> bool:
+        hit = not struck and bool(Outside.effects["deadly"]) and (str(point), detail) == ("mid_storage", "after")
+        if hit:
+            struck.append(process)
+        return hit
+
+    tell(story, asks_for(Call(name=first, arguments={"what": "a"})), kill_when=rule)
+    assert struck
+    assert Outside.effects["began", "a"] == 1
+    assert not Outside.effects["done", "a"]
+
+
+class Debounced(Adder):
+    """Waits until people have said all that they want to say."""
+
+    message_concurrency = {"strategy": "debounce", "debounce_ms": 60_000}  # noqa: RUF012 - as an author writes it
+
+
+def test_every_caller_of_a_cancelled_queue_is_told_once() -> None:
+    """Case 62, C-0413: the one that plays, those that wait for their place, and the last one in its quiet time."""
+
+    async def story(client: Client) -> None:
+        listeners = [Listener() for _ in range(4)]
+        jobs = []
+        for number, listener in enumerate(listeners):
+            jobs.append(asyncio.ensure_future(call(client, Debounced, "chat", f"words {number}", listener)))
+            await asyncio.sleep(0.2)
+        assert await call(client, Debounced, "cancel_all_chats", "enough") == len(jobs)
+        assert [(await job).status for job in jobs] == ["aborted"] * len(jobs)
+        assert [each.ends for each in listeners] == [["on_error"]] * len(jobs)
+        assert [each["status"] for each in await call(client, Debounced, "list_turns", "accepted")] == []
+        last = Listener()
+        first, second = (
+            asyncio.ensure_future(call(client, Debounced, "chat", words, each, request_id=words))
+            for words, each in (("words again", Listener()), ("words at last", last))
+        )
+        assert (await first).ok
+        await asyncio.sleep(5)  # the second one has its place, and waits for quiet
+        assert await status_of(client, Debounced, "words at last") == "accepted"
+        assert await call(client, Debounced, "cancel_chat", "words at last") is True
+        assert (await second).status == "aborted"
+        assert last.ends == ["on_error"]
+
+    tell(story, pace=Pace(first_ms=4_000))
+
+
+@pytest.mark.parametrize("place", ["backoff", "tool"])
+def test_a_conversation_that_is_cleared_stops_its_turn_wherever_it_is(place: str) -> None:
+    """Case 32: one request, the reason in words, tools aborted; a turn that comes meanwhile is cleared with the others."""
+    script, plan, is_there, later_s = PLACES[place]
+
+    async def story(client: Client) -> None:
+        listener = Listener()
+        asking = asyncio.ensure_future(call(client, Worker, "chat", "go", listener, request_id="asked"))
+        await until(is_there)
+        await asyncio.sleep(later_s)
+        await asyncio.gather(
+            call(client, Worker, "clear"), call(client, Worker, "submit_messages", "words", request_id="meanwhile")
+        )
+        result = await asking
+        assert result.status in ("aborted", "error")
+        assert len(listener.ends) == 1
+        left = [each["request_id"] for each in await call(client, Worker, "list_turns")]
+        assert left in ([], ["meanwhile"])
+
+    tell(story, script, plan)
+    asked_for_it = [body for body in bodies() if "'content': 'go'" in body]
+    assert len(asked_for_it) == 1
+    assert Outside.effects["began", "a"] == Outside.effects["stopped", "a"]

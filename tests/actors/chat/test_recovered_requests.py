@@ -1,0 +1,229 @@
+"""What a provider is asked after it failed, how often, and what is left on record of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actors import Client, KillPoint
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule
+from scenarios.provider_script import Call
+from scenarios.simulation import QUICK, Laboratory
+from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
+from tests.actors.chat.talk import Worker, asks_for, bodies, call, tell, until, values
+
+LIMITED = Fault(kind=FaultKind.ERROR, event=2, type="rate_limit_error", code="rate_limit_exceeded", message="Slow down")
+
+
+def recoveries(heard: list[Any]) -> list[dict[str, Any]]:
+    return [dict(event.payload) for event in heard if event.type == "chat:transport:recovery"]
+
+
+def test_thoughts_that_a_rate_limit_cut_off_again_and_again_leave_a_notice_and_no_thought() -> None:
+    """Cases 22 and 54: one request and five recoveries, each with a longer pause, then a notice; the record says which and why."""
+
+    async def story(client: Client) -> None:
+        listener = Listener()
+        result = await call(client, Adder, "chat", "sum", listener, request_id="asked")
+        assert (result.status, result.reason) == ("error", "recovery_exhausted")
+        assert [part["type"] for part in result.message["parts"]] == ["data-notice"]
+        assert listener.ends == ["on_error"]
+        assert listener.types.count("data-retract") == 6, "each attempt withdrew what it had shown"
+        told = await call(client, Adder, "inspect_turn", "asked")
+        assert (told["status"], told["reason"], told["attempt"], told["incident"]) == ("error", result.reason, 1, None)
+        assert (await call(client, Adder, "chat", "words")).ok
+        assert "incomplete" not in bodies()[-1], "the notice is for people"
+
+    heard = tell(story, plan=FaultPlan(rules=(Rule(fault=LIMITED, times=6),)))
+    assert [(each["recovery"], each["phase"], each["mode"]) for each in recoveries(heard)] == [
+        (number, "P1", "replay") for number in range(1, 6)
+    ]
+    at_ms = [record.at_ms for record in Outside.provider.log()[:6]]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(at_ms)]
+    assert pauses == sorted(pauses)
+    assert 1_000 <= pauses[0] <= 2_100
+    finish = next(event for event in heard if event.type == "chat:turn:finish")
+    assert finish.payload["status"] == "error"
+    assert finish.payload["durationMs"] >= sum(pauses)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.RESET, FaultKind.END])
+def test_a_text_that_was_cut_off_is_gone_on_with_and_never_spliced_in_silence(kind: FaultKind) -> None:
+    """Case 25, B13: what people have read stays, the model is shown it, asked to go on, and says the rest once."""
+    cut = Fault(kind=kind, event=3, type="server_error", message="The server had an error")
+
+    async def story(client: Client) -> None:
+        listener = Listener()
+        result = await call(client, Adder, "chat", "words", listener)
+        assert result.ok, result
+        assert result.text == "Only words: 0 results.\nThat is all. ∎"
+        assert "".join(values(result.message, "text")) == result.text
+        shown = "".join(each[1]["delta"] for each in listener.heard if each[0] == "on_event" and "delta" in each[1])
+        assert shown == result.text
+        assert "data-retract" not in listener.types
+        last = Outside.provider.log()[1].body["messages"]
+        assert [each["role"] for each in last[-2:]] == ["assistant", "user"]
+        assert result.text.startswith(last[-2]["content"])
+        assert "cut off" in last[-1]["content"]
+
+    heard = tell(story, plan=FaultPlan.at({1: cut}))
+    assert [(each["phase"], each["mode"]) for each in recoveries(heard)] == [("P2", "continue")]
+
+
+class Alert(Adder):
+    """Waits a second for the first event, and a minute between two."""
+
+    chat_first_token_timeout_ms = 1_000
+    chat_stream_stall_timeout_ms = 60_000
+
+
+@pytest.mark.parametrize("event", [None, 0, 1])
+def test_a_provider_that_never_begins_has_a_limit_of_its_own(event: int | None) -> None:
+    """Cases 28 and 60: neither a connection nor an empty first frame is a word, and the one stall is a success in the end."""
+    plan = FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=event)})
+
+    async def story(client: Client) -> None:
+        began_at = asyncio.get_running_loop().time()
+        result, listeners = await ask(client, Alert, "words")
+        assert asyncio.get_running_loop().time() - began_at < 5
+        assert result.ok, result
+        assert [each.ends for each in listeners] == [["on_interrupted"], ["on_done"]]
+        assert Outside.provider.log()[0].ended == "gone", "the silent connection was closed"
+        told = await call(client, Alert, "inspect_turn", "asked")
+        assert (told["status"], told["attempt"], told["incident"]) == ("completed", 2, None)
+
+    heard = [event.type for event in tell(story, plan=plan)]
+    assert heard.count("chat:stream:stalled") == heard.count("chat:recovery:completed") == 1
+    assert "chat:recovery:failed" not in heard
+
+
+def test_what_tools_did_in_a_turn_that_failed_is_in_the_next_request() -> None:
+    """Cases 42 and 44: the error is the turn's, and no message is dropped for it; of notices the model reads nothing."""
+    refused = Fault(
+        kind=FaultKind.STATUS, status=401, type="invalid_request_error", message="Wrong key sk-abcdefghijkl"
+    )
+
+    async def story(client: Client) -> None:
+        failed = await call(client, Adder, "chat", "sum")
+        assert failed.status == "error"
+        assert "Wrong key [key]" in failed.error, "a key is nobody's to read (case 55)"
+        await call(client, Adder, "submit_messages", "sum", request_id="slow")
+        await until(lambda: Outside.effects["double", 7] > 0)
+        await call(client, Adder, "cancel_chat", "slow")
+        assert (await call(client, Adder, "chat", "words")).ok
+        said = Outside.provider.log()[-1].body["messages"]
+        results = [each["content"] for each in said if each["role"] == "tool"]
+        assert results[:3] == ["2", "3", "4"]
+        assert len(results) > 3, "a cancelled answer is kept as far as it goes"
+        assert "Wrong key" not in bodies()[-1]
+
+    tell(story, plan=FaultPlan.at({2: refused}))
+
+
+class Switching(Adder):
+    """Takes another model, under another name, for each request."""
+
+    def get_model(self) -> Any:
+        """The next one."""
+        Outside.effects["models"] += 1
+        return super().get_model()
+
+
+def test_every_request_asks_for_its_model_also_one_that_recovers() -> None:
+    """B14: there is no fail-over of ours, and an author's own needs no more than `get_model`."""
+
+    async def story(client: Client) -> None:
+        assert (await call(client, Switching, "chat", "words")).ok
+
+    tell(story, plan=FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=1), 2: Fault(kind=FaultKind.RESET)}))
+    assert Outside.effects["models"] == len(Outside.provider.log()) == 3
+
+
+class Lasting(Worker):
+    """Has one step, and no more."""
+
+    max_steps = 1
+
+
+def test_a_lost_connection_is_no_step() -> None:
+    """`max_steps` bounds what the model does; how often it has to be asked for it is bounded by the budget of recovery (B4)."""
+    lost = Fault(kind=FaultKind.RESET, event=2)
+
+    async def story(client: Client) -> None:
+        result = await call(client, Lasting, "chat", "words")
+        assert result.ok, result
+        result = await call(client, Lasting, "chat", "go")
+        assert (result.status, result.reason) == ("error", "max_steps")
+        assert values(result.message, "output") == ["worked on a"]
+
+    tell(
+        story,
+        asks_for(Call(name="work", arguments={"what": "a", "seconds": 1})),
+        FaultPlan.at({1: lost, 2: lost, 3: lost}),
+    )
+
+
+def test_a_late_result_corrects_what_the_model_was_told() -> None:
+    """A17, B1: the tool was still running when its turn gave up waiting; when it has ended, the next turn begins with its result."""
+    struck: list[str] = []
+
+    def agents_host(process: str, point: KillPoint, detail: str) -> bool:
+        hit = not struck and Outside.effects["began", "a"] > 0 and (point, detail) == (KillPoint.MID_STORAGE, "before")
+        if hit:
+            struck.append(process)
+        return hit
+
+    slow = asks_for(Call(name="work", arguments={"what": "a", "seconds": 40}))
+    Outside.begin(slow)
+    with Laboratory(3, limits=replace(QUICK, reattach_no_progress_ms=5_000), kill_when=agents_host) as laboratory:
+
+        async def story(client: Client) -> None:
+            result, _ = await ask(client, Worker, "go")
+            assert result.ok, result
+            (words,) = values(result.message, "errorText")
+            assert words.startswith("STILL RUNNING")
+            assert "Do not issue it again" in words
+            await until(lambda: Outside.effects["done", "a"] > 0)
+            await asyncio.sleep(5)
+            for _ in range(2):
+                assert (await call(client, Worker, "chat", "words")).ok
+            corrections = [
+                each["parts"][0]["text"]
+                for each in await call(client, Worker, "get_messages")
+                if (each.get("metadata") or {}).get("source") == "late-result"
+            ]
+            assert len(corrections) == 1, "it is said once"
+            assert corrections[0].startswith("CORRECTION")
+            assert "worked on a" in corrections[0]
+            assert "worked on a" in bodies()[-2]
+
+        laboratory.run(story)
+        laboratory.settle()
+    assert struck
+    assert Outside.effects["began", "a"] == 1
+
+
+def test_a_turn_that_recovers_is_told_of_by_event_after_event() -> None:
+    """Spec §10: begun, stalled, detected, attempted, scheduled, completed, finished; each under the turn's own id."""
+
+    async def story(client: Client) -> None:
+        result, _ = await ask(client, Adder, "sum")
+        assert result.text == WHOLE
+
+    heard = tell(story, plan=FaultPlan.at({2: Fault(kind=FaultKind.STALL, event=3)}))
+    assert [event.type for event in heard] == [
+        "chat:turn:start",
+        "chat:stream:stalled",
+        "chat:recovery:detected",
+        "chat:recovery:attempt",
+        "chat:recovery:scheduled",
+        "chat:recovery:completed",
+        "chat:turn:finish",
+    ]
+    assert {event.payload["requestId"] for event in heard} == {"asked"}
+    base = {"incidentId", "attempt", "maxAttempts", "recoveryKind"}
+    assert all(base <= event.payload.keys() for event in heard if event.type.startswith("chat:recovery"))
