@@ -1,0 +1,259 @@
+"""The incident of a turn that was cut off: opened, counted, told, and closed with its turn; and its hooks, which stop nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint
+from actors.chat.half_step import last_boundary
+from actors.chat.turn import Turn
+from actors.observability import Event, subscribe
+from ledger import pack
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule
+from scenarios.provider_script import Call
+from scenarios.simulation import Laboratory
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, ask
+from tests.actors.chat.talk import Worker, asks_for, call, values
+
+STALL = Fault(kind=FaultKind.STALL, event=3)
+TOLD: list[Any] = []
+
+
+class Told(Adder):
+    """Writes down, in order, what its hooks are told."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Remember."""
+        TOLD.append(context)
+        return None
+
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Remember."""
+        TOLD.append(response["status"])
+
+
+def story_of(agent: type[Adder], plan: FaultPlan, question: str = "sum", **options: Any) -> tuple[Any, dict[str, Any]]:
+    """Play one question to its true end; its result and its row. `TOLD` has what hooks were told, among the events of the channel."""
+    TOLD.clear()
+    Outside.begin(SCRIPT, plan)
+    forget = subscribe("chat", TOLD.append)
+
+    async def story(client: Client) -> tuple[Any, dict[str, Any]]:
+        result, _ = await ask(client, agent, question, **options)
+        return result, await call(client, agent, "inspect_turn", "asked")
+
+    try:
+        with Laboratory(3) as laboratory:
+            result, row = laboratory.run(story)
+            laboratory.settle()
+            laboratory.simulation.raise_errors()
+    finally:
+        forget()
+    return result, row
+
+
+def names() -> list[str]:
+    """What was told, by its name."""
+    return [
+        each.type if isinstance(each, Event) else each if isinstance(each, str) else type(each).__name__
+        for each in TOLD
+    ]
+
+
+def test_a_recovery_happens_in_one_order_and_leaves_a_turn_like_any_other() -> None:
+    """C-0189, C-0192, C-0194, C-0195, C-0239, C-0273, C-0297: found, counted, announced; then the hook; then it is over and gone."""
+    tools = [{"name": "ask_user", "description": "Ask.", "parameters": {"type": "object"}}]
+    result, row = story_of(Told, FaultPlan.at({2: STALL}), metadata={"page": 7}, client_tools=tools)
+    assert result.text == WHOLE
+    assert names() == [
+        "chat:turn:start",
+        "chat:stream:stalled",
+        "chat:recovery:detected",
+        "chat:recovery:attempt",
+        "chat:recovery:scheduled",
+        "ChatRecoveryContext",
+        "chat:recovery:completed",
+        "chat:turn:finish",
+        "completed",
+    ]
+    context = TOLD[5]
+    assert TOLD[3].payload["incidentId"] == context.incident_id == "asked:asked-0"
+    assert TOLD[3].payload["recoveryKind"] == context.recovery_kind == "continue"
+    assert (context.last_body, context.last_client_tools) == ({"page": 7}, tools)
+    assert [message["id"] for message in context.messages] == ["asked-0"]
+    assert (row["status"], row["incident"], row["attempt"], row["metadata"]) == ("completed", None, 2, {"page": 7})
+    assert row["work"] > 4, "each call, each result and each text is progress"
+
+
+def test_progress_counts_from_nothing() -> None:
+    """C-0272, C-0273: a turn that has not begun has made none, and it never falls."""
+    seen: list[int] = []
+
+    async def story(client: Client) -> None:
+        told = await call(client, Adder, "submit_messages", "sum", request_id="asked")
+        seen.append(told["work"])
+        while told["status"] != "completed":
+            await asyncio.sleep(0.02)
+            told = await call(client, Adder, "inspect_turn", "asked")
+            seen.append(told["work"])
+
+    Outside.begin(SCRIPT)
+    with Laboratory(3) as laboratory:
+        laboratory.run(story)
+    assert seen[0] == 0
+    assert seen == sorted(seen)
+    assert seen[-1] >= 8
+
+
+class Fatal(Told):
+    """Its model is gone when the turn is recovered."""
+
+    def get_model(self) -> Any:
+        """Raise from the second attempt on."""
+        if any(isinstance(each, ChatRecoveryContext) for each in TOLD):
+            raise LookupError("the model was withdrawn")
+        return super().get_model()
+
+
+def test_a_recovery_that_fails_closes_its_incident_with_the_cause() -> None:
+    """C-0196, C-0246: the turn ends once, in words; the incident is sealed with it and says why."""
+    result, row = story_of(Fatal, FaultPlan.at({2: STALL}))
+    assert (result.status, result.reason) == ("error", "LookupError")
+    assert "the model was withdrawn" in result.error
+    assert (row["incident"]["status"], row["incident"]["reason"]) == ("failed", "LookupError")
+    assert names()[-4:] == ["ChatRecoveryContext", "chat:recovery:failed", "chat:turn:finish", "error"]
+    assert TOLD[-3].payload["reason"] == "LookupError"
+
+
+class Declining(Told):
+    """Does not go on."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Say so."""
+        TOLD.append(context)
+        return {"continue": False}
+
+
+def test_a_recovery_that_was_declined_closes_its_incident_as_skipped() -> None:
+    """C-0197: sealed with its reason, told once."""
+    result, row = story_of(Declining, FaultPlan.at({2: STALL}))
+    assert result.status == "error"
+    assert (row["incident"]["status"], row["incident"]["reason"]) == ("skipped", "continue_disabled")
+    assert names().count("chat:recovery:skipped") == 1
+    assert "chat:recovery:failed" not in names()
+
+
+def _refuse(_context: Any) -> None:
+    TOLD.append(_context)
+    raise RuntimeError("I do not want to hear of it")
+
+
+class Spent(Told):
+    """Has patience for one attempt; whoever is told of that raises."""
+
+    chat_stream_stall_timeout_ms = 40_000
+    chat_recovery = ChatRecovery(max_attempts=1, terminal_message="No more.", on_exhausted=_refuse)
+
+
+class Silent(Spent):
+    """The same, and nobody is told."""
+
+    chat_recovery = ChatRecovery(max_attempts=1, terminal_message="No more.")
+
+
+@pytest.mark.parametrize("agent", [Spent, Silent])
+def test_an_exhausted_turn_ends_whatever_its_hook_does(agent: type[Told], caplog: pytest.LogCaptureFixture) -> None:
+    """C-0225 to C-0229, C-0245: the event, then the hook, then the end with the same words; and no recovery is asked about."""
+    with caplog.at_level(logging.WARNING):
+        result, row = story_of(agent, FaultPlan(rules=(Rule(fault=STALL, times=None),)), "words")
+    assert (result.status, result.error, result.reason) == ("error", "No more.", "max_attempts_exceeded")
+    assert row["incident"]["status"] == "exhausted"
+    last = names()[names().index("chat:recovery:exhausted") :]
+    hook = ["ExhaustedContext"] if agent is Spent else []
+    assert last == ["chat:recovery:exhausted", *hook, "chat:turn:finish", "error"]
+    if agent is Spent:
+        context = next(each for each in TOLD if type(each).__name__ == "ExhaustedContext")
+        assert (context.reason, context.terminal_message) == (result.reason, result.error)
+        assert context.incident_id == row["incident"]["incident_id"]
+        assert caplog.text.count("on_exhausted") == 1
+
+
+def _undecided(_context: Any) -> bool:
+    TOLD.append("asked")
+    raise RuntimeError("I cannot say")
+
+
+class Undecided(Told):
+    """Cannot say whether to go on."""
+
+    chat_recovery = ChatRecovery(should_keep_recovering=_undecided)
+
+
+def test_a_predicate_that_raises_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """C-0288: the turn goes on, and its author reads once why they were not heard."""
+    stall = Fault(kind=FaultKind.STALL)
+    with caplog.at_level(logging.WARNING):
+        result, _ = story_of(Undecided, FaultPlan.at({1: stall, 2: stall}), "words")
+    assert result.ok, result
+    assert names().count("asked") == 1, "not at the first loss, but at the second"
+    assert caplog.text.count("should_keep_recovering: RuntimeError: I cannot say") == 1
+
+
+class Dropping(Worker):
+    """Wants none of its half answers."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Drop what there is."""
+        TOLD.append(context)
+        return {"persist": False}
+
+
+def test_a_call_that_has_begun_is_not_dropped_with_a_half_answer() -> None:
+    """It would be made again under another id, and happen twice: what has begun is work, though it has no result yet (invariant 4)."""
+    struck: list[str] = []
+
+    def while_it_works(process: str, point: KillPoint, detail: str) -> bool:
+        hit = not struck and Outside.effects["began", "a"] > 0 and (point, detail) == (KillPoint.MID_STORAGE, "before")
+        if hit:
+            struck.append(process)
+        return hit
+
+    TOLD.clear()
+    Outside.begin(asks_for(Call(name="work", arguments={"what": "a", "seconds": 5})))
+    with Laboratory(3, kill_when=while_it_works) as laboratory:
+        result, _ = laboratory.run(lambda client: ask(client, Dropping, "go"))
+        laboratory.settle()
+    assert struck
+    assert result.ok, result
+    assert [context.cause for context in TOLD] == ["process_lost"]
+    assert Outside.effects["began", "a"] == 1
+    assert "worked on a" in values(result.message, "output")
+
+
+def test_a_step_that_was_withdrawn_says_nothing_of_where_a_turn_stands() -> None:
+    """Nor does its end: a turn whose whole answer was dropped after its last word is not answered (W-05)."""
+    first = [{"type": "start-step"}, {"type": "finish-step", "finishReason": "tool_call"}]
+    second = [{"type": "start-step"}, {"type": "finish-step", "finishReason": "stop"}]
+    withdrawn = {"type": "data-retract", "data": {"parts": 0, "step": True}}
+    assert last_boundary([*second, withdrawn]) is None
+    assert last_boundary([*first, *second, withdrawn]) == first[1]
+    assert last_boundary([*first, second[0], withdrawn, second[0]]) == second[0]
+
+
+def test_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
+    """C-0300: what a later version wrote besides is left alone, and what an earlier one lacked has its default."""
+    row = {
+        "request_id": "asked",
+        "number": 7,
+        "trigger": "chat",
+        "message_id": "m",
+        "status": "running",
+        "mood": {"a": 1},
+    }
+    turn = Turn.load(pack(row))
+    assert (turn.request_id, turn.number, turn.status, turn.attempt, turn.stashed) == ("asked", 7, "running", 0, None)
+    assert Turn.load(turn.body()) == turn
