@@ -234,7 +234,8 @@ class ChatAgent(Agent):
     @exposed(repeatable=True)
     async def resolve_tool_call(self, call_id: str, output: Any = None, error: str | None = None) -> bool:
         """The answer to a call that the client executes. Whether it was waited for; the first answer counts."""
-        event = {"type": "tool-output-error", "errorText": error} if error is not None else {"output": output}
+        words = error or "The client did not execute this call, and gave no reason."
+        event = {"type": "tool-output-error", "errorText": words} if error is not None else {"output": output}
         return self.conversation.answer({"type": "tool-output-available", "toolCallId": call_id, **event})
 
     @exposed(repeatable=True)

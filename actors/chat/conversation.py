@@ -119,8 +119,7 @@ class Conversation:
 
     def answer(self, event: dict[str, Any]) -> bool:
         """Take in what a person or a client says to a call. The first answer counts, and no other."""
-        call_id = event["toolCallId"]
-        turn = next((each for each in self.turns.open.values() if self._waits(each, call_id)), None)
+        turn = next((each for each in self.turns.open.values() if self._waits(each, event)), None)
         if turn is None:
             return False
         stream = self.turns.stream_of(turn)
@@ -135,8 +134,11 @@ class Conversation:
         stream.flush(then=self.turns.kick)
         return True
 
-    def _waits(self, turn: Turn, call_id: str) -> bool:
-        return any(part["toolCallId"] == call_id for part in self._waiting_calls(turn))
+    def _waits(self, turn: Turn, event: dict[str, Any]) -> bool:
+        """Whether a turn waits for this answer. What was allowed already waits for its result, and for no second permission."""
+        waiting = [part for part in self._waiting_calls(turn) if part["toolCallId"] == event["toolCallId"]]
+        is_permission = event["type"] == "tool-approval-response"
+        return any(not (is_permission and part["state"] == "approval-responded") for part in waiting)
 
     def _waiting_calls(self, turn: Turn) -> list[dict[str, Any]]:
         """The calls of a turn for which somebody outside has to do something."""

@@ -49,7 +49,8 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 async def status_of(client: Client, agent: type[Agent], request_id: str = "asked") -> str:
     """The status of a turn."""
-    return str((await call(client, agent, "inspect_turn", request_id))["status"])
+    told = await call(client, agent, "inspect_turn", request_id)
+    return "" if told is None else str(told["status"])
 
 
 async def until_parked(client: Client, agent: type[Agent], request_id: str = "asked") -> list[str]:
@@ -107,7 +108,7 @@ class Worker(Adder):
 
     def tools(self) -> list[Any]:
         """Runs of their own, one that needs approval, and a question for the person."""
-        return [work, fail, risky, client_tool("ask_user", "Ask the user.", NOTHING)]
+        return [*super().tools(), work, fail, risky, client_tool("ask_user", "Ask the user.", NOTHING)]
 
     @exposed
     async def is_stable(self, timeout_ms: float) -> bool:

@@ -1,0 +1,200 @@
+"""Calls that wait for somebody: which answers are taken, in which state, what they make of the call, and when the turn goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors import Client, client_tool
+from scenarios.provider_faults import Pace
+from scenarios.provider_script import Call
+from tests.actors.chat.desk import Adder, Listener, Outside
+from tests.actors.chat.talk import (
+    NOTHING,
+    Worker,
+    asks_for,
+    bodies,
+    call,
+    status_of,
+    streams,
+    tell,
+    until,
+    until_parked,
+)
+
+ONE, TWO = (Call(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
+RISKY = Call(name="risky", arguments={"what": "it"})
+PICK = Call(name="pick_file")
+
+
+async def part_of(client: Client, agent: type[Adder], call_id: str) -> dict[str, Any]:
+    """The part of a call, in whichever message it stands."""
+    parts = [part for each in await call(client, agent, "get_messages") for part in each["parts"]]
+    (found,) = [part for part in parts if part.get("toolCallId") == call_id]
+    return dict(found)
+
+
+def test_a_turn_goes_on_once_when_the_last_of_its_calls_is_answered() -> None:
+    """C-0035, C-0036, C-0038, C-0039, C-0445: an answer settles its own call and no other, and one request is made for all of them."""
+
+    async def story(client: Client) -> None:
+        await call(client, Worker, "submit_messages", "go", request_id="asked")
+        first, second = await until_parked(client, Worker)
+        assert await call(client, Worker, "resolve_tool_call", second, "large") is True
+        await asyncio.sleep(1)
+        assert await status_of(client, Worker) == "parked"
+        assert len(Outside.provider.log()) == 1, "a sibling is still waited for"
+        assert await call(client, Worker, "has_pending_interaction") is True
+        assert await call(client, Worker, "resolve_tool_call", first, "blue") is True
+        result = await call(client, Worker, "attach", "asked")
+        assert result.ok, result
+        assert len(Outside.provider.log()) == 2
+        assert "blue" in bodies()[1]
+        assert "large" in bodies()[1]
+        assert await call(client, Worker, "has_pending_interaction") is False
+
+    tell(story, asks_for(ONE, TWO))
+
+
+def test_an_answer_that_comes_while_the_model_speaks_waits_for_its_end() -> None:
+    """C-0037: it is durable at once, and the next request is made when this one is over, once."""
+
+    async def story(client: Client) -> None:
+        await call(client, Worker, "submit_messages", "go", request_id="asked")
+        listener = Listener()
+        following = asyncio.ensure_future(call(client, Worker, "attach", "asked", listener))
+        await until(lambda: "tool-input-available" in listener.types)
+        assert await call(client, Worker, "resolve_tool_call", "call-a", "blue") is True
+        assert len(Outside.provider.log()) == 1
+        assert Outside.provider.log()[0].ended is None, "the model speaks still"
+        (_, second) = await until_parked(client, Worker)
+        assert await call(client, Worker, "resolve_tool_call", second, "large") is True
+        assert (await following).ok
+        assert [record.ended for record in Outside.provider.log()] == ["whole", "whole"]
+
+    tell(story, streams(ONE, TWO), pace=Pace(between_ms=300))
+
+
+@pytest.mark.parametrize("error", [None, "no such file"])
+def test_an_answer_finds_its_call_in_an_earlier_message_while_another_turn_plays(error: str | None) -> None:
+    """C-0375 to C-0377, C-0403, C-0422, C-0425, C-0427 to C-0429: it is written there and nowhere else, and the first one counts."""
+
+    async def story(client: Client) -> None:
+        await call(client, Worker, "submit_messages", "go", request_id="asked")
+        (waiting,) = await until_parked(client, Worker)
+        await call(client, Worker, "submit_messages", "sum", request_id="other")
+        await until(lambda: bool(Outside.effects["add", 0]))
+        answer = ("blue",) if error is None else (None, error)
+        assert await call(client, Worker, "resolve_tool_call", waiting, *answer) is True
+        assert await status_of(client, Worker, "other") == "running"
+        assert (await call(client, Worker, "attach", "other")).ok
+        assert (await call(client, Worker, "attach", "asked")).ok
+        part = await part_of(client, Worker, waiting)
+        before = await call(client, Worker, "get_messages")
+        assert await call(client, Worker, "resolve_tool_call", waiting, "red") is False
+        assert await call(client, Worker, "respond_to_approval", waiting, True) is False
+        assert await call(client, Worker, "get_messages") == before
+        if error is None:
+            assert (part["state"], part["output"]) == ("output-available", "blue")
+        else:
+            assert (part["state"], part["errorText"]) == ("output-error", error)
+        assert [each["id"] for each in before if each["role"] == "assistant"] == ["asked-answer", "other-answer"]
+
+    tell(story, asks_for(ONE))
+
+
+class Picker(Worker):
+    """Has a tool of its client's that somebody has to allow first, one way or another."""
+
+    def tools(self) -> list[Any]:
+        """One that always asks, and one that asks for what is secret."""
+        return [
+            client_tool("pick_file", "Pick a file.", NOTHING, needs_approval=True),
+            client_tool("show", "Show a page.", NOTHING, needs_approval=lambda input: "secret" in input),
+        ]
+
+
+def test_a_tool_of_the_clients_may_need_approval_too() -> None:
+    """C-0423, C-0430, C-0436, C-0438, C-0441, C-0444: allowed first, then executed there; each step is taken once."""
+
+    async def story(client: Client) -> None:
+        await call(client, Picker, "submit_messages", "go", request_id="asked")
+        picks, shows, secret = await until_parked(client, Picker)
+        asked = [await part_of(client, Picker, each) for each in (picks, shows, secret)]
+        assert [each["state"] for each in asked] == ["approval-requested", "input-available", "approval-requested"]
+        assert asked[0]["approval"] == {"id": f"approval-{picks}"}
+        assert await call(client, Picker, "respond_to_approval", picks, True) is True
+        assert await call(client, Picker, "respond_to_approval", picks, False) is False, "it was allowed"
+        assert await call(client, Picker, "respond_to_approval", secret, False, "not that one") is True
+        assert await call(client, Picker, "resolve_tool_call", shows, "shown") is True
+        assert await status_of(client, Picker) == "parked", "the allowed one is still to be executed"
+        await asyncio.sleep(10)  # also over a sleep of the agent
+        assert await call(client, Picker, "resolve_tool_call", picks, "a.txt") is True
+        result = await call(client, Picker, "attach", "asked")
+        assert result.ok, result
+        ended = [await part_of(client, Picker, each) for each in (picks, shows, secret)]
+        assert [each["state"] for each in ended] == ["output-available", "output-available", "output-denied"]
+        assert ended[0]["approval"] == {"id": f"approval-{picks}", "approved": True}
+        assert "not that one" in bodies()[-1]
+
+    shows = (Call(name="show", arguments={"page": 1}), Call(name="show", arguments={"page": 2, "secret": True}))
+    heard = tell(story, asks_for(PICK, *shows))
+    assert not [event for event in heard if event.type.startswith("chat:recovery")], "to wait is no interruption"
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "state", "fields"),
+    [
+        ("resolve_tool_call", ("done by hand",), "output-available", {"output": "done by hand"}),
+        ("resolve_tool_call", (None, "not today"), "output-error", {"errorText": "not today"}),
+        (
+            "resolve_tool_call",
+            (None, ""),
+            "output-error",
+            {"errorText": "The client did not execute this call, and gave no reason."},
+        ),
+        ("respond_to_approval", (True,), "output-available", {"output": "did it"}),
+        ("respond_to_approval", (False, "too risky"), "output-denied", {}),
+    ],
+)
+def test_each_answer_makes_of_a_call_what_it_says(method: str, answer: Any, state: str, fields: dict[str, Any]) -> None:
+    """C-0419 to C-0421, C-0426, C-0436, C-0437, C-0439, C-0440, C-0443: an unknown call is not waited for, and a known one once."""
+
+    async def story(client: Client) -> None:
+        await call(client, Worker, "submit_messages", "go", request_id="asked")
+        (waiting,) = await until_parked(client, Worker)
+        for unknown in ("", "another"):
+            assert await call(client, Worker, method, unknown, *answer) is False
+        assert await call(client, Worker, method, waiting, *answer) is True
+        assert await call(client, Worker, method, waiting, *answer) is False
+        assert (await call(client, Worker, "attach", "asked")).ok
+        part = await part_of(client, Worker, waiting)
+        assert part["state"] == state
+        assert fields.items() <= part.items()
+        assert "inputText" not in part
+
+    tell(story, asks_for(RISKY))
+    assert Outside.effects["risky", "it"] == int(answer == (True,))
+
+
+def test_an_answer_is_no_interruption_though_the_agent_has_slept_and_people_have_gone_on() -> None:
+    """W-29: whoever watches from the beginning hears one attempt and its end, and no recovery is asked about."""
+
+    async def story(client: Client) -> None:
+        listener = Listener()
+        asking = asyncio.ensure_future(call(client, Worker, "chat", "go", listener, request_id="asked"))
+        (waiting,) = await until_parked(client, Worker)
+        assert (await call(client, Worker, "chat", "words")).ok
+        await asyncio.sleep(10)
+        assert await call(client, Worker, "resolve_tool_call", waiting, "blue") is True
+        result = await asking
+        assert result.ok, result
+        assert listener.ends == ["on_done"]
+        told = await call(client, Worker, "inspect_turn", "asked")
+        assert (told["attempt"], told["incident"]) == (1, None)
+
+    heard = tell(story, asks_for(ONE))
+    assert [event.type for event in heard].count("chat:turn:start") == 2
+    assert not [event for event in heard if event.type.startswith("chat:recovery")]
