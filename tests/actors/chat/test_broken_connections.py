@@ -44,6 +44,8 @@ def test_a_tool_that_fails_while_the_connection_is_gone_reports_its_own_error() 
     heard = tell(story, streams(Call(name="fail", arguments={"what": "a"}), B), CUT)
     assert Outside.effects["began", "a"] == 1
     assert phases(heard) == [("P7", "continue")]
+    (why,) = [event.payload["why"] for event in heard if event.type == "chat:transport:recovery"]
+    assert why.startswith("the connection was lost"), "that is the cause, and the tool's error is none (B10)"
 
 
 class Impatient(Worker):

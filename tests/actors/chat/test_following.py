@@ -1,0 +1,131 @@
+"""Following a turn from anywhere: live, after a death, and after its end; and what its messages become."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from actors import Client, KillPoint
+from actors.chat.play import Outcome
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
+from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
+from tests.actors.chat.talk import call, status_of, tell
+
+REFUSED = Fault(kind=FaultKind.STATUS, status=401, type="invalid_request_error", message="Wrong key")
+
+
+def events_of(listener: Listener) -> list[dict[str, Any]]:
+    """What a listener was told of the stream."""
+    return [each[1] for each in listener.heard if each[0] == "on_event"]
+
+
+def test_who_comes_later_is_told_all_of_it_and_adds_nothing() -> None:
+    """C-0335, C-0340: from the beginning or from any number on, live or when it is over; the end is told once, and stored once."""
+
+    async def story(client: Client) -> None:
+        first, second, third = Listener(), Listener(), Listener()
+        asking = asyncio.ensure_future(
+            call(client, Adder, "chat", "sum", first, request_id="asked", metadata={"page": 7})
+        )
+        while len(first.types) < 5:
+            await asyncio.sleep(0.05)
+        assert await status_of(client, Adder) == "running"
+        assert [each["role"] for each in await call(client, Adder, "get_messages")] == ["user"]
+        assert (await call(client, Adder, "attach", "asked", second)).text == WHOLE
+        assert (await asking).text == WHOLE
+        assert events_of(second) == events_of(first)
+        result = await call(client, Adder, "attach", "asked", third, first=5)
+        assert events_of(third) == events_of(first)[5:]
+        assert [each.ends for each in (first, second, third)] == [["on_done"]] * 3
+        assert first.heard[-1] == ("on_done",), "and nothing comes after it"
+        messages = await call(client, Adder, "get_messages")
+        assert [each["id"] for each in messages] == ["asked-0", "asked-answer"]
+        assert messages[1]["metadata"] == {"turn": {"page": 7}}
+        assert result.message == messages[1]
+        reasons = [each["finishReason"] for each in events_of(first) if each["type"] == "finish-step"]
+        assert reasons == ["tool_call", "tool_call", "stop"]
+        plain = await call(client, Adder, "chat", "words")
+        assert "metadata" not in plain.message
+
+    tell(story, pace=Pace(between_ms=20))
+
+
+def test_who_comes_to_an_orphan_is_told_all_of_it_and_it_goes_on() -> None:
+    """C-0334: the life that streamed it is dead; what it had made durable is told again, and the rest follows in the same message."""
+    struck: list[str] = []
+
+    def in_the_answer(process: str, point: KillPoint, detail: str) -> bool:
+        hit = (
+            not struck and len(Outside.provider.log()) == 3 and (point, detail) == (KillPoint.MID_STREAM, "text-delta")
+        )
+        if hit:
+            struck.append(process)
+        return hit
+
+    async def story(client: Client) -> None:
+        await call(client, Adder, "submit_messages", "sum", request_id="asked")
+        while not struck:
+            await asyncio.sleep(0.05)
+        late = Listener()
+        result = await call(client, Adder, "attach", "asked", late)
+        assert result.text == WHOLE
+        assert late.ends == ["on_done"], "the attempt that was over is history"
+        assert [each["data"]["attempt"] for each in events_of(late) if each["type"] == "data-attempt"] == [2]
+        again = Listener()
+        await call(client, Adder, "attach", "asked", again)
+        assert events_of(again) == events_of(late)
+        assert [each["id"] for each in await call(client, Adder, "get_messages")] == ["asked-0", "asked-answer"]
+
+    tell(story, kill_when=in_the_answer)
+    assert set(Outside.effects.values()) == {1}
+
+
+def test_who_comes_to_a_turn_that_failed_is_told_what_it_said_and_then_why() -> None:
+    """C-0337, C-0384: the chunks first, the error last and once, for each who asks; it is an event, and no part of the message."""
+
+    async def story(client: Client) -> None:
+        failed, (listener,) = await ask(client, Adder, "sum")
+        assert failed.status == "error"
+        for _ in range(2):
+            late = Listener()
+            assert await call(client, Adder, "attach", "asked", late) == failed
+            assert late.heard == listener.heard
+            assert late.heard[-1] == ("on_error", failed.error)
+        told = await client.call(Adder, "somebody", "follow_turn", ("asked", 0), {})
+        assert told["events"][-1] == {"type": "error", "errorText": failed.error}
+        assert "error" not in {part["type"] for part in failed.message["parts"]}
+
+    tell(story, plan=FaultPlan.at({2: REFUSED}))
+
+
+def test_an_end_without_words_of_its_own_has_some() -> None:
+    """C-0380, C-0381, C-0385: each end is one event that says which it is."""
+    assert Outcome("completed").last_event == {"type": "finish"}
+    assert Outcome("aborted", "enough").last_event == {"type": "abort", "reason": "enough"}
+    assert Outcome("error").last_event == {"type": "error", "errorText": "RuntimeError: error"}
+
+
+def test_a_message_is_added_behind_the_others_or_takes_the_place_of_its_elder() -> None:
+    """C-0393 to C-0398, C-0402: whatever comes, the others stay as they are, and who has read them is left with what they read."""
+    texts = {"a": "one", "b": "two"}
+
+    def said(message_id: str, words: str) -> dict[str, Any]:
+        return {"id": message_id, "role": "user", "parts": [{"type": "text", "text": words}]}
+
+    async def story(client: Client) -> None:
+        assert (await call(client, Adder, "continue_last_turn")).status == "skipped", "there is nothing to go on with"
+        assert await call(client, Adder, "get_messages") == []
+        assert await call(client, Adder, "add_messages", [said(*each) for each in texts.items()]) == 2
+        before = await call(client, Adder, "get_messages")
+        assert await call(client, Adder, "add_messages", [said("a", "changed"), said("c", "three")]) == 2
+        after = await call(client, Adder, "get_messages")
+        assert [each["id"] for each in after] == ["a", "b", "c"]
+        assert [each["parts"][0]["text"] for each in after] == ["changed", "two", "three"]
+        assert before[0]["parts"][0]["text"] == "one"
+        assert after[1] == before[1]
+        answered = await call(client, Adder, "chat", "words", request_id="first")
+        more = await call(client, Adder, "continue_last_turn", request_id="more")
+        assert more.message["id"] == answered.message["id"] == "first-answer"
+        assert [each["id"] for each in await call(client, Adder, "get_messages")][-2:] == ["first-0", "first-answer"]
+
+    tell(story)
