@@ -47,7 +47,7 @@ def test_who_comes_later_is_told_all_of_it_and_adds_nothing() -> None:
         plain = await call(client, Adder, "chat", "words")
         assert "metadata" not in plain.message
 
-    tell(story, pace=Pace(between_ms=20))
+    tell(story, pace=Pace(first_ms=300))
 
 
 def test_who_comes_to_an_orphan_is_told_all_of_it_and_it_goes_on() -> None:
