@@ -124,13 +124,13 @@ class Conversation:
             return False
         stream = self.turns.stream_of(turn)
         stream.add(event)
-        is_leaf = self.turns.transcript.leaf is None or self.turns.transcript.leaf["id"] == turn.message_id
         if turn.status == "parked" and not self._waiting_calls(turn):
             turn.status = "running"
-            self.turns.ours(
-                turn
-            )  # it was put aside with nothing under way: that is no interruption, whoever has slept or died
-            turn.reason = "" if is_leaf else "conversation_changed"
+            # It was put aside with nothing under way: that is no interruption, whoever has slept or died.
+            self.turns.ours(turn)
+            turn.user_message_id = (
+                self.turns.transcript.newest_user_id
+            )  # who answers it wants it, whatever was said meanwhile
         stream.flush(then=self.turns.kick)
         return True
 

@@ -58,6 +58,11 @@ def aborted(part: dict[str, Any], *, began: bool, is_question: bool = False) -> 
     return caution(Fate.UNANSWERED if is_question else Fate.ABORTED if began else Fate.ABORTED_BEFORE, remains)
 
 
+def never_ran(part: dict[str, Any], why: str) -> str:
+    """What the model is told later of a call that had not begun when its turn ended by itself."""
+    return caution(Fate.NEVER_RAN, Remains(tool=tool_name(part), call_id=part["toolCallId"], ended_by=why))
+
+
 def timed_out(part: dict[str, Any], tool: Tool, words: str, at_ms: int) -> str:
     """What the model is told of a call that was stopped because its time was over."""
     remains = Remains(

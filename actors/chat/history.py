@@ -90,7 +90,7 @@ class History:
 
     def final_message(self, stream: Stream, *, is_over: bool) -> Message | None:
         """The assistant's message of a turn that has ended, or waits; None if it says nothing."""
-        parts = [_closed(part) for part in stream.parts] if is_over else stream.parts
+        parts = [_given_up(_closed(part)) for part in stream.parts] if is_over else stream.parts
         if is_over and any(_is_open(part) for part in parts):
             message = {**stream.message, "parts": parts}
             parts = repair_transcript([message], repair_part=self.repaired_part).messages[0]["parts"]
@@ -112,6 +112,11 @@ class History:
 
 def _is_open(part: dict[str, Any]) -> bool:
     return is_tool_part(part) and not is_settled(part)
+
+
+def _given_up(part: dict[str, Any]) -> dict[str, Any]:
+    """A call that somebody had allowed, of a turn that is over: nobody is left who would begin it."""
+    return {**part, "state": "input-available"} if part.get("state") == "approval-responded" else part
 
 
 def _closed(part: dict[str, Any]) -> dict[str, Any]:

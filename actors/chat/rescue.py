@@ -109,6 +109,8 @@ class Rescue:
             await play.toolbox.drain()
         turn.failures, turn.failures_total = action.budget.consecutive, action.budget.total
         half_step.mend(stream, replay=action.withdraws)
+        if action.mode in (Mode.STOP, Mode.EXHAUSTED):
+            play.toolbox.give_up(f"the turn failed ({failure.text})")
         if action.mode is Mode.STOP:
             return Outcome("error", error_text(failure, self._calls(play, stream.parts)), str(failure.kind))
         if action.mode is Mode.EXHAUSTED:

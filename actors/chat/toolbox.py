@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from actors.author import in_words, tried
-from actors.chat.fates import aborted, died, evidence_of, timed_out
+from actors.chat.fates import aborted, died, evidence_of, never_ran, timed_out
 from actors.chat.tool_run import TIMED_OUT, RepeatableToolRun, ToolEnd, ToolRun, execute
 from actors.chat.tool_schema import ToolContext
 from actors.chat.tools import Tool, ToolSpec
@@ -107,6 +107,15 @@ class Toolbox:
             names = sorted(call_id for call_id, task in self._tasks.items() if task in pending)
             self._play.stream.add({"type": "data-status", "transient": True, "data": {"waitingFor": names}})
             await asyncio.wait(tasks)
+
+    def give_up(self, why: str) -> None:
+        """The turn ends by itself: of each call that has not begun is said that it never will."""
+        for part in self._play.stream.parts:
+            if is_tool_part(part) and not is_settled(part) and part["toolCallId"] not in self._tasks:
+                words = never_ran(part, why)
+                self._play.stream.add(
+                    {"type": "tool-output-error", "toolCallId": part["toolCallId"], "errorText": words}
+                )
 
     async def abort(self, reason: str) -> None:
         """The turn was cancelled: stop the tools too, and say of each what is known of it."""

@@ -12,7 +12,7 @@ from scenarios.provider_events import Arguments, CallStart, Role
 from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from scenarios.provider_script import Call, Question, Round, Script
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
-from tests.actors.chat.talk import Worker, asks_for, bodies, call, streams, tell, until_parked, values
+from tests.actors.chat.talk import Worker, asks_for, bodies, call, streams, tell, until, until_parked, values
 
 A, B = (
     Call(name="work", arguments={"what": "a", "seconds": 5}),
@@ -139,6 +139,26 @@ def test_a_half_written_call_in_front_of_a_whole_one_is_said_to_be_cut_off() -> 
 
     tell(story, script, FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=7)}))
     assert (Outside.effects["began", "a"], Outside.effects["began", "c"]) == (1, 1)
+
+
+def test_a_call_that_was_allowed_but_had_not_begun_when_its_turn_failed_never_ran() -> None:
+    """Case 6, B2: the model is told so in words, and is not left to believe that the call waits for its user still."""
+    refused = Fault(kind=FaultKind.ERROR, event=6, type="invalid_request_error", message="No more", duration_ms=2_000)
+
+    async def story(client: Client) -> None:
+        listener = Listener()
+        asking = asyncio.ensure_future(call(client, Worker, "chat", "go", listener))
+        await until(lambda: "tool-approval-request" in listener.types)
+        assert await call(client, Worker, "respond_to_approval", "call-a", True) is True
+        result = await asking
+        assert result.status == "error"
+        (words,) = values(result.message, "errorText")
+        assert words.startswith("NOT RUN: this call of risky was complete, but the turn failed")
+        assert (await call(client, Worker, "chat", "words")).ok
+        assert "NOT RUN: this call of risky" in bodies()[-1]
+
+    tell(story, streams(Call(name="risky", arguments={"what": "it"}), B), FaultPlan.at({1: refused}))
+    assert not Outside.effects["risky", "it"]
 
 
 def test_a_result_that_comes_after_the_end_changes_nothing() -> None:

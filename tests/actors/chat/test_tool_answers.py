@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors import Client, client_tool
+from actors import Client, KillPoint, client_tool
 from scenarios.provider_faults import Pace
 from scenarios.provider_script import Call
 from tests.actors.chat.desk import Adder, Listener, Outside
@@ -22,6 +22,7 @@ from tests.actors.chat.talk import (
     tell,
     until,
     until_parked,
+    values,
 )
 
 ONE, TWO = (Call(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
@@ -198,3 +199,28 @@ def test_an_answer_is_no_interruption_though_the_agent_has_slept_and_people_have
     heard = tell(story, asks_for(ONE))
     assert [event.type for event in heard].count("chat:turn:start") == 2
     assert not [event for event in heard if event.type.startswith("chat:recovery")]
+
+
+def test_an_answered_turn_is_played_to_its_end_though_people_have_gone_on_and_a_process_dies() -> None:
+    """Who allows a call wants it done: the recovery is about the answer, and not about a question that another one has followed."""
+    struck: list[str] = []
+
+    def after_the_answer(process: str, point: KillPoint, detail: str) -> bool:
+        hit = not struck and bool(Outside.effects["answered"]) and (point, detail) == (KillPoint.MID_TOOL, "before")
+        if hit:
+            struck.append(process)
+        return hit
+
+    async def story(client: Client) -> None:
+        await call(client, Worker, "submit_messages", "go", request_id="asked")
+        (waiting,) = await until_parked(client, Worker)
+        assert (await call(client, Worker, "chat", "words")).ok
+        Outside.effects["answered"] += 1
+        assert await call(client, Worker, "respond_to_approval", waiting, True) is True
+        await until(lambda: bool(struck))
+        result = await call(client, Worker, "attach", "asked")
+        assert result.ok, result
+        assert values(result.message, "output") == ["did it"]
+
+    tell(story, asks_for(RISKY), kill_when=after_the_answer)
+    assert Outside.effects["risky", "it"] == 1
