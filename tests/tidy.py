@@ -24,6 +24,7 @@ DOORS = frozenset(
         "ledger.storage",
         "actors.ray_world",
         "actors.sim_world",
+        "actors.system_world",
     }
 )
 
