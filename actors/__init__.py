@@ -15,7 +15,7 @@ from actors.chat.model import close_models, resolve_model
 from actors.chat.rescue import ChatRecoveryContext
 from actors.chat.tool_schema import ToolContext
 from actors.chat.tools import tool
-from actors.chat.turn import TurnResult
+from actors.chat.turn import ActiveTurn, TurnResult
 from actors.client import Client
 from actors.cluster_record import read_record
 from actors.events import AgentToolEvents
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from actors.runtime import Runtime
 
 __all__ = [
+    "ActiveTurn",
     "Agent",
     "AgentToolEvents",
     "AgentToolFailure",

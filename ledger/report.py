@@ -19,7 +19,7 @@ def inspection(run: Run) -> dict[str, Any]:
     """What a parent (or `perdure show`) learns of a run: its outcome so far, progress and milestones included."""
     told = {**about(run), **outcome_of(run), "parent": run.parent, "digest": run.digest, "attempt": run.attempt}
     told["output"] = None if run.output is None else unpack(run.output)
-    told["host"] = run.host_id
+    told["host"], told["signal_at_ms"] = run.host_id, run.signal_at_ms or None
     if run.progress is not None:
         told["progress"] = {**unpack(run.progress), "at_ms": run.signal_at_ms}
         told["progress"].pop("live_data", None)

@@ -28,10 +28,10 @@ from actors.chat.conversation import Conversation
 from actors.chat.messages import as_messages
 from actors.chat.model import load_library
 from actors.chat.notices import Notices
-from actors.chat.turn import Turn, TurnResult
+from actors.chat.turn import ActiveTurn, Turn, TurnResult
 from actors.results import MilestoneInfo, RunInfo, RunResult
 from actors.run_context import RunContext
-from ledger import BadRequest, StaleIncarnation, StorageError, digest_of, pack
+from ledger import BadRequest, StaleIncarnation, StorageError, digest_of, pack, unpack
 from policies import ChatRecovery
 
 Afar = Callable[..., Any]
@@ -255,8 +255,8 @@ class ChatAgent(Agent):
 
     @exposed(repeatable=True)
     async def get_messages(self) -> list[dict[str, Any]]:
-        """The transcript, oldest message first."""
-        return self.conversation.turns.transcript.messages
+        """The transcript, oldest message first: a copy."""
+        return unpack(pack(self.conversation.turns.transcript.messages))  # type: ignore[no-any-return]
 
     @exposed(repeatable=True)
     async def inspect_turn(self, request_id: str) -> Any:
@@ -282,6 +282,12 @@ class ChatAgent(Agent):
         """Wait until no turn is open and no person is waited for; False if that takes longer. Not from inside a turn."""
         self._refuse_nested("wait_until_stable")
         return await self.conversation.stable(timeout_ms)
+
+    @property
+    def active_turn(self) -> ActiveTurn | None:
+        """The turn that is being played, for `get_instructions`, `get_model` and the methods that are tools; None between turns."""
+        playing = self.conversation.turns.playing
+        return None if playing is None else playing.turn.shown
 
     def stash(self, value: Any) -> None:
         """Remember a value with the turn that is being played; its recovery is given it. Durable on return."""

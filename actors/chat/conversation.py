@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from actors.chat.delegated_tools import client_tools
 from actors.chat.messages import as_messages
 from actors.chat.tools import Tool
-from actors.chat.turn import ENDED, Turn
+from actors.chat.turn import ENDED, STATUSES, Turn
 from actors.chat.turns import Turns
 from actors.results import RunInfo
 from ledger import BadRequest, check_id, digest_of, pack
@@ -180,25 +180,24 @@ class Conversation:
 
     def list(self, status: Any, limit: int) -> list[dict[str, Any]]:
         """The newest turns of some statuses, in order."""
-        wanted = _statuses(status)
+        wanted, most = _statuses(status), _limit(limit, LISTED_MAX)
         found = {turn.request_id: turn for turn in self.turns.store.turns()} | self.turns.open
         chosen = [turn for turn in found.values() if wanted is None or turn.status in wanted]
         chosen.sort(key=lambda turn: turn.number)
-        return [self._told(turn) for turn in chosen[-max(1, min(limit, LISTED_MAX)) :]]
+        return [self._told(turn) for turn in chosen[-most:]]
 
     def delete(self, status: Any, ended_before: int | None, limit: int) -> int:
-        """Forget ended turns."""
-        wanted = _statuses(status) or ENDED
+        """Forget ended turns, the oldest first. One that goes on or waits is never among them, whatever statuses are asked for."""
+        wanted, most = ENDED if status is None else _statuses(status), _limit(limit, DELETED_MAX)
         before = float("inf") if ended_before is None else ended_before
         found = [
             turn.request_id
             for turn in self.turns.store.turns()
-            if turn.is_over and turn.status in wanted and turn.ended_at_ms < before
+            if turn.is_over and turn.status in (wanted or ()) and turn.ended_at_ms < before
         ]
-        chosen = found[: max(1, min(limit, DELETED_MAX))]
-        if chosen:
-            self.turns.store.drop(chosen)
-        return len(chosen)
+        if found:
+            self.turns.store.drop(found[:most])
+        return len(found[:most])
 
     async def clear(self) -> None:
         """Forget the conversation. What was under way is cancelled first, and nothing of it comes back."""
@@ -236,5 +235,18 @@ def _source(run: RunInfo) -> dict[str, Any]:
     }
 
 
-def _statuses(given: Any) -> set[str] | None:
-    return None if given is None else {given} if isinstance(given, str) else {str(each) for each in given}
+def _statuses(given: Any) -> frozenset[str] | None:
+    """The statuses that were asked for; None for all of them."""
+    if given is None:
+        return None
+    wanted = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple | set) else [given]
+    for each in wanted:
+        if each not in STATUSES:
+            raise BadRequest("status", f"{each!r:.200} is not one of {', '.join(STATUSES)}")
+    return frozenset(wanted)
+
+
+def _limit(given: Any, most: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise BadRequest("limit", f"{given!r:.200} is not a number of turns, from 1 to {most}")
+    return min(given, most)

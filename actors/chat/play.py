@@ -33,12 +33,16 @@ if TYPE_CHECKING:
 
 
 class Outcome(NamedTuple):
-    """What became of a turn: its status, and for an unhappy one the words and the reason. `parked` waits for a person."""
+    """What became of a turn: its status, and for an unhappy one the words and the reason. `parked` waits for a person.
+
+    `stage` is where an error came from: `turn` (the author's code, the model's name), `stream` (the provider), `recovery` (no patience).
+    """
 
     status: str
     error: str = ""
     reason: str = ""
     notice: dict[str, Any] | None = None
+    stage: str = "turn"
 
     @property
     def last_event(self) -> dict[str, Any]:

@@ -112,10 +112,11 @@ class Rescue:
         if action.mode in (Mode.STOP, Mode.EXHAUSTED):
             play.toolbox.give_up(f"the turn failed ({failure.text})")
         if action.mode is Mode.STOP:
-            return Outcome("error", error_text(failure, self._calls(play, stream.parts)), str(failure.kind))
+            words = error_text(failure, self._calls(play, stream.parts))
+            return Outcome("error", words, str(failure.kind), stage="stream")
         if action.mode is Mode.EXHAUSTED:
             notice = notice_of(failure, self._calls(play, stream.parts))
-            return Outcome("error", notice.text, "recovery_exhausted", notice.as_part()["data"])
+            return Outcome("error", notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
         delay_ms = next_delay_ms(max(1, turn.failures), failure, self._turns.roll())
         told = {"recovery": turn.failures, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
         stream.add({"type": "data-status", "transient": True, "data": told})
@@ -196,7 +197,7 @@ class Rescue:
             half_step.mend(stream, replay=False)
             return Outcome("skipped", "The conversation has gone on without this turn.", "conversation_changed")
         config = ChatRecovery.of(self._turns.agent.chat_recovery)
-        seen = await self._evaluated(turn, kind, cause, config)
+        seen = await self._evaluated(play, kind, cause, config)
         turn.incident = seen.incident.as_row()
         self._tell(turn, seen, cause)
         if seen.is_exhausted:
@@ -226,8 +227,11 @@ class Rescue:
             is_awaiting_client=play.toolbox.awaits_person(),
         )
 
-    async def _evaluated(self, turn: Turn, kind: Kind, cause: str, config: ChatRecovery) -> Evaluation:
+    async def _evaluated(self, play: Play, kind: Kind, cause: str, config: ChatRecovery) -> Evaluation:
+        turn = play.turn
         known = None if turn.incident is None else Incident.of_row(turn.incident)
+        if known is not None:
+            await self._credit_runs(play)
         cut = Cut(
             turn.request_id,
             turn.request_id,
@@ -258,6 +262,14 @@ class Rescue:
         status = IncidentStatus.SKIPPED if turn.status == "skipped" else IncidentStatus.FAILED
         turn.incident = incident.moved(status, turn.reason).as_row()
         return [(f"chat:recovery:{status}", {**_base(incident), "reason": turn.reason or None}), finish]
+
+    async def _credit_runs(self, play: Play) -> None:
+        """What a run of this turn has shown since the turn's own last progress is progress too: once for each look (C-0571)."""
+        turn = play.turn
+        signals = [told.get("signal_at_ms") or 0 for told in await play.toolbox.runs()]
+        if max(signals, default=0) > turn.progress_at_ms:
+            turn.progress_at_ms = max(signals)
+            turn.work += 1
 
     def _tell(self, turn: Turn, seen: Evaluation, cause: str) -> None:
         incident = seen.incident
@@ -300,7 +312,7 @@ class Rescue:
         half_step.mend(stream, replay=False)
         turn.incident = incident.moved(IncidentStatus.SKIPPED, "continue_disabled").as_row()
         self._turns.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
-        return Outcome("error", DECLINED, "continue_disabled")
+        return Outcome("error", DECLINED, "continue_disabled", stage="recovery")
 
     def _interrupt(self, play: Play, incident: Incident, cause: str, outcome: str) -> None:
         turn = play.turn
@@ -329,7 +341,7 @@ class Rescue:
             await self._heard("on_exhausted", config.on_exhausted, context)
         self._interrupt(play, incident, cause, "exhausted")
         half_step.mend(play.stream, replay=False)
-        return Outcome("error", config.terminal_message, incident.reason)
+        return Outcome("error", config.terminal_message, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Any, context: Any) -> Any:
         """What an author's hook says; if it raises, nothing was said, and that is reported."""
@@ -346,12 +358,7 @@ class Rescue:
         if isinstance(problem, MemoryError):
             return await self._interrupted(play, OUT_OF_MEMORY)
         half_step.mend(play.stream, replay=False)
-        words = words_of(problem)
-        info = {"request_id": play.turn.request_id, "stage": "turn", "reason": type(problem).__name__}
-        shown, broken = await tried(self._turns.agent.on_chat_error(words, info))
-        if broken is not None:
-            self._turns.tenant.host.report_trouble(self._turns.tenant.agent_id, "on_chat_error", broken)
-        return Outcome("error", shown or words, type(problem).__name__)
+        return Outcome("error", words_of(problem), type(problem).__name__)
 
 
 def _base(incident: Incident) -> dict[str, Any]:

@@ -145,6 +145,12 @@ class Toolbox:
             return call_id in self._play.turns.store.calls(self._play.turn.request_id)
         return tool.kind != "client" and await self._play.tenant.dispatch.inspect(self.run_id(call_id)) is not None
 
+    async def runs(self) -> list[dict[str, Any]]:
+        """What the ledger knows of the calls that have begun as runs and are not settled yet."""
+        open_calls = [part for part in self._play.stream.parts if is_tool_part(part) and not is_settled(part)]
+        found = [await self._play.tenant.dispatch.inspect(self.run_id(part["toolCallId"])) for part in open_calls]
+        return [told for told in found if told is not None]
+
     # one call
 
     def run_id(self, call_id: str) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 
 from ledger import pack, unpack
 
-ENDED = frozenset({"completed", "error", "aborted", "interrupted", "skipped"})
+STATUSES = ("accepted", "running", "parked", "completed", "error", "aborted", "interrupted", "skipped")
+ENDED = frozenset(STATUSES[3:])
 
 
 @dataclass
@@ -85,6 +86,18 @@ class Turn:
         value = self.options.get("chat_stream_stall_timeout_ms")
         return None if value is None else float(value)
 
+    @property
+    def shown(self) -> ActiveTurn:
+        """What the author's code may know of it while it is played."""
+        return ActiveTurn(
+            request_id=self.request_id,
+            trigger=self.trigger,
+            continuation=bool(self.continues),
+            attempt=self.attempt,
+            metadata=self.metadata,
+            client_tools=self.options.get("client_tools"),
+        )
+
     def body(self) -> bytes:
         """The row as it is stored: only what differs from the defaults."""
         return pack({name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name, _NEVER)})
@@ -94,6 +107,25 @@ class Turn:
         """The row as it was stored. Fields of another version are left alone."""
         known = unpack(body)
         return cls(**{name: value for name, value in known.items() if name in _NAMES})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveTurn:
+    """The turn that an agent is playing, for its author's code.
+
+    Attributes:
+        trigger: who asked: `chat`, `save`, `submission`, `continue`, `agent-tool`, `notification`.
+        continuation: whether it goes on with an earlier answer.
+        attempt: 1, or more after interruptions.
+        metadata: what it was asked with, or None; `client_tools` likewise.
+    """
+
+    request_id: str
+    trigger: str
+    continuation: bool
+    attempt: int
+    metadata: Any
+    client_tools: Any
 
 
 _NEVER = object()

@@ -18,6 +18,7 @@ from actors.activity import ACTIVITY, Activity
 from actors.author import tried
 from actors.chat.delegated_tools import client_tools
 from actors.chat.history import History
+from actors.chat.last_words import worded
 from actors.chat.model import load_library, resolve_model
 from actors.chat.play import Outcome, Play
 from actors.chat.repeats import Repeats
@@ -198,11 +199,11 @@ class Turns:
 
     async def _outcome(self, play: Play) -> Outcome | None:
         outcome, problem = await tried(self._played(play))
-        if problem is None:
-            return outcome
-        if self.tenant.is_leaving or isinstance(problem, self.agent.fatal):
-            raise problem
-        return await self.recovery.raised(play, problem)
+        if problem is not None:
+            if self.tenant.is_leaving or isinstance(problem, self.agent.fatal):
+                raise problem
+            outcome = await self.recovery.raised(play, problem)
+        return None if outcome is None else await worded(self, play.turn, outcome)
 
     async def _played(self, play: Play) -> Outcome:
         if play.turn.status == "accepted" and (skipped := await self._skipped(play)) is not None:

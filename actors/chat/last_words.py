@@ -1,0 +1,32 @@
+"""The words by which a turn ends in an error: the author hears of every error, once, and may choose what people read.
+
+Whether the author's own code raised it, the provider refused, or patience is gone, it comes through here before it is written into the
+turn's row, so what is shown, what is stored and what `attach` tells later are the same words.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.author import tried
+from actors.chat.turn import Turn
+
+if TYPE_CHECKING:
+    from actors.chat.play import Outcome
+    from actors.chat.turns import Turns
+
+
+async def worded(turns: Turns, turn: Turn, outcome: Outcome) -> Outcome:
+    """The outcome as people will read it. Of an error the author is told first, and a text that he returns takes its place."""
+    if outcome.status != "error":
+        return outcome
+    agent, tenant = turns.agent, turns.tenant
+    info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
+    shown, problem = await tried(tenant.call(agent.on_chat_error, outcome.error, info))
+    if problem is not None:
+        tenant.host.report_trouble(tenant.agent_id, "on_chat_error", problem)
+    if isinstance(shown, str) and shown.strip():
+        outcome = outcome._replace(error=shown)
+    told = {"stage": outcome.stage, "reason": outcome.reason, "error": outcome.error}
+    turns.emit("chat:request:failed", turn, told)
+    return outcome

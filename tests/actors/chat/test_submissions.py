@@ -1,0 +1,297 @@
+"""Turns that are asked for and not waited for: accepted once, played in order, and not lost with whoever asked or plays them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+import pytest
+
+from actors import Agent, Detached, KillPoint, RunContext, exposed, tool
+from ledger import BadRequest, ConflictingRequest
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
+from scenarios.provider_script import Call, Script
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
+from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
+
+NEVER = Pace(first_ms=3_600_000)
+
+
+def requests_to_the_model() -> int:
+    """How many there were."""
+    return len(Outside.provider.log())
+
+
+def test_a_submission_comes_back_at_once_and_is_the_same_however_often_it_is_made() -> None:
+    """By its id or its key, one after the other or at the same time: one turn, and its messages once (C-0640, C-0646, C-0647, C-0649)."""
+
+    async def story(room: Room) -> None:
+        twice = await asyncio.gather(*(room.do("submit_messages", "words", idempotency_key="k") for _ in range(2)))
+        assert sorted(each["accepted"] for each in twice) == [False, True]
+        assert {each["status"] for each in twice} <= {"accepted", "running"}
+        by_id = await room.do("submit_messages", "words too", request_id="named")
+        again = await room.do("submit_messages", "words too", request_id="named")
+        assert (by_id["accepted"], again["accepted"], again["request_id"]) == (True, False, "named")
+        for request_id in (twice[0]["request_id"], "named"):
+            assert (await room.do("attach", request_id)).ok
+        assert (await room.do("submit_messages", "words too", request_id="named"))["status"] == "completed"
+        assert await room.roles() == "uaua"
+        assert requests_to_the_model() == 2
+
+    visit(Adder, story, pace=SLOW)
+
+
+def test_a_submission_that_contradicts_another_is_refused() -> None:
+    """Other content under the same key, or a key and an id of different turns; an empty one leaves nothing (C-0650, C-0651)."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "words", idempotency_key="k")
+        await room.do("submit_messages", "words", request_id="other", idempotency_key="o")
+        with pytest.raises(ConflictingRequest):
+            await room.do("submit_messages", "different", idempotency_key="k")
+        with pytest.raises(BadRequest) as both:
+            await room.do("submit_messages", "words", request_id="other", idempotency_key="k")
+        assert both.value.field == "idempotency_key"
+        for nothing in ([], "  "):
+            with pytest.raises(BadRequest) as empty:
+                await room.do("submit_messages", nothing)
+            assert empty.value.field == "messages"
+        assert len(await room.do("list_turns")) == 2
+
+    visit(Adder, story)
+
+
+class Delegating(Adder):
+    """Asks itself for more work in the middle of a turn."""
+
+    @tool
+    async def later(self) -> str:
+        """Ask for another turn."""
+        told = await self.submit_messages("words later", request_id="later")
+        return str(told["status"])
+
+
+def test_what_is_submitted_within_a_turn_is_played_after_it() -> None:
+    """Behind whatever is active, never beside it (C-0644, C-0645)."""
+
+    async def story(room: Room) -> None:
+        result = await room.do("chat", "more work")
+        assert outcomes(result.message) == [("output-available", "accepted")]
+        assert (await room.do("attach", "later")).ok
+        assert await room.roles() == "uaua"
+        assert Outside.provider.counters().open_most == 1
+
+    visit(Delegating, story, Script(questions=(calls("more work", Call(name="later")), *SCRIPT.questions)))
+
+
+def test_a_cancelled_submission_leaves_no_message_and_no_late_answer() -> None:
+    """One that waits appends none of its messages; one that is under way stays aborted, whatever comes after (C-0654 – C-0656, C-0658)."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "words first", request_id="first")
+        await room.do("submit_messages", ["words", "and", "words"], request_id="second")
+        await room.until(lambda: room.is_("running", "first"))
+        assert await room.do("cancel_chat", "second") is True
+        assert await room.do("cancel_chat", "first", "enough") is True
+        assert await room.do("cancel_chat", "first") is False
+        await asyncio.sleep(120)  # by now the answer would have come
+        first, second = [await room.do("inspect_turn", each) for each in ("first", "second")]
+        assert [first["status"], second["status"]] == ["aborted", "aborted"]
+        assert first["cancelled"] == "enough"
+        assert await room.roles() == "u"
+        assert requests_to_the_model() == 1
+
+    visit(Adder, story, pace=Pace(first_ms=60_000))
+
+
+def test_all_turns_can_be_cancelled_and_new_ones_are_played() -> None:
+    """Active and waiting alike, and nothing is left of them that would stand in the way (C-0546 – C-0548, C-0668, C-0670)."""
+
+    async def story(room: Room) -> None:
+        asked = [f"turn-{number}" for number in range(3)]
+        for request_id in asked:
+            await room.do("submit_messages", "words", request_id=request_id)
+        await room.until(lambda: room.is_("running", "turn-0"))
+        assert await room.do("cancel_all_chats", "all of it") == 3
+        assert await room.do("cancel_all_chats") == 0
+        ends = [await room.do("attach", each) for each in asked]
+        assert [(end.status, end.reason) for end in ends] == [("aborted", "cancelled")] * 3
+        Outside.provider.set_pace(Pace())
+        assert (await room.do("chat", "words")).ok
+        assert await room.roles() == "uua"
+
+    visit(Adder, story, pace=NEVER)
+
+
+def test_submissions_outlive_the_process_and_keep_their_order() -> None:
+    """The active and the waiting ones go on in the next life, by themselves, each once; to ask again wakes and does no harm
+    (C-0639, C-0665 – C-0667, C-0669, C-0673, C-0674)."""
+
+    async def story(room: Room) -> None:
+        asked = [f"turn-{number}" for number in range(3)]
+        for request_id in asked:
+            await room.do("submit_messages", "words", idempotency_key=request_id, request_id=request_id)
+        await room.until(lambda: room.is_("running", "turn-0"))
+        room.kill()
+        again = await room.do("submit_messages", "words", idempotency_key="turn-2", request_id="turn-2")
+        assert again["accepted"] is False
+        await asyncio.sleep(60)
+        turns = await room.do("list_turns")
+        assert [(turn["request_id"], turn["status"]) for turn in turns] == [(each, "completed") for each in asked]
+        assert [turn["attempt"] for turn in turns] == [2, 1, 1]
+        ends = [turn["ended_at_ms"] for turn in turns]
+        assert ends == sorted(ends)
+        assert await room.roles() == "uauaua"
+
+    visit(Adder, story, pace=Pace(first_ms=1_000))
+
+
+def test_a_cancel_outlives_the_process_and_reaches_a_recovered_turn() -> None:
+    """Neither a life that finds the turn nor one that recovers it can complete it any more (W-40, C-0675, C-0679)."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "words", request_id="early")
+        await room.until(lambda: room.is_("running", "early"))
+        assert await room.do("cancel_chat", "early") is True
+        room.kill()
+        assert (await room.do("attach", "early")).status == "aborted"
+
+        await room.do("submit_messages", "words", request_id="late")
+        await room.until(lambda: room.is_("running", "late"))
+        room.kill()
+        await room.until(lambda: requests_to_the_model() == 3)  # the recovered turn has asked the model again
+        assert await room.do("cancel_chat", "late") is True
+        await asyncio.sleep(300)
+        assert [turn["status"] for turn in await room.do("list_turns")] == ["aborted", "aborted"]
+
+    visit(Adder, story, pace=Pace(first_ms=60_000))
+
+
+def test_the_errors_of_a_submission_are_kept_with_it() -> None:
+    """The provider's words, for whoever asks; a cancel that comes first is what counts (C-0678, C-0683, C-0685)."""
+    busy = Fault(kind=FaultKind.STATUS, status=429, retry_after="60")
+    refused = Fault(kind=FaultKind.ERROR, event=2, type="invalid_request_error", message="No such thing")
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "words", request_id="refused")
+        await room.until(lambda: room.is_("error", "refused"))
+        told = await room.do("inspect_turn", "refused")
+        assert "No such thing" in told["error"]
+        await room.do("submit_messages", "words", request_id="waits")
+        await room.until(lambda: requests_to_the_model() == 2)
+        assert await room.do("cancel_chat", "waits") is True
+        ended = await room.do("attach", "waits")
+        assert (ended.status, ended.reason) == ("aborted", "cancelled")
+
+    visit(Adder, story, plan=FaultPlan.at({1: refused, 2: busy}))
+
+
+def test_turns_are_listed_and_deleted_by_status_newest_and_oldest_first() -> None:
+    """Filters come before limits; what goes on or waits is never deleted (C-0686 – C-0691)."""
+
+    async def story(room: Room) -> None:
+        for number in range(3):
+            assert (await room.do("chat", "words", request_id=f"done-{number}")).ok
+        half_way = (await room.do("inspect_turn", "done-1"))["ended_at_ms"]
+        Outside.provider.set_pace(NEVER)
+        for name in ("stopped", "active", "waiting"):
+            await room.do("submit_messages", "words", request_id=name)
+        await room.until(lambda: room.is_("running", "stopped"))
+        await room.do("cancel_chat", "stopped")
+        await room.until(lambda: room.is_("running", "active"))
+
+        async def listed(*args: Any) -> list[str]:
+            return [turn["request_id"] for turn in await room.do("list_turns", *args)]
+
+        assert await listed() == ["done-0", "done-1", "done-2", "stopped", "active", "waiting"]
+        assert await listed("completed", 2) == ["done-1", "done-2"]
+        assert await listed(["aborted", "completed"], 2) == ["done-2", "stopped"]
+        assert await listed([]) == []
+        assert await room.do("delete_turns", ["running", "accepted"]) == 0
+        assert await room.do("delete_turns", []) == 0
+        assert await room.do("delete_turns", "completed", half_way) == 1
+        assert await room.do("delete_turns", "aborted") == 1
+        assert await room.do("delete_turns", None, None, 1) == 1
+        assert await listed() == ["done-2", "active", "waiting"]
+        assert await room.roles() == "uauauauu", "messages stay"
+        for wrong, field in ((("finished",), "status"), ((None, 0), "limit")):
+            with pytest.raises(BadRequest) as refused:
+                await room.do("list_turns", *wrong)
+            assert refused.value.field == field
+        await room.do("cancel_all_chats")
+
+    visit(Adder, story)
+
+
+class Losing(Adder):
+    """Its storage fails once, after the first step of its turn."""
+
+    requests: ClassVar[list[int]] = []
+
+    def get_instructions(self) -> str | None:
+        """At the second request the handle on the storage is lost, as after an error of the disk."""
+        self.requests.append(1)
+        if len(self.requests) == 2:
+            self._perdure.storage.close()
+        return None
+
+
+def test_a_storage_that_fails_in_a_turn_ends_nothing() -> None:
+    """The turn stays as it is, half sealed never, and goes on when the storage is there again; no tool runs twice
+    (C-0620 – C-0624, C-0626, C-0627, C-0629, C-0676, C-0677)."""
+
+    async def story(room: Room) -> None:
+        Losing.requests.clear()
+        await room.do("submit_messages", "sum", request_id="asked")
+        await room.until(lambda: len(Losing.requests) == 2)
+        await asyncio.sleep(1)
+        await room.until(lambda: room.is_("completed"))
+        told = await room.do("inspect_turn", "asked")
+        assert told["attempt"] == 2
+        assert (await room.do("attach", "asked")).text == WHOLE
+        assert set(Outside.effects.values()) == {1}
+
+    visit(Losing, story)
+
+
+class Milestones(Agent):
+    """Reaches one, and ends."""
+
+    async def run(self, input: str, run: RunContext) -> str:
+        """Do as told."""
+        await run.report_progress(milestone=input)
+        return "over"
+
+
+class Watching(Adder):
+    """Has its detached runs tell it of their milestones."""
+
+    @exposed
+    async def begin(self, mode: str) -> None:
+        """Begin a run."""
+        told = Detached(on_milestones={"names": ["halfway"], "mode": mode})
+        await self.run_agent_tool(Milestones, "halfway", run_id=f"run-{mode}", detached=told)
+
+
+@pytest.mark.parametrize(("mode", "roles", "requests"), [("react", "ua", 1), ("narrate", "a", 0)])
+def test_a_milestone_is_told_once_however_often_it_is_delivered(mode: str, roles: str, requests: int) -> None:
+    """To the model as a turn, or to people only, as a line of the assistant; also by a second delivery (C-0641 – C-0643)."""
+    struck: list[str] = []
+
+    def before_the_acknowledgement(process: str, point: KillPoint, _detail: str) -> bool:
+        hit = not struck and point is KillPoint.AFTER_HANDLER_COMMIT
+        if hit:
+            struck.append(process)
+        return hit
+
+    async def story(room: Room) -> None:
+        await room.do("begin", mode)
+        await room.until(lambda: struck)
+        await asyncio.sleep(60)
+        assert await room.roles() == roles
+        assert requests_to_the_model() == requests
+        first, *_ = await room.do("get_messages")
+        assert "halfway" in first["parts"][0]["text"]
+        assert first["metadata"]["runId"] == f"run-{mode}"
+
+    visit(Watching, story, kill_when=before_the_acknowledgement)

@@ -1,0 +1,252 @@
+"""How turns end badly or emptily: who is told, in which words, what stays of the answer, and that the next turn is as any other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from actors.observability import Event, subscribe
+from scenarios.provider_events import Done, Finish, Role
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
+from scenarios.provider_script import Question, Script
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
+from tests.actors.chat.room import SLOW, Room, outcomes, visit
+
+REFUSED = Fault(kind=FaultKind.ERROR, event=2, type="invalid_request_error", message="No such thing")
+HEARD: list[Any] = []
+
+
+@contextmanager
+def observed(channel: str = "chat") -> Iterator[list[Event]]:
+    """What observers of a channel are told meanwhile."""
+    events: list[Event] = []
+    unsubscribe = subscribe(channel, events.append)
+    try:
+        yield events
+    finally:
+        unsubscribe()
+
+
+def named(events: list[Event], name: str) -> list[dict[str, Any]]:
+    """The payloads of the events of one name."""
+    return [dict(event.payload) for event in events if event.type == name]
+
+
+class Told(Adder):
+    """Writes down what its hooks are told."""
+
+    async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
+        """Remember."""
+        HEARD.append(("error", error, info))
+        return None
+
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Remember."""
+        HEARD.append(("response", response["status"], response))
+
+
+def hooks() -> list[tuple[str, str]]:
+    """Which hooks were called, and with what first."""
+    return [(kind, said) for kind, said, _ in HEARD]
+
+
+def test_an_error_in_the_stream_is_told_once_to_each_who_asked_and_keeps_what_was_said() -> None:
+    """Callback, result, hook, observers and the row have the same words; parts before it stay, and later chunks are not read
+    (C-0486 – C-0491, C-0511 – C-0515, C-0517)."""
+
+    async def story(room: Room) -> None:
+        HEARD.clear()
+        result, listener = await room.follow("chat", "sum", request_id="asked")
+        assert result.status == "error"
+        assert "No such thing" in result.error
+        assert listener.heard[-1] == ("on_error", result.error)
+        assert listener.ends == ["on_error"]
+        assert hooks() == [("error", result.error), ("response", "error")]
+        assert HEARD[0][2] == {"request_id": "asked", "stage": "stream", "reason": result.reason}
+        told = await room.do("inspect_turn", "asked")
+        assert (told["status"], told["error"]) == ("error", result.error)
+        _, answer = await room.do("get_messages")
+        assert answer == HEARD[1][2]["message"] == result.message
+        assert outcomes(answer) == [("output-available", "2"), ("output-available", "3"), ("output-available", "4")]
+        assert result.text == "Let me add first. And then double ", "nothing after the error was read"
+
+    with observed() as events:
+        visit(Told, story, plan=FaultPlan.at({2: REFUSED}))
+    (failed,) = named(events, "chat:request:failed")
+    assert (failed["requestId"], failed["stage"]) == ("asked", "stream")
+    assert "No such thing" in failed["error"]
+
+
+def test_an_error_before_the_first_part_is_as_loud() -> None:
+    """Nothing is stored but the question, and the next turn works (C-0498, C-0512, C-0566)."""
+
+    async def story(room: Room) -> None:
+        HEARD.clear()
+        result, listener = await room.follow("chat", "words", request_id="asked")
+        assert (result.status, result.message, listener.ends) == ("error", None, ["on_error"])
+        assert hooks() == [("error", result.error), ("response", "error")]
+        again, late = await room.follow("attach", "asked")
+        assert (again.error, late.ends) == (result.error, ["on_error"]), "it is recorded for whoever comes later"
+        assert (await room.do("chat", "words")).ok
+        assert await room.roles() == "uua"
+        assert (await room.do("inspect_turn", "asked"))["status"] == "error", "each turn has a record of its own"
+
+    early = REFUSED.model_copy(update={"event": 0})
+    visit(Told, story, plan=FaultPlan.at({1: early}))
+
+
+class Kind(Told):
+    """Says things more kindly."""
+
+    async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
+        """Other words."""
+        await super().on_chat_error(error, info)
+        return "Please ask somebody else."
+
+    def get_instructions(self) -> str | None:
+        """Fails when it is told so."""
+        assert self.active_turn is not None
+        if self.active_turn.metadata == "fail":
+            raise RuntimeError("there is nothing to say")
+        if self.active_turn.metadata == "sql":
+            self.sql("SELECT nothing FROM nowhere")
+        return None
+
+
+def test_the_author_may_choose_the_words_of_every_error() -> None:
+    """Of a provider's refusal as of an exception in his own code, which ends the turn and is not tried again, a statement that his
+    storage refuses included (C-0488, C-0619, C-0625, C-0628, C-0682)."""
+
+    async def story(room: Room) -> None:
+        HEARD.clear()
+        refused, _ = await room.follow("chat", "words", request_id="refused")
+        raised, listener = await room.follow("chat", "words", request_id="raised", metadata="fail")
+        assert refused.error == raised.error == "Please ask somebody else."
+        assert listener.heard[-1] == ("on_error", "Please ask somebody else.")
+        assert (await room.do("chat", "words", metadata="sql")).status == "error"
+        errors = [(said, info["stage"], info["reason"]) for kind, said, info in HEARD if kind == "error"]
+        assert errors[1] == ("RuntimeError: there is nothing to say", "turn", "RuntimeError")
+        assert "nowhere does not exist" in errors[2][0]
+        assert (await room.do("chat", "words")).ok
+
+    visit(Kind, story, plan=FaultPlan.at({1: REFUSED}))
+
+
+class Raising(Told):
+    """Its hook for errors raises."""
+
+    async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
+        """Fail."""
+        raise RuntimeError("not my day")
+
+
+def test_a_hook_for_errors_that_raises_hides_no_error() -> None:
+    """The turn ends in the words that it would have ended in."""
+
+    async def story(room: Room) -> None:
+        result, listener = await room.follow("chat", "words")
+        assert "No such thing" in result.error
+        assert listener.ends == ["on_error"]
+
+    visit(Raising, story, plan=FaultPlan.at({1: REFUSED}))
+
+
+SILENT = Script(questions=(Question(asks="nothing", verbatim=((Role(), Finish(), Done()),)), *SCRIPT.questions))
+
+
+def test_an_empty_answer_is_an_end_like_any_other() -> None:
+    """The hook and the callback are told, and nothing is stored (C-0509, C-0510)."""
+
+    async def story(room: Room) -> None:
+        HEARD.clear()
+        result, listener = await room.follow("chat", "nothing")
+        assert (result.status, result.text, result.message) == ("completed", "", None)
+        assert listener.ends == ["on_done"]
+        assert hooks() == [("response", "completed")]
+        assert await room.roles() == "u"
+        assert (await room.do("chat", "words")).ok
+
+    visit(Told, story, SILENT)
+
+
+def test_the_hook_hears_of_every_turn_with_its_message_and_how_it_was_asked() -> None:
+    """Chats, saved messages, continuations and aborted turns, once each (C-0508, C-0518, C-0519, C-0521, C-0523, C-0540)."""
+
+    async def story(room: Room) -> None:
+        HEARD.clear()
+        said = await room.do("chat", "words")
+        saved = await room.do("save_messages", ["words again", {"role": "user", "parts": [{"type": "text", "text": "words"}]}])
+        assert saved.ok
+        more = await room.do("continue_last_turn")
+        stopped = room.soon("chat", "sum", request_id="stopped")
+        await room.until(lambda: room.is_("running", "stopped"))
+        await room.do("cancel_chat", "stopped")
+        await stopped
+        told = [(response["status"], response["continuation"]) for _, _, response in HEARD]
+        assert told == [("completed", False), ("completed", False), ("completed", True), ("aborted", False)]
+        assert HEARD[0][2]["message"] == said.message
+        assert HEARD[2][2]["message"] == more.message
+        assert await room.roles() == "uauuau", "what was cancelled before its first word has no answer"
+
+    visit(Told, story, pace=SLOW)
+
+
+class Slow(Adder):
+    """Takes its time after a turn."""
+
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Note when it begins and ends."""
+        HEARD.append(("begin", response["request_id"]))
+        await asyncio.sleep(1)
+        HEARD.append(("end", response["request_id"]))
+
+
+def test_slow_hooks_miss_no_turn_and_are_called_one_after_the_other() -> None:
+    """However fast the turns end (C-0553)."""
+
+    async def story(room: Room) -> None:
+        HEARD.clear()
+        asked = [(await room.do("submit_messages", f"words {number}"))["request_id"] for number in range(3)]
+        await room.until(lambda: len(HEARD) == 6)
+        assert HEARD == [(edge, each) for each in asked for edge in ("begin", "end")]
+
+    visit(Slow, story)
+
+
+def test_who_watches_a_good_turn_is_told_of_no_interruption() -> None:
+    """Chunks that come steadily never stall, however many they are (C-0492, C-0495)."""
+
+    async def story(room: Room) -> None:
+        result, listener = await room.follow("chat", "sum", chat_stream_stall_timeout_ms=200)
+        assert (result.text, listener.ends) == (WHOLE, ["on_done"])
+
+    visit(Adder, story, pace=Pace(first_ms=100, between_ms=45))
+
+
+class Unwatched(Adder):
+    """Never takes silence for a stall."""
+
+    chat_stream_stall_timeout_ms = 0
+
+
+@pytest.mark.parametrize("kind", [FaultKind.STALL, FaultKind.ERROR])
+def test_a_turn_may_bring_its_own_patience(kind: FaultKind) -> None:
+    """The watchdog of one turn, where the class has none; an error under the watchdog is just an error (C-0493, C-0497)."""
+
+    async def story(room: Room) -> None:
+        result, listener = await room.follow("chat", "words", request_id="asked", chat_stream_stall_timeout_ms=500)
+        if kind is FaultKind.STALL:
+            assert listener.ends == ["on_interrupted"]
+            assert listener.heard[-1][1].cause == "stall"
+            result, listener = await room.follow("attach", "asked", first=result.next_event)
+            assert (result.status, listener.ends) == ("completed", ["on_done"])
+        else:
+            assert (result.status, listener.ends) == ("error", ["on_error"])
+
+    fault = REFUSED if kind is FaultKind.ERROR else Fault(kind=kind, event=2)
+    visit(Unwatched, story, plan=FaultPlan.at({1: fault}))
+    assert len(Outside.provider.log()) == (2 if kind is FaultKind.STALL else 1)
