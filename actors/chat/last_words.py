@@ -27,6 +27,7 @@ async def worded(turns: Turns, turn: Turn, outcome: Outcome) -> Outcome:
         tenant.host.report_trouble(tenant.agent_id, "on_chat_error", problem)
     if isinstance(shown, str) and shown.strip():
         outcome = outcome._replace(error=shown)
-    told = {"stage": outcome.stage, "reason": outcome.reason, "error": outcome.error}
-    turns.emit("chat:request:failed", turn, told)
+    if outcome.stage != "recovery":  # of the end of a recovery its own events tell
+        told = {"stage": outcome.stage, "reason": outcome.reason, "error": outcome.error}
+        turns.emit("chat:request:failed", turn, told)
     return outcome

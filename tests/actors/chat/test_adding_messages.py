@@ -92,7 +92,9 @@ class Noting(Adder):
     @tool
     async def note(self) -> str:
         """Put a message into the transcript."""
-        return str(await self.add_messages({"id": "noted", "role": "system", "parts": [{"type": "text", "text": "noted"}]}))
+        return str(
+            await self.add_messages({"id": "noted", "role": "system", "parts": [{"type": "text", "text": "noted"}]})
+        )
 
 
 def test_messages_can_be_added_while_a_turn_is_played() -> None:

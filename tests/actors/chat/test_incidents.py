@@ -125,7 +125,7 @@ def test_a_recovery_that_fails_closes_its_incident_with_the_cause() -> None:
     assert (result.status, result.reason) == ("error", "LookupError")
     assert "the model was withdrawn" in result.error
     assert (row["incident"]["status"], row["incident"]["reason"]) == ("failed", "LookupError")
-    assert names()[-4:] == ["ChatRecoveryContext", "chat:recovery:failed", "chat:turn:finish", "error"]
+    assert names()[-4:] == ["chat:request:failed", "chat:recovery:failed", "chat:turn:finish", "error"]
     assert TOLD[-3].payload["reason"] == "LookupError"
 
 

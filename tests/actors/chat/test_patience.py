@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from actors import Agent, ChatRecovery, ChatRecoveryContext, KillPoint, RunContext, agent_tool
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from scenarios.provider_script import Call, Question, Round, Script
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule
+from scenarios.provider_script import Call, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
 
@@ -60,7 +60,7 @@ class Once(Told):
 
 def test_patience_for_one_attempt_is_gone_at_the_second_interruption() -> None:
     """The hook of recovery is not asked again, the one of the end once, whatever it raises; the work of tools stays
-    (C-0564, C-0588, C-0604, C-0605, C-0613)."""
+    (C-0564, C-0588, C-0613)."""
 
     async def story(room: Room) -> None:
         HEARD.clear()
@@ -107,7 +107,7 @@ def test_the_author_may_end_a_recovery_and_only_by_saying_no() -> None:
 
 
 def test_while_a_turn_is_recovered_everybody_can_see_it_and_afterwards_nothing_is_left() -> None:
-    """Its row tells of the incident, and each watcher of the attempts; looking is no progress (C-0567, C-0583, C-0585, C-0598)."""
+    """Its row tells of the incident, and each watcher of the attempts; looking is no progress (C-0567, C-0583, C-0585)."""
 
     async def story(room: Room) -> None:
         HEARD.clear()

@@ -125,7 +125,7 @@ def test_all_turns_can_be_cancelled_and_new_ones_are_played() -> None:
 
 def test_submissions_outlive_the_process_and_keep_their_order() -> None:
     """The active and the waiting ones go on in the next life, by themselves, each once; to ask again wakes and does no harm
-    (C-0639, C-0665 – C-0667, C-0669, C-0673, C-0674)."""
+    (C-0665 – C-0667, C-0669, C-0673, C-0674)."""
 
     async def story(room: Room) -> None:
         asked = [f"turn-{number}" for number in range(3)]
@@ -238,7 +238,7 @@ class Losing(Adder):
 
 def test_a_storage_that_fails_in_a_turn_ends_nothing() -> None:
     """The turn stays as it is, half sealed never, and goes on when the storage is there again; no tool runs twice
-    (C-0620 – C-0624, C-0626, C-0627, C-0629, C-0676, C-0677)."""
+    (C-0623, C-0624, C-0627, C-0629, C-0676, C-0677)."""
 
     async def story(room: Room) -> None:
         Losing.requests.clear()
@@ -275,7 +275,7 @@ class Watching(Adder):
 
 @pytest.mark.parametrize(("mode", "roles", "requests"), [("react", "ua", 1), ("narrate", "a", 0)])
 def test_a_milestone_is_told_once_however_often_it_is_delivered(mode: str, roles: str, requests: int) -> None:
-    """To the model as a turn, or to people only, as a line of the assistant; also by a second delivery (C-0641 – C-0643)."""
+    """To the model as a turn, or to people only, as a line of the assistant; also by a second delivery (C-0642, C-0643)."""
     struck: list[str] = []
 
     def before_the_acknowledgement(process: str, point: KillPoint, _detail: str) -> bool:

@@ -82,7 +82,7 @@ def test_an_error_in_the_stream_is_told_once_to_each_who_asked_and_keeps_what_wa
 
 
 def test_an_error_before_the_first_part_is_as_loud() -> None:
-    """Nothing is stored but the question, and the next turn works (C-0498, C-0512, C-0566)."""
+    """Nothing is stored but the question, and the next turn works (C-0498, C-0512, C-0524, C-0566, C-0569)."""
 
     async def story(room: Room) -> None:
         HEARD.clear()
@@ -91,12 +91,14 @@ def test_an_error_before_the_first_part_is_as_loud() -> None:
         assert hooks() == [("error", result.error), ("response", "error")]
         again, late = await room.follow("attach", "asked")
         assert (again.error, late.ends) == (result.error, ["on_error"]), "it is recorded for whoever comes later"
+        saved = await room.do("save_messages", "words")
+        assert (saved.status, saved.error) == ("error", result.error)
         assert (await room.do("chat", "words")).ok
-        assert await room.roles() == "uua"
+        assert await room.roles() == "uuua"
         assert (await room.do("inspect_turn", "asked"))["status"] == "error", "each turn has a record of its own"
 
     early = REFUSED.model_copy(update={"event": 0})
-    visit(Told, story, plan=FaultPlan.at({1: early}))
+    visit(Told, story, plan=FaultPlan.at({1: early, 2: early}))
 
 
 class Kind(Told):
@@ -179,7 +181,9 @@ def test_the_hook_hears_of_every_turn_with_its_message_and_how_it_was_asked() ->
     async def story(room: Room) -> None:
         HEARD.clear()
         said = await room.do("chat", "words")
-        saved = await room.do("save_messages", ["words again", {"role": "user", "parts": [{"type": "text", "text": "words"}]}])
+        saved = await room.do(
+            "save_messages", ["words again", {"role": "user", "parts": [{"type": "text", "text": "words"}]}]
+        )
         assert saved.ok
         more = await room.do("continue_last_turn")
         stopped = room.soon("chat", "sum", request_id="stopped")
@@ -206,13 +210,14 @@ class Slow(Adder):
 
 
 def test_slow_hooks_miss_no_turn_and_are_called_one_after_the_other() -> None:
-    """However fast the turns end (C-0553)."""
+    """However fast the turns end (C-0553, C-0554)."""
 
     async def story(room: Room) -> None:
         HEARD.clear()
         asked = [(await room.do("submit_messages", f"words {number}"))["request_id"] for number in range(3)]
         await room.until(lambda: len(HEARD) == 6)
-        assert HEARD == [(edge, each) for each in asked for edge in ("begin", "end")]
+        told = [(edge, each) for each in asked for edge in ("begin", "end")]
+        assert told == HEARD
 
     visit(Slow, story)
 

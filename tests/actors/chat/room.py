@@ -1,0 +1,103 @@
+"""A room with one chat agent in it: what the tests of turns do to it, and how they look at it. The world comes to rest afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from actors import ChatAgent, Client
+from scenarios.provider_faults import FaultPlan, Pace
+from scenarios.provider_script import Call, Question, Round, Script
+from scenarios.simulation import Laboratory
+from tests.actors.chat.desk import SCRIPT, Listener, Outside
+from tests.kit import address
+
+SLOW = Pace(first_ms=200, between_ms=50)
+SLEEP_S = 10
+"""Long enough for an idle agent to be put to sleep, so that the next question is to another life of it."""
+
+
+class Room:
+    """One agent, somebody's."""
+
+    def __init__(self, laboratory: Laboratory, client: Client, agent: type[ChatAgent]) -> None:
+        self.laboratory, self.client, self.agent = laboratory, client, agent
+
+    async def do(self, method: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the agent."""
+        return await self.client.call(self.agent, "somebody", method, args, options)
+
+    async def follow(self, method: str, *args: Any, **options: Any) -> tuple[Any, Listener]:
+        """The same for a method that takes a callback after its arguments; what it gave, and what the callback was told."""
+        listener = Listener()
+        return await self.do(method, *args, listener, **options), listener
+
+    def soon(self, method: str, *args: Any, **options: Any) -> asyncio.Task[Any]:
+        """The same without waiting for it."""
+        return asyncio.ensure_future(self.do(method, *args, **options))
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Let time pass until something is so; the condition may be a coroutine function."""
+        async with asyncio.timeout(300):
+            while True:
+                found = condition()
+                if await found if isinstance(found, Awaitable) else found:
+                    return
+                await asyncio.sleep(0.05)
+
+    async def is_(self, status: str, request_id: str = "asked") -> bool:
+        """Whether a turn has this status."""
+        told = await self.do("inspect_turn", request_id)
+        return told is not None and told["status"] == status
+
+    async def roles(self) -> str:
+        """The transcript as one letter for each message."""
+        return "".join(message["role"][0] for message in await self.do("get_messages"))
+
+    def kill(self) -> None:
+        """Kill the process in which the agent lives."""
+        activation = self.laboratory.supervisors[-1].view.agents[address(self.agent, "somebody")]
+        self.laboratory.simulation.kill(activation.host_id)
+
+    async def sleep(self) -> None:
+        """Let the agent fall asleep; what it is asked next, its next life is asked."""
+        await asyncio.sleep(SLEEP_S)
+        assert address(self.agent, "somebody") not in self.laboratory.supervisors[-1].view.agents
+
+
+Story = Callable[[Room], Awaitable[Any]]
+
+
+def visit(
+    agent: type[ChatAgent],
+    story: Story,
+    script: Script = SCRIPT,
+    plan: FaultPlan | None = None,
+    pace: Pace | None = None,
+    **simulation: Any,
+) -> Any:
+    """Play a story with one agent. The world must come to rest, and no request to the model may have been illegal."""
+    Outside.begin(script, plan, pace)
+    with Laboratory(3, **simulation) as laboratory:
+        result = laboratory.run(lambda client: story(Room(laboratory, client, agent)))
+        laboratory.settle()
+        laboratory.simulation.raise_errors()
+    assert Outside.provider.counters().illegal == 0, Outside.provider.log()
+    return result
+
+
+def calls(asks: str, *wanted: Call) -> Question:
+    """A question that the model answers with these calls at once."""
+    return Question(asks=asks, rounds=(Round(calls=wanted),))
+
+
+def texts(message: dict[str, Any]) -> list[str]:
+    """The texts of a message."""
+    return [part["text"] for part in message["parts"] if part["type"] == "text"]
+
+
+def outcomes(message: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The calls of a message: each one's state, with its output or the words of its error."""
+    found = [part for part in message["parts"] if "toolCallId" in part]
+    return [(part["state"], part.get("output", part.get("errorText"))) for part in found]
