@@ -106,6 +106,8 @@ async def follow(
 
     A turn that was there and is not there any more was cleared with its conversation: it is aborted, as far as anybody can tell.
     """
+    if isinstance(first, bool) or not isinstance(first, int) or first < 0:
+        raise BadRequest("first", f"{first!r:.200} is not the number of an event; the first one has 0")
     teller = Teller(callback, caller.threads)
     attached = 0
     await teller.tell("on_start", {"requestId": request_id})
@@ -115,7 +117,10 @@ async def follow(
         except PerdureError as problem:
             if isinstance(problem, BadRequest) and problem.field == "request_id" and (was_accepted or attached):
                 return await _forgotten(teller, request_id, first)
-            await teller.tell("on_interrupted", _unreachable(request_id, first, problem))
+            if isinstance(problem, BadRequest):
+                await teller.tell("on_error", str(problem))
+            else:
+                await teller.tell("on_interrupted", _unreachable(request_id, first, problem))
             raise
         attached = attached or told["attempt"]
         for number, event in enumerate(told["events"], first + 1):

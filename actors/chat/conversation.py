@@ -66,6 +66,7 @@ class Conversation:
         )
         if trigger != "continue" and not added:
             raise BadRequest("messages", "is empty; at least one message is needed")
+        self._check_roles(added)
         metadata = options.get("metadata")
         told: dict[str, Any] = {
             name: options[name] for name in ("client_tools", "chat_stream_stall_timeout_ms") if name in options
@@ -89,6 +90,13 @@ class Conversation:
             raise BadRequest("chat_stream_stall_timeout_ms", f"{limit_ms!r} is no number of milliseconds")
         client_tools(told.get("client_tools", ()))
 
+    def _check_roles(self, messages: Sequence[Any]) -> None:
+        """A message takes the place of the one with its id, so it has to be one of the same speaker: no answer is written over."""
+        for at, each in enumerate(messages):
+            known = self.turns.transcript.get(each["id"])
+            if known is not None and known["role"] != each["role"]:
+                raise BadRequest(f"messages[{at}].id", f"{each['id']} is a message of the {known['role']}")
+
     # notifications
 
     def notify(self, run: RunInfo, text: str) -> None:
@@ -106,6 +114,7 @@ class Conversation:
     def add(self, messages: Sequence[Any]) -> int:
         """Add messages, or replace those of the same id. While a turn is being played they come before its answer."""
         turns = self.turns
+        self._check_roles(messages)
         placed = turns.transcript.placed([dict(each) for each in messages])
 
         def then() -> None:

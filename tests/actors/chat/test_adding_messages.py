@@ -39,6 +39,22 @@ def test_a_message_is_taken_as_it_is_and_once() -> None:
     visit(Adder, story, SCRIPT.model_copy(update={"prefill": "restart"}))
 
 
+def test_a_message_takes_no_other_speakers_place() -> None:
+    """An answer is not written over by a question that was given its id."""
+
+    async def story(room: Room) -> None:
+        result = await room.do("chat", "words")
+        taken = user(result.message["id"], "words")
+        for method in ("chat", "submit_messages", "add_messages"):
+            with pytest.raises(BadRequest) as refused:
+                await room.do(method, taken)
+            assert refused.value.field == "messages[0].id"
+        assert (await room.do("get_messages"))[1] == result.message
+        assert len(await room.do("list_turns")) == 1
+
+    visit(Adder, story)
+
+
 class Careless(Adder):
     """Changes what it is given."""
 
@@ -189,6 +205,25 @@ def test_a_continuation_can_be_cancelled_and_adds_nothing_more() -> None:
         assert [(await each).status for each in (speaking, waiting)] == ["aborted", "aborted"]
         assert (await room.do("get_messages"))[1:] == [first.message]
         assert (await room.do("chat", "words")).ok
+
+    visit(Adder, story, pace=SLOW)
+
+
+def test_who_watches_a_conversation_that_is_cleared_is_told_its_end() -> None:
+    """Every follower of what was under way, once, and the next question finds an empty room (C-0482)."""
+
+    async def story(room: Room) -> None:
+        assert (await room.do("chat", "words")).ok
+        asking = asyncio.ensure_future(room.follow("chat", "sum", request_id="asked"))
+        await room.until(lambda: room.is_("running"))
+        watching = asyncio.ensure_future(room.follow("attach", "asked"))
+        await asyncio.sleep(0.5)
+        await room.do("clear")
+        for result, listener in (await asking, await watching):
+            assert (result.status, listener.ends) == ("aborted", ["on_error"])
+        assert await room.roles() == ""
+        assert (await room.do("chat", "words")).ok
+        assert await room.roles() == "ua"
 
     visit(Adder, story, pace=SLOW)
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from actors.observability import Event, subscribe
+from ledger import BadRequest
 from scenarios.provider_events import Done, Finish, Role
 from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
 from scenarios.provider_script import Question, Script
-from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, outcomes, visit
 
 REFUSED = Fault(kind=FaultKind.ERROR, event=2, type="invalid_request_error", message="No such thing")
@@ -230,6 +231,23 @@ def test_who_watches_a_good_turn_is_told_of_no_interruption() -> None:
         assert (result.text, listener.ends) == (WHOLE, ["on_done"])
 
     visit(Adder, story, pace=Pace(first_ms=100, between_ms=45))
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "field"), [(("other",), {}, "request_id"), (("asked",), {"first": -1}, "first")]
+)
+def test_who_wants_to_watch_what_is_not_there_is_told_so(args: Any, options: Any, field: str) -> None:
+    """By an error that names the field; a callback that was told of a start is told of an end."""
+
+    async def story(room: Room) -> None:
+        assert (await room.do("chat", "words", request_id="asked")).ok
+        listener = Listener()
+        with pytest.raises(BadRequest) as refused:
+            await room.do("attach", *args, listener, **options)
+        assert refused.value.field == field
+        assert listener.ends == ["on_error"] * len(listener.heard[1:])
+
+    visit(Adder, story)
 
 
 class Unwatched(Adder):
