@@ -24,6 +24,7 @@ from actors.chat.play import Outcome, Play, words_of
 from actors.chat.turn import Turn
 from actors.chat.watchdog import Stalled
 from actors.parts import RETRACT
+from ledger import pack, unpack
 from policies import (
     CallFacts,
     ChatRecovery,
@@ -69,7 +70,7 @@ class ChatRecoveryContext:
         request_id: the turn; also `recovery_root_request_id`, because a recovery is no turn of its own.
         partial_text: what was said before the interruption; `partial_parts` with everything else.
         recovery_data: what `stash` remembered last, or None.
-        messages: the conversation.
+        messages: the conversation, a copy.
         last_body: the metadata that the turn was asked with.
         last_client_tools: the tools that its client brought.
         created_at: when the turn began, in milliseconds since the epoch.
@@ -293,9 +294,9 @@ class Rescue:
             request_id=turn.request_id,
             recovery_root_request_id=incident.root_id,
             partial_text=_text_of(parts),
-            partial_parts=parts,
+            partial_parts=unpack(pack(parts)),
             recovery_data=turn.stashed,
-            messages=list(self._turns.transcript.messages),
+            messages=unpack(pack(self._turns.transcript.messages)),
             last_body=turn.metadata,
             last_client_tools=turn.options.get("client_tools"),
             created_at=turn.started_at_ms,

@@ -147,8 +147,11 @@ class Toolbox:
 
     async def runs(self) -> list[dict[str, Any]]:
         """What the ledger knows of the calls that have begun as runs and are not settled yet."""
-        open_calls = [part for part in self._play.stream.parts if is_tool_part(part) and not is_settled(part)]
-        found = [await self._play.tenant.dispatch.inspect(self.run_id(part["toolCallId"])) for part in open_calls]
+        found = []
+        for part in self._play.stream.parts:
+            tool = None if not is_tool_part(part) or is_settled(part) else self._tool(part)
+            if tool is not None and tool.kind in ("function", "agent"):
+                found.append(await self._play.tenant.dispatch.inspect(self.run_id(part["toolCallId"])))
         return [told for told in found if told is not None]
 
     # one call

@@ -172,6 +172,8 @@ class Turns:
         """The storage failed. Nothing acknowledged is lost; whoever waits is told, and the turns are taken up again in a while."""
         if self.tenant.is_leaving:
             return
+        if turn.request_id in self.open and turn.is_over:
+            turn.status = "running"  # its end is not durable, so nobody may see it
         self.tenant.host.report_trouble(self.tenant.agent_id, f"turn {turn.request_id}", problem)
         for waiter in [each for waiters in self._ends.values() for each in waiters]:
             if not waiter.done():
@@ -188,8 +190,7 @@ class Turns:
     async def _play(self, turn: Turn) -> None:
         run = self._runs.get(turn.request_id)
         ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=run))
-        stream = self.stream_of(turn)
-        play = self.playing = Play(self, turn, stream)
+        play = self.playing = Play(self, turn, self.stream_of(turn))
         outcome, problem = await tried(play.within(self._outcome(play)))
         self.playing = None
         if problem is not None:

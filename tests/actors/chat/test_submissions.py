@@ -9,7 +9,7 @@ import pytest
 
 from actors import Agent, Detached, KillPoint, RunContext, exposed, tool
 from ledger import BadRequest, ConflictingRequest
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from scenarios.provider_script import Call, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
@@ -238,7 +238,7 @@ class Losing(Adder):
 
 def test_a_storage_that_fails_in_a_turn_ends_nothing() -> None:
     """The turn stays as it is, half sealed never, and goes on when the storage is there again; no tool runs twice
-    (C-0623, C-0624, C-0627, C-0629, C-0676, C-0677)."""
+    (C-0623, C-0624, C-0627, C-0676, C-0677)."""
 
     async def story(room: Room) -> None:
         Losing.requests.clear()
@@ -252,6 +252,35 @@ def test_a_storage_that_fails_in_a_turn_ends_nothing() -> None:
         assert set(Outside.effects.values()) == {1}
 
     visit(Losing, story)
+
+
+class Unlucky(Adder):
+    """Its storage fails once, when a turn is about to end."""
+
+    errors: ClassVar[list[str]] = []
+
+    async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
+        """The handle on the storage is lost."""
+        self.errors.append(error)
+        if len(self.errors) == 1:
+            self._perdure.storage.close()
+        return None
+
+
+def test_an_end_that_is_not_durable_is_seen_by_nobody() -> None:
+    """Whoever looks sees the turn go on, until the end is written in a second try (C-0629)."""
+    refused = Fault(kind=FaultKind.ERROR, event=2, type="invalid_request_error", message="No such thing")
+
+    async def story(room: Room) -> None:
+        Unlucky.errors.clear()
+        await room.do("submit_messages", "words", request_id="asked")
+        await room.until(lambda: Unlucky.errors)
+        assert await room.is_("running")
+        await room.until(lambda: len(Unlucky.errors) == 2)
+        assert await room.is_("error")
+        assert await room.roles() == "ua"
+
+    visit(Unlucky, story, plan=FaultPlan(rules=(Rule(fault=refused, times=None),)))
 
 
 class Milestones(Agent):
