@@ -17,7 +17,7 @@ The bounds, and what resets each (the order is that of the reason when several a
 |---|---|---|
 | `out_of_memory` | deaths of memory > `max_oom_retries` | nothing |
 | `work_budget_exceeded` | progress since the incident opened > `max_recovery_work` | nothing |
-| `no_progress_timeout` | silence > `no_progress_timeout_ms` | progress, waiting for a person |
+| `no_progress_timeout` | silence > `no_progress_timeout_ms` | progress, waiting for a person or for its place |
 | `max_attempts_exceeded` | attempts in a row > `max_attempts` | progress |
 | `recovery_aborted` | `should_keep_recovering` said False | – |
 | `awaiting_client_deadline` | parked for longer than `parked_deadline_ms` | the answer |
@@ -158,7 +158,10 @@ def incident_id(root_id: str, user_message_id: str | None) -> str:
 
 
 class Cut(NamedTuple):
-    """What is known when a turn is found cut off. `progress` is the turn's own counter."""
+    """What is known when a turn is found cut off. `progress` is the turn's own counter.
+
+    Until `waited_until_ms` another turn of the agent was played: that silence was not this one's.
+    """
 
     request_id: str
     root_id: str
@@ -167,6 +170,7 @@ class Cut(NamedTuple):
     progress: int
     is_awaiting_client: bool = False
     is_out_of_memory: bool = False
+    waited_until_ms: float = 0
 
 
 class Evaluation(NamedTuple):
@@ -231,7 +235,7 @@ def _seen_again(known: Incident, cut: Cut, config: ChatRecovery, now_ms: float) 
         last_attempt_at_ms=now_ms,
         last_progress_at_ms=now_ms
         if has_progressed or was_answered or cut.is_awaiting_client
-        else known.last_progress_at_ms,
+        else max(known.last_progress_at_ms, min(cut.waited_until_ms, now_ms)),
         window_at_ms=now_ms if has_progressed or counts else known.window_at_ms,
         progress=max(known.progress, cut.progress),
         oom_attempts=known.oom_attempts + int(cut.is_out_of_memory),

@@ -59,7 +59,7 @@ async def _ask_and_follow(
 
 
 async def _follow(caller: Any, request_id: str, callback: object = None, *, first: int = 0) -> Any:
-    return await follow(caller, request_id, callback, first)
+    return await follow(caller, request_id, callback, first, was_accepted=first > 0)  # who has heard of it knows it
 
 
 async def _submit(caller: Any, messages: Any, **options: Any) -> Any:

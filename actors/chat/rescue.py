@@ -241,6 +241,7 @@ class Rescue:
             turn.work,
             is_awaiting_client=kind is Kind.PARK,
             is_out_of_memory=cause == OUT_OF_MEMORY,
+            waited_until_ms=self._turns.freed_at_ms,
         )
         seen = evaluate(known, cut, config, self._turns.now_ms())
         if seen.asks_predicate and config.should_keep_recovering is not None:

@@ -60,6 +60,7 @@ class Turns:
         self._ends: dict[str, list[asyncio.Future[Turn]]] = {}
         self._ours: dict[str, None] = {}
         self._stopping: set[str] = set()
+        self.freed_at_ms = 0  # when a turn last made room for the next one, in this life
         self._number = 0
         self._drain: asyncio.Task[None] | None = None
         self._model: Any = None
@@ -255,6 +256,7 @@ class Turns:
         if outcome.notice is not None:
             stream.add({"type": "data-notice", "id": "notice", "data": outcome.notice})
         told: list[tuple[str, dict[str, Any]]] = []
+        self.freed_at_ms = self.now_ms()
         if turn.is_over:
             turn.ended_at_ms = self.now_ms()
             stream.add(outcome.last_event)

@@ -241,6 +241,15 @@ def test_c_0283_and_c_0577_and_c_0578_silence_is_sealed_after_its_window() -> No
     assert exhausted_by((0, cut()), (90 * SECOND, cut()), no_progress_timeout_ms=MINUTE) == "no_progress_timeout"
 
 
+def test_w_26_the_time_in_which_another_turn_was_played_is_nobodys_silence() -> None:
+    """A turn that waits for its place behind one that recovers, too, has all of its own time when it gets it."""
+    behind = cut(waited_until_ms=6 * MINUTE)
+    assert not story((0, cut()), (7 * MINUTE, behind)).is_exhausted
+    assert exhausted_by((0, cut()), (7 * MINUTE, behind), (11 * MINUTE + 1, behind)) == "no_progress_timeout"
+    assert not story((0, cut()), (MINUTE, cut(waited_until_ms=9 * MINUTE)), (6 * MINUTE, cut())).is_exhausted
+    assert story((0, cut()), (MINUTE, cut(waited_until_ms=9 * MINUTE)), (6 * MINUTE + 1, cut())).is_exhausted
+
+
 def test_c_0284_and_c_0575_work_beyond_its_budget_is_sealed_though_it_was_progress() -> None:
     assert not story((0, cut(0)), (MINUTE, cut(2)), config=ChatRecovery(max_recovery_work=2)).is_exhausted
     assert exhausted_by((0, cut(0)), (MINUTE, cut(3)), max_recovery_work=2) == "work_budget_exceeded"

@@ -215,6 +215,9 @@ def test_a_conversation_that_is_cleared_stops_its_turn_wherever_it_is(place: str
         result = await asking
         assert result.status in ("aborted", "error")
         assert len(listener.ends) == 1
+        further = Listener()
+        assert (await call(client, Worker, "attach", "asked", further, first=1)).reason == "forgotten"
+        assert further.ends == ["on_error"]
         left = [each["request_id"] for each in await call(client, Worker, "list_turns")]
         assert left in ([], ["meanwhile"])
 
