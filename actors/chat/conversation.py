@@ -169,10 +169,19 @@ class Conversation:
         try:
             async with asyncio.timeout(None if timeout_ms is None else max(0.0, timeout_ms) / 1000):
                 while self.turns.open:
-                    await self.turns.any_end()
+                    await self._any_end()
         except TimeoutError:
             return not self.turns.open
         return True
+
+    async def _any_end(self) -> None:
+        """Wait until some open turn has ended."""
+        waiting = [asyncio.ensure_future(self.turns.ended(request_id)) for request_id in self.turns.open]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
 
     # looking and forgetting
 
@@ -215,7 +224,7 @@ class Conversation:
             for request_id in list(turns.open):
                 await turns.cancel(request_id, "the conversation was cleared")
             if turns.open:
-                await turns.any_end()
+                await self._any_end()
         if not turns.store.is_empty:
             gone = [(position, None) for position in turns.transcript.positions()]
             turns.store.write(messages=gone, then=turns.transcript.clear)

@@ -295,15 +295,6 @@ class Turns:
         self._ends.setdefault(request_id, []).append(waiter)
         return await waiter
 
-    async def any_end(self) -> None:
-        """Wait until some open turn has ended."""
-        waiting = [asyncio.ensure_future(self.ended(request_id)) for request_id in self.open]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
-
     async def cancel(self, request_id: str, reason: str) -> bool:
         """Cancel a turn, for ever: also a life that recovers it finds it cancelled (spec W-40). Whether it was still open."""
         turn = self.open.get(request_id)
