@@ -217,8 +217,11 @@ def _attempt(run: RunState, event: Attempt) -> RunState:
 
 
 def _chunk(run: RunState, event: Chunk) -> RunState:
-    chunk = chunk_of(event["body"])
-    parts = run.parts if chunk is None else apply_chunk(run.parts, chunk)
+    body, parts = chunk_of(event["body"]), run.parts
+    several = body.get("chunks") if body is not None and body.get("type") == "chunks" else [body]
+    for each in several if isinstance(several, list) else ():
+        chunk = chunk_of(each)
+        parts = parts if chunk is None else apply_chunk(parts, chunk)
     return run if parts is run.parts else replace(run, parts=parts)
 
 

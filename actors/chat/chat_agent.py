@@ -22,13 +22,13 @@ from typing import Any, ClassVar
 
 from actors.activity import ACTIVITY
 from actors.agent import Agent, exposed
-from actors.author import tried
 from actors.chat.callback import follow, refused
 from actors.chat.conversation import Conversation
-from actors.chat.messages import as_messages
+from actors.chat.messages import as_messages, checked_data
 from actors.chat.model import load_library
 from actors.chat.notices import Notices
-from actors.chat.turn import ActiveTurn, Turn, TurnResult
+from actors.chat.plain import checked_text
+from actors.chat.turn import ActiveTurn, TurnResult
 from actors.results import MilestoneInfo, RunInfo, RunResult
 from actors.run_context import RunContext
 from ledger import BadRequest, StaleIncarnation, StorageError, digest_of, pack, unpack
@@ -56,6 +56,10 @@ async def _ask_and_follow(
     if told["reason"] == "dropped":
         return await refused(caller, told, callback)
     return await follow(caller, request_id, callback, was_accepted=True)
+
+
+async def _continue(caller: Any, callback: object = None, **options: Any) -> Any:
+    return await _ask_and_follow("continue", caller, None, callback, **options)
 
 
 async def _follow(caller: Any, request_id: str, callback: object = None, *, first: int = 0) -> Any:
@@ -120,7 +124,7 @@ class ChatAgent(Agent):
         return self.instructions
 
     async def on_chat_response(self, response: dict[str, Any]) -> None:
-        """Called after a turn has ended: `request_id, status, message, error, continuation`."""
+        """Called after a turn that had begun: `request_id, status, message, error, continuation`. It may ask for turns and wait."""
 
     async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
         """Called before a turn ends with an error; a returned text is shown instead. `info`: `request_id, stage, reason`."""
@@ -172,11 +176,11 @@ class ChatAgent(Agent):
         self._refuse_nested("save_messages")
         return await _ask_and_follow("save", self.conversation.nearby, messages, None, **options)  # type: ignore[no-any-return]
 
-    @afar(partial(_ask_and_follow, "continue"))
+    @afar(_continue)
     async def continue_last_turn(self, callback: object = None, **options: Any) -> TurnResult:
-        """Go on with the newest message of the assistant; skipped if the newest message is none."""
+        """Go on with the newest message of the assistant; skipped if the newest message is none, or waits for a person."""
         self._refuse_nested("continue_last_turn")
-        return await _ask_and_follow("continue", self.conversation.nearby, None, callback, **options)  # type: ignore[no-any-return]
+        return await _continue(self.conversation.nearby, callback, **options)  # type: ignore[no-any-return]
 
     @afar(_submit)
     async def submit_messages(self, messages: Any, **options: Any) -> dict[str, Any]:
@@ -200,9 +204,9 @@ class ChatAgent(Agent):
     @exposed(repeatable=True)
     async def follow_turn(self, request_id: str, first: int) -> Any:
         """The events of a turn from a number on, and how far it is. What `chat` and the others do then."""
-        turn, events, after = await self.conversation.turns.follow(request_id, first)
+        turn, events, after = await self.conversation.turns.views.follow(request_id, first)
         told = {
-            **asdict(self.conversation.turns.result_of(turn)),
+            **asdict(self.conversation.turns.views.result_of(turn)),
             "events": events,
             "next": after,
             "attempt": turn.attempt,
@@ -234,8 +238,14 @@ class ChatAgent(Agent):
     @exposed(repeatable=True)
     async def resolve_tool_call(self, call_id: str, output: Any = None, error: str | None = None) -> bool:
         """The answer to a call that the client executes. Whether it was waited for; the first answer counts."""
-        words = error or "The client did not execute this call, and gave no reason."
-        event = {"type": "tool-output-error", "errorText": words} if error is not None else {"output": output}
+        words = (
+            None
+            if error is None
+            else checked_text("error", error) or "The client did not execute this call, and gave no reason."
+        )
+        event = (
+            {"type": "tool-output-error", "errorText": words} if words else {"output": checked_data("output", output)}
+        )
         return self.conversation.answer({"type": "tool-output-available", "toolCallId": call_id, **event})
 
     @exposed(repeatable=True)
@@ -278,6 +288,7 @@ class ChatAgent(Agent):
         """Whether a call waits for the client or for an approval."""
         return self.conversation.awaits_person()
 
+    @exposed(repeatable=True)
     async def wait_until_stable(self, timeout_ms: float | None = None) -> bool:
         """Wait until no turn is open and no person is waited for; False if that takes longer. Not from inside a turn."""
         self._refuse_nested("wait_until_stable")
@@ -306,7 +317,7 @@ class ChatAgent(Agent):
         turn = self.conversation.request("agent-tool", message, run.run_id, {})
         turn.run_id = run.run_id
         ended = await self.conversation.turns.ended(self.conversation.turns.accept(turn, run=run).request_id)
-        result = self.conversation.turns.result_of(ended)
+        result = self.conversation.turns.views.result_of(ended)
         if not result.ok:
             raise ChatTurnFailed(result.status, result.error)
         return self.get_agent_tool_output(run.run_id, result)
@@ -356,18 +367,10 @@ class ChatAgent(Agent):
                 method, "a turn cannot wait for another turn of its own agent; use submit_messages or add_messages"
             )
 
-    async def after_turn(self, turn: Turn, message: dict[str, Any] | None) -> None:
-        """Tell the author that a turn has ended. What the hook raises stops nothing."""
-        told = {
-            "request_id": turn.request_id,
-            "status": turn.status,
-            "message": message,
-            "error": turn.error,
-            "continuation": bool(turn.continues),
-        }
-        _, problem = await tried(self.on_chat_response(told))
-        if problem is not None:
-            self._perdure.host.report_trouble(self._perdure.agent_id, "on_chat_response", problem)
+    @property
+    def hears_responses(self) -> bool:
+        """Whether the author wants to be told of ended turns."""
+        return type(self).on_chat_response is not ChatAgent.on_chat_response
 
 
 class ChatTurnFailed(Exception):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from actors.chat.delegated_tools import client_tools
-from actors.chat.messages import as_messages
+from actors.chat.messages import METADATA_BYTES_MAX, as_messages, checked_data
 from actors.chat.tools import Tool
 from actors.chat.turn import ENDED, STATUSES, Turn
 from actors.chat.turns import Turns
@@ -40,7 +40,7 @@ class Conversation:
         if trigger not in TRIGGERS:
             raise BadRequest("trigger", f"{trigger!r:.200} is not one of {', '.join(sorted(TRIGGERS))}")
         turn = self.request(trigger, messages, request_id, options)
-        if self.turns.drops(turn):
+        if self.turns.crowd.drops(turn):
             words = "A turn was under way, and this agent does not take messages meanwhile."
             return {**self._told(turn), "status": "skipped", "reason": "dropped", "error": words, "accepted": False}
         accepted = self.turns.accept(turn)
@@ -67,7 +67,7 @@ class Conversation:
         if trigger != "continue" and not added:
             raise BadRequest("messages", "is empty; at least one message is needed")
         self._check_roles(added)
-        metadata = options.get("metadata")
+        metadata = checked_data("metadata", options.get("metadata"), METADATA_BYTES_MAX)
         told: dict[str, Any] = {
             name: options[name] for name in ("client_tools", "chat_stream_stall_timeout_ms") if name in options
         }
@@ -115,11 +115,12 @@ class Conversation:
         """Add messages, or replace those of the same id. While a turn is being played they come before its answer."""
         turns = self.turns
         self._check_roles(messages)
-        placed = turns.transcript.placed([dict(each) for each in messages])
+        placed = turns.transcript.placed(list(messages))
 
         def then() -> None:
             for position, each in placed:
                 turns.transcript.put(position, each)
+                turns.repair.changed(each["id"])
 
         turns.store.write(messages=placed, then=lambda: self.tenant.on_loop(then))
         return len(placed)
@@ -225,10 +226,7 @@ class Conversation:
                 await turns.cancel(request_id, "the conversation was cleared")
             if turns.open:
                 await self._any_end()
-        if not turns.store.is_empty:
-            gone = [(position, None) for position in turns.transcript.positions()]
-            turns.store.write(messages=gone, then=turns.transcript.clear)
-            turns.store.drop([turn.request_id for turn in turns.store.turns()])
+        turns.forget()
 
 
 class Nearby:

@@ -6,6 +6,7 @@ what became of it. Repairs are durable and happen once; what waits for a person 
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from actors.author import tried_now
@@ -48,12 +49,20 @@ class History:
         own = play.stream.message
         return [*repaired, own] if own["parts"] else repaired
 
-    def _mend(self, messages: list[Message], turn: Turn) -> None:
+    def continued(self, message: Message, play: Play) -> list[dict[str, Any]]:
+        """The parts of an answer that a turn goes on with. A call without a result is settled there, and never begun: only the turn that
+        asked for it may do that. What its client has to answer is left to be answered (C-1167…C-1169)."""
+        spared = {part["toolCallId"] for part in message["parts"] if play.toolbox.is_for_person(part)}
+        self._mend([message], play.turn, spared)
+        mended = self._turns.transcript.get(message["id"]) or message
+        return list(mended["parts"])
+
+    def _mend(self, messages: list[Message], turn: Turn, spared: AbstractSet[str] = frozenset()) -> None:
         """Repair what an interruption left behind; durable before the request is sent."""
         fresh = [each for each in messages if each["id"] not in self._legal]
         if not fresh:
             return
-        waiting = self._waiting_calls()
+        waiting = self._waiting_calls() | spared
         repaired = repair_transcript(
             fresh,
             should_repair=lambda part: part["toolCallId"] not in waiting,
@@ -96,9 +105,11 @@ class History:
             parts = repair_transcript([message], repair_part=self.repaired_part).messages[0]["parts"]
         if all(part["type"] in STRUCTURE for part in parts):
             return None
-        metadata = stream.turn.metadata
+        known = self._turns.transcript.get(stream.turn.message_id) or {}
+        told = {} if stream.turn.metadata is None else {"turn": stream.turn.metadata}
+        metadata = {**known.get("metadata", {}), **told}
         message = {**stream.message, "parts": parts}
-        return {**message, "metadata": {"turn": metadata}} if metadata is not None else message
+        return {**message, "metadata": metadata} if metadata else message
 
     def retold(self, turn: Turn) -> list[Event]:
         """The stream of an ended turn whose own was dropped, told again from its message."""

@@ -43,6 +43,7 @@ TOOL_STATES = (
 )
 
 MESSAGE_BYTES_MAX = 1_800_000
+RESULT_BYTES_MAX = 1_000_000
 INPUT_BYTES_MAX = 16_000_000
 FILES_BYTES_MAX = 1_500_000
 METADATA_BYTES_MAX = 64 * 1024
@@ -180,6 +181,14 @@ def _refuse_repeated(field: str, name: str, values: list[str]) -> None:
         seen.add(value)
 
 
+def checked_data(field: str, value: Any, bytes_max: int = RESULT_BYTES_MAX) -> Any:
+    """Plain data of a client's, that is to stand in a message. Raises `BadRequest`, or `TooLarge` when it could not."""
+    data = checked(field, value)
+    if (size := _size(data)) > bytes_max:
+        raise TooLarge(field, f"has {size} bytes encoded; the limit is {bytes_max}")
+    return data
+
+
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +210,11 @@ def for_storage(message: Message, bytes_max: int = MESSAGE_BYTES_MAX) -> Message
     if len(kept) < len(message["parts"]):
         message = {**message, "parts": kept}
     return message if _size(message) <= bytes_max else _shortened(message, bytes_max)
+
+
+def shortened_result(value: Any) -> Any:
+    """What a tool returned, short enough for an event and for the message. The very same object if it is."""
+    return _short(value, RESULT_BYTES_MAX)
 
 
 def _says_nothing(part: Part) -> bool:

@@ -175,9 +175,14 @@ class Rescue:
             leaf = transcript.leaf
             if leaf is None or leaf["role"] != "assistant":
                 return Outcome("skipped", "There is no answer to go on with.", "no_answer")
+            if any(other.message_id == leaf["id"] for other in self._turns.open.values()):
+                return Outcome(
+                    "skipped", "The newest answer waits for a person, and goes on by itself.", "awaiting_client"
+                )
+            parts = self._turns.repair.continued(leaf, play)
             turn.message_id = turn.continues = leaf["id"]
-            turn.base = len(leaf["parts"])
-            play.stream.begin_with(leaf["parts"])
+            turn.base = len(parts)
+            play.stream.begin_with(parts)
         late = await late_results(self._turns)
         self._turns.add_now(play.stream, [*late, *turn.messages])
         turn.status, turn.attempt, turn.messages = "running", 1, []
@@ -361,6 +366,13 @@ class Rescue:
             return await self._interrupted(play, OUT_OF_MEMORY)
         half_step.mend(play.stream, replay=False)
         return Outcome("error", words_of(problem), type(problem).__name__)
+
+        words = words_of(problem)
+        info = {"request_id": play.turn.request_id, "stage": "turn", "reason": type(problem).__name__}
+        shown, broken = await tried(self._turns.tenant.call(self._turns.agent.on_chat_error, words, info))
+        if broken is not None:
+            self._turns.tenant.host.report_trouble(self._turns.tenant.agent_id, "on_chat_error", broken)
+        return Outcome("error", shown or words, type(problem).__name__)
 
 
 def _base(incident: Incident) -> dict[str, Any]:

@@ -24,12 +24,12 @@ from typing import Any
 from actors.chat.store import ChatStore, Event
 from actors.chat.turn import Turn
 from actors.parts import Part, apply_chunk
-from ledger import StorageError
+from ledger import StorageError, pack
 from policies import earns_credit
 
 GROUP, GROUP_S, LINGER_S = 10, 0.05, 1.0
-BATCH_EVENTS_MAX, BATCH_CHARS_MAX = 5_000, 1_000_000
-LAST = frozenset({"finish", "error", "abort"})
+BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
+UTF8_MOST = 4  # bytes of one character
 
 
 class Stream:
@@ -66,7 +66,7 @@ class Stream:
     def parts(self) -> list[Part]:
         """The parts of the message so far."""
         pending, self._folded = self.events[self._folded :], len(self.events)
-        for event in _merged(pending):
+        for event in merged(pending):
             self._parts = apply_chunk(self._parts, event)
         return self._parts
 
@@ -81,7 +81,7 @@ class Stream:
 
     def beside(self, **documents: Any) -> None:
         """Make these durable with the next flush."""
-        self._beside |= documents
+        self._beside = _both(self._beside, documents)
 
     def add(self, event: Event) -> None:
         """Add an event. It will be durable soon; `flush` makes it so now."""
@@ -131,7 +131,7 @@ class Stream:
         pending = self.events[self.turn.events :]
         if not pending and not beside and not self._beside:
             return
-        beside, self._beside = {**self._beside, **beside}, {}
+        beside, self._beside = _both(self._beside, beside), {}
         segment = (self.turn.events, pending) if pending else None
         self._store.write(self.turn, segment=segment, **beside)
         self._flushed_s = asyncio.get_running_loop().time()
@@ -168,34 +168,41 @@ class Stream:
 
 def batch(events: list[Event]) -> list[Event]:
     """As many of the first events as one answer should carry, and at least one."""
-    chars = 0
+    size = 0
     for count, event in enumerate(events[:BATCH_EVENTS_MAX]):
-        chars += sum(len(value) for value in event.values() if isinstance(value, str))
-        if chars > BATCH_CHARS_MAX:
+        delta = event.get("delta")
+        size += len(delta) * UTF8_MOST if isinstance(delta, str) else len(pack(event))
+        if size > BATCH_BYTES_MAX:
             return events[: count + 1]
     return events[:BATCH_EVENTS_MAX]
 
 
-def _merged(events: list[Event]) -> list[Event]:
+def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """What two would write at once; lists of messages or calls are one list."""
+    lists = {name: [*first[name], *second[name]] for name in first.keys() & second.keys() if name != "then"}
+    return {**first, **second, **lists}
+
+
+def merged(events: list[Event]) -> list[Event]:
     """The same events with neighbouring deltas of one text joined, so that a long text is not copied once per delta."""
-    merged: list[Event] = []
+    joined: list[Event] = []
     run: list[str] = []
     for event in events:
-        joins = merged and event.get("type") in ("text-delta", "reasoning-delta") and _same_text(merged[-1], event)
+        joins = joined and event.get("type") in ("text-delta", "reasoning-delta") and _same_text(joined[-1], event)
         if joins:
-            run = run or [merged[-1]["delta"]]
+            run = run or [joined[-1]["delta"]]
             run.append(event["delta"])
             continue
-        _join(merged, run)
+        _join(joined, run)
         run = []
-        merged.append(event)
-    _join(merged, run)
-    return merged
+        joined.append(event)
+    _join(joined, run)
+    return joined
 
 
-def _join(merged: list[Event], run: list[str]) -> None:
+def _join(joined: list[Event], run: list[str]) -> None:
     if run:
-        merged[-1] = {**merged[-1], "delta": "".join(run)}
+        joined[-1] = {**joined[-1], "delta": "".join(run)}
 
 
 def _same_text(left: Event, right: Event) -> bool:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.author import in_words, tried
 from actors.chat.fates import aborted, died, evidence_of, never_ran, timed_out
+from actors.chat.messages import shortened_result
 from actors.chat.tool_run import TIMED_OUT, RepeatableToolRun, ToolEnd, ToolRun, execute
 from actors.chat.tool_schema import ToolContext
 from actors.chat.tools import Tool, ToolSpec
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 Part = dict[str, Any]
 STATUS_AFTER_S = 5.0
+NO_RESULT = "The provider began this call itself, and its answer ended without the result."
 
 
 class Toolbox:
@@ -81,18 +83,24 @@ class Toolbox:
         """Wait until every call of the message is settled, or waits for a person. Returns whether one does."""
         while True:
             unsettled = [part for part in self._play.stream.parts if is_tool_part(part) and not is_settled(part)]
+            for part in unsettled:
+                if part.get("providerExecuted"):
+                    self._failed(part["toolCallId"], NO_RESULT)
             begun = [self._begin(part) for part in unsettled if not part.get("providerExecuted")]
             waiting = [task for task in begun if task is not None and not task.done()]
             if not waiting:
-                return bool(unsettled)
+                return self.awaits_person()
             await self._wait(waiting)
             for task in waiting:
                 task.result()
 
     def awaits_person(self) -> bool:
         """Whether one of the calls waits for its client or for an approval."""
-        clients = frozenset(tool.name for tool in self.tools if tool.kind == "client")
-        return any(awaits_client(part, clients) for part in self._play.stream.parts)
+        return any(self.is_for_person(part) for part in self._play.stream.parts)
+
+    def is_for_person(self, part: Part) -> bool:
+        """Whether a part is a call that waits so."""
+        return awaits_client(part, frozenset(tool.name for tool in self.tools if tool.kind == "client"))
 
     async def drain(self) -> None:
         """The connection is lost, and that is no reason to stop a tool: wait for those that are under way, under their own limits."""
@@ -129,10 +137,16 @@ class Toolbox:
                 await self._stop(part, reason)
 
     async def _stop(self, part: Part, reason: str) -> None:
+        """Stop one call. One that was over has its result after all."""
         call_id, tool = part["toolCallId"], self._tool(part)
         began = await self._began(part, tool)
         if began and tool is not None and tool.kind in ("function", "agent"):
-            await tried(self._play.tenant.ask("cancel", self.run_id(call_id), self._play.tenant.agent_id, reason))
+            run_id = self.run_id(call_id)
+            await tried(self._play.tenant.ask("cancel", run_id, self._play.tenant.agent_id, reason))
+            told = await self._play.tenant.dispatch.inspect(run_id)
+            if told is not None and told["status"] == "completed":
+                await (self._child(part, tool) if tool.kind == "agent" else self._function(part, tool))
+                return
         words = aborted(part, began=began, is_question=tool is not None and tool.kind == "client")
         self._play.stream.add({"type": "tool-output-error", "toolCallId": call_id, "errorText": words})
 
@@ -297,10 +311,12 @@ class Toolbox:
             self._failed(call_id, end["error"])
 
     def _returned(self, call_id: str, output: Any, evidence: dict[str, Any] | None = None) -> None:
-        self._say({"type": "tool-output-available", "toolCallId": call_id, "output": output}, evidence)
+        shown = shortened_result(output)
+        self._say({"type": "tool-output-available", "toolCallId": call_id, "output": shown}, evidence)
 
     def _failed(self, call_id: str, words: str, evidence: dict[str, Any] | None = None) -> None:
-        self._say({"type": "tool-output-error", "toolCallId": call_id, "errorText": words}, evidence)
+        shown = shortened_result(words)
+        self._say({"type": "tool-output-error", "toolCallId": call_id, "errorText": shown}, evidence)
 
     def _say(self, event: dict[str, Any], evidence: dict[str, Any] | None) -> None:
         """A settled call is durable at once: it must not be lost, whatever happens to the connection (spec §4.11)."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from actors.chat.messages import for_storage
 from actors.chat.store import ChatStore, Message
+
+if TYPE_CHECKING:
+    from actors.chat import messages
 
 
 class Transcript:
-    """The messages of one chat agent. Positions rise for ever and are the keys of the stored messages.
+    """The messages of one chat agent. Positions rise for ever and are the keys of the stored messages. A position that was given out
+    belongs to its message from then on, also while the transaction that writes it is still open; if that fails, it stays empty.
 
     `uncertain` holds the evidence of the calls whose outcome is not known.
     """
@@ -16,6 +21,7 @@ class Transcript:
     def __init__(self, store: ChatStore) -> None:
         self.uncertain: dict[str, dict[str, Any]] = {}
         self._positions: dict[str, int] = {}
+        self._last = 0
         self._messages: dict[str, Message] = {}
         for position, message in store.messages():
             self.put(position, message)
@@ -44,21 +50,21 @@ class Transcript:
         return message_id in self._messages
 
     def placed(self, messages: list[Message]) -> list[tuple[int, Message]]:
-        """Each message with its position: its own if it is there already, else the next free ones."""
-        free = max(self._positions.values(), default=0)
-        found = []
+        """Each message as it is kept, with its position: its own if it has one already, else the next free ones."""
         for message in messages:
-            position = self._positions.get(message["id"])
-            if position is None:
-                free += 1
-                position = free
-            found.append((position, message))
-        return found
+            self._positions.setdefault(message["id"], self._last + 1)
+            self._last = max(self._last, self._positions[message["id"]])
+        return [(self._positions[message["id"]], _short(message)) for message in messages]
 
     def put(self, position: int, message: Message) -> None:
         """Take in what is durable."""
+        newest = next(reversed(self._messages), None)
+        is_late = message["id"] not in self._messages and newest is not None and position < self._positions[newest]
         self._positions[message["id"]] = position
+        self._last = max(self._last, position)
         self._messages[message["id"]] = message
+        if is_late:
+            self._messages = dict(sorted(self._messages.items(), key=lambda each: self._positions[each[0]]))
         for part in message["parts"]:
             call_id = part.get("toolCallId")
             if call_id is None:
@@ -85,3 +91,8 @@ class Transcript:
                 break
             found.append(message)
         return found
+
+
+def _short(message: Message) -> Message:
+    """The message, short enough to be kept."""
+    return dict(for_storage(cast("messages.Message", message)))

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from actors.activity import ACTIVITY, Activity
 from actors.author import tried
+from actors.chat.crowd import Crowd
 from actors.chat.delegated_tools import client_tools
+from actors.chat.endings import Endings
 from actors.chat.history import History
 from actors.chat.last_words import worded
 from actors.chat.model import load_library, resolve_model
@@ -24,14 +26,14 @@ from actors.chat.play import Outcome, Play
 from actors.chat.repeats import Repeats
 from actors.chat.rescue import Rescue
 from actors.chat.store import ChatStore, Event, Message
-from actors.chat.stream import Stream, batch
+from actors.chat.stream import Stream, batch, merged
 from actors.chat.tools import Tool
 from actors.chat.toolset import Toolset
 from actors.chat.transcript import Transcript
-from actors.chat.turn import Turn, TurnResult
+from actors.chat.turn import Turn
+from actors.chat.views import Views
 from actors.observability import emit
 from ledger import BadRequest, ConflictingRequest
-from policies import Open, Overlap, Place, at_its_place, is_dropped, overlaps
 
 if TYPE_CHECKING:
     from actors.chat.chat_agent import ChatAgent
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from actors.tenant import Tenant
 
 STREAMS_KEPT = 20
-HOLD_S = 10.0
 AGAIN_S = 5.0
 
 
@@ -53,6 +54,9 @@ class Turns:
         self.repair = History(self)
         self.recovery = Rescue(self)
         self.repeats = Repeats(self.store)
+        self.endings = Endings(agent, tenant)
+        self.views = Views(self)
+        self.crowd = Crowd(self)
         self.open: dict[str, Turn] = {}
         self.playing: Play | None = None
         self._streams: dict[str, Stream] = {}
@@ -93,14 +97,14 @@ class Turns:
 
         The turn of a run is durable by the ledger's own record of the run, so it need not be written before it has something to say.
         """
-        known = self._known(turn)
+        known = self.known(turn)
         if known is not None:
             if known.digest != turn.digest:
                 raise ConflictingRequest("request_id", f"{known.request_id} was asked for with other content")
             if run is not None:
-                self._runs[known.request_id] = run
+                self._carries(known, run)
             return known
-        turn.is_overlapping = turn.trigger == "chat" and overlaps(map(_seen, self.open.values()))
+        turn.is_overlapping = self.crowd.is_overlapping(turn)
         self._number = turn.number = max(self._number + 1, self.now_ms())
         turn.accepted_at_ms = self.now_ms()
         if run is not None:
@@ -110,13 +114,20 @@ class Turns:
             self.store.write(turn, then=lambda: self.tenant.on_loop(lambda: self._begin(turn)))
         return turn
 
-    def drops(self, turn: Turn) -> bool:
-        """Whether a message that comes now is refused."""
-        policy = Overlap.of(self.agent.message_concurrency)
-        is_overlapping = turn.trigger == "chat" and overlaps(map(_seen, self.open.values()))
-        return is_dropped(policy, is_overlapping=is_overlapping) and self._known(turn) is None
+    def _carries(self, turn: Turn, run: RunContext) -> None:
+        """A new attempt at a run takes up its turn. Its events begin anew with the attempt, so all that was said is said again first."""
+        stream = self._streams.get(turn.request_id)
+        said = self.store.events(turn.request_id) if stream is None else stream.events[: turn.events]
+        if not turn.is_over:
+            self._runs[turn.request_id] = run
+        said = merged(said)
+        while said:
+            group = batch(said)
+            run.emit({"type": "chunks", "chunks": group})
+            said = said[len(group) :]
 
-    def _known(self, turn: Turn) -> Turn | None:
+    def known(self, turn: Turn) -> Turn | None:
+        """The turn that was accepted under the id or the key of this one, if any."""
         by_id = self.find(turn.request_id)
         key = turn.idempotency_key
         if not key:
@@ -196,7 +207,8 @@ class Turns:
         self.playing = None
         if problem is not None:
             raise problem
-        if outcome is not None:
+        has_been_answered = outcome is not None and outcome.status == "parked" and not play.toolbox.awaits_person()
+        if outcome is not None and not has_been_answered:
             await self.end(turn, outcome)
 
     async def _outcome(self, play: Play) -> Outcome | None:
@@ -208,23 +220,14 @@ class Turns:
         return None if outcome is None else await worded(self, play.turn, outcome)
 
     async def _played(self, play: Play) -> Outcome:
-        if play.turn.status == "accepted" and (skipped := await self._skipped(play)) is not None:
+        if play.turn.status == "accepted" and (skipped := await self.crowd.skipped(play)) is not None:
             return skipped
         early = await self.recovery.begin(play)
         return await play.run() if early is None else early
 
-    async def _skipped(self, play: Play) -> Outcome | None:
-        """Whether a later message of the user takes the place of this one; its own stays in the transcript."""
-        policy = Overlap.of(self.agent.message_concurrency)
-        while True:
-            told = at_its_place(policy, _seen(play.turn), map(_seen, self.open.values()), self.now_ms())
-            if told.place is not Place.WAIT:
-                break
-            await asyncio.sleep(max(0.0, told.until_ms - self.now_ms()) / 1000)
-        if told.place is Place.PLAY:
-            return None
-        self.add_now(play.stream, play.turn.messages)
-        return Outcome("skipped", "A later message has taken the place of this one.", "superseded")
+    def stream_in_memory(self, turn: Turn) -> Stream | None:
+        """The stream of a turn, if it is at hand."""
+        return self._streams.get(turn.request_id)
 
     def stream_of(self, turn: Turn) -> Stream:
         """The stream of a turn that has not ended."""
@@ -270,7 +273,7 @@ class Turns:
             self.emit(name, turn, payload)
         if turn.is_over:
             self._forget(turn)
-            await self.agent.after_turn(turn, message)
+            self.endings.ended(turn, placed[0][1] if placed else None)
 
     def _forget(self, turn: Turn) -> None:
         self.open.pop(turn.request_id, None)
@@ -310,6 +313,21 @@ class Turns:
             await self._stop(turn)
         return True
 
+    def forget(self) -> None:
+        """Forget the conversation: messages, turns, streams, and the calls that may not be repeated. No turn is open any more."""
+        if self.store.is_empty:
+            return
+        with self.tenant.storage.transaction() as transaction:
+            self.store.write(messages=[(position, None) for position in self.transcript.positions()])
+            self.store.drop([turn.request_id for turn in self.store.turns()])
+            self.store.keep_guard([])
+            transaction.then(self._forgotten)
+
+    def _forgotten(self) -> None:
+        self.transcript.clear()
+        self.repair = History(self)
+        self.repeats = Repeats(self.store)
+
     async def _stop(self, turn: Turn) -> None:
         """End a cancelled turn that had begun and is not being played. It is played by nobody meanwhile."""
         self._stopping.add(turn.request_id)
@@ -328,39 +346,7 @@ class Turns:
         if any(each["role"] == "user" for each in messages):
             self.repeats.user_spoke()
 
-    # looking
-
-    def result_of(self, turn: Turn) -> TurnResult:
-        """A turn as its caller sees it."""
-        stream = self._streams.get(turn.request_id)
-        message = stream.message if stream is not None else self.transcript.get(turn.message_id)
-        text = "".join(part["text"] for part in (message or {"parts": []})["parts"] if part["type"] == "text")
-        return TurnResult(
-            request_id=turn.request_id,
-            status=turn.status,
-            text=text,
-            message=message if message and message["parts"] else None,
-            error=turn.error,
-            reason=turn.reason,
-            next_event=turn.events,
-        )
-
-    async def follow(self, request_id: str, first: int, hold_s: float = HOLD_S) -> tuple[Turn, list[Event], int]:
-        """A turn, the events of its stream from a number on, and the number after them; waits a while if there is none yet.
-
-        Of a turn whose stream was dropped since, what it came to is told as if it had just been said.
-        """
-        turn = self.find(request_id)
-        if turn is None:
-            raise BadRequest("request_id", f"no turn has the id {request_id}")
-        if not turn.is_over:
-            events = await self.stream_of(turn).next_events(first, hold_s)
-            return self.find(request_id) or turn, events, first + len(events)
-        events = self.store.events(request_id, first)
-        if first < turn.events and not events:
-            return turn, self.repair.retold(turn), turn.events
-        events = batch(events)
-        return turn, events, first + len(events)
+    # what a turn is played with
 
     def toolset(self) -> Toolset:
         """The agent's own tools."""
@@ -385,8 +371,3 @@ class Turns:
         if self._model is None or self._model[0] is not wanted:
             self._model = (wanted, resolve_model(wanted))
         return self._model[1]
-
-
-def _seen(turn: Turn) -> Open:
-    """The turn as the overlap policy sees it."""
-    return Open(turn.number, turn.status, turn.is_overlapping, turn.accepted_at_ms)

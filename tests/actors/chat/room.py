@@ -55,9 +55,9 @@ class Room:
         """The transcript as one letter for each message."""
         return "".join(message["role"][0] for message in await self.do("get_messages"))
 
-    def kill(self) -> None:
+    def kill(self, name: str = "somebody") -> None:
         """Kill the process in which the agent lives."""
-        activation = self.laboratory.supervisors[-1].view.agents[address(self.agent, "somebody")]
+        activation = self.laboratory.supervisors[-1].view.agents[address(self.agent, name)]
         self.laboratory.simulation.kill(activation.host_id)
 
     async def sleep(self) -> None:

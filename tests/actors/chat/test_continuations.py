@@ -1,0 +1,184 @@
+"""Going on with the newest answer: in the same message, after what is there, through the same deaths as any other turn."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from actors import client_tool, tool
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan
+from scenarios.provider_script import Call, Question, Round, Script
+from tests.actors.chat.desk import SCRIPT, Adder, Outside
+from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
+
+ERROR = Fault(
+    kind=FaultKind.ERROR, event=3, type="invalid_request_error", code="context_length_exceeded", message="too long"
+)
+ONLY_WORDS = "Only words: 0 results.\nThat is all. ∎"
+
+
+def test_without_an_answer_there_is_nothing_to_go_on_with() -> None:
+    """Skipped: in an empty conversation, after a message of the user, and the model is not asked (C-1157, C-1158)."""
+
+    async def story(room: Room) -> None:
+        for messages in ([], ["hello"]):
+            for message in messages:
+                await room.do("add_messages", message)
+            result, listener = await room.follow("continue_last_turn")
+            assert (result.status, result.reason, result.message) == ("skipped", "no_answer", None)
+            assert listener.ends == ["on_error"]
+        assert await room.roles() == "u"
+
+    visit(Adder, story)
+    assert not Outside.provider.log()
+
+
+def test_an_answer_that_broke_off_is_gone_on_with_in_the_same_message() -> None:
+    """No message of the user, the same id, no text twice, and what was known of it stays (C-1156, C-1159…C-1162, C-1165, C-1268)."""
+
+    async def story(room: Room) -> None:
+        failed = await room.do("chat", "words", metadata={"mood": "calm"})
+        assert failed.status == "error"
+        assert 0 < len(failed.text) < len(ONLY_WORDS)
+        result = await room.do("continue_last_turn", request_id="more")
+        assert (result.status, result.text) == ("completed", ONLY_WORDS)
+        told = await room.do("inspect_turn", "more")
+        assert (told["trigger"], told["status"], told["message_id"]) == ("continue", "completed", failed.message["id"])
+        await room.sleep()
+        (_, kept) = await room.do("get_messages")
+        assert kept["id"] == failed.message["id"]
+        assert kept["metadata"] == {"turn": {"mood": "calm"}}
+        assert texts(kept) == [failed.text, ONLY_WORDS.removeprefix(failed.text)]
+
+    visit(Adder, story, plan=FaultPlan.at({1: ERROR}))
+
+
+def test_a_continuation_that_says_nothing_leaves_the_answer_as_it_is() -> None:
+    """It failed before its first word (C-1264, C-1267)."""
+
+    async def story(room: Room) -> None:
+        first = await room.do("chat", "words")
+        failed = await room.do("continue_last_turn")
+        assert failed.status == "error"
+        await room.sleep()
+        assert (await room.do("get_messages"))[1] == first.message
+
+    refused = Fault(kind=FaultKind.STATUS, status=401, type="invalid_request_error")
+    visit(Adder, story, plan=FaultPlan.at({2: refused}))
+
+
+def test_a_continuation_that_is_interrupted_is_recovered() -> None:
+    """By a death, with tools of its own: the answer before it stays, and what was said is not said again (C-1161, C-1166, C-1266)."""
+
+    async def story(room: Room) -> None:
+        begun = {"id": "begun", "role": "assistant", "parts": [_done("Well. ")]}
+        await room.do("add_messages", ["the sum, please", begun])
+        asking = room.soon("continue_last_turn", request_id="asked")
+        await room.until(lambda: len(Outside.provider.log()) == 2)
+        await asyncio.sleep(0.6)
+        room.kill()
+        assert (await asking).status == "interrupted"
+        result = await room.do("attach", "asked")
+        assert result.ok
+        assert result.message["id"] == "begun"
+        assert texts(result.message)[0] == "Well. "
+        assert outcomes(result.message)[:3] == [("output-available", text) for text in "234"]
+        assert "".join(texts(result.message)).count("Let me add first. ") == 1
+        assert set(Outside.effects.values()) == {1}
+        assert (await room.do("inspect_turn", "asked"))["attempt"] == 2
+
+    visit(Adder, story, SCRIPT, pace=SLOW)
+
+
+def _done(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text, "state": "done"}
+
+
+def test_new_thoughts_of_a_continuation_are_parts_of_their_own() -> None:
+    """A thought that is over is not added to, and half a thought is thought anew (C-1164)."""
+    thinking = Script(
+        questions=(
+            Question(
+                asks="think",
+                rounds=(Round(thinks="Once more, at length.", calls=(Call(name="add", arguments={"a": 1, "b": 1}),)),),
+            ),
+        )
+    )
+
+    async def story(room: Room) -> None:
+        earlier = {"type": "reasoning", "text": "An old thought.", "state": "done"}
+        await room.do("add_messages", ["think", {"id": "old", "role": "assistant", "parts": [earlier, _done("Hm. ")]}])
+        result = await room.do("continue_last_turn")
+        assert result.ok
+        thoughts = [part["text"] for part in result.message["parts"] if part["type"] == "reasoning"]
+        assert thoughts == ["An old thought.", "Once more, at length."]
+
+    visit(Adder, story, thinking, plan=FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=2)}))
+
+
+class Asker(Adder):
+    """Has a tool of its client's, and one that must not be run by accident."""
+
+    def tools(self) -> list[Any]:
+        """The question."""
+        return [client_tool("ask_user", description="Ask.", parameters={"type": "object", "properties": {}})]
+
+    @tool
+    async def launch(self, what: str) -> str:
+        """Launch something."""
+        Outside.effects["launch", what] += 1
+        return "launched"
+
+
+def _call(name: str, call_id: str, **more: Any) -> dict[str, Any]:
+    return {"type": f"tool-{name}", "toolCallId": call_id, "state": "input-available", "input": {"what": "it"}, **more}
+
+
+ASK = Script(questions=(calls("ask", Call(name="ask_user")), Question(asks="go", concludes="Gone")))
+
+
+def test_a_call_that_an_earlier_answer_left_open_is_settled_and_not_run() -> None:
+    """A server's call is an error now, whatever older ones wait for; the client's question is still asked (C-1167…C-1170)."""
+
+    async def story(room: Room) -> None:
+        older = {"id": "older", "role": "assistant", "parts": [_call("ask_user", "c0")]}
+        leaf = {"id": "leaf", "role": "assistant", "parts": [_call("launch", "c1"), _call("ask_user", "c2")]}
+        await room.do("add_messages", ["go", older, "go on", leaf])
+        asking = room.soon("continue_last_turn", request_id="asked")
+        await room.until(lambda: room.is_("parked"))
+        assert await room.do("has_pending_interaction")
+        assert not Outside.provider.log()
+        assert not await room.do("resolve_tool_call", "c1", "no")
+        assert await room.do("resolve_tool_call", "c2", "blue")
+        result = await asking
+        assert result.ok
+        states = outcomes(result.message)
+        assert [state for state, _ in states] == ["output-error", "output-available"]
+        assert "interrupted before a result" in states[0][1]
+        assert not Outside.effects
+        assert (await room.do("continue_last_turn")).ok
+        await room.sleep()
+        assert [state for state, _ in outcomes((await room.do("get_messages"))[1])] == ["output-error"]
+
+    visit(Asker, story, ASK)
+
+
+def test_an_answer_that_waits_for_a_person_goes_on_by_itself_and_not_twice() -> None:
+    """A continuation of it is skipped; the question stays open, and its answer is taken once (C-1168)."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "ask", request_id="asked")
+        await room.until(lambda: room.is_("parked"))
+        skipped = await room.do("continue_last_turn")
+        assert (skipped.status, skipped.reason) == ("skipped", "awaiting_client")
+        (call_id,) = [
+            part["toolCallId"] for part in (await room.do("get_messages"))[1]["parts"] if "toolCallId" in part
+        ]
+        assert await room.do("resolve_tool_call", call_id, "blue")
+        result = await room.do("attach", "asked")
+        assert result.ok
+        assert not await room.do("resolve_tool_call", call_id, "red")
+        await room.sleep()
+        assert (await room.do("get_messages"))[1]["parts"] == result.message["parts"]
+
+    visit(Asker, story, ASK)

@@ -1,0 +1,259 @@
+"""Turns that wait for a person or a browser: who is waited for, who may answer, how often, and what rests meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors import client_tool, exposed, tool
+from scenarios.provider_script import Call, Question, Script
+from tests.actors.chat.desk import Adder, Outside
+from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
+
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+@tool(needs_approval=True)
+async def risky(what: str) -> str:
+    """Do something that somebody has to allow."""
+    Outside.effects["risky", what] += 1
+    return f"did {what}"
+
+
+class Asker(Adder):
+    """Has tools of its client's, one that wants to be allowed, and one that takes its time."""
+
+    def tools(self) -> list[Any]:
+        """Two questions and an act."""
+        return [client_tool("ask_user", "Ask.", NOTHING), client_tool("locate", "Locate.", NOTHING), risky]
+
+    @tool
+    async def ponder(self) -> str:
+        """Think for a while, in this very process."""
+        await asyncio.sleep(2)
+        return "pondered"
+
+
+class Showing(Asker):
+    """Shows what it is saying."""
+
+    @exposed
+    async def draft(self) -> Any:
+        """The message that is being written."""
+        playing = self.conversation.turns.playing
+        return None if playing is None else playing.stream.message
+
+
+ASK = Script(
+    questions=(
+        calls("ask", Call(name="ask_user")),
+        calls("risk", Call(name="risky", arguments={"what": "it"})),
+        calls("both", Call(name="ask_user"), Call(name="locate"), Call(name="ponder")),
+        Question(asks="words", concludes="Only words"),
+    )
+)
+
+
+async def _asked(room: Room, question: str, request_id: str = "asked") -> list[str]:
+    """Ask, and wait until somebody is waited for; the ids of the calls."""
+    await room.do("submit_messages", question, request_id=request_id)
+    await room.until(lambda: room.is_("parked", request_id))
+    message = next(each for each in await room.do("get_messages") if each["id"] == f"{request_id}-answer")
+    return [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
+
+
+def test_where_nobody_is_waited_for_there_is_rest_at_once() -> None:
+    """No time passes, and no timeout is needed; a timeout that is over is no error (C-1187)."""
+
+    async def story(room: Room) -> None:
+        assert await room.do("wait_until_stable") is True
+        assert await room.do("wait_until_stable", 0) is True
+        assert (await room.do("chat", "words")).ok
+        at_ms = room.laboratory.simulation.now_ms()
+        assert await room.do("wait_until_stable", -5) is True
+        assert await room.do("has_pending_interaction") is False
+        assert room.laboratory.simulation.now_ms() - at_ms < 100
+
+    visit(Asker, story, ASK)
+
+
+def test_a_long_turn_is_no_rest() -> None:
+    """Nobody is waited for, but the turn is not over; without a timeout its end is waited for (C-1150, C-1152, C-1191)."""
+
+    async def story(room: Room) -> None:
+        asking = room.soon("chat", "words", request_id="asked")
+        saving = room.soon("save_messages", "words")
+        await room.until(lambda: room.is_("running"))
+        assert await room.do("has_pending_interaction") is False
+        assert await room.do("wait_until_stable", 100) is False
+        assert await room.do("wait_until_stable") is True
+        assert asking.done() or (await asking).ok
+        assert (await saving).ok
+        assert await room.roles() == "uaua"
+
+    visit(Asker, story, ASK, pace=SLOW)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("ask", ("resolve_tool_call", "blue")),
+        ("ask", ("resolve_tool_call", None, "they left")),
+        ("risk", ("respond_to_approval", True)),
+        ("risk", ("respond_to_approval", False, "too risky")),
+    ],
+)
+def test_a_person_who_is_waited_for_is_no_rest_until_the_turn_has_gone_on(
+    question: str, answer: tuple[Any, ...]
+) -> None:
+    """Also when other turns have passed, and after a sleep of the agent; whoever waits, waits for the end (C-1184…C-1190)."""
+
+    async def story(room: Room) -> None:
+        (call_id,) = await _asked(room, question)
+        assert (await room.do("chat", "words")).ok
+        assert await room.do("has_pending_interaction") is True
+        assert await room.do("wait_until_stable", 500) is False
+        await room.sleep()
+        assert await room.do("has_pending_interaction") is True
+        waiting = room.soon("wait_until_stable")
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        assert await room.do(answer[0], call_id, *answer[1:]) is True
+        assert await waiting is True
+        assert await room.is_("completed")
+        assert await room.do("has_pending_interaction") is False
+        assert (await room.do("inspect_turn", "asked"))["attempt"] == 1
+
+    visit(Asker, story, ASK)
+
+
+def test_clearing_the_conversation_withdraws_the_question() -> None:
+    """Its turn ends, its answer is not taken any more, and whoever waits for rest has it (C-1192)."""
+
+    async def story(room: Room) -> None:
+        (call_id,) = await _asked(room, "ask")
+        waiting = room.soon("wait_until_stable")
+        following = room.soon("attach", "asked")
+        await asyncio.sleep(0.5)
+        await room.do("clear")
+        assert await waiting is True
+        assert (await following).status == "aborted"
+        assert await room.do("resolve_tool_call", call_id, "blue") is False
+        assert await room.do("get_messages") == []
+        await room.sleep()
+        assert await room.do("list_turns") == []
+        assert await room.do("get_messages") == []
+
+    visit(Asker, story, ASK)
+
+
+def test_several_questions_are_one_continuation_whenever_the_answers_come() -> None:
+    """Some while the turn's own tools are at work, the last one later; the model is asked once with all of them (C-1151, C-1153)."""
+
+    async def story(room: Room) -> None:
+        asking = room.soon("chat", "both", request_id="asked")
+        await room.until(lambda: room.do("has_pending_interaction"))
+        message = await room.do("draft")
+        first, second, _ = [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
+        assert await room.do("resolve_tool_call", second, "here")
+        await room.until(lambda: room.is_("parked"))
+        assert len(Outside.provider.log()) == 1
+        assert await room.do("resolve_tool_call", first, "blue")
+        result = await asking
+        assert result.ok
+        assert [output for _, output in outcomes(result.message)] == ["blue", "here", "pondered"]
+
+    visit(Showing, story, ASK)
+    assert len(Outside.provider.log()) == 2
+
+
+def test_all_answers_at_once_are_taken_although_nothing_was_put_aside_yet() -> None:
+    """Everything is answered before the turn would have waited: it goes on at once (C-1153)."""
+
+    async def story(room: Room) -> None:
+        asking = room.soon("chat", "both", request_id="asked")
+        await room.until(lambda: room.do("has_pending_interaction"))
+        message = await room.do("draft")
+        for part in message["parts"]:
+            if part.get("toolName") in ("ask_user", "locate"):
+                assert await room.do("resolve_tool_call", part["toolCallId"], part["toolName"])
+        assert (await asking).ok
+        assert (await room.do("inspect_turn", "asked"))["attempt"] == 1
+
+    visit(Showing, story, ASK)
+
+
+def test_the_same_answer_again_is_silent_and_another_one_changes_nothing() -> None:
+    """Neither an event nor a write; after the turn's end neither (C-1217…C-1220)."""
+
+    async def story(room: Room) -> None:
+        first, second, _ = await _asked(room, "both")
+        before = (await room.do("inspect_turn", "asked"))["events"]
+        assert await room.do("resolve_tool_call", first, "blue") is True
+        after = (await room.do("inspect_turn", "asked"))["events"]
+        assert after == before + 1
+        for again in (("blue",), ("red",), (None, "broken")):
+            assert await room.do("resolve_tool_call", first, *again) is False
+        assert await room.do("respond_to_approval", first, False) is False
+        assert (await room.do("inspect_turn", "asked"))["events"] == after
+        assert await room.do("resolve_tool_call", second, None, "no signal") is True
+        result = await room.do("attach", "asked")
+        assert result.ok
+        for again in ((None, "no signal"), ("found",)):
+            assert await room.do("resolve_tool_call", second, *again) is False
+        assert outcomes(result.message)[:2] == [("output-available", "blue"), ("output-error", "no signal")]
+        assert (await room.do("attach", "asked")).message == result.message
+        assert await room.do("resolve_tool_call", "unknown", "x") is False
+
+    visit(Asker, story, ASK)
+
+
+def test_the_other_turn_of_two_goes_on_with_its_own_answer() -> None:
+    """Two questions of two turns, answered the other way round (C-1185, W-11, W-32)."""
+
+    async def story(room: Room) -> None:
+        (one,) = await _asked(room, "ask", "one")
+        (two,) = await _asked(room, "ask", "two")
+        assert await room.do("resolve_tool_call", two, "second")
+        assert outcomes((await room.do("attach", "two")).message) == [("output-available", "second")]
+        assert await room.is_("parked", "one")
+        assert await room.do("resolve_tool_call", one, "first")
+        assert outcomes((await room.do("attach", "one")).message) == [("output-available", "first")]
+
+    visit(Asker, story, ASK)
+
+
+class Hasty(Showing):
+    """Its client answers just when the turn is about to be put aside."""
+
+    @tool
+    async def answer_soon(self, steps: int) -> str:
+        """Answer the question of this turn so many steps of the loop later."""
+        parts = (await self.draft())["parts"]
+        call_id = next(part["toolCallId"] for part in parts if part.get("toolName") == "ask_user")
+        loop = asyncio.get_running_loop()
+
+        def step(left: int) -> None:
+            if left:
+                loop.call_soon(step, left - 1)
+            else:
+                self.conversation.answer({"type": "tool-output-available", "toolCallId": call_id, "output": "blue"})
+
+        step(steps)
+        return "soon"
+
+
+def test_an_answer_in_the_very_moment_in_which_its_turn_is_put_aside_is_not_lost() -> None:
+    """At whichever step of the loop it comes, the turn goes on."""
+    steps = range(2, 6)
+    asked = [calls(f"q{n}.", Call(name="ask_user"), Call(name="answer_soon", arguments={"steps": n})) for n in steps]
+
+    async def story(room: Room) -> None:
+        for number in steps:
+            await room.do("submit_messages", f"q{number}.", request_id=f"r{number}")
+        assert await room.do("wait_until_stable", 5_000) is True
+        assert [await room.is_("completed", f"r{number}") for number in steps] == [True] * len(steps)
+
+    visit(Hasty, story, Script(questions=tuple(asked)))

@@ -1,0 +1,222 @@
+"""What the author hears of turns that have ended: of each once, in order, with the message as it is kept, and in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from actors import tool
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan
+from scenarios.provider_script import Call, Question, Script
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
+from tests.actors.chat.room import SLOW, Room, calls, texts, visit
+
+ERROR = Fault(
+    kind=FaultKind.ERROR, event=3, type="invalid_request_error", code="context_length_exceeded", message="too long"
+)
+
+
+class Attentive(Adder):
+    """Writes down what it is told, and whether it stood in the transcript by then."""
+
+    heard: ClassVar[list[dict[str, Any]]] = []
+
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Remember."""
+        kept = await self.get_messages()
+        self.heard.append({**response, "is_kept": response["message"] in (*kept, None)})
+
+    async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
+        """Leave the words as they are."""
+        return None
+
+    @tool
+    async def trip(self) -> str:
+        """Stumble over the author's own feet."""
+        raise LookupError("where was it")
+
+
+def _heard() -> list[tuple[str, str]]:
+    return [(each["request_id"], each["status"]) for each in Attentive.heard]
+
+
+def test_each_end_is_told_once_with_the_message_as_it_is_kept() -> None:
+    """Completed, failed in the middle, cancelled, saved, submitted, continued (C-1222, C-1224, C-1226…C-1230, C-1233)."""
+    Attentive.heard.clear()
+
+    async def story(room: Room) -> None:
+        assert (await room.do("chat", "words", request_id="one")).ok
+        failed, listener = await room.follow("chat", "words", request_id="two")
+        assert (failed.status, listener.ends) == ("error", ["on_error"])
+        assert "too long" in failed.error
+        assert failed.text.startswith("Only")
+        asking = room.soon("chat", "sum", request_id="three")
+        await room.until(lambda: len(Outside.provider.log()) == 4)
+        assert await room.do("cancel_chat", "three")
+        await asking
+        assert (await room.do("save_messages", "words", request_id="four")).ok
+        await room.do("submit_messages", "words", request_id="five")
+        assert (await room.do("attach", "five")).ok
+        assert (await room.do("continue_last_turn", request_id="six")).ok
+
+    visit(Attentive, story, plan=FaultPlan.at({2: ERROR}), pace=SLOW)
+    ends = ["completed", "error", "aborted", "completed", "completed", "completed"]
+    assert _heard() == list(zip(["one", "two", "three", "four", "five", "six"], ends, strict=True))
+    assert [each["continuation"] for each in Attentive.heard] == [False] * 5 + [True]
+    assert all(each["is_kept"] for each in Attentive.heard)
+    assert [bool(each["error"]) for each in Attentive.heard] == [False, True, True, False, False, False]
+    partial = Attentive.heard[1]["message"]
+    assert texts(partial)[0].startswith("Only")
+    assert {part.get("state", "done") for part in partial["parts"]} == {"done"}
+
+
+class Broken(Attentive):
+    """Its own code raises when a model is to be asked."""
+
+    def get_instructions(self) -> str | None:
+        """Fail."""
+        raise LookupError("no instructions")
+
+
+def test_what_the_authors_code_raises_is_an_end_like_any_other() -> None:
+    """Told once, in its own words (C-1207, C-1225)."""
+    Attentive.heard.clear()
+
+    async def story(room: Room) -> None:
+        result, listener = await room.follow("chat", "words", request_id="one")
+        assert (result.status, result.error) == ("error", "LookupError: no instructions")
+        assert listener.ends == ["on_error"]
+
+    visit(Broken, story)
+    assert _heard() == [("one", "error")]
+
+
+class Raising(Attentive):
+    """Its hook raises, although it has heard."""
+
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Fail."""
+        await super().on_chat_response(response)
+        raise RuntimeError("the hook is broken")
+
+
+def test_a_hook_that_raises_changes_no_end() -> None:
+    """Neither a good one nor a bad one (C-1231, C-1232)."""
+    Attentive.heard.clear()
+
+    async def story(room: Room) -> None:
+        assert (await room.do("chat", "words", request_id="one")).ok
+        failed = await room.do("chat", "words", request_id="two")
+        assert (failed.status, "too long" in failed.error) == ("error", True)
+        assert (await room.do("chat", "words", request_id="three")).ok
+
+    visit(Raising, story, plan=FaultPlan.at({2: ERROR}))
+    assert _heard() == [("one", "completed"), ("two", "error"), ("three", "completed")]
+
+
+class Talkative(Attentive):
+    """Asks itself further questions when it has answered one, and waits for the answers."""
+
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Save two more, from the first; wait until everything is at rest, from the last."""
+        await super().on_chat_response(response)
+        if response["request_id"] == "first":
+            for name in ("second", "third"):
+                assert (await self.save_messages("words", request_id=name)).ok
+        elif response["request_id"] == "third":
+            assert await self.wait_until_stable(1_000)
+            assert (await self.chat("words", None, request_id="fourth")).ok
+
+
+def test_the_hook_may_ask_for_turns_and_wait_for_them() -> None:
+    """No turn waits for the hook, and the hook hears of all ends in their order (C-1228, C-1234…C-1236)."""
+    Attentive.heard.clear()
+
+    async def story(room: Room) -> None:
+        await room.do("chat", "words", request_id="first")
+        await room.until(lambda: len(Attentive.heard) == 4)
+        assert (await room.do("chat", "words", request_id="fifth")).ok
+        await room.until(lambda: len(Attentive.heard) == 5)
+        await room.sleep()
+        assert await room.roles() == "ua" * 5
+
+    visit(Talkative, story)
+    assert [name for name, _ in _heard()] == ["first", "second", "third", "fourth", "fifth"]
+
+
+class Sleepy(Attentive):
+    """Its hook takes a minute; it is a sync one."""
+
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Sleep."""
+        await asyncio.sleep(60)
+        await super().on_chat_response(response)
+
+
+def test_a_hook_that_takes_its_time_holds_up_no_turn_and_is_not_cut_short() -> None:
+    """Neither the next message nor the sleep of the agent (C-1235)."""
+    Attentive.heard.clear()
+
+    async def story(room: Room) -> None:
+        for number in range(3):
+            assert (await room.do("chat", "words", request_id=f"r{number}")).ok
+        assert not Attentive.heard
+        assert await room.do("cancel_all_chats") == 0
+        await asyncio.sleep(200)
+
+    visit(Sleepy, story)
+    assert [name for name, _ in _heard()] == ["r0", "r1", "r2"]
+
+
+class Stepping(Attentive):
+    """Has a tool that asks for a turn of its own agent, and one that only leaves a message."""
+
+    @tool
+    async def ask_myself(self) -> str:
+        """Wait for another turn, which cannot be: it would wait for this one."""
+        return (await self.save_messages("words")).text
+
+    @tool
+    async def leave_word(self) -> str:
+        """Leave a message and a turn for later."""
+        await self.add_messages({"id": "note", "role": "system", "parts": [{"type": "text", "text": "a note"}]})
+        return str((await self.submit_messages("words", request_id="later"))["status"])
+
+
+SELF = Script(
+    questions=(
+        calls("ask", Call(name="ask_myself"), Call(name="leave_word"), Call(name="trip")),
+        Question(asks="words", concludes="Only words"),
+    )
+)
+
+
+def test_a_turn_never_waits_for_its_own_agents_next_turn() -> None:
+    """It is told so at once, and what may be done instead is done (C-1204, C-1206)."""
+    Attentive.heard.clear()
+
+    async def story(room: Room) -> None:
+        result = await room.do("chat", "ask", request_id="one")
+        assert result.ok
+        told = [part.get("output", part.get("errorText")) for part in result.message["parts"] if "toolCallId" in part]
+        assert "cannot wait for another turn" in told[0]
+        assert told[1] == "accepted"
+        assert "where was it" in told[2]
+        assert (await room.do("attach", "later")).ok
+        assert await room.roles() == "usaua"
+
+    visit(Stepping, story, SELF)
+    assert _heard() == [("one", "completed"), ("later", "completed")]
+
+
+def test_a_run_of_a_chat_is_told_like_any_turn() -> None:
+    """With the text of the answer as the run's output (C-0871, C-1227)."""
+    Attentive.heard.clear()
+
+    async def story(room: Room) -> None:
+        assert (await room.client.run(Attentive, "sum", run_id="one")).output == WHOLE
+        failed = await room.client.run(Attentive, "words", run_id="two")
+        assert (failed.status, "too long" in str(failed.error)) == ("error", True)
+
+    visit(Attentive, story, SCRIPT, plan=FaultPlan.at({4: ERROR}))
+    assert _heard() == [("one", "completed"), ("two", "error")]

@@ -1,0 +1,138 @@
+"""The transcript: what was added is there in its order in every life, and what a model cannot be given is mended when it is added."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from actors import Agent, Detached, RunContext, exposed, tool
+from scenarios.provider_script import Call, Question, Script
+from tests.actors.chat.desk import Adder, Outside
+from tests.actors.chat.room import Room, calls, outcomes, texts, visit
+
+
+class Walker(Agent):
+    """Passes three places at once."""
+
+    async def run(self, input: int, run: RunContext) -> str:
+        """Say so."""
+        for name in ("one", "two", "three"):
+            await run.report_progress(milestone=name)
+        return "there"
+
+
+class Scribe(Adder):
+    """Writes into its own transcript."""
+
+    async def on_start(self) -> None:
+        """Take a while to come up, so that mail gathers."""
+        await asyncio.sleep(1)
+
+    @exposed
+    async def note(self, words: list[str]) -> None:
+        """Several messages in one transaction."""
+        with self.transaction():
+            for word in words:
+                await self.add_messages({"id": word, "role": "user", "parts": [{"type": "text", "text": word}]})
+
+    @exposed
+    async def fail_to_note(self) -> None:
+        """A message in a transaction that is rolled back."""
+        with contextlib.suppress(ZeroDivisionError), self.transaction():
+            await self.add_messages("never")
+            _ = 1 / 0
+
+    @exposed
+    async def send_walker(self) -> None:
+        """A child whose milestones are narrated."""
+        await self.run_agent_tool(Walker, 1, run_id="walk", detached=Detached(on_milestones=["one", "two", "three"]))
+
+    @tool
+    async def launch(self, what: str) -> str:
+        """Launch something: at most once."""
+        Outside.effects["launch", what] += 1
+        await asyncio.sleep(1)
+        return "launched"
+
+
+def test_several_messages_of_one_transaction_all_stay_and_in_their_order() -> None:
+    """One at a time, in a later life too; what was rolled back is nowhere, and takes no place from others."""
+
+    async def story(room: Room) -> None:
+        await room.do("note", ["one", "two"])
+        await room.do("fail_to_note")
+        await room.do("note", ["three", "one"])
+        for _ in range(2):
+            assert [message["id"] for message in await room.do("get_messages")] == ["one", "two", "three"]
+            await room.sleep()
+        await room.do("clear")
+        await room.do("note", ["four"])
+        await room.sleep()
+        assert [message["id"] for message in await room.do("get_messages")] == ["four"]
+
+    visit(Scribe, story)
+
+
+def test_lines_that_are_told_of_several_milestones_at_once_all_stay() -> None:
+    """Their mail is handled in one transaction, because the agent was away when it came."""
+
+    async def story(room: Room) -> None:
+        await room.do("send_walker")
+        room.kill()
+        await room.until(lambda: _count(room, 3))
+        await room.sleep()
+        told = [texts(message)[0].rpartition(" ")[2] for message in await room.do("get_messages")]
+        assert told == ["one.", "two.", "three."]
+
+    visit(Scribe, story)
+
+
+async def _count(room: Room, count: int) -> bool:
+    return len(await room.do("get_messages")) == count
+
+
+def _with_call(state: str) -> dict[str, Any]:
+    call = {"type": "tool-launch", "toolCallId": "c", "state": state, "input": {"what": "it"}, "output": "done"}
+    return {"id": "answer", "role": "assistant", "parts": [call if state == "output-available" else _without(call)]}
+
+
+def _without(call: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in call.items() if name != "output"}
+
+
+GO = Script(
+    questions=(calls("go", Call(name="launch", arguments={"what": "it"})), Question(asks="words", concludes="Words"))
+)
+
+
+def test_a_message_that_is_replaced_is_looked_at_again() -> None:
+    """It was in order before a request, and now has a call without a result: the next request is legal all the same."""
+
+    async def story(room: Room) -> None:
+        await room.do("add_messages", ["hello", _with_call("output-available")])
+        assert (await room.do("chat", "words")).ok
+        await room.do("add_messages", _with_call("input-available"))
+        assert (await room.do("chat", "words")).ok
+        assert [state for state, _ in outcomes((await room.do("get_messages"))[1])] == ["output-error"]
+
+    visit(Scribe, story, GO)
+    assert not Outside.effects
+
+
+def test_a_new_conversation_knows_nothing_of_the_calls_that_were_lost_in_the_old_one() -> None:
+    """The guard against their repetition is part of the conversation, and is forgotten with it (invariant 10)."""
+
+    async def story(room: Room) -> None:
+        asking = room.soon("chat", "go", request_id="asked")
+        await room.until(lambda: Outside.effects["launch", "it"])
+        room.kill()
+        await asking
+        result = await room.do("attach", "asked")
+        assert "OUTCOME UNKNOWN" in outcomes(result.message)[0][1]
+        await room.do("clear")
+        again = await room.do("chat", "go", request_id="asked")
+        assert outcomes(again.message) == [("output-available", "launched")]
+
+    visit(Scribe, story, GO)
+    assert Outside.effects["launch", "it"] == 2
