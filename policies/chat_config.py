@@ -19,7 +19,8 @@ class ChatRecovery:
     Numbers out of range are brought into it, as existing configurations expect: `max_attempts` is at least 1, durations at least 0, both
     rounded down; a `max_recovery_work` or `max_oom_retries` below 0 is the default, and infinity switches the former off. What is no
     number at all is a TypeError that names the field. `should_keep_recovering(context)` may be sync or async; exactly False ends the
-    recovery, and an exception of it does not. `on_exhausted(context)` is awaited before people are told.
+    recovery, and an exception of it does not. `on_exhausted(context)` is awaited before people are told. `parked_deadline_ms` is how long
+    a turn waits for a person.
     """
 
     max_attempts: int = 10

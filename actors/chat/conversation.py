@@ -130,17 +130,15 @@ class Conversation:
     def answer(self, event: dict[str, Any]) -> bool:
         """Take in what a person or a client says to a call. The first answer counts, and no other."""
         turn = next((each for each in self.turns.open.values() if self._waits(each, event)), None)
-        if turn is None:
+        if turn is None or self.turns.deadlines.has_passed(turn):
             return False
         stream = self.turns.stream_of(turn)
         stream.add(event)
         if turn.status == "parked" and not self._waiting_calls(turn):
-            turn.status = "running"
-            # It was put aside with nothing under way: that is no interruption, whoever has slept or died.
+            turn.status, turn.parked_at_ms = "running", 0
+            # It was put aside with nothing under way: that is no interruption. Who answers it wants it, whatever was said since.
             self.turns.ours(turn)
-            turn.user_message_id = (
-                self.turns.transcript.newest_user_id
-            )  # who answers it wants it, whatever was said meanwhile
+            turn.user_message_id = self.turns.transcript.newest_user_id
         stream.flush(then=self.turns.kick)
         return True
 
@@ -176,10 +174,12 @@ class Conversation:
         return True
 
     async def _any_end(self) -> None:
-        """Wait until some open turn has ended."""
+        """Wait until some open turn has ended. Raises what stands in the way of all of them."""
         waiting = [asyncio.ensure_future(self.turns.ended(request_id)) for request_id in self.turns.open]
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
         finally:
             for each in waiting:
                 each.cancel()

@@ -62,6 +62,7 @@ class Turn:
     started_at_ms: int = 0
     ended_at_ms: int = 0
     progress_at_ms: int = 0
+    parked_at_ms: int = 0
     events: int = 0
     segments: int = 0
     attempt: int = 0

@@ -11,12 +11,13 @@ the start of the agent (spec W-19).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from actors.activity import ACTIVITY, Activity
 from actors.author import tried
 from actors.chat.crowd import Crowd
+from actors.chat.deadlines import Deadlines
 from actors.chat.delegated_tools import client_tools
 from actors.chat.endings import Endings
 from actors.chat.history import History
@@ -57,6 +58,7 @@ class Turns:
         self.endings = Endings(agent, tenant)
         self.views = Views(self)
         self.crowd = Crowd(self)
+        self.deadlines = Deadlines(self)
         self.open: dict[str, Turn] = {}
         self.playing: Play | None = None
         self._streams: dict[str, Stream] = {}
@@ -151,6 +153,7 @@ class Turns:
         for turn in self.store.open_turns():
             self.open.setdefault(turn.request_id, turn)
             self._number = max(self._number, turn.number)
+            self.deadlines.watch(turn)
         self.kick()
 
     # playing
@@ -264,6 +267,8 @@ class Turns:
             turn.ended_at_ms = self.now_ms()
             stream.add(outcome.last_event)
             told = self.recovery.over(turn)
+        else:
+            turn.parked_at_ms = turn.parked_at_ms or self.now_ms()
         message = self.repair.final_message(stream, is_over=turn.is_over)
         placed = self.transcript.placed([message] if message is not None else [])
         stream.flush(messages=placed)
@@ -271,6 +276,7 @@ class Turns:
             self.transcript.put(position, each)
         for name, payload in told:
             self.emit(name, turn, payload)
+        self.deadlines.watch(turn)
         if turn.is_over:
             self._forget(turn)
             self.endings.ended(turn, placed[0][1] if placed else None)
@@ -310,7 +316,7 @@ class Turns:
             await self.end(turn, Outcome("aborted", f"The turn was cancelled: {reason}", "cancelled"))
         else:
             self.store.write(turn)
-            await self._stop(turn)
+            await self.close(turn, Play.abort)
         return True
 
     def forget(self) -> None:
@@ -328,11 +334,13 @@ class Turns:
         self.repair = History(self)
         self.repeats = Repeats(self.store)
 
-    async def _stop(self, turn: Turn) -> None:
-        """End a cancelled turn that had begun and is not being played. It is played by nobody meanwhile."""
+    async def close(self, turn: Turn, ending: Callable[[Play], Awaitable[Outcome]]) -> None:
+        """End a turn that had begun and is not being played. It is played by nobody meanwhile."""
         self._stopping.add(turn.request_id)
         try:
-            await self.end(turn, await Play(self, turn, self.stream_of(turn)).abort())
+            outcome = await ending(Play(self, turn, self.stream_of(turn)))
+            if not turn.is_over:
+                await self.end(turn, outcome)
         finally:
             self._stopping.discard(turn.request_id)
             self.kick()

@@ -21,7 +21,7 @@ CASES = {
     "chat_recovery.csv": [f"C-{number:04d}" for first, last in SUITES for number in range(first, last + 1)],
     "transport_recovery.csv": [*(str(number) for number in range(1, 64)), *(f"A{number}" for number in range(1, 20))],
 }
-OPEN = {"chat_recovery.csv": 123, "transport_recovery.csv": 0}
+OPEN = {"chat_recovery.csv": 0, "transport_recovery.csv": 0}
 
 Row = dict[str, str]
 

@@ -63,6 +63,7 @@ def test_a_child_that_dies_ends_the_same_run_and_its_parts_are_whole_again(detai
         shown, kept = await _shown(room), await _kept(room)
         assert shown.attempt == 2
         assert texts({"parts": shown.parts}) == texts(kept)
+        assert [text[:8] for text in texts(kept)] == ["Let me a", "And then", "Done: 4 "], "each is one part"
         assert outcomes({"parts": shown.parts}) == outcomes(kept)
         assert set(Outside.effects.values()) == {1}
         turn = await room.client.call(Adder, "one", "inspect_turn", ("one",), {})

@@ -10,7 +10,7 @@ import pytest
 from actors import client_tool, exposed, tool
 from scenarios.provider_script import Call, Question, Script
 from tests.actors.chat.desk import Adder, Outside
-from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
+from tests.actors.chat.room import Room, calls, outcomes, visit
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -64,44 +64,10 @@ async def _asked(room: Room, question: str, request_id: str = "asked") -> list[s
     return [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
 
 
-def test_where_nobody_is_waited_for_there_is_rest_at_once() -> None:
-    """No time passes, and no timeout is needed; a timeout that is over is no error (C-1187)."""
-
-    async def story(room: Room) -> None:
-        assert await room.do("wait_until_stable") is True
-        assert await room.do("wait_until_stable", 0) is True
-        assert (await room.do("chat", "words")).ok
-        at_ms = room.laboratory.simulation.now_ms()
-        assert await room.do("wait_until_stable", -5) is True
-        assert await room.do("has_pending_interaction") is False
-        assert room.laboratory.simulation.now_ms() - at_ms < 100
-
-    visit(Asker, story, ASK)
-
-
-def test_a_long_turn_is_no_rest() -> None:
-    """Nobody is waited for, but the turn is not over; without a timeout its end is waited for (C-1150, C-1152, C-1191)."""
-
-    async def story(room: Room) -> None:
-        asking = room.soon("chat", "words", request_id="asked")
-        saving = room.soon("save_messages", "words")
-        await room.until(lambda: room.is_("running"))
-        assert await room.do("has_pending_interaction") is False
-        assert await room.do("wait_until_stable", 100) is False
-        assert await room.do("wait_until_stable") is True
-        assert asking.done() or (await asking).ok
-        assert (await saving).ok
-        assert await room.roles() == "uaua"
-
-    visit(Asker, story, ASK, pace=SLOW)
-
-
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
         ("ask", ("resolve_tool_call", "blue")),
-        ("ask", ("resolve_tool_call", None, "they left")),
-        ("risk", ("respond_to_approval", True)),
         ("risk", ("respond_to_approval", False, "too risky")),
     ],
 )
@@ -147,42 +113,6 @@ def test_clearing_the_conversation_withdraws_the_question() -> None:
         assert await room.do("get_messages") == []
 
     visit(Asker, story, ASK)
-
-
-def test_several_questions_are_one_continuation_whenever_the_answers_come() -> None:
-    """Some while the turn's own tools are at work, the last one later; the model is asked once with all of them (C-1151, C-1153)."""
-
-    async def story(room: Room) -> None:
-        asking = room.soon("chat", "both", request_id="asked")
-        await room.until(lambda: room.do("has_pending_interaction"))
-        message = await room.do("draft")
-        first, second, _ = [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
-        assert await room.do("resolve_tool_call", second, "here")
-        await room.until(lambda: room.is_("parked"))
-        assert len(Outside.provider.log()) == 1
-        assert await room.do("resolve_tool_call", first, "blue")
-        result = await asking
-        assert result.ok
-        assert [output for _, output in outcomes(result.message)] == ["blue", "here", "pondered"]
-
-    visit(Showing, story, ASK)
-    assert len(Outside.provider.log()) == 2
-
-
-def test_all_answers_at_once_are_taken_although_nothing_was_put_aside_yet() -> None:
-    """Everything is answered before the turn would have waited: it goes on at once (C-1153)."""
-
-    async def story(room: Room) -> None:
-        asking = room.soon("chat", "both", request_id="asked")
-        await room.until(lambda: room.do("has_pending_interaction"))
-        message = await room.do("draft")
-        for part in message["parts"]:
-            if part.get("toolName") in ("ask_user", "locate"):
-                assert await room.do("resolve_tool_call", part["toolCallId"], part["toolName"])
-        assert (await asking).ok
-        assert (await room.do("inspect_turn", "asked"))["attempt"] == 1
-
-    visit(Showing, story, ASK)
 
 
 def test_the_same_answer_again_is_silent_and_another_one_changes_nothing() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, ClassVar
 
 from actors import tool
 from scenarios.provider_faults import Fault, FaultKind, FaultPlan
 from scenarios.provider_script import Call, Question, Script
-from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
-from tests.actors.chat.room import SLOW, Room, calls, texts, visit
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder
+from tests.actors.chat.room import Room, calls, visit
 
 ERROR = Fault(
     kind=FaultKind.ERROR, event=3, type="invalid_request_error", code="context_length_exceeded", message="too long"
@@ -38,57 +37,6 @@ class Attentive(Adder):
 
 def _heard() -> list[tuple[str, str]]:
     return [(each["request_id"], each["status"]) for each in Attentive.heard]
-
-
-def test_each_end_is_told_once_with_the_message_as_it_is_kept() -> None:
-    """Completed, failed in the middle, cancelled, saved, submitted, continued (C-1222, C-1224, C-1226…C-1230, C-1233)."""
-    Attentive.heard.clear()
-
-    async def story(room: Room) -> None:
-        assert (await room.do("chat", "words", request_id="one")).ok
-        failed, listener = await room.follow("chat", "words", request_id="two")
-        assert (failed.status, listener.ends) == ("error", ["on_error"])
-        assert "too long" in failed.error
-        assert failed.text.startswith("Only")
-        asking = room.soon("chat", "sum", request_id="three")
-        await room.until(lambda: len(Outside.provider.log()) == 4)
-        assert await room.do("cancel_chat", "three")
-        await asking
-        assert (await room.do("save_messages", "words", request_id="four")).ok
-        await room.do("submit_messages", "words", request_id="five")
-        assert (await room.do("attach", "five")).ok
-        assert (await room.do("continue_last_turn", request_id="six")).ok
-
-    visit(Attentive, story, plan=FaultPlan.at({2: ERROR}), pace=SLOW)
-    ends = ["completed", "error", "aborted", "completed", "completed", "completed"]
-    assert _heard() == list(zip(["one", "two", "three", "four", "five", "six"], ends, strict=True))
-    assert [each["continuation"] for each in Attentive.heard] == [False] * 5 + [True]
-    assert all(each["is_kept"] for each in Attentive.heard)
-    assert [bool(each["error"]) for each in Attentive.heard] == [False, True, True, False, False, False]
-    partial = Attentive.heard[1]["message"]
-    assert texts(partial)[0].startswith("Only")
-    assert {part.get("state", "done") for part in partial["parts"]} == {"done"}
-
-
-class Broken(Attentive):
-    """Its own code raises when a model is to be asked."""
-
-    def get_instructions(self) -> str | None:
-        """Fail."""
-        raise LookupError("no instructions")
-
-
-def test_what_the_authors_code_raises_is_an_end_like_any_other() -> None:
-    """Told once, in its own words (C-1207, C-1225)."""
-    Attentive.heard.clear()
-
-    async def story(room: Room) -> None:
-        result, listener = await room.follow("chat", "words", request_id="one")
-        assert (result.status, result.error) == ("error", "LookupError: no instructions")
-        assert listener.ends == ["on_error"]
-
-    visit(Broken, story)
-    assert _heard() == [("one", "error")]
 
 
 class Raising(Attentive):
@@ -142,30 +90,6 @@ def test_the_hook_may_ask_for_turns_and_wait_for_them() -> None:
 
     visit(Talkative, story)
     assert [name for name, _ in _heard()] == ["first", "second", "third", "fourth", "fifth"]
-
-
-class Sleepy(Attentive):
-    """Its hook takes a minute; it is a sync one."""
-
-    async def on_chat_response(self, response: dict[str, Any]) -> None:
-        """Sleep."""
-        await asyncio.sleep(60)
-        await super().on_chat_response(response)
-
-
-def test_a_hook_that_takes_its_time_holds_up_no_turn_and_is_not_cut_short() -> None:
-    """Neither the next message nor the sleep of the agent (C-1235)."""
-    Attentive.heard.clear()
-
-    async def story(room: Room) -> None:
-        for number in range(3):
-            assert (await room.do("chat", "words", request_id=f"r{number}")).ok
-        assert not Attentive.heard
-        assert await room.do("cancel_all_chats") == 0
-        await asyncio.sleep(200)
-
-    visit(Sleepy, story)
-    assert [name for name, _ in _heard()] == ["r0", "r1", "r2"]
 
 
 class Stepping(Attentive):

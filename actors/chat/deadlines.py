@@ -1,0 +1,55 @@
+"""How long a turn waits for a person: for ever, or for `ChatRecovery.parked_deadline_ms` (spec W-28).
+
+A turn that was put aside keeps nobody awake. So its time is over at the instant itself if the agent happens to be awake then, and else
+when it next wakes, before anybody can look at the turn or answer it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING
+
+from actors.author import tried_now
+from actors.chat.last_words import worded
+from actors.chat.play import Outcome
+from policies import ChatRecovery
+
+if TYPE_CHECKING:
+    from actors.chat.play import Play
+    from actors.chat.turn import Turn
+    from actors.chat.turns import Turns
+
+UNANSWERED = "Nobody has answered in time, so the turn has ended."
+
+
+class Deadlines:
+    """The turns of one agent that wait for a person, and until when."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def _left_ms(self, turn: Turn) -> float:
+        config, _ = tried_now(lambda: ChatRecovery.of(self._turns.agent.chat_recovery))
+        if turn.status != "parked" or config is None:
+            return math.inf
+        return turn.parked_at_ms + config.parked_deadline_ms - self._turns.now_ms()
+
+    def has_passed(self, turn: Turn) -> bool:
+        """Whether it is too late for an answer."""
+        return self._left_ms(turn) <= 0
+
+    def watch(self, turn: Turn) -> None:
+        """A turn was put aside, in this life or in an earlier one."""
+        left_ms = self._left_ms(turn)
+        if math.isfinite(left_ms):
+            asyncio.get_running_loop().call_later(max(0.0, left_ms) / 1000, self._over, turn, turn.parked_at_ms)
+
+    def _over(self, turn: Turn, parked_at_ms: int) -> None:
+        is_same = turn.status == "parked" and turn.parked_at_ms == parked_at_ms
+        if is_same and self._turns.open.get(turn.request_id) is turn and not self._turns.tenant.is_leaving:
+            self._turns.tenant.spawn(self._turns.close(turn, self._unanswered))
+
+    async def _unanswered(self, play: Play) -> Outcome:
+        outcome = Outcome("error", UNANSWERED, "awaiting_client_deadline", stage="recovery")
+        return await worded(self._turns, play.turn, outcome)
