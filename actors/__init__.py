@@ -12,7 +12,7 @@ from actors.agent import Agent, exposed
 from actors.chat.chat_agent import ChatAgent
 from actors.chat.delegated_tools import agent_tool, client_tool
 from actors.chat.model import close_models, resolve_model
-from actors.chat.rescue import ChatRecoveryContext
+from actors.chat.recovery_context import ChatRecoveryContext
 from actors.chat.tool_schema import ToolContext
 from actors.chat.tools import tool
 from actors.chat.turn import ActiveTurn, TurnResult

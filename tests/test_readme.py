@@ -198,7 +198,7 @@ OWNERS: dict[str, tuple[type, ...]] = {
     "runtime": (Runtime,),
     "run": (RunContext, RunInfo),
     "result": (RunResult,),
-    "self": (Agent,),
+    "self": (Agent, ChatAgent),
 }
 
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.author import tried
 from actors.chat import half_step
 from actors.chat.late import late_results
 from actors.chat.play import Outcome, Play, words_of
+from actors.chat.recovery_context import ChatRecoveryContext
 from actors.chat.turn import Turn
 from actors.chat.watchdog import Stalled
 from actors.parts import RETRACT
@@ -56,42 +56,6 @@ if TYPE_CHECKING:
 
 DECLINED = "The turn was interrupted, and going on with it was declined."
 STALL, PROCESS_LOST, OUT_OF_MEMORY = "stall", "process_lost", "out_of_memory"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChatRecoveryContext:
-    """What `on_chat_recovery` is told (seed 000, and the spec's additions).
-
-    Attributes:
-        incident_id: the same for all interruptions of one turn.
-        attempt: 1, 2, … of this incident; `max_attempts` is the limit.
-        recovery_kind: `retry` (nothing was said yet) or `continue`.
-        stream_id: the stream of the turn; empty if nothing was streamed.
-        request_id: the turn; also `recovery_root_request_id`, because a recovery is no turn of its own.
-        partial_text: what was said before the interruption; `partial_parts` with everything else.
-        recovery_data: what `stash` remembered last, or None.
-        messages: the conversation, a copy.
-        last_body: the metadata that the turn was asked with.
-        last_client_tools: the tools that its client brought.
-        created_at: when the turn began, in milliseconds since the epoch.
-        cause: `process_lost`, `stall`, `out_of_memory`.
-    """
-
-    incident_id: str
-    attempt: int
-    max_attempts: int
-    recovery_kind: str
-    stream_id: str
-    request_id: str
-    recovery_root_request_id: str
-    partial_text: str
-    partial_parts: list[dict[str, Any]]
-    recovery_data: Any
-    messages: list[dict[str, Any]]
-    last_body: Any
-    last_client_tools: Any
-    created_at: int
-    cause: str
 
 
 class Rescue:
@@ -249,6 +213,8 @@ class Rescue:
             waited_until_ms=self._turns.freed_at_ms,
         )
         seen = evaluate(known, cut, config, self._turns.now_ms())
+        turn.incident = seen.incident.as_row()
+        self._turns.store.write(turn)  # counted before any hook is asked, for a hook may be what kills the process
         if seen.asks_predicate and config.should_keep_recovering is not None:
             context = progress_context(seen.incident, self._turns.now_ms())
             answer = await self._heard("should_keep_recovering", config.should_keep_recovering, context)

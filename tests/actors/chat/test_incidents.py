@@ -36,7 +36,9 @@ class Told(Adder):
         TOLD.append(response["status"])
 
 
-def story_of(agent: type[Adder], plan: FaultPlan, question: str = "sum", **options: Any) -> tuple[Any, dict[str, Any]]:
+def story_of(
+    agent: type[Adder], plan: FaultPlan, question: str = "sum", kill_when: Any = None, **options: Any
+) -> tuple[Any, dict[str, Any]]:
     """Play one question to its true end; its result and its row. `TOLD` has what hooks were told, among the events of the channel."""
     TOLD.clear()
     Outside.begin(SCRIPT, plan)
@@ -47,7 +49,7 @@ def story_of(agent: type[Adder], plan: FaultPlan, question: str = "sum", **optio
         return result, await call(client, agent, "inspect_turn", "asked")
 
     try:
-        with Laboratory(3) as laboratory:
+        with Laboratory(3, kill_when=kill_when) as laboratory:
             result, row = laboratory.run(story)
             laboratory.settle()
             laboratory.simulation.raise_errors()
@@ -127,6 +129,25 @@ def test_a_recovery_that_fails_closes_its_incident_with_the_cause() -> None:
     assert (row["incident"]["status"], row["incident"]["reason"]) == ("failed", "LookupError")
     assert names()[-4:] == ["chat:request:failed", "chat:recovery:failed", "chat:turn:finish", "error"]
     assert TOLD[-3].payload["reason"] == "LookupError"
+
+
+def test_a_hook_that_kills_its_process_uses_up_attempts() -> None:
+    """An incident is durable before anybody is asked about it, so that a recovery which never gets further is given up, too (W-27)."""
+    struck: list[str] = []
+
+    def after_the_hook(process: str, point: KillPoint, detail: str) -> bool:
+        is_there = bool(TOLD) and isinstance(TOLD[-1], ChatRecoveryContext)
+        hit = not struck and is_there and (point, detail) == (KillPoint.MID_STORAGE, "before")
+        if hit:
+            struck.append(process)
+        return hit
+
+    result, row = story_of(Told, FaultPlan.at({2: STALL}), kill_when=after_the_hook)
+    assert struck
+    assert result.text == WHOLE
+    assert names().count("chat:recovery:detected") == 1
+    assert names().count("chat:recovery:attempt") == 2
+    assert (row["incident"], row["attempt"]) == (None, 2)
 
 
 class Declining(Told):
