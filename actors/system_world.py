@@ -25,6 +25,7 @@ from ledger import BadRequest
 T = TypeVar("T")
 
 KILL: Final = "PERDURE_KILL"
+USER_TIME: Final = 11  # where it is in /proc/<pid>/stat, after the name; the kernel's time is next
 PR_SET_PDEATHSIG: Final = 1  # from <sys/prctl.h>
 
 
@@ -200,6 +201,12 @@ def children(pid: int, *marks: str) -> list[int]:
 def bearing(mark: str) -> list[int]:
     """The processes that had this in their environment when they began; of other people's that cannot be known."""
     return [pid for pid in _processes() if mark in _text(pid, "environ").split("\0")]
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """How long these processes have computed so far, in all; 0 where that cannot be known."""
+    spent = [_status(pid)[USER_TIME : USER_TIME + 2] for pid in pids]
+    return sum(int(ticks) for each in spent for ticks in each) / os.sysconf("SC_CLK_TCK")
 
 
 def die_with_parent() -> None:

