@@ -89,6 +89,7 @@ class Desk:
         self._now_ms, self._findings, self._bulletin = now_ms, findings, bulletin
         self._calls: dict[str, Call] = {}
         self._questions: list[tuple[Port, str, str, list[Any]]] = []
+        self._inboxes: list[tuple[Port, str, int, list[str]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "known": self._known,
@@ -167,6 +168,8 @@ class Desk:
             host = self._view.hosts.get(port.peer_id)
             if host is not None:
                 host.rss_mb, host.worn = rest
+        elif tag == "inbox":
+            self._inboxes.append((port, *rest))
         elif tag == "ask":
             return self._asked(port, *rest)
         return None
@@ -239,6 +242,20 @@ class Desk:
         if port is not None:
             port.say("reply", ref, ok, value)
 
+    def _tell_settled(self) -> None:
+        """Tell lives of agents which of the mail that they have handled may be forgotten: what is settled, durably.
+
+        Mail that is on its way to such a life was said to it before this, on the same link. Others have no say any more.
+        """
+        inboxes, self._inboxes = self._inboxes, []
+        for port, agent, incarnation, mail_ids in inboxes:
+            activation = self._view.agents.get(agent)
+            if activation is None or (activation.incarnation, activation.host_id) != (incarnation, port.peer_id):
+                continue
+            mail = self._view.mail
+            settled = [key for key in mail_ids if key not in mail or mail[key].state not in ("pending", "parked")]
+            port.say("settled", agent, incarnation, settled)
+
     def after_turn(self) -> None:
         """Hand over the calls whose agents are awake, and answer the questions; what they read is durable."""
         for ref, call in self._calls.items():
@@ -254,6 +271,7 @@ class Desk:
                 call.host_id, call.incarnation = activation.host_id, activation.incarnation
                 may = [call.repeatable, call.may_be_lost]
                 port.say("call", call.agent_id, call.incarnation, ref, call.method, call.body, *may)
+        self._tell_settled()
         questions, self._questions = self._questions, []
         for port, ref, name, args in questions:
             self._spawn(self._answer(port, ref, name, args))

@@ -180,6 +180,10 @@ class Host:
         if tenant is not None:
             tenant.deliver([Letter(*letter) for letter in letters])
 
+    def _settled(self, agent_id: str, incarnation: int, mail_ids: list[str]) -> None:
+        if self._is_current(agent_id, incarnation):
+            self.tenants[agent_id].settled(mail_ids)
+
     def _is_current(self, agent_id: str, incarnation: int) -> bool:
         """Whether this life is here. Mail and calls open no life of their own: the wake-up does, and comes before them."""
         tenant = self.tenants.get(agent_id)
@@ -228,6 +232,7 @@ class Host:
         "start": _start,
         "wake": _wake,
         "deliver": _deliver,
+        "settled": _settled,
         "stop": _stop,
         "call": _call,
         "signal": _signal,

@@ -46,7 +46,7 @@ class Peer:
         self._world, self._courier, self._limits = world, courier, limits
         self._hello, self._receive = hello, receive
         self._link = Link()
-        self._waiting: deque[Callable[[], None] | None] = deque()
+        self._waiting: deque[asyncio.Future[None] | None] = deque()
         self._in_flight = 0
         self._confirmed = 0  # the session that the supervisor has answered
         self._greeting = False  # until then nothing overtakes the hello: a call must not seem to have been made before
@@ -55,17 +55,19 @@ class Peer:
         self._failures = 0
         self._wake = asyncio.Event()
 
-    def push(self, message: tuple[Any, ...] | list[Any], then: Callable[[], None] | None = None) -> None:
-        """Say something, some time soon, and until it is durable. `then` is called when it is, after whatever was said to us before."""
+    def push(self, message: tuple[Any, ...] | list[Any]) -> None:
+        """Say something, some time soon, and until it is durable."""
         self._link.push(message)
-        self._waiting.append(then)
+        self._waiting.append(None)
         self._wake.set()
 
     async def durable(self, message: tuple[Any, ...] | list[Any]) -> None:
         """Say something and wait until the supervisor has made it durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.push(message, lambda: None if future.done() else future.set_result(None))
+        self._link.push(message)
+        self._waiting.append(future)
         self._prompt = True
+        self._wake.set()
         await future
 
     @property
@@ -141,15 +143,15 @@ class Peer:
         if gap:
             self._rewound = True
             return
-        settled = [self._waiting.popleft() for _ in range(self._link.acknowledge(ack))]
+        for _ in range(self._link.acknowledge(ack)):
+            future = self._waiting.popleft()
+            if future is not None and not future.done():
+                future.set_result(None)
         for message in fresh:
             self._receive(message)
-        for then in settled:
-            if then is not None:
-                then()
 
     def _restart(self, *, again: bool) -> None:
         if self._link.restart(self._link.session + 1, self._hello(again)):
             self._waiting.popleft()
         self._waiting.appendleft(None)
-        self._prompt, self._greeting = any(then is not None for then in self._waiting), False
+        self._prompt, self._greeting = any(future is not None for future in self._waiting), False

@@ -57,6 +57,7 @@ class Tenant:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._letters: dict[str, Letter] = {}
         self._handling = False
+        self._handled: int | None = None  # mail that may be in the inbox; not known before the first
         self._steps: dict[str, dict[str, bytes]] = {}
         self._up: asyncio.Task[None] | None = None
         self._is_up = False
@@ -202,12 +203,22 @@ class Tenant:
             group = [self._letters[key] for key in list(self._letters)[: self.limits.group_max]]
             done, failures = await handle(self, group)
             failed = [(each.mail_id, each.error, each.park) for each in failures]
-            self.push(Handled(self.agent_id, self.incarnation, done, failed), partial(self._settled, done))
+            self.push(Handled(self.agent_id, self.incarnation, done, failed))
             for letter in group:
                 self._letters.pop(letter.mail_id, None)
+            self._weigh_inbox(len(done))
 
-    def _settled(self, mail_ids: list[str]) -> None:
-        """The ledger knows that these are handled. It sends them no more, and what it had sent before is here: they may be forgotten."""
+    def _weigh_inbox(self, handled: int) -> None:
+        """Ask what of a long inbox may be forgotten."""
+        if not self.has_storage:
+            return
+        self._handled = len(self.storage.inbox()) if self._handled is None else self._handled + handled
+        if self._handled >= self.limits.inbox_max:
+            self._handled = 0
+            self.host.peer.push(["inbox", self.agent_id, self.incarnation, list(self.storage.inbox())])
+
+    def settled(self, mail_ids: list[str]) -> None:
+        """The ledger will not send these to this life any more, and what it had sent it before has come in by now."""
         if not self.is_leaving:
             with suppress(StorageError):  # then they come back with the next life, and nobody asks for them
                 self.storage.forget_inbox([mail_id for mail_id in mail_ids if mail_id not in self._letters])
@@ -271,9 +282,9 @@ class Tenant:
         self.storage.save_step(run_id, name, body)
         self.steps(run_id)[name] = body
 
-    def push(self, stimulus: Stimulus, then: Callable[[], None] | None = None) -> None:
-        """Say something to the supervisor; `then` is called when it is durable."""
-        self.host.peer.push(message(stimulus), then)
+    def push(self, stimulus: Stimulus) -> None:
+        """Say something to the supervisor."""
+        self.host.peer.push(message(stimulus))
 
     async def durable(self, stimulus: Stimulus) -> None:
         """Say something to the supervisor and wait until it is durable."""

@@ -53,6 +53,7 @@ class Limits:
 
     progress_ms: int = 200  # progress of a run goes out at most this often
     group_max: int = 256  # mail handled in one transaction
+    inbox_max: int = 1_000  # mail handled since it was last asked what may be forgotten of it
     turn_max: int = 1_000  # messages decided together; hosts begin with the first of many meanwhile
     checkpoint_facts: int = 200_000  # facts after which a checkpoint is due even under load
     checkpoint_idle_ms: int = 3_000  # quiet time after which a checkpoint is taken
