@@ -100,20 +100,27 @@ class Teller:
 
 
 async def follow(
-    caller: Any, request_id: str, callback: object, first: int = 0, *, was_accepted: bool = False
+    caller: Any,
+    request_id: str,
+    callback: object,
+    first: int = 0,
+    *,
+    was_accepted: bool = False,
+    opening: dict[str, Any] | None = None,
 ) -> TurnResult:
     """Follow a turn until the attempt that is under way has ended, and tell the callback.
 
-    A turn that was there and is not there any more was cleared with its conversation: it is aborted, as far as anybody can tell.
+    `opening` is the first answer, if it came with the acceptance. A turn that was there and is not there any more was cleared with its
+    conversation: it is aborted, as far as anybody can tell.
     """
     if isinstance(first, bool) or not isinstance(first, int) or first < 0:
         raise BadRequest("first", f"{first!r:.200} is not the number of an event; the first one has 0")
     teller = Teller(callback, caller.threads)
-    attached = 0
+    attached, was_accepted = 0, was_accepted or opening is not None
     await teller.tell("on_start", {"requestId": request_id})
     while True:
         try:
-            told = await caller.call("follow_turn", request_id, first)
+            told, opening = opening or await caller.call("follow_turn", request_id, first), None
         except PerdureError as problem:
             if isinstance(problem, BadRequest) and problem.field == "request_id" and (was_accepted or attached):
                 return await _forgotten(teller, request_id, first)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar
 
@@ -52,10 +51,10 @@ async def _ask_and_follow(
 ) -> Any:
     """Ask for a turn under an id that is known here, so that it can be asked for again, and follow it."""
     request_id = options.pop("request_id", None) or caller.token()
-    told = await caller.call("accept_turn", trigger, messages, request_id, options)
+    told = await caller.call("begin_turn", trigger, messages, request_id, options)
     if told["reason"] == "dropped":
         return await refused(caller, told, callback)
-    return await follow(caller, request_id, callback, was_accepted=True)
+    return await follow(caller, request_id, callback, opening=told)
 
 
 async def _continue(caller: Any, callback: object = None, **options: Any) -> Any:
@@ -198,20 +197,21 @@ class ChatAgent(Agent):
 
     @exposed(repeatable=True)
     async def accept_turn(self, trigger: str, messages: Any, request_id: Any, options: Any) -> Any:
-        """Make a turn durable, or find it. What `chat` and the others do first."""
+        """Make a turn durable, or find it. What `submit_messages` does."""
         return self.conversation.accept_request(trigger, messages, request_id, dict(options))
+
+    @exposed(repeatable=True)
+    async def begin_turn(self, trigger: str, messages: Any, request_id: Any, options: Any) -> Any:
+        """`accept_turn`, and at once the answer of the first `follow_turn`. What `chat` and the others do first."""
+        accepted = self.conversation.accept_request(trigger, messages, request_id, dict(options))
+        views = self.conversation.turns.views
+        return accepted if accepted["reason"] == "dropped" else views.told(*await views.opening(accepted["request_id"]))
 
     @exposed(repeatable=True)
     async def follow_turn(self, request_id: str, first: int) -> Any:
         """The events of a turn from a number on, and how far it is. What `chat` and the others do then."""
-        turn, events, after = await self.conversation.turns.views.follow(request_id, first)
-        told = {
-            **asdict(self.conversation.turns.views.result_of(turn)),
-            "events": events,
-            "next": after,
-            "attempt": turn.attempt,
-        }
-        return told if turn.is_over else {**told, "message": None, "text": ""}
+        views = self.conversation.turns.views
+        return views.told(*await views.follow(request_id, first))
 
     # steering
 

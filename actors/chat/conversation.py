@@ -216,6 +216,7 @@ class Conversation:
         ]
         if found:
             self.turns.store.drop(found[:most])
+            self.turns.views.forget()
         return len(found[:most])
 
     async def clear(self) -> None:

@@ -27,6 +27,9 @@ Message = dict[str, Any]
 Event = dict[str, Any]
 
 
+STREAMS_KEPT = 20
+
+
 class ChatStore:
     """The documents of one chat agent."""
 
@@ -122,6 +125,8 @@ class ChatStore:
             for call_id, record in calls:
                 assert turn is not None
                 transaction.put(CALL, f"{turn.request_id}\0{call_id}", pack(record))
+            if turn is not None and turn.is_over:
+                self.prune_streams()
             if then is not None:
                 transaction.then(then)
 
@@ -156,16 +161,16 @@ class ChatStore:
         transaction.put(OPEN, request_id, None)
         transaction.put(TURN, request_id, None)
 
-    def prune_streams(self, kept: int) -> None:
+    def prune_streams(self, kept: int = STREAMS_KEPT) -> None:
         """Delete the streams of the oldest turns beyond so many; what they came to stays in the transcript."""
         if self.is_empty:
             return
         records = self._tenant.storage.records()
-        owners = list(dict.fromkeys(key.partition("\0")[0] for key in records.keys(CHUNKS)))
-        opened = set(records.keys(OPEN))
-        gone = {owner for owner in owners[:-kept] if owner not in opened}
+        owned: dict[str, list[str]] = {}
+        for key in records.keys(CHUNKS):
+            owned.setdefault(key.partition("\0")[0], []).append(key)
+        gone = [key for owner in list(owned)[:-kept] if not records.version((OPEN, owner)) for key in owned[owner]]
         if gone:
-            keys = [key for key in records.keys(CHUNKS) if key.partition("\0")[0] in gone]
             with self._tenant.storage.transaction() as transaction:
-                for key in keys:
+                for key in gone:
                     transaction.put(CHUNKS, key, None)

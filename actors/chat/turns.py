@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from actors.run_context import RunContext
     from actors.tenant import Tenant
 
-STREAMS_KEPT = 20
 AGAIN_S = 5.0
 
 
@@ -142,7 +141,7 @@ class Turns:
 
     def find(self, request_id: str) -> Turn | None:
         """A turn by its id, whether it has ended or not."""
-        return self.open.get(request_id) or self.store.turn(request_id)
+        return self.open.get(request_id) or self.views.lately(request_id) or self.store.turn(request_id)
 
     def _begin(self, turn: Turn) -> None:
         self.open[turn.request_id] = turn
@@ -168,6 +167,10 @@ class Turns:
             turn for turn in self.open.values() if turn.status != "parked" and turn.request_id not in self._stopping
         ]
         return min(ready, key=lambda turn: turn.number, default=None)
+
+    def is_behind(self, turn: Turn) -> bool:
+        """Whether another turn is played, or comes before this one."""
+        return (self.playing.turn if self.playing is not None else self._next()) is not turn
 
     @property
     def is_idle(self) -> bool:
@@ -286,12 +289,12 @@ class Turns:
         stream = self._streams.pop(turn.request_id, None)
         if stream is not None:
             stream.rest()
+            self.views.remember(turn, stream.events)
         self._runs.pop(turn.request_id, None)
         self._ours.pop(turn.request_id, None)
         for waiter in self._ends.pop(turn.request_id, ()):
             if not waiter.done():
                 waiter.set_result(turn)
-        self.store.prune_streams(STREAMS_KEPT)
 
     async def ended(self, request_id: str) -> Turn:
         """Wait for the end of a turn."""
@@ -333,6 +336,7 @@ class Turns:
         self.transcript.clear()
         self.repair = History(self)
         self.repeats = Repeats(self.store)
+        self.views.forget()
 
     async def close(self, turn: Turn, ending: Callable[[Play], Awaitable[Outcome]]) -> None:
         """End a turn that had begun and is not being played. It is played by nobody meanwhile."""

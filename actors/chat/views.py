@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors.chat.stream import batch
 from actors.chat.turn import Turn, TurnResult
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from actors.chat.turns import Turns
 
 HOLD_S = 10.0
+OPENING_S = 0.02  # a turn that says something so soon is begun and told in one answer
+LATELY_MAX, LATELY_EVENTS_MAX = 8, 2_000
 
 
 class Views:
@@ -20,6 +22,23 @@ class Views:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
+        self._lately: dict[str, tuple[Turn, list[Event]]] = {}
+
+    def remember(self, turn: Turn, events: list[Event]) -> None:
+        """A turn has ended; whoever follows it asks for its end in a moment."""
+        if len(events) <= LATELY_EVENTS_MAX:
+            self._lately[turn.request_id] = turn, events
+        while len(self._lately) > LATELY_MAX:
+            del self._lately[next(iter(self._lately))]
+
+    def lately(self, request_id: str) -> Turn | None:
+        """The turn, if it is one of those that ended last."""
+        known = self._lately.get(request_id)
+        return None if known is None else known[0]
+
+    def forget(self) -> None:
+        """Turns were deleted."""
+        self._lately.clear()
 
     def result_of(self, turn: Turn) -> TurnResult:
         """A turn as its caller sees it."""
@@ -48,8 +67,30 @@ class Views:
         if not turn.is_over:
             events = await turns.stream_of(turn).next_events(first, hold_s)
             return turns.find(request_id) or turn, events, first + len(events)
-        events = turns.store.events(request_id, first)
+        known = self._lately.get(request_id)
+        events = turns.store.events(request_id, first) if known is None else known[1][first:]
         if first < turn.events and not events:
             return turn, turns.repair.retold(turn), turn.events
         events = batch(events)
         return turn, events, first + len(events)
+
+    async def opening(self, request_id: str) -> tuple[Turn, list[Event], int]:
+        """A turn that was accepted just now, with its first events: if it comes to say something at once, with that too."""
+        turn = self._turns.find(request_id)
+        if turn is not None and not turn.is_over and not self._turns.is_behind(turn):
+            await self._turns.stream_of(turn).next_events(1, OPENING_S)
+        return await self.follow(request_id, 0, 0.0)
+
+    def told(self, turn: Turn, events: list[Event], after: int) -> dict[str, Any]:
+        """What a follower is told. Of a turn that goes on, its events are enough."""
+        if turn.is_over:
+            shown = self.result_of(turn)
+        else:
+            shown = TurnResult(
+                request_id=turn.request_id,
+                status=turn.status,
+                error=turn.error,
+                reason=turn.reason,
+                next_event=turn.events,
+            )
+        return {**vars(shown), "events": events, "next": after, "attempt": turn.attempt}
