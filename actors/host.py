@@ -313,7 +313,8 @@ class Host:
                 self._left.clear()
             now = loop.time()
             for tenant in list(self.tenants.values()):
-                if tenant.may_sleep and now - tenant.idle_since_s >= self.limits.idle_ms / 1000:
+                is_idle = now - tenant.idle_since_s >= self.limits.idle_ms / 1000
+                if tenant.may_sleep and (is_idle or tenant.is_broken):
                     tenant.leave()
             failing = self.peer.failing_since
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:

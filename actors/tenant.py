@@ -339,6 +339,11 @@ class Tenant:
         """Whether nothing is under way, and the agent is up: one that is coming up has work to do."""
         return not (self._tasks or self._letters or self._handling or self.is_leaving) and self._is_up
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether an error of the disk ended the handle on the storage. Nothing can be done with it; the next life opens another."""
+        return self._storage is not None and self._storage.file.ended
+
     def leave(self) -> None:
         """Leave the host cleanly: everything durable, nothing in memory."""
         self.faults.at(KillPoint.MID_PASSIVATION, self.agent_id)

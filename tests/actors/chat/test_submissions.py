@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from actors import Agent, Detached, KillPoint, RunContext, exposed, tool
-from ledger import BadRequest, ConflictingRequest
+from ledger import BadRequest, ConflictingRequest, StorageError
 from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from scenarios.provider_script import Call, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
@@ -252,6 +252,39 @@ def test_a_storage_that_fails_in_a_turn_ends_nothing() -> None:
         assert set(Outside.effects.values()) == {1}
 
     visit(Losing, story)
+
+
+class Fragile(Adder):
+    """Its storage can be broken from outside."""
+
+    @exposed
+    async def break_storage(self) -> None:
+        """As an error of the disk does."""
+        self._perdure.storage.file.broken(OSError("the disk is full"))
+
+
+def test_an_agent_whose_storage_failed_between_turns_can_be_used_again() -> None:
+    """However often it is asked meanwhile: that keeps it awake, but not with a broken storage."""
+
+    told: list[str] = []
+
+    async def tried(room: Room) -> bool:
+        try:
+            return bool((await room.do("submit_messages", "words", request_id="asked"))["accepted"])
+        except StorageError as problem:
+            told.append(str(problem))
+            return False
+
+    async def story(room: Room) -> None:
+        assert (await room.do("chat", "words")).ok
+        await room.do("break_storage")
+        assert await tried(room) is False
+        assert "the disk is full" in told[0]
+        await room.until(lambda: tried(room))
+        assert (await room.do("attach", "asked")).ok
+        assert await room.roles() == "uaua"
+
+    visit(Fragile, story)
 
 
 class Unlucky(Adder):
