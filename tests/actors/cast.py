@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from pydantic import BaseModel
@@ -230,8 +231,11 @@ class Vanishing(Agent):
 
 
 def kind_of(name: str) -> type[Agent]:
-    """A class of the cast, or of the crew, by its name."""
-    return next(kind for kind in _family(Agent) if kind.__name__ == name and kind.__module__.startswith("tests."))
+    """A class of the cast, of the crew or of a test beside them, by its name."""
+    return next(kind for kind in _family(Agent) if kind.__name__ == name and _FOLDER.fullmatch(kind.__module__))
+
+
+_FOLDER = re.compile(r"tests\.actors\.\w+")
 
 
 def _family(kind: type[Agent]) -> list[type[Agent]]:
