@@ -156,8 +156,8 @@ class Conversation:
         return [part for part in self.turns.stream_of(turn).parts if awaits_client(part, names)]
 
     def _client_tools(self, turn: Turn) -> list[Tool]:
-        own = [tool for tool in self.turns.toolset() if tool.kind == "client"]
-        return [*own, *self.turns.client_tools(turn)]
+        own = [tool for tool in self.turns.equipment.toolset() if tool.kind == "client"]
+        return [*own, *self.turns.equipment.client_tools(turn)]
 
     def awaits_person(self) -> bool:
         """Whether an open turn waits for a client's result or an approval (spec §7). A server's call is never waited for so."""

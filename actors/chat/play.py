@@ -151,7 +151,7 @@ class Play:
 
     async def _prepared(self) -> tuple[Any, Any, Failure | None]:
         """The messages of the request, repaired, and the model; or why there is none."""
-        model, problem = await tried(self.turns.model())
+        model, problem = await tried(self.turns.equipment.model())
         if isinstance(problem, ModelFailed):
             return [], None, problem.failure
         if problem is not None:

@@ -52,6 +52,8 @@ from policies import (
 )
 
 if TYPE_CHECKING:
+    from actors.chat.store import Message
+    from actors.chat.stream import Stream
     from actors.chat.turns import Turns
 
 DECLINED = "The turn was interrupted, and going on with it was declined."
@@ -133,7 +135,7 @@ class Rescue:
         return await self._interrupted(play, PROCESS_LOST)
 
     async def _first(self, play: Play) -> Outcome | None:
-        """The first attempt: the messages join the transcript, in the commit that says that the turn has begun."""
+        """The first attempt."""
         turn, transcript = play.turn, self._turns.transcript
         if turn.trigger == "continue":
             leaf = transcript.leaf
@@ -147,17 +149,20 @@ class Rescue:
             turn.message_id = turn.continues = leaf["id"]
             turn.base = len(parts)
             play.stream.begin_with(parts)
-        late = await late_results(self._turns)
-        self._turns.add_now(play.stream, [*late, *turn.messages])
+        self.open(turn, play.stream, await late_results(self._turns))
+        return None
+
+    def open(self, turn: Turn, stream: Stream, late: list[Message]) -> None:
+        """The messages join the transcript, in the commit that says that the turn has begun."""
+        self._turns.add_now(stream, [*late, *turn.messages])
         turn.status, turn.attempt, turn.messages = "running", 1, []
         turn.started_at_ms = turn.progress_at_ms = self._turns.now_ms()
-        turn.user_message_id = transcript.newest_user_id
+        turn.user_message_id = self._turns.transcript.newest_user_id
         self._turns.ours(turn)
-        play.stream.add({"type": "start", "messageId": turn.message_id})
+        stream.add({"type": "start", "messageId": turn.message_id})
         if not turn.run_id:
-            play.stream.flush()
+            stream.flush()
         self._turns.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
-        return None
 
     async def _interrupted(self, play: Play, cause: str) -> Outcome | None:
         """An attempt is over before its end. None if another one begins now."""

@@ -52,7 +52,7 @@ class Toolbox:
     @cached_property
     def tools(self) -> Toolset:
         """The agent's own, and those that the client of this turn brought. The author's code may raise."""
-        return self._play.turns.toolset().plus(self._play.turns.client_tools(self._play.turn))
+        return self._play.turns.equipment.toolset().plus(self._play.turns.equipment.client_tools(self._play.turn))
 
     @property
     def specs(self) -> list[ToolSpec]:

@@ -18,23 +18,20 @@ from actors.activity import ACTIVITY, Activity
 from actors.author import tried
 from actors.chat.crowd import Crowd
 from actors.chat.deadlines import Deadlines
-from actors.chat.delegated_tools import client_tools
 from actors.chat.endings import Endings
+from actors.chat.equipment import Equipment
 from actors.chat.history import History
 from actors.chat.last_words import worded
-from actors.chat.model import load_library, resolve_model
 from actors.chat.play import Outcome, Play
 from actors.chat.repeats import Repeats
 from actors.chat.rescue import Rescue
 from actors.chat.store import ChatStore, Event, Message
 from actors.chat.stream import Stream, batch, merged
-from actors.chat.tools import Tool
-from actors.chat.toolset import Toolset
 from actors.chat.transcript import Transcript
 from actors.chat.turn import Turn
 from actors.chat.views import Views
 from actors.observability import emit
-from ledger import BadRequest, ConflictingRequest
+from ledger import BadRequest, ConflictingRequest, StorageError
 
 if TYPE_CHECKING:
     from actors.chat.chat_agent import ChatAgent
@@ -58,6 +55,7 @@ class Turns:
         self.views = Views(self)
         self.crowd = Crowd(self)
         self.deadlines = Deadlines(self)
+        self.equipment = Equipment(agent, tenant)
         self.open: dict[str, Turn] = {}
         self.playing: Play | None = None
         self._streams: dict[str, Stream] = {}
@@ -68,8 +66,6 @@ class Turns:
         self.freed_at_ms = 0  # when a turn last made room for the next one, in this life
         self._number = 0
         self._drain: asyncio.Task[None] | None = None
-        self._model: Any = None
-        self._toolset: Toolset | None = None
 
     def now_ms(self) -> int:
         """Wall time."""
@@ -111,9 +107,24 @@ class Turns:
         if run is not None:
             self._runs[turn.request_id] = run
             self._begin(turn)
+        elif self._may_begin_at_once(turn):
+            self._begin_at_once(turn)
         else:
             self.store.write(turn, then=lambda: self.tenant.on_loop(lambda: self._begin(turn)))
         return turn
+
+    def _may_begin_at_once(self, turn: Turn) -> bool:
+        """Whether it can be its turn in the commit that accepts it: nothing is open, and nothing has to be looked up first."""
+        is_free = not self.open and self._drain is None and self.tenant.outbox.transaction is None
+        return is_free and turn.trigger != "continue" and not self.transcript.uncertain
+
+    def _begin_at_once(self, turn: Turn) -> None:
+        try:
+            self.recovery.open(turn, self.stream_of(turn), [])
+        except StorageError as problem:
+            self._fail(turn, problem)
+            raise
+        self._begin(turn)
 
     def _carries(self, turn: Turn, run: RunContext) -> None:
         """A new attempt at a run takes up its turn. Its events begin anew with the attempt, so all that was said is said again first."""
@@ -358,28 +369,7 @@ class Turns:
         if any(each["role"] == "user" for each in messages):
             self.repeats.user_spoke()
 
-    # what a turn is played with
-
-    def toolset(self) -> Toolset:
-        """The agent's own tools."""
-        if self._toolset is None:
-            self._toolset = Toolset.of(self.agent)
-        return self._toolset
-
-    def client_tools(self, turn: Turn) -> list[Tool]:
-        """The tools that the turn's client brought with it."""
-        return client_tools(turn.options.get("client_tools", ()))
-
     def emit(self, name: str, turn: Turn, payload: dict[str, Any], *, channel: str = "chat") -> None:
         """Tell those who observe the channel what happened to the turn."""
         told = {"requestId": turn.request_id, **payload}
         emit(channel, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())
-
-    async def model(self) -> Any:
-        """The model of this agent, resolved once per life."""
-        wanted = self.agent.get_model()
-        if self._model is None:
-            await self.tenant.threads.run(lambda: load_library(wanted))
-        if self._model is None or self._model[0] is not wanted:
-            self._model = (wanted, resolve_model(wanted))
-        return self._model[1]
