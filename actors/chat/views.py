@@ -79,6 +79,10 @@ class Views:
         turn = self._turns.find(request_id)
         if turn is not None and not turn.is_over and not self._turns.is_behind(turn):
             await self._turns.stream_of(turn).next_events(1, OPENING_S)
+            if (
+                self._turns.find(request_id) is None
+            ):  # it was cleared meanwhile, and what it came to is all that is left
+                return turn, [], turn.events
         return await self.follow(request_id, 0, 0.0)
 
     def told(self, turn: Turn, events: list[Event], after: int) -> dict[str, Any]:

@@ -165,6 +165,21 @@ def test_a_cancel_that_a_death_cut_short_still_stops_the_tools(first: str) -> No
     assert not Outside.effects["done", "a"]
 
 
+def test_who_is_cleared_in_the_moment_of_asking_is_told_an_end_too() -> None:
+    """Case 62: whether the turn is forgotten before, between or after the first answers about it."""
+
+    async def story(client: Client) -> None:
+        for wait_s in (0.0, 0.005, 0.01, 0.015, 0.02, 0.05):
+            listener = Listener()
+            asking = asyncio.ensure_future(call(client, Worker, "chat", "words", listener))
+            await asyncio.sleep(wait_s)
+            await call(client, Worker, "clear")
+            assert (await asking).status in ("aborted", "completed")
+            assert len(listener.ends) == 1
+
+    tell(story, pace=Pace(first_ms=1_000))
+
+
 class Debounced(Adder):
     """Waits until people have said all that they want to say."""
 
