@@ -62,7 +62,7 @@ class Toolbox:
     def announced(self, call_id: str) -> None:
         """The arguments of a call are complete. If nobody has to be asked first, it begins now, while the model still speaks."""
         part = self._part(call_id)
-        if part is not None and part.get("state") == "input-available":
+        if part is not None and part.get("state") == "input-available" and not part.get("providerExecuted"):
             self._begin(part)
 
     def _part(self, call_id: str) -> Part | None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
+
+from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart
+from pydantic_ai.models.function import FunctionModel
 
 from actors import Agent, Detached, RunContext, exposed, tool
 from scenarios.provider_script import Call, Question, Script
@@ -136,3 +140,42 @@ def test_a_new_conversation_knows_nothing_of_the_calls_that_were_lost_in_the_old
 
     visit(Scribe, story, GO)
     assert Outside.effects["launch", "it"] == 2
+
+
+async def _searches(_messages: Any, _info: Any) -> AsyncIterator[Any]:
+    """A provider that searches by itself twice, has the result of one search only, and answers."""
+    yield {0: NativeToolCallPart("look_up", {"query": "x"}, tool_call_id="s1")}
+    yield {1: NativeToolReturnPart("look_up", "a page", tool_call_id="s1")}
+    yield {2: NativeToolCallPart("look_up", {"query": "y"}, tool_call_id="s2")}
+    yield "Found it."
+
+
+class Searcher(Adder):
+    """Its provider has tools of its own, of which one is called like one of ours."""
+
+    model = FunctionModel(stream_function=_searches)
+
+    def get_model(self) -> Any:
+        """The one that searches."""
+        return self.model
+
+    @tool
+    async def look_up(self, query: str) -> str:
+        """Look up in our own books."""
+        Outside.effects["look_up", query] += 1
+        return "a book"
+
+
+def test_a_call_of_the_providers_own_is_not_executed_here_and_nobody_waits_for_its_result() -> None:
+    """One that got none is an error in the transcript, and the turn ends: there is nobody who could still answer it."""
+
+    async def story(room: Room) -> None:
+        result = await room.do("chat", "hello")
+        assert (result.status, result.text) == ("completed", "Found it.")
+        first, (state, words) = outcomes(result.message)
+        assert first == ("output-available", "a page")
+        assert (state, "without the result" in words) == ("output-error", True)
+        assert (await room.do("chat", "hello again")).ok
+
+    visit(Searcher, story)
+    assert not Outside.effects
