@@ -36,7 +36,7 @@ from ledger import (
     name_of,
     type_of,
 )
-from ledger.storage import Storage
+from ledger.storage import Storage, unbound
 
 if TYPE_CHECKING:
     from actors.host import Host
@@ -326,8 +326,8 @@ class Tenant:
         return _nothing() if self.host.is_on_loop else self.host.from_thread(_nothing()).result()
 
     def spawn(self, job: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Begin a task of this life."""
-        task = asyncio.get_running_loop().create_task(job)
+        """Begin a task of this life. It is no part of a transaction that happens to be open where it is begun."""
+        task = asyncio.get_running_loop().create_task(job, context=unbound())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from threading import RLock
 from typing import Any, Protocol
 
@@ -72,6 +72,13 @@ def bound_to(storage: object) -> Transaction | None:
         if transaction.storage is storage and transaction.entered:
             return transaction
     return None
+
+
+def unbound() -> Context:
+    """The current context without its transactions: for what is begun in the middle of one, and is no part of it."""
+    context = copy_context()
+    context.run(_bound.set, ())
+    return context
 
 
 class Transaction:

@@ -27,7 +27,7 @@ from ledger.agent_records import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, STATE,
 from ledger.agent_sql import OVER
 from ledger.agent_state import State
 from ledger.agent_storage import Storage
-from ledger.agent_transaction import Transaction, bound_to
+from ledger.agent_transaction import Transaction, bound_to, unbound
 from ledger.disk import Disk, MemoryDisk, StorageLocked
 from ledger.errors import BadRequest, StaleIncarnation, StorageError
 from ledger.file_disk import FileDisk
@@ -49,6 +49,7 @@ __all__ = [
     "StorageLocked",
     "Transaction",
     "bound_to",
+    "unbound",
 ]
 
 

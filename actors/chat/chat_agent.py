@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from actors.activity import ACTIVITY
 from actors.agent import Agent, exposed
 from actors.chat.callback import follow, refused
 from actors.chat.conversation import Conversation
@@ -166,19 +165,19 @@ class ChatAgent(Agent):
             callback: is told of the stream; may be None.
             **options: `request_id`, `metadata`, `client_tools` (`[{name, description, parameters}]`), `chat_stream_stall_timeout_ms`.
         """
-        self._refuse_nested("chat")
+        self.conversation.refuse_nested("chat")
         return await _ask_and_follow("chat", self.conversation.nearby, message, callback, **options)  # type: ignore[no-any-return]
 
     @afar(partial(_ask_and_follow, "save"))
     async def save_messages(self, messages: Any, **options: Any) -> TurnResult:
         """Add messages and wait for the turn that they bring about."""
-        self._refuse_nested("save_messages")
+        self.conversation.refuse_nested("save_messages")
         return await _ask_and_follow("save", self.conversation.nearby, messages, None, **options)  # type: ignore[no-any-return]
 
     @afar(_continue)
     async def continue_last_turn(self, callback: object = None, **options: Any) -> TurnResult:
         """Go on with the newest message of the assistant; skipped if the newest message is none, or waits for a person."""
-        self._refuse_nested("continue_last_turn")
+        self.conversation.refuse_nested("continue_last_turn")
         return await _continue(self.conversation.nearby, callback, **options)  # type: ignore[no-any-return]
 
     @afar(_submit)
@@ -232,7 +231,8 @@ class ChatAgent(Agent):
 
     @exposed(repeatable=True)
     async def clear(self) -> None:
-        """Cancel everything and forget the conversation: messages, turns, streams."""
+        """Cancel everything and forget the conversation: messages, turns, streams. Not from inside a turn."""
+        self.conversation.refuse_nested("clear", is_waiting=False)
         await self.conversation.clear()
 
     @exposed(repeatable=True)
@@ -264,9 +264,9 @@ class ChatAgent(Agent):
     # looking
 
     @exposed(repeatable=True)
-    async def get_messages(self) -> list[dict[str, Any]]:
-        """The transcript, oldest message first: a copy."""
-        return unpack(pack(self.conversation.turns.transcript.messages))  # type: ignore[no-any-return]
+    async def get_messages(self, limit: int | None = None, before: str | None = None) -> list[dict[str, Any]]:
+        """The transcript, oldest message first: a copy. Of a long one the newest `limit`, and those in front of a message's id."""
+        return unpack(pack(self.conversation.messages(limit, before)))  # type: ignore[no-any-return]
 
     @exposed(repeatable=True)
     async def inspect_turn(self, request_id: str) -> Any:
@@ -290,8 +290,8 @@ class ChatAgent(Agent):
 
     @exposed(repeatable=True)
     async def wait_until_stable(self, timeout_ms: float | None = None) -> bool:
-        """Wait until no turn is open and no person is waited for; False if that takes longer. Not from inside a turn."""
-        self._refuse_nested("wait_until_stable")
+        """Wait until no turn is open and no person is waited for; False if that takes longer. Not from inside a turn or a transaction."""
+        self.conversation.refuse_nested("wait_until_stable")
         return await self.conversation.stable(timeout_ms)
 
     @property
@@ -358,14 +358,6 @@ class ChatAgent(Agent):
         """Begin with the conversation again, from what is durable."""
         vars(self).pop("_perdure_chat", None)
         self.woken()
-
-    def _refuse_nested(self, method: str) -> None:
-        activity = ACTIVITY.get()
-        playing = self.conversation.turns.playing
-        if playing is not None and activity is not None and activity.origin == f"turn/{playing.turn.request_id}":
-            raise BadRequest(
-                method, "a turn cannot wait for another turn of its own agent; use submit_messages or add_messages"
-            )
 
     @property
     def hears_responses(self) -> bool:

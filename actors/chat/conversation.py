@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from actors.activity import ACTIVITY
 from actors.chat.delegated_tools import client_tools
-from actors.chat.messages import METADATA_BYTES_MAX, as_messages, checked_data
+from actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data
 from actors.chat.tools import Tool
 from actors.chat.turn import ENDED, STATUSES, Turn
 from actors.chat.turns import Turns
@@ -96,6 +97,16 @@ class Conversation:
             known = self.turns.transcript.get(each["id"])
             if known is not None and known["role"] != each["role"]:
                 raise BadRequest(f"messages[{at}].id", f"{each['id']} is a message of the {known['role']}")
+
+    def refuse_nested(self, method: str, *, is_waiting: bool = True) -> None:
+        """Refuse to wait for a turn where it could never begin: inside a turn of this agent, or inside a transaction."""
+        activity, playing = ACTIVITY.get(), self.turns.playing
+        if playing is not None and activity is not None and activity.origin == f"turn/{playing.turn.request_id}":
+            words = "a turn cannot wait for another turn of its own agent, nor for its own end"
+            raise BadRequest(method, f"{words}; use submit_messages or add_messages")
+        if is_waiting and self.tenant.outbox.transaction is not None:
+            words = "a turn begins when the transaction of a handler is committed, so nothing in it can wait for one"
+            raise BadRequest(method, f"{words}; use submit_messages")
 
     # notifications
 
@@ -186,6 +197,14 @@ class Conversation:
 
     # looking and forgetting
 
+    def messages(self, limit: int | None, before: str | None) -> list[dict[str, Any]]:
+        """The newest messages, or the newest of those before one."""
+        transcript = self.turns.transcript
+        if before is not None and before not in transcript:
+            raise BadRequest("before", f"{before!r:.200} is not the id of a message")
+        found = transcript.messages if before is None else transcript.before(before)
+        return found if limit is None else found[-_limit(limit, MESSAGES_MAX, "messages") :]
+
     def inspect(self, request_id: str) -> dict[str, Any] | None:
         """What is known of a turn."""
         turn = self.turns.find(request_id)
@@ -263,7 +282,7 @@ def _statuses(given: Any) -> frozenset[str] | None:
     return frozenset(wanted)
 
 
-def _limit(given: Any, most: int) -> int:
+def _limit(given: Any, most: int, what: str = "turns") -> int:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise BadRequest("limit", f"{given!r:.200} is not a number of turns, from 1 to {most}")
+        raise BadRequest("limit", f"{given!r:.200} is not a number of {what}, from 1 to {most}")
     return min(given, most)

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import copy_context
 from typing import Any
 
 from actors.chat.store import ChatStore, Event
 from actors.chat.turn import Turn
 from actors.parts import Part, apply_chunk
 from ledger import StorageError, pack
+from ledger.storage import unbound
 from policies import earns_credit
 
 GROUP, GROUP_S, LINGER_S = 10, 0.05, 1.0
@@ -57,7 +57,7 @@ class Stream:
         self._due: asyncio.Handle | None = None
         self._due_at_s = 0.0
         self._flushed_s = 0.0
-        self._context = copy_context()  # a flush that is due joins no transaction that happens to be open then
+        self._context = unbound()  # a flush that is due joins no transaction that happens to be open then
         self._problem: StorageError | None = None
         self._beside: dict[str, Any] = {}
         self._credited_at_ms: float | None = None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from actors import tool
+import pytest
+
+from actors import exposed, tool
+from ledger import BadRequest
 from scenarios.provider_faults import Fault, FaultKind, FaultPlan
 from scenarios.provider_script import Call, Question, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder
@@ -101,6 +104,18 @@ class Stepping(Attentive):
         return (await self.save_messages("words")).text
 
     @tool
+    async def clear_myself(self) -> str:
+        """Forget the conversation in the middle of it, which would end this turn first."""
+        await self.clear()
+        return "cleared"
+
+    @exposed
+    async def inside(self, method: str, words: str) -> None:
+        """Wait for a turn in a transaction, with which it would begin."""
+        with self.transaction():
+            await getattr(self, method)(words)
+
+    @tool
     async def leave_word(self) -> str:
         """Leave a message and a turn for later."""
         await self.add_messages({"id": "note", "role": "system", "parts": [{"type": "text", "text": "a note"}]})
@@ -109,7 +124,7 @@ class Stepping(Attentive):
 
 SELF = Script(
     questions=(
-        calls("ask", Call(name="ask_myself"), Call(name="leave_word"), Call(name="trip")),
+        calls("ask", *(Call(name=each) for each in ("ask_myself", "leave_word", "trip", "clear_myself"))),
         Question(asks="words", concludes="Only words"),
     )
 )
@@ -126,6 +141,10 @@ def test_a_turn_never_waits_for_its_own_agents_next_turn() -> None:
         assert "cannot wait for another turn" in told[0]
         assert told[1] == "accepted"
         assert "where was it" in told[2]
+        assert "nor for its own end" in told[3]
+        for method in ("save_messages", "chat"):
+            with pytest.raises(BadRequest, match="submit_messages"):
+                await room.do("inside", method, "words")
         assert (await room.do("attach", "later")).ok
         assert await room.roles() == "usaua"
 

@@ -7,10 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart
 from pydantic_ai.models.function import FunctionModel
 
 from actors import Agent, Detached, RunContext, exposed, tool
+from ledger import BadRequest, TooLarge
 from scenarios.provider_script import Call, Question, Script
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
@@ -76,6 +78,34 @@ def test_several_messages_of_one_transaction_all_stay_and_in_their_order() -> No
         assert [message["id"] for message in await room.do("get_messages")] == ["four"]
 
     visit(Scribe, story)
+
+
+def test_a_long_transcript_can_be_read_piece_by_piece() -> None:
+    """Which is needed when all of it is more than one answer may hold; wrong wishes name their field."""
+
+    async def story(room: Room) -> None:
+        await room.do("note", ["one", "two", "three", "four"])
+        read: list[str] = []
+        before: dict[str, Any] = {}
+        while piece := await room.do("get_messages", limit=3, **before):
+            read = [*(message["id"] for message in piece), *read]
+            before = {"before": piece[0]["id"]}
+        assert read == ["one", "two", "three", "four"]
+        for wish in ({"limit": 0}, {"before": "nobody"}):
+            with pytest.raises(BadRequest) as refused:
+                await room.do("get_messages", **wish)
+            assert refused.value.field in wish
+        for number in range(3):
+            await room.do("add_messages", {"id": f"long-{number}", "role": "user", "parts": [_text("x" * 1_500_000)]})
+        with pytest.raises(TooLarge):
+            await room.do("get_messages")
+        assert len(await room.do("get_messages", limit=2)) == 2
+
+    visit(Scribe, story)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def test_lines_that_are_told_of_several_milestones_at_once_all_stay() -> None:
