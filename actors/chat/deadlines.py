@@ -30,8 +30,10 @@ class Deadlines:
         self._turns = turns
 
     def _left_ms(self, turn: Turn) -> float:
+        if turn.status != "parked":
+            return math.inf
         config, _ = tried_now(lambda: ChatRecovery.of(self._turns.agent.chat_recovery))
-        if turn.status != "parked" or config is None:
+        if config is None:
             return math.inf
         return turn.parked_at_ms + config.parked_deadline_ms - self._turns.now_ms()
 

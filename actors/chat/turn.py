@@ -99,6 +99,21 @@ class Turn:
             client_tools=self.options.get("client_tools"),
         )
 
+    @property
+    def own_message_ids(self) -> list[str]:
+        """The ids of its messages that were made from its own."""
+        given = [str(each["id"]) for each in self.messages]
+        return [self.message_id, *(each for each in given if each.startswith(f"{self.request_id}-"))]
+
+    def rename_messages(self) -> None:
+        """Give its messages ids that nobody else had. An earlier turn of the same id was deleted, and the messages of that one stay."""
+        stem, known = f"{self.request_id}-{self.number}-", self.own_message_ids
+        self.message_id = f"{stem}answer"
+        self.messages = [
+            {**each, "id": stem + each["id"].removeprefix(f"{self.request_id}-")} if each["id"] in known else each
+            for each in self.messages
+        ]
+
     def body(self) -> bytes:
         """The row as it is stored: only what differs from the defaults."""
         return pack({name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name, _NEVER)})

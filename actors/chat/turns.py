@@ -104,6 +104,8 @@ class Turns:
         turn.is_overlapping = self.crowd.is_overlapping(turn)
         self._number = turn.number = max(self._number + 1, self.now_ms())
         turn.accepted_at_ms = self.now_ms()
+        if any(each in self.transcript for each in turn.own_message_ids):
+            turn.rename_messages()
         if run is not None:
             self._runs[turn.request_id] = run
             self._begin(turn)

@@ -108,6 +108,27 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
+def test_the_id_of_a_deleted_turn_may_be_used_again_and_takes_no_message_from_it() -> None:
+    """Its question and its answer stay where they are; the new ones come after them, and are the new turn's (W-47)."""
+
+    async def story(room: Room) -> None:
+        for day in range(3):
+            told = await room.do("submit_messages", f"words of day {day}", idempotency_key="daily")
+            result = await room.do("attach", told["request_id"])
+            assert (told["accepted"], result.ok) == (True, True)
+            assert (await room.do("submit_messages", f"words of day {day}", idempotency_key="daily"))[
+                "accepted"
+            ] is False
+            assert await room.do("delete_turns") == 1
+        await room.sleep()
+        kept = await room.do("get_messages")
+        assert [message["role"][0] for message in kept] == list("uauaua")
+        assert [texts(message)[0] for message in kept[::2]] == [f"words of day {day}" for day in range(3)]
+        assert kept[-1] == result.message
+
+    visit(Scribe, story)
+
+
 def test_lines_that_are_told_of_several_milestones_at_once_all_stay() -> None:
     """Their mail is handled in one transaction, because the agent was away when it came."""
 
