@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable
 from functools import cache
+from types import GenericAlias
 from typing import Any, cast, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -79,7 +80,16 @@ def _words(problem: Exception) -> str:
 def shapes_of(method: Callable[..., Any]) -> tuple[dict[str, Shape], Shape]:
     """The shapes of a method's parameters (without `self`) and of what it returns."""
     hints, parameters = _hints(method)
-    return {name: Shape(hints.get(name, Any)) for name in parameters}, Shape(hints.get("return", Any))
+    kinds = {name: each.kind for name, each in inspect.signature(method).parameters.items()}
+    found = {name: Shape(_of_kind(hints.get(name, Any), kinds[name])) for name in parameters}
+    return found, Shape(hints.get("return", Any))
+
+
+def _of_kind(hint: Any, kind: Any) -> Any:
+    """What a parameter holds: `*words: str` holds several, and `**counts: int` holds named ones."""
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return GenericAlias(list, (hint,))
+    return GenericAlias(dict, (str, hint)) if kind is inspect.Parameter.VAR_KEYWORD else hint
 
 
 def run_shapes(agent_class: type) -> tuple[Shape, Shape, int]:

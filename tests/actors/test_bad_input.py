@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, Detached, RemoteError
+from actors import Agent, Detached, RemoteError, exposed
 from actors.code import load_type, type_name
 from ledger import BadRequest, TooLarge, UnknownAgentType, UnknownRun
 from tests.actors.cast import Boss, Doubler, Number, Sleeper
@@ -276,5 +276,25 @@ class Wrapped(Agent):
 def test_typed_values_arrive_typed() -> None:
     async def story(stage: Stage) -> None:
         assert (await stage.client.run(Numbers, 3)).output == Number(n=3)
+
+    play(story)
+
+
+class Counter(Agent):
+    """Takes any number of arguments."""
+
+    @exposed
+    async def add(self, *numbers: int, **named: int) -> int:
+        """Add them all."""
+        return sum(numbers) + sum(named.values())
+
+
+def test_a_method_may_take_any_number_of_arguments_each_of_its_type() -> None:
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Counter, "add") == 0
+        assert await stage.call(Counter, "add", 1, 2, three=3) == 6
+        for numbers, named, field in (((1, "two"), {}, "numbers"), ((), {"three": "drei"}, "named")):
+            problem = await refused(stage, stage.call(Counter, "add", *numbers, **named))
+            assert problem.field == field
 
     play(story)
