@@ -108,6 +108,12 @@ class Toolbox:
         if waiting:
             await self._wait(waiting)
 
+    def let_go(self) -> None:
+        """Nothing can be written any more, so nobody waits for these calls; who takes the turn up asks for their runs again."""
+        for task in self._tasks.values():
+            task.add_done_callback(_heard)
+            task.cancel()
+
     async def _wait(self, tasks: list[asyncio.Task[None]]) -> None:
         """Wait for all; who watches is told what for, if it takes long."""
         _, pending = await asyncio.wait(tasks, timeout=STATUS_AFTER_S)
@@ -349,6 +355,12 @@ class Toolbox:
 
     def _evidence(self, part: Part, result: RunResult | None) -> dict[str, Any]:
         return evidence_of(part, self.run_id(part["toolCallId"]), result, self._play.turns.now_ms())
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """What a task raised need not be told of."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _made(make: Callable[[], Any]) -> Any:

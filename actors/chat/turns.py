@@ -225,6 +225,7 @@ class Turns:
         outcome, problem = await tried(play.within(self._outcome(play)))
         self.playing = None
         if problem is not None:
+            play.toolbox.let_go()
             raise problem
         has_been_answered = outcome is not None and outcome.status == "parked" and not play.toolbox.awaits_person()
         if outcome is not None and not has_been_answered:

@@ -254,6 +254,56 @@ def test_a_storage_that_fails_in_a_turn_ends_nothing() -> None:
     visit(Losing, story)
 
 
+@tool
+async def dig() -> str:
+    """Dig for longer than the storage is broken; a run of its own."""
+    Outside.effects["dig",] += 1
+    await asyncio.sleep(20)
+    return "dug"
+
+
+class Spoiling(Adder):
+    """Its storage fails while its tools are at work."""
+
+    def tools(self) -> list[Any]:
+        """A function that takes long."""
+        return [dig]
+
+    @tool
+    async def write(self, text: str) -> str:
+        """Write something."""
+        return f"{len(text)} characters"
+
+    @tool
+    async def spoil(self) -> str:
+        """Lose the storage, as by an error of the disk."""
+        Outside.effects["spoil",] += 1
+        self._perdure.storage.file.broken(OSError("the disk is full"))
+        return "spoilt"
+
+
+def test_tools_that_outlive_a_failure_of_the_storage_are_heard_once() -> None:
+    """Whoever waited for them before it writes nothing any more; the turn that goes on takes their results."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "work", request_id="asked")
+        await asyncio.sleep(40)
+        told = await room.do("inspect_turn", "asked")
+        assert (told["status"], told["attempt"]) == ("completed", 2)
+        result, listener = await room.follow("attach", "asked", first=0)
+        assert listener.types.count("tool-output-available") == 2
+        dug, (state, words), *_ = outcomes(result.message)
+        assert dug == ("output-available", "dug")
+        assert state == "output-error"
+        assert "OUTCOME UNKNOWN" in words
+        assert set(Outside.effects.values()) == {1}
+        assert len(listener.heard) == told["events"] + 1, "every event is there, and none twice"
+
+    long = Call(name="write", arguments={"text": "and so on " * 30})  # the model still speaks when the storage fails
+    work = calls("work", Call(name="dig"), Call(name="spoil"), long)
+    visit(Spoiling, story, Script(questions=(work,)), pace=Pace(between_ms=300))
+
+
 class Fragile(Adder):
     """Its storage can be broken from outside."""
 
