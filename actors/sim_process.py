@@ -256,11 +256,11 @@ class Gate(Coroutine[object, object, object]):
             return self.throw(held)
         try:
             return self._inner.send(None)
-        except BaseException:  # it ended, one way or another: the end of the dead is nobody's business
+        except BaseException:  # it ended, one way or another
             self._leave()
             if self._process.alive:
                 raise
-            raise asyncio.CancelledError from None
+        raise asyncio.CancelledError  # the end of the dead is nobody's business, and not kept as the cause of this
 
     def throw(self, error: BaseException | type[BaseException], *_rest: object) -> object:
         """The same, with an exception (in practice: a cancellation)."""
@@ -272,7 +272,7 @@ class Gate(Coroutine[object, object, object]):
             self._leave()
             if self._process.alive:
                 raise
-            raise asyncio.CancelledError from None
+        raise asyncio.CancelledError
 
     def close(self) -> None:
         """Part of being a coroutine."""

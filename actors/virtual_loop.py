@@ -67,8 +67,9 @@ def bury(most: int = 0) -> None:
         return
     heard, sys.unraisablehook = sys.unraisablehook, _deaf
     try:
-        _unburied.clear()
-        gc.collect()  # all of them, for what they hold goes in circles
+        while _unburied:  # each layer lets go of those that it was iterating over
+            _unburied.clear()
+            gc.collect()  # all of them, for what they hold goes in circles
     finally:
         sys.unraisablehook = heard
 

@@ -188,6 +188,13 @@ async def _contradict(script: Script, run_id: str, other: Task) -> None:
     script.expect(bool(script.meddled), f"a conflicting request for {run_id} was accepted")
 
 
+async def chats(script: Script) -> None:
+    """Turns of chat agents with tool calls, while connections break."""
+    from scenarios.chat_workloads import converse  # noqa: PLC0415 - the library of models takes a second to import
+
+    await converse(script)
+
+
 STORIES: dict[str, tuple[Part, ...]] = {
     "trees": (trees,),
     "crowds": (crowds,),
@@ -195,6 +202,8 @@ STORIES: dict[str, tuple[Part, ...]] = {
     "twins": (twins,),
     "meddling": (trees, crowds, meddling),
     "everything": (trees, crowds, budgets, twins, meddling),
+    "chats": (chats,),
+    "offices": (chats, crowds),
     "mixture": (trees, crowds, budgets, twins),
 }
 

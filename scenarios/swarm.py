@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
@@ -22,13 +23,13 @@ from actors.sim_world import Span
 from actors.system_world import die_with_parent
 from policies import Limits
 from scenarios.simulation import Laboratory, Story, Violation, Weather, finding
-from scenarios.stories import STORIES, Script, play_parts
+from scenarios.stories import STORIES, Script, chats, play_parts
 
 FIRE_S = 25.0
 CALM_MS = 900_000.0
 KILL_SHARE = 0.7
 KILL_RATE_MAX = 0.5
-MIXTURE = ("trees", "crowds", "budgets", "twins", "meddling", "everything")
+MIXTURE = ("trees", "crowds", "budgets", "twins", "meddling", "everything", "chats", "offices")
 
 SWIFT = Limits(
     hosts_max=3,
@@ -154,9 +155,23 @@ def _play_ours(laboratory: Laboratory, name: str) -> None:
     async def calm(client: Client) -> None:
         await play_parts(STORIES[name], Script(client, Random(seed), True, "", meddled, complaints), seed)
 
-    _play(laboratory, fire, calm)
+    with _surroundings(name) as outside:
+        _play(laboratory, fire, calm)
+        complaints += outside()
     if complaints:
         raise Violation("; ".join(complaints))
+
+
+@contextmanager
+def _surroundings(name: str) -> Iterator[Callable[[], Iterable[str]]]:
+    """What a story needs outside of the simulated processes, and what is wrong there in the end."""
+    if chats not in STORIES[name]:
+        yield tuple
+        return
+    from scenarios.chat_workloads import outside  # noqa: PLC0415 - the library of models takes a second to import
+
+    with outside() as world:
+        yield world.complaints
 
 
 def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:
