@@ -97,7 +97,7 @@ def outside() -> Iterator[Outside]:
 async def add(a: int, b: int) -> str:
     """Add two numbers, in a run of its own."""
     _here[-1].effects[f"add {a}"] += 1
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.4)
     return str(a + b)
 
 

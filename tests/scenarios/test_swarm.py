@@ -6,19 +6,21 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import count
 
 import pytest
 
+from actors.chat.toolbox import Toolbox
 from ledger import View
 from ledger.storage import Transaction
 from scenarios.stories import STORIES
 from scenarios.swarm import MIXTURE, SeedReport, SwarmReport, play, story_of, swarm, weather_of
 
-SEEDS = 300
+SEEDS = 276
 KILLS_MIN = 10_000
 PARTS = 6  # so that those who test in several processes share the work
 FIRST_SEED = 10_000
-REPLAY = "from scenarios.swarm import play; print(play(10_007).digest)"
+REPLAY = "from scenarios.swarm import play; print(play(10_007).digest, play(3, 'offices').digest)"
 
 
 @pytest.mark.slow
@@ -45,7 +47,7 @@ def test_the_same_seed_gives_the_same_digest_under_another_hash_seed() -> None:
             [sys.executable, "-c", REPLAY], env=environment, capture_output=True, text=True, check=True
         )
         digests.add(told.stdout.strip())
-    assert digests == {play(10_007).digest}
+    assert digests == {f"{play(10_007).digest} {play(3, 'offices').digest}"}
 
 
 def test_different_seeds_live_different_lives() -> None:
@@ -94,6 +96,16 @@ def test_a_core_that_forgets_who_has_mail_is_found_out(monkeypatch: pytest.Monke
 def test_a_core_that_forgets_which_mail_it_handled_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transaction, "record_inbox", lambda _transaction, _mail_ids: None)
     assert any("took effect 2 times" in play(seed, "crowds").problem for seed in range(40))
+
+
+def test_an_engine_that_forgets_under_which_name_it_made_a_call_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = count()
+
+    def run_id(_toolbox: Toolbox, call_id: str) -> str:
+        return f"{call_id}-{next(numbers)}"
+
+    monkeypatch.setattr(Toolbox, "run_id", run_id)
+    assert not all(play(seed, "chats").ok for seed in range(16))
 
 
 def _report(seed: int, story: str, problem: str = "") -> SeedReport:
