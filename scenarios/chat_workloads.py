@@ -26,10 +26,10 @@ from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule
 from scenarios.provider_script import Call, Question, Round, conclusion
 from scenarios.provider_script import Script as Answers
 from scenarios.provider_sim import SIM_URL, SimProvider
-from scenarios.stories import OFTEN, Script, persist
+from scenarios.story_script import OFTEN, Script, persist
 
 TOPICS: Final = 8
-UNKNOWN: Final = "OUTCOME UNKNOWN"
+UNKNOWN: Final = ("OUTCOME UNKNOWN", "whose outcome is still unknown")  # of a call, or of one that it would repeat
 EXHAUSTED: Final = (
     "recovery_exhausted",
     "max_attempts_exceeded",
@@ -123,7 +123,7 @@ class Calculator(ChatAgent):
         return str(2 * a)
 
 
-async def converse(script: Script) -> None:
+async def chats(script: Script) -> None:
     """Questions to one or two chat agents, some at the same time, while connections break."""
     die = script.die
     topics = die.sample(range(TOPICS), die.randint(1, 4))
@@ -140,7 +140,8 @@ async def _chat(script: Script, name: str, topic: int) -> None:
     result = await persist(script, partial(_to_its_end, script, name, topic))
     if result is None or not script.patient:
         return
-    unknown = any(UNKNOWN in part.get("errorText", "") for part in (result.message or {"parts": []})["parts"])
+    errors = [part.get("errorText", "") for part in (result.message or {"parts": []})["parts"]]
+    unknown = any(words in error for error in errors for words in UNKNOWN)
     is_excused = unknown or result.reason in EXHAUSTED
     script.expect(result.ok or is_excused, f"the turn about topic {topic} ended {result.status}: {result.error}")
     if result.ok and not unknown:

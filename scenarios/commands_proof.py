@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
 from random import Random
@@ -18,8 +19,9 @@ from ledger import BadRequest
 from scenarios.commands_run import AsJson
 from scenarios.explore import ExploreReport, explore
 from scenarios.simulation import Violation
-from scenarios.stories import STORIES, Script, play_parts
-from scenarios.swarm import SeedReport, SwarmReport, play, swarm
+from scenarios.stories import STORIES, play_parts
+from scenarios.story_script import Script
+from scenarios.swarm import SeedReport, SwarmReport, play, surroundings, swarm
 
 Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws it.")]
 
@@ -108,12 +110,16 @@ def explore_command(
     known(story)
 
     async def play_once(client: Client) -> None:
+        around.close()  # the last play's; this one begins anew
+        wrong = around.enter_context(surroundings(story))
         complaints: list[str] = []
         await play_parts(STORIES[story], Script(client, Random(seed), patient=True, complaints=complaints), seed)
+        complaints += wrong()
         if complaints:
             raise Violation("; ".join(complaints))
 
-    report = explore(play_once, seed=seed, stride=stride, diaries=True)
+    with ExitStack() as around:
+        report = explore(play_once, seed=seed, stride=stride, diaries=True)
     failures = [{key: value for key, value in asdict(death).items() if key != "trace"} for death in report.failures]
     if as_json:
         print(json.dumps({**_plain(report), "failures": failures, "ok": report.ok}))

@@ -7,38 +7,14 @@ asked for once more under the same ids (which must not start anything twice) and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from functools import partial
 from random import Random
-from typing import Any
 
-from actors import Client
-from ledger import BadRequest, CallInterrupted, ConflictingRequest, Overloaded, UnknownRun
+from ledger import BadRequest, ConflictingRequest, UnknownRun
+from scenarios.chat_workloads import chats
+from scenarios.story_script import OFTEN, SELDOM, Part, Script, persist
 from scenarios.workloads import BOSSES, HANDLERS, Boss, Job, LoneWorker, OnceWorker, Task, Worker
-
-TRIES_MAX = 200
-OFTEN, SELDOM = 0.3, 0.1
-
-
-@dataclass
-class Script:
-    """What one play of a story knows: its die (the same in both plays), whether it waits, and what it saw go wrong."""
-
-    client: Client
-    die: Random
-    patient: bool
-    tag: str = ""
-    meddled: dict[str, None] = field(default_factory=dict)
-    complaints: list[str] = field(default_factory=list)
-
-    def expect(self, fine: bool, complaint: str) -> None:
-        """Complain unless it is fine."""
-        if not fine:
-            self.complaints.append(complaint)
-
-
-Part = Callable[[Script], Awaitable[None]]
 
 
 def tasks(die: Random, count: int, depth: int = 0) -> list[Task]:
@@ -62,17 +38,6 @@ def task(die: Random, depth: int = 0) -> Task:
         awaited=tasks(die, below, depth - 1) if below else [],
         detached=tasks(die, aside) if aside else [],
     )
-
-
-async def persist(script: Script, ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Ask until there is an answer: calls may be interrupted, and a crowd may be refused for a moment."""
-    for _ in range(TRIES_MAX):
-        try:
-            return await ask()
-        except (CallInterrupted, Overloaded):
-            await asyncio.sleep(0.05)
-    script.expect(False, "a call was interrupted for ever")
-    return None
 
 
 async def trees(script: Script) -> None:
@@ -186,13 +151,6 @@ async def _contradict(script: Script, run_id: str, other: Task) -> None:
     except BadRequest as problem:
         script.expect(False, f"a conflicting request was refused for another reason: {problem}")
     script.expect(bool(script.meddled), f"a conflicting request for {run_id} was accepted")
-
-
-async def chats(script: Script) -> None:
-    """Turns of chat agents with tool calls, while connections break."""
-    from scenarios.chat_workloads import converse  # noqa: PLC0415 - the library of models takes a second to import
-
-    await converse(script)
 
 
 STORIES: dict[str, tuple[Part, ...]] = {

@@ -22,8 +22,10 @@ from actors import Client, KillPoint
 from actors.sim_world import Span
 from actors.system_world import die_with_parent
 from policies import Limits
+from scenarios.chat_workloads import chats, outside
 from scenarios.simulation import Laboratory, Story, Violation, Weather, finding
-from scenarios.stories import STORIES, Script, chats, play_parts
+from scenarios.stories import STORIES, play_parts
+from scenarios.story_script import Script
 
 FIRE_S = 25.0
 CALM_MS = 900_000.0
@@ -155,7 +157,7 @@ def _play_ours(laboratory: Laboratory, name: str) -> None:
     async def calm(client: Client) -> None:
         await play_parts(STORIES[name], Script(client, Random(seed), True, "", meddled, complaints), seed)
 
-    with _surroundings(name) as outside:
+    with surroundings(name) as outside:
         _play(laboratory, fire, calm)
         complaints += outside()
     if complaints:
@@ -163,13 +165,11 @@ def _play_ours(laboratory: Laboratory, name: str) -> None:
 
 
 @contextmanager
-def _surroundings(name: str) -> Iterator[Callable[[], Iterable[str]]]:
+def surroundings(name: str) -> Iterator[Callable[[], Iterable[str]]]:
     """What a story needs outside of the simulated processes, and what is wrong there in the end."""
     if chats not in STORIES[name]:
         yield tuple
         return
-    from scenarios.chat_workloads import outside  # noqa: PLC0415 - the library of models takes a second to import
-
     with outside() as world:
         yield world.complaints
 
