@@ -319,7 +319,7 @@ class Supervisor:
         """
         self._checkpoint_due = False
         view = self.view
-        forgotten = [key for key in dict.fromkeys(self._forgetting) if key in view.runs and view.runs[key].cleared]
+        forgotten = [key for key in dict.fromkeys(self._forgetting) if view.may_be_forgotten(key)]
         self._forgetting = []
         children = [view.runs[run_id].child for run_id in forgotten]
         for child in children:
@@ -336,8 +336,7 @@ class Supervisor:
         await self.world.threads.commit(lambda: self.store.checkpoint(meta, upto, records, [*forgotten, *children]))
         self.world.faults.at(KillPoint.AFTER_CHECKPOINT)
         for run_id in forgotten:
-            view.runs.pop(run_id, None)
-            view.cleared.pop(run_id, None)
+            view.forget_run(run_id)
         self._evict()
 
     def _evict(self) -> None:

@@ -202,6 +202,20 @@ class View:
         if box and any(self.mail[key].retry_at_ms <= self.at_ms for key in box):
             self.want(agent)
 
+    def may_be_forgotten(self, run_id: str) -> bool:
+        """Whether a run was cleared, and its child is nowhere."""
+        run = self.runs.get(run_id)
+        awake = self.agents.get(run.child) if run is not None else None
+        return run is not None and run.cleared and not (awake is not None and awake.host_id)
+
+    def forget_run(self, run_id: str) -> None:
+        """A cleared run was deleted, and so is all that is known of its child: whatever that still owed died with its storage."""
+        run = self.runs.pop(run_id, None)
+        self.cleared.pop(run_id, None)
+        if run is not None:
+            self.agents.pop(run.child, None)
+            self.wanted.pop(run.child, None)
+
     def count_live(self, run: Run) -> None:
         """A run became live or ceased to be: its parent's children, and who merely waits, follow."""
         family = self.children.setdefault(run.parent, {})

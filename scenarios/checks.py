@@ -93,6 +93,7 @@ class Ledger(MemoryStore):
             for slot in run.slots if run is not None else ():
                 self.shadow.mail.pop(mail_id(run_id, slot), None)
             self.shadow.runs.pop(run_id, None)
+            self.shadow.agents.pop(run_id, None)  # for a child is named, too, and forgotten with its run
             self._hard.pop(run_id, None)
 
     def _look(self, row: FactRow) -> None:

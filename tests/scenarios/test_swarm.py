@@ -32,6 +32,18 @@ def test_a_swarm_of_seeds_with_ten_thousand_kills_breaks_no_invariant(part: int)
     assert set(total.stories) == set(MIXTURE)
 
 
+@pytest.mark.parametrize(
+    ("seed", "story", "what"),
+    [
+        (10_122, "everything", "mail was on its way to the next life while the last one's report of it was taken"),
+        (30_030, "everything", "a child that owed its clean-up was cleared"),
+        (10_001, "chats", "the model repeated a call whose outcome was unknown"),
+    ],
+)
+def test_what_was_found_once_is_not_there_any_more(seed: int, story: str, what: str) -> None:
+    assert play(seed, story).ok, what
+
+
 def test_the_same_seed_gives_the_same_digest() -> None:
     first, second = play(10_007), play(10_007)
     assert first.kills
