@@ -13,7 +13,7 @@ from typing import Any
 from actors import Runtime
 from scenarios.bench_agents import Parent
 from scenarios.bench_chat_agents import Broken, ChatParent, Instant, Mortal
-from scenarios.bench_report import Baseline, Bench, Figure, at_most, handle, hosts_up, wait_for
+from scenarios.bench_report import Baseline, Bench, Figure, at_most, calm, handle, hosts_up, wait_for
 
 STALL_MS = 100
 CLOUDFLARE = "Cloudflare, measured"
@@ -73,6 +73,7 @@ def _stall_ms(agent: Any) -> float:
 def _death_ms(runtime: Runtime, place: Path, number: int) -> float:
     note, name = place / f"requests-{number}", f"mortal-{number}"
     wait_for(lambda: hosts_up(runtime) > 1)
+    calm(runtime)  # a host that has yet to import the library is not warm
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(lambda: handle(runtime, Mortal, name).chat(str(note), None))
         wait_for(note.exists)

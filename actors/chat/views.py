@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors.chat.turns import Turns
 
 HOLD_S = 10.0
-OPENING_S = 0.02  # a turn that says something so soon is begun and told in one answer
+OPENING_S = 0.01  # a turn that says something so soon is begun and told in one answer
 LATELY_MAX, LATELY_EVENTS_MAX = 8, 2_000
 
 

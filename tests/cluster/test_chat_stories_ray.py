@@ -28,15 +28,15 @@ def perdure(*words: str | Path, **environment: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_processes_that_are_killed_in_a_turn_change_nothing(tmp_path: Path) -> None:
-    told = perdure("chat-recovery", "--points", "3", "--seed", "1", "--data", tmp_path)
-    assert told["turns"] == {"asked": 4, "completed": 4, "error": 0}
+    told = perdure("chat-recovery", "--points", "2", "--seed", "1", "--data", tmp_path)
+    assert told["turns"] == {"asked": 3, "completed": 3, "error": 0}
     assert sum(told["kills"].values()) >= 1
     assert told["illegal"] == 0
 
 
 @pytest.mark.slow
 def test_connections_that_break_in_a_turn_change_nothing(tmp_path: Path) -> None:
-    told = perdure("tool-disconnect", "--points", "3", "--seed", "1", "--data", tmp_path)
-    assert told["turns"] == {"asked": 4, "completed": 4, "error": 0}
+    told = perdure("tool-disconnect", "--points", "2", "--seed", "1", "--data", tmp_path)
+    assert told["turns"] == {"asked": 3, "completed": 3, "error": 0}
     assert told["recoveries"] >= 1
     assert told["side_effects"]["unknown"] == told["illegal"] == 0

@@ -28,11 +28,11 @@ def test_kills_of_every_kind_and_a_cold_restart_change_nothing(tmp_path: Path) -
         "run",
         "fan-out",
         "--children",
-        "20",
+        "14",
         "--kills",
         "3",
         "--pace",
-        "10",
+        "6",
         "--seed",
         "4",
         "--cold-restart",
@@ -42,11 +42,11 @@ def test_kills_of_every_kind_and_a_cold_restart_change_nothing(tmp_path: Path) -
     assert told["verified"]
     assert told["kills"] == {"child": 1, "parent": 1, "supervisor": 1, "cluster": 1}
     assert (told["deliveries"]["duplicated"], told["deliveries"]["lost"]) == (0, 0)
-    assert perdure("audit", "--data", tmp_path)["delivered"] == 20
+    assert perdure("audit", "--data", tmp_path)["delivered"] == 14
 
 
 def test_ctrl_c_stops_and_resume_carries_on(tmp_path: Path) -> None:
-    words = ["run", "fan-out", "--children", "20", "--kills", "0", "--pace", "20", "--data", str(tmp_path)]
+    words = ["run", "fan-out", "--children", "12", "--kills", "0", "--pace", "14", "--data", str(tmp_path)]
     running = subprocess.Popen([*COMMAND, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         _wait_until_under_way(tmp_path)
@@ -60,7 +60,7 @@ def test_ctrl_c_stops_and_resume_carries_on(tmp_path: Path) -> None:
     assert perdure("ps", "--data", tmp_path)["supervisor"] is None
     told = perdure("run", "fan-out", "--resume", "--data", tmp_path)
     assert told["verified"]
-    assert told["runs"]["completed"] == 20
+    assert told["runs"]["completed"] == 12
 
 
 def _wait_until_under_way(data: Path) -> None:
