@@ -327,6 +327,7 @@ class Supervisor:
             self.world.faults.at(KillPoint.MID_CLEAR, child)
         for run_id in forgotten:
             view.dirty_runs.pop(run_id, None)
+            view.dirty_agents.pop(view.runs[run_id].child, None)
             for slot in view.runs[run_id].slots:  # a superseded mail must not come back by way of the snapshot
                 view.mail.pop(mail_id(run_id, slot), None)
         meta, upto, records = meta_of(view), view.seq, dirty_records(view)

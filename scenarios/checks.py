@@ -40,6 +40,7 @@ from ledger import (
     counts,
     decode,
     mail_id,
+    name_of,
     pack,
     restore,
     unpack,
@@ -149,6 +150,9 @@ def unlike_the_shadow(view: View, shadow: View) -> Iterator[str]:
         yield f"mail {key} is durable ({shadow.mail[key].state}) and not kept"
     for key in shadow.agents.keys() | view.agents.keys():
         mine, theirs = view.agents.get(key), shadow.agents.get(key)
+        asked = view.runs.get(name_of(key))
+        if asked is not None and asked.cleared and asked.run_id not in shadow.runs:
+            continue  # as above
         if _owes(mine) or _owes(theirs):
             yield from _differences(f"agent {key}", mine, theirs)
 

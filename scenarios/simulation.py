@@ -50,7 +50,7 @@ T = TypeVar("T")
 Story = Callable[[Client], Awaitable[Any]]
 """What a client does. Who plays it twice in one world expects that it asks for its work under ids of its own."""
 
-QUICK = Limits(hosts_max=3, hosts_warm=1, idle_ms=2_000, orphan_ms=20_000, turn_max=8, inbox_max=3)
+QUICK = Limits(hosts_max=3, hosts_warm=1, idle_ms=2_000, orphan_ms=20_000, turn_max=8)
 LOOK_STRIDE = 7
 
 

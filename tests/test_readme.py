@@ -160,7 +160,7 @@ def test_the_tests_of_the_example_pass_in_bad_weather(examples: Callable[[str], 
     examples("test_research").test_research_survives_bad_weather()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_tests_of_the_example_pass_wherever_death_strikes(examples: Callable[[str], ModuleType]) -> None:
     examples("test_research").test_research_survives_a_death_at_every_place()
 

@@ -38,7 +38,7 @@ def test_mail_that_the_ledger_knows_to_be_handled_is_forgotten_by_its_parent() -
         forgotten = stage.laboratory.disk.forgotten[address(Clumsy, "p")]
         assert {mail_id for mail_id, _ in forgotten} >= {f"s{n}!finish" for n in range(18)}
 
-    play(story)
+    play(story, limits=replace(ROOMY, inbox_max=3))
 
 
 def test_a_handler_that_raises_leaves_nothing_behind_and_is_called_again() -> None:

@@ -34,7 +34,7 @@ def test_processes_that_are_killed_in_a_turn_change_nothing(tmp_path: Path) -> N
     assert told["illegal"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_connections_that_break_in_a_turn_change_nothing(tmp_path: Path) -> None:
     told = perdure("tool-disconnect", "--points", "2", "--seed", "1", "--data", tmp_path)
     assert told["turns"] == {"asked": 3, "completed": 3, "error": 0}

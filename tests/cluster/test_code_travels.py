@@ -148,7 +148,7 @@ def drive(harbour: Harbour, folder: Path, *arguments: object) -> dict[str, Any]:
     return said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_code_travels_to_a_joined_cluster_and_is_there_after_every_death_and_beside_other_code(
     harbour: Harbour, tmp_path: Path
 ) -> None:
