@@ -41,7 +41,7 @@ def chat_children(bench: Bench) -> list[Figure]:
         kilobytes = (disk_bytes(runtime.data / "agents") - before) / (count * repeats) / 1024
         parent.fan_out(crowd // 5)
         rates = [crowd / parent.fan_out(crowd) for _ in range(repeats)]
-        delays = [_delay_ms(runtime, parent) for _ in range(bench.size(50, 5))]
+        delays = [delay_ms(runtime, parent) for _ in range(bench.size(50, 5))]
     middle = [percentile(each, 0.5) for each in times]
     return [
         Figure("awaited chat child, p50", "ms", middle, at_most(15), Baseline(CLOUDFLARE, 34)),
@@ -51,7 +51,8 @@ def chat_children(bench: Bench) -> list[Figure]:
     ]
 
 
-def _delay_ms(runtime: Runtime, parent: Any) -> float:
+def delay_ms(runtime: Runtime, parent: Any) -> float:
+    """How long after its end a detached child's completion comes to its parent's handler."""
     run_id = parent.detach()
     came_ms = wait_for(lambda: parent.came(run_id))
     told = runtime.inspect(run_id)

@@ -12,11 +12,11 @@ from typing import Any
 
 from actors import Runtime
 from scenarios.bench_agents import Parent
-from scenarios.bench_chat_agents import Broken, ChatParent, Instant, Mortal
+from scenarios.bench_chat import CLOUDFLARE, delay_ms
+from scenarios.bench_chat_agents import Broken, ChatParent, Mortal
 from scenarios.bench_report import Baseline, Bench, Figure, at_most, calm, handle, hosts_up, wait_for
 
 STALL_MS = 100
-CLOUDFLARE = "Cloudflare, measured"
 
 
 class Waits:
@@ -41,7 +41,7 @@ def chat_recovery(bench: Bench) -> list[Figure]:
         deaths = [_death_ms(runtime, bench.data, number) for number in range(bench.size(9, 2))]
         parent = handle(runtime, ChatParent, "parent")
         parent.one_by_one(2)
-        delays = [_delay_ms(runtime, parent) for _ in range(count)]
+        delays = [delay_ms(runtime, parent) for _ in range(count)]
     return [
         Figure("connection reset → next request, beyond the backoff", "ms", resets, at_most(50)),
         Figure("stall noticed → next request", "ms", stalls, at_most(50)),
@@ -90,21 +90,12 @@ def _host_of(runtime: Runtime, name: str) -> int:
     return next(int(each["pid"]) for each in told["hosts"] if each["host"] == host)
 
 
-def _delay_ms(runtime: Runtime, parent: Any) -> float:
-    run_id = parent.detach()
-    came_ms = wait_for(lambda: parent.came(run_id))
-    told = runtime.inspect(run_id)
-    assert told is not None
-    return float(came_ms - told["completed_at_ms"])
-
-
 def reconnection(bench: Bench) -> list[Figure]:
     """A parent with many ended runs: how soon somebody who comes back sees the first of a run's frames, and the list of all."""
     count = bench.size(2_000, 200)
     with bench.cluster("reconnection") as runtime:
         parent = handle(runtime, Parent, "parent")
         parent.fan_out(count)
-        handle(runtime, Instant, "awake").chat("Warm?", None)
         run_id = runtime.list(limit=1)[0]["run_id"]
         first, whole = [], []
         for _ in range(bench.size(20, 3)):

@@ -11,10 +11,6 @@ from random import Random
 from typing import Any, Final
 from uuid import uuid4
 
-from openai import AsyncOpenAI
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
-
 from actors import Client, close_models, resolve_model
 from ledger import BadRequest
 from scenarios.chat_cast import MODEL, Quiz, introduced, surroundings
@@ -22,7 +18,7 @@ from scenarios.chat_cast_play import Company, Point, Watcher
 from scenarios.chat_cast_verdict import Tally
 from scenarios.provider_process import ProviderProcess
 from scenarios.provider_script import Script
-from scenarios.provider_sim import SIM_URL, SimProvider
+from scenarios.provider_sim import SimProvider
 from scenarios.simulation import Laboratory, Violation
 from scenarios.stage import RayStage, SimStage
 from scenarios.workshop import Workshop
@@ -107,9 +103,7 @@ def in_simulation(
 ) -> None:
     """Play in a world of its own, which must then come to rest with every invariant kept. `told` is given it before."""
     provider = SimProvider(script)
-    client = AsyncOpenAI(base_url=SIM_URL, api_key="scripted", max_retries=0, http_client=provider.client())
-    model = OpenAIChatModel(SIMULATED, provider=OpenAIProvider(openai_client=client))
-    with introduced(SIMULATED, model), Laboratory(seed, **simulation) as laboratory:
+    with introduced(SIMULATED, provider.model(SIMULATED)), Laboratory(seed, **simulation) as laboratory:
         told(laboratory)
 
         async def play(sender: Client) -> None:

@@ -16,16 +16,12 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from openai import AsyncOpenAI
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
-
 from actors import ChatAgent, TurnResult, tool
 from policies import ChatRecovery
 from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule
 from scenarios.provider_script import Call, Question, Round, conclusion
 from scenarios.provider_script import Script as Answers
-from scenarios.provider_sim import SIM_URL, SimProvider
+from scenarios.provider_sim import SimProvider
 from scenarios.story_script import OFTEN, Script, persist
 
 TOPICS: Final = 8
@@ -68,8 +64,7 @@ class Outside:
     effects: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        client = AsyncOpenAI(base_url=SIM_URL, api_key="scripted", max_retries=0, http_client=self.provider.client())
-        self.model = OpenAIChatModel("scripted", provider=OpenAIProvider(openai_client=client))
+        self.model = self.provider.model()
 
     def complaints(self) -> Iterator[str]:
         """What is wrong in the end."""

@@ -140,21 +140,22 @@ def unlike_the_shadow(view: View, shadow: View) -> Iterator[str]:
     if counts(view) != counts(shadow):
         yield f"the runs are counted as {counts(view)}, and fold to {counts(shadow)}"
     for key, run in view.runs.items():
-        if not run.cleared or key in shadow.runs:
+        if not _is_leaving(view, shadow, key):
             yield from _differences(f"run {key}", run, shadow.runs.get(key))
     for key, mail in view.mail.items():
-        if mail.run_id in view.runs and view.runs[mail.run_id].cleared and mail.run_id not in shadow.runs:
-            continue  # forgotten on disk, and in memory in a moment
-        yield from _differences(f"mail {key}", mail, shadow.mail.get(key))
+        if not _is_leaving(view, shadow, mail.run_id):
+            yield from _differences(f"mail {key}", mail, shadow.mail.get(key))
     for key in shadow.mail.keys() - view.mail.keys():
         yield f"mail {key} is durable ({shadow.mail[key].state}) and not kept"
     for key in shadow.agents.keys() | view.agents.keys():
         mine, theirs = view.agents.get(key), shadow.agents.get(key)
-        asked = view.runs.get(name_of(key))
-        if asked is not None and asked.cleared and asked.run_id not in shadow.runs:
-            continue  # as above
-        if _owes(mine) or _owes(theirs):
+        if (_owes(mine) or _owes(theirs)) and not _is_leaving(view, shadow, name_of(key)):
             yield from _differences(f"agent {key}", mine, theirs)
+
+
+def _is_leaving(view: View, shadow: View, run_id: str) -> bool:
+    """Whether a cleared run is forgotten on disk, and in memory in a moment."""
+    return run_id in view.runs and view.runs[run_id].cleared and run_id not in shadow.runs
 
 
 def _owes(activation: Activation | None) -> bool:

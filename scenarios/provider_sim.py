@@ -1,7 +1,7 @@
 """The scripted provider as an `httpx2` transport inside of the simulated world: the same desk, the same acts, and virtual time.
 
     provider = SimProvider(script, plan)
-    client = AsyncOpenAI(base_url=SIM_URL, api_key="scripted", max_retries=0, http_client=provider.client())
+    agent.model = provider.model()
 
 It has the methods of `ProviderProcess`, so one story can play with either. No sockets and no threads: a stall is a timer of the virtual
 loop (or nothing at all, for ever), and what a real socket would make the client raise is raised here. The provider lives outside of every
@@ -17,6 +17,9 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 import httpx2
+from openai import AsyncOpenAI
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from actors.sim_world import current_process, on_death
 from scenarios.provider_desk import DEATH, Counters, Desk, Record
@@ -42,6 +45,11 @@ class SimProvider(httpx2.AsyncBaseTransport):
     def client(self) -> httpx2.AsyncClient:
         """A client whose every request comes here."""
         return httpx2.AsyncClient(transport=self, trust_env=False)
+
+    def model(self, name: str = "scripted") -> OpenAIChatModel:
+        """A model, by this name, whose every request comes here."""
+        client = AsyncOpenAI(base_url=SIM_URL, api_key="scripted", max_retries=0, http_client=self.client())
+        return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))
 
     # what a story does to it
 

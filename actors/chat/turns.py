@@ -185,11 +185,6 @@ class Turns:
         """Whether another turn is played, or comes before this one."""
         return (self.playing.turn if self.playing is not None else self._next()) is not turn
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no turn is playing or waits for its place."""
-        return self._drain is None and self._next() is None
-
     async def _play_all(self) -> None:
         while (turn := self._next()) is not None:
             _, problem = await tried(self._play(turn))

@@ -6,14 +6,10 @@ import asyncio
 from collections import Counter
 from typing import Any, ClassVar
 
-from openai import AsyncOpenAI
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
-
 from actors import ChatAgent, Client, tool
 from scenarios.provider_faults import FaultPlan, Pace
 from scenarios.provider_script import Call, Question, Round, Script
-from scenarios.provider_sim import SIM_URL, SimProvider
+from scenarios.provider_sim import SimProvider
 from scenarios.simulation import Laboratory
 
 ENDS = ("on_done", "on_error", "on_interrupted")
@@ -31,8 +27,7 @@ class Outside:
         """A new provider, and no effects."""
         cls.provider = SimProvider(script, plan, pace)
         cls.effects = Counter()
-        client = AsyncOpenAI(base_url=SIM_URL, api_key="-", max_retries=0, http_client=cls.provider.client())
-        cls.model = OpenAIChatModel("scripted", provider=OpenAIProvider(openai_client=client))
+        cls.model = cls.provider.model()
 
 
 ADD = tuple(Call(name="add", arguments={"a": number, "b": 2}) for number in range(3))
