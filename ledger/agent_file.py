@@ -134,10 +134,6 @@ class AgentFile:
         except (duckdb.Error, OSError) as problem:
             raise self.broken(problem) from problem
 
-    def log_bytes(self) -> int:
-        """How long the log is that the next opening would replay."""
-        return self.disk.log_bytes(self.agent_id) if self.database is not None else 0
-
     def broken(self, problem: Exception, what: str = "written") -> StorageError:
         """What could not be written ends this life. Nothing is read after it: what memory shows may differ from the file."""
         reason = StorageError(
@@ -145,10 +141,10 @@ class AgentFile:
             f"it could not be {what} ({problem}); what was committed before is safe. "
             "Make room or repair the disk, then open the storage again",
         )
-        self.end(reason, checkpoint=False)
+        self.end(reason)
         return reason
 
-    def end(self, reason: StorageError, *, checkpoint: bool) -> None:
+    def end(self, reason: StorageError) -> None:
         """Shut every cursor, let go of the database, refuse from now on with this reason. Idempotent."""
         with self._ending:
             if self._ended is not None:
@@ -159,7 +155,7 @@ class AgentFile:
         self._idle.clear()
         self._lanes.clear()
         if self.database is not None:
-            self.disk.detach(self.agent_id, self.database, checkpoint=checkpoint)
+            self.disk.detach(self.agent_id, self.database, checkpoint=False)
         self._on_end()
 
     def _attach(self) -> None:

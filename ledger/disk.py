@@ -65,10 +65,6 @@ class Disk(ABC):
         """Bring everything committed from the log into the database, so that the next opening replays nothing."""
 
     @abstractmethod
-    def log_bytes(self, agent_id: str) -> int:
-        """How long the log is that the next opening replays."""
-
-    @abstractmethod
     def erase(self, agent_id: str, holder: object) -> None:
         """Delete the storage if there is one. It must not be attached."""
 
@@ -210,10 +206,6 @@ class MemoryDisk(Disk):
 
     def secure(self, agent_id: str, database: str) -> None:
         """Memory has no log."""
-
-    def log_bytes(self, agent_id: str) -> int:
-        """Memory has no log."""
-        return 0
 
     def erase(self, agent_id: str, holder: object) -> None:
         """Drop the database."""

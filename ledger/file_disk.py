@@ -73,10 +73,6 @@ class FileDisk(Disk):
         finally:
             cursor.close()
 
-    def log_bytes(self, agent_id: str) -> int:
-        """The size of the log's files."""
-        return sum(log.stat().st_size for log in _logs(self.path_of(agent_id)))
-
     def erase(self, agent_id: str, holder: object) -> None:
         """Delete the file, its log, and what deaths left beside them."""
         with self._lock:

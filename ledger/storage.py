@@ -97,7 +97,7 @@ class Cabinet:
             self._check(agent_id)
             held = self._open.get(agent_id)
             if held is not None:
-                held.file.end(StaleIncarnation(agent_id, "its storage was deleted"), checkpoint=False)
+                held.file.end(StaleIncarnation(agent_id, "its storage was deleted"))
             self.disk.erase(agent_id, self)
 
     def restore(self, agent_id: str, path: Path) -> None:
@@ -126,7 +126,7 @@ class Cabinet:
         """As if the process had been killed here: open transactions roll back, logs stay as they are, every handle refuses."""
         self._over = True
         for storage in list(self._open.values()):
-            storage.file.end(StaleIncarnation(storage.agent_id, "its process died"), checkpoint=False)
+            storage.file.end(StaleIncarnation(storage.agent_id, "its process died"))
 
     def close(self) -> None:
         """Close every storage cleanly. Idempotent."""
