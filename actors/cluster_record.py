@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +19,8 @@ LOCK: Final = "cluster.lock"
 AUTH: Final = "RAY_AUTH_MODE"
 PROJECT: Final = Path(__file__).resolve().parents[1]
 OURS: Final = {name: PROJECT / name for name in ("policies", "ledger", "actors", "scenarios")}
-KNOCK_S: Final = 1.0
+KNOCK_S: Final = 3.0
+HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # how HTTP/2, and so gRPC, begins
 
 # What a Ray of our own is started with. Whoever sets one of these in the environment is obeyed.
 ENVIRONMENT: Final = {
@@ -33,6 +34,13 @@ ENVIRONMENT: Final = {
     "RAY_timeout_ms_task_wait_for_death_info": "50",  # and a call that went down with it fails so soon, not in 1 s
     "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000000",  # or Ray ends a process whose GCS was away for a minute
     "RAY_preload_python_modules": "actors.ray_world",
+}
+
+# How long Ray tries to reach a cluster: some 15 s. By itself it tries a quarter of an hour if the cluster dies while it is joined.
+PATIENCE: Final = {
+    "RAY_gcs_server_port_wait_time_s": "2",  # which is a number of attempts
+    "RAY_gcs_rpc_server_connect_timeout_s": "1",
+    "RAY_py_gcs_connect_timeout_s": "5",
 }
 
 
@@ -91,21 +99,27 @@ def shut_out(problem: SupervisorUnreachable, address: str | None) -> SupervisorU
 
 
 def answers(address: str) -> bool:
-    """Whether anybody listens at `host:port`. Raises `BadRequest` if it is no such address."""
+    """Whether a Ray says anything at `host:port`. The port of one that was just killed can still be connected to, but stays silent.
+
+    Raises `BadRequest` if it is no such address.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise BadRequest("address", f"{address!r} is not host:port of a Ray cluster that this machine belongs to")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), KNOCK_S) as knocking:
+            if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+                return True  # it would have to be greeted in another way
+            knocking.sendall(HELLO)
+            return knocking.recv(1) != b""
     except OSError:
         return False
-    return True
 
 
 @contextlib.contextmanager
-def surroundings(auth: str = "") -> Iterator[None]:
+def surroundings(more: Mapping[str, str] = ENVIRONMENT) -> Iterator[None]:
     """The environment in which Ray is started and joined. What is set already stays, and what we set is taken back afterwards."""
-    ours = {name: value for name, value in {**ENVIRONMENT, AUTH: auth}.items() if value and name not in os.environ}
+    ours = {name: value for name, value in more.items() if value and name not in os.environ}
     before = os.environ.get("PYTHONPATH")
     os.environ.update(ours)
     os.environ["PYTHONPATH"] = os.pathsep.join(_import_path(before or ""))

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import ray
 
-from actors.cluster_record import OURS, answers, read_record, surroundings
+from actors.cluster_record import AUTH, OURS, PATIENCE, answers, read_record, surroundings
 from actors.plan import Plan
 from actors.system_world import children, descendants, strike
 from ledger import SupervisorUnreachable
@@ -62,7 +62,7 @@ def join(data: Path, address: str | None) -> bool:
     known = read_record(data)
     if known is None or address == "local":
         return False
-    with contextlib.suppress(ValueError, SupervisorUnreachable), surroundings(known.auth):
+    with contextlib.suppress(ValueError, SupervisorUnreachable), surroundings({AUTH: known.auth}):
         _init(address=known.address)  # something else may have taken the address since
         ray.get_actor(Plan(data, Limits()).supervisor, NAMESPACE)
         return True
@@ -106,11 +106,12 @@ def shut_down() -> None:
 
 
 def _init(**options: Any) -> None:
-    # or Ray minds no environment but its first one
-    vars(importlib.import_module("ray._raylet"))["Config"].initialize("")
     before = children(os.getpid())
     try:
-        with _sigterm_kept():
+        with _sigterm_kept(), surroundings({} if options["address"] == "local" else PATIENCE):
+            vars(importlib.import_module("ray._raylet"))["Config"].initialize(
+                ""
+            )  # or Ray minds no environment but its first one
             ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:  # that very class is among what Ray raises
         for pid in children(os.getpid(), "/session_"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from actors import Agent, RunContext, Runtime
+from actors.cluster_record import write_record
 from actors.system_world import descendants, is_alive, strike, wait_for_death
 from ledger import BadRequest, SupervisorUnreachable
 
@@ -69,6 +71,14 @@ def test_a_killed_script_leaves_nothing_that_would_hinder_the_next_one(tmp_path:
     with Runtime(tmp_path / "data") as runtime:
         result = runtime.run(Napper, 3.0, run_id="nap")
         assert (result.status, result.output) == ("completed", 2)
+
+
+def test_what_answers_where_a_ray_was_on_record_but_is_none_any_more_holds_nobody_up_for_long(tmp_path: Path) -> None:
+    """A cluster that dies while it is joined looks so, too: its port was open a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        write_record(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}")
+        with Runtime(tmp_path) as runtime:
+            assert runtime.run(Napper, 0.0, run_id="nap").output == 1
 
 
 def test_a_script_that_is_asked_to_end_puts_everything_away_and_says_nothing(tmp_path: Path) -> None:
