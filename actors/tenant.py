@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.activity import ACTIVITY, Activity
 from actors.agent import Agent
+from actors.alarm_clock import AlarmClock
 from actors.attempt import carry
 from actors.author import is_async, tried
 from actors.code import load_type
@@ -68,6 +69,11 @@ class Tenant:
     def dispatch(self) -> Dispatch:
         """Asks for runs on behalf of the agent."""
         return Dispatch(self)
+
+    @cached_property
+    def alarms(self) -> AlarmClock:
+        """When the agent must be awake again."""
+        return AlarmClock(self)
 
     @cached_property
     def outbox(self) -> Outbox:
@@ -168,6 +174,7 @@ class Tenant:
     def leave_with(self, farewell: Stimulus) -> None:
         """Leave in the same breath as the last word: everything is durable, or becomes so with it."""
         self._close()
+        self.alarms.say()
         self.push(farewell)
         self.host.forget(self)
 
@@ -348,6 +355,7 @@ class Tenant:
         """Leave the host cleanly: everything durable, nothing in memory."""
         self.faults.at(KillPoint.MID_PASSIVATION, self.agent_id)
         self._close()
+        self.alarms.say()
         self.push(Released(self.agent_id, self.incarnation))
         self.host.forget(self)
 

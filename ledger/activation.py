@@ -11,7 +11,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class Activation:
-    """Where an agent lives, or that it must be woken. `run_id` names the run it executes, if any."""
+    """Where an agent lives, or that it must be woken, or when. `run_id` names the run it executes, if any.
+
+    `owes` is set when its alarm rings while it is awake, until it has said when it must be awake next: it may have been leaving.
+    """
 
     agent_id: str
     incarnation: int = 0
@@ -21,6 +24,8 @@ class Activation:
     wake_at_ms: int = 0
     losses: int = 0
     home: list[Any] | None = None
+    alarm_at_ms: int = 0
+    owes: bool = False
     confirmed: bool = False
 
 

@@ -12,6 +12,7 @@ A crash before that commit brings it back. That is harmless: the ledger has sett
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ class Records:
         self.state: dict[str, bytes] = {}
         self.outbox: dict[int, bytes] = {}
         self.garbage: list[int] = []
-        self._numbers: dict[Key, int] = {}
+        self._numbers: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._forgotten: list[int] = []
         self._tombstones: set[Key] = set()
 
@@ -83,15 +84,15 @@ class Records:
 
     def version(self, key: Key) -> int:
         """The number of the latest row under this key; 0 if there is none."""
-        return self._numbers.get(key, 0)
+        return self._numbers[key[0]].get(key[1], 0)
 
     def keys(self, kind: str) -> list[str]:
         """All living keys of a kind, oldest first."""
-        return [key for of, key in list(self._numbers) if of == kind]
+        return list(self._numbers[kind])
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Drop these keys; unknown ones are ignored."""
-        for number in filter(None, [self._numbers.pop(key, 0) for key in keys]):
+        for number in filter(None, [self._numbers[kind].pop(key, 0) for kind, key in keys]):
             self._discard(number)
 
     def forget_outbox(self, numbers: Iterable[int]) -> None:
@@ -108,8 +109,8 @@ class Records:
 
     def purge(self) -> None:
         """Forget the versions of deleted state keys. Only when no transaction is open that might have seen them."""
-        for key in self._tombstones:
-            del self._numbers[key]
+        for kind, key in self._tombstones:
+            del self._numbers[kind][key]
         self._tombstones.clear()
 
     def _discard(self, number: int) -> None:
@@ -122,20 +123,20 @@ class Records:
         elif row.kind == OUTBOX:
             self.outbox[number] = row.body or b""
         else:
-            key = (row.kind, row.key)
-            if key in self._numbers:
-                self.garbage.append(self._numbers[key])
-            self._numbers[key] = number
+            numbers = self._numbers[row.kind]
+            if row.key in numbers:
+                self.garbage.append(numbers[row.key])
+            numbers[row.key] = number
             if row.kind == STATE:
                 self._fold_state(number, row)
             elif row.kind in DOCUMENTS and row.body is None:
                 self.garbage.append(number)
-                del self._numbers[key]
+                del numbers[row.key]
 
     def _fold_state(self, number: int, row: Row) -> None:
         key = (row.kind, row.key)
         if (row.key in self.state) != (row.body is not None):
-            self._numbers[KEYS] = number
+            self._numbers[KEYS[0]][KEYS[1]] = number
         if row.body is None:
             self.state.pop(row.key, None)
             self.garbage.append(number)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ledger.facts import Fact, RunInterrupted, TeardownBegan
+from ledger.facts import AlarmRang, Fact, RunInterrupted, TeardownBegan
 from ledger.reports import seal
 from ledger.run import Run
 from ledger.status import InterruptedReason
@@ -28,6 +28,8 @@ def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
             yield from _look(view, run, at_ms, limits)
             arm(view, run, limits)
         activation = view.agents.get(key)
+        if activation is not None and 0 < activation.alarm_at_ms <= at_ms:
+            yield AlarmRang(key)
         if key in view.mailbox or (activation is not None and activation.unclean):
             view.want(key)
             view.touched[key] = None

@@ -165,6 +165,22 @@ class AgentLost(NamedTuple):
     wake_at_ms: int
 
 
+class AlarmSet(NamedTuple):
+    """The agent must be awake at `at_ms`, whatever becomes of its process until then; with 0 at no time. `home` is what its class asks
+    of its host."""
+
+    agent_id: str
+    at_ms: int
+    home: list[Any] | None = None
+
+
+class AlarmRang(NamedTuple):
+    """The time of an agent's alarm came. It owes work from then on: a life that was there already says what comes next, or another one
+    is begun."""
+
+    agent_id: str
+
+
 class MailDelivered(NamedTuple):
     """The recipient's transaction with these mails' effects is durable."""
 
@@ -211,6 +227,8 @@ Fact = (
     | AgentActivated
     | AgentReleased
     | AgentLost
+    | AlarmSet
+    | AlarmRang
     | MailDelivered
     | MailFailed
     | MailSuppressed

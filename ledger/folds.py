@@ -12,6 +12,8 @@ from ledger.facts import (
     AgentActivated,
     AgentLost,
     AgentReleased,
+    AlarmRang,
+    AlarmSet,
     AttemptLost,
     AttemptStarted,
     Fact,
@@ -56,6 +58,7 @@ def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> 
     view.dequeue(run)
     activation = view.move(run.child, fact.host_id)
     activation.incarnation, activation.run_id, activation.unclean = fact.incarnation, run.run_id, False
+    activation.owes = False
     view.incarnation = max(view.incarnation, fact.incarnation)
     return frame
 
@@ -110,6 +113,7 @@ def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | No
 def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
     activation = view.move(fact.agent_id, fact.host_id)
     activation.incarnation, activation.unclean, activation.run_id = fact.incarnation, False, ""
+    activation.owes = False
     activation.home = fact.home
     view.incarnation = max(view.incarnation, fact.incarnation)
     view.wanted.pop(fact.agent_id, None)
@@ -134,6 +138,26 @@ def _agent_lost(view: View, fact: AgentLost, seq: int, _at_ms: int) -> None:
     activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
     activation.losses += 1
     view.arm(fact.agent_id, fact.wake_at_ms)
+
+
+def _alarm_set(view: View, fact: AlarmSet, _seq: int, _at_ms: int) -> None:
+    activation = view.agents[fact.agent_id]
+    activation.alarm_at_ms, activation.owes = fact.at_ms, False
+    activation.home = fact.home
+    view.dirty_agents[fact.agent_id] = None
+    if fact.at_ms:
+        view.arm(fact.agent_id, fact.at_ms)
+
+
+def _alarm_rang(view: View, fact: AlarmRang, _seq: int, at_ms: int) -> None:
+    activation = view.agents[fact.agent_id]
+    activation.alarm_at_ms = 0
+    view.dirty_agents[fact.agent_id] = None
+    if activation.host_id:
+        activation.owes = True
+    elif not activation.unclean:
+        activation.unclean, activation.wake_at_ms = True, at_ms
+        view.want(fact.agent_id)
 
 
 def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
@@ -186,6 +210,8 @@ FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     AgentActivated: _agent_activated,
     AgentReleased: _agent_released,
     AgentLost: _agent_lost,
+    AlarmSet: _alarm_set,
+    AlarmRang: _alarm_rang,
     MailDelivered: _mail_delivered,
     MailFailed: _mail_failed,
     MailSuppressed: _mail_suppressed,

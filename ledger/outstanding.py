@@ -33,9 +33,11 @@ def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]
 
 
 def everything(view: View) -> list[str]:
-    """The keys that a sweep looks at: whoever has a place, has mail, or is to be deleted. The others wait for a place or for nothing."""
-    runs = [activation.run_id for activation in view.agents.values() if activation.run_id]
-    return list(dict.fromkeys([*runs, *view.cleared, *view.agents, *view.mailbox]))
+    """The keys that a sweep looks at: whoever has a place, has mail, or is to be deleted. The others wait for a place, for a time, or for
+    nothing."""
+    awake = [activation for activation in view.agents.values() if activation.host_id or activation.unclean]
+    runs = [activation.run_id for activation in awake if activation.run_id]
+    return list(dict.fromkeys([*runs, *view.cleared, *(each.agent_id for each in awake), *view.mailbox]))
 
 
 def _for_run(view: View, run: Run) -> Iterator[Effect]:

@@ -7,7 +7,7 @@ once they are appended. A stimulus that is doubled, late or from an earlier life
 | stimulus | decided in |
 |---|---|
 | `Request`, `Cancel`, `Clear`, `Requeue` | `requests` |
-| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Released`, `Awake`, `Handled`, `HostUp`, `HostLost` | `reports` |
+| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Released`, `Awake`, `Alarm`, `Handled`, `HostUp`, `HostLost` | `reports` |
 | `Tick` | `clockwork` |
 | (after each group) | `seating` |
 """
@@ -20,6 +20,7 @@ from typing import Any
 from ledger import clockwork, reports, requests
 from ledger.facts import Fact
 from ledger.stimulus import (
+    Alarm,
     Awake,
     Cancel,
     Chunk,
@@ -68,6 +69,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Unstarted: reports.unstarted,
     Released: reports.released,
     Awake: lambda view, said, _at_ms, _limits: _awake(view, said),
+    Alarm: lambda view, said, _at_ms, _limits: reports.alarm(view, said),
     Handled: reports.handled,
     HostUp: reports.host_up,
     HostLost: reports.host_lost,

@@ -50,6 +50,7 @@ def line(run: Run) -> dict[str, Any]:
 def overview(view: View, live_max: int) -> dict[str, Any]:
     """What a person watches: counts, hosts, and the runs that are live, the first `live_max` of them."""
     live = islice((key for family in view.children.values() for key in family), live_max)
+    awake = (a for a in view.agents.values() if a.host_id or a.unclean)
     hosts = [
         {
             "host": h.host_id,
@@ -68,7 +69,8 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
         "runs": counts(view),
         "live": [line(view.runs[key]) for key in live],
         "hosts": hosts,
-        "agents": [[a.agent_id, a.host_id, a.incarnation] for a in islice(view.agents.values(), 1000)],
+        "agents": [[a.agent_id, a.host_id, a.incarnation] for a in islice(awake, 1000)],
+        "alarms": sum(a.alarm_at_ms > 0 for a in view.agents.values()),
         "waiting": sum(map(len, view.queues.values())),
         "audit": audit(view),
     }

@@ -12,6 +12,7 @@ from ledger.activation import Activation
 from ledger.facts import (
     AgentLost,
     AgentReleased,
+    AlarmSet,
     AttemptLost,
     ChunkEmitted,
     Fact,
@@ -31,6 +32,7 @@ from ledger.stimulus import (
     COLLECTED_NOTHING,
     NOT_RUNNABLE,
     UNIMPORTABLE,
+    Alarm,
     Chunk,
     Ended,
     Handled,
@@ -141,6 +143,15 @@ def seal(view: View, run: Run, *, still_running: bool) -> Iterator[Fact]:
     """Interrupt a run for the reason for which it was torn down, and end what its child waits for."""
     yield RunInterrupted(run.run_id, run.teardown, still_running, f"the parent gave up: {run.teardown}")
     yield from abort_awaited(view, run)
+
+
+def alarm(view: View, said: Alarm) -> Iterator[Fact]:
+    """An agent says when it must be awake next. On the same link this comes before its goodbye, so no alarm is lost by sleeping."""
+    activation = view.agents.get(said.agent_id)
+    if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
+        return
+    if said.at_ms != activation.alarm_at_ms or activation.owes:
+        yield AlarmSet(said.agent_id, said.at_ms, said.home)
 
 
 def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[Fact]:

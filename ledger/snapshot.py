@@ -81,7 +81,7 @@ def run_from(record: Record) -> Run:
 
 
 def _agent_record(activation: Activation) -> Record:
-    live = bool(activation.host_id) or activation.unclean
+    live = bool(activation.host_id) or activation.unclean or activation.alarm_at_ms > 0
     body = pack([getattr(activation, name) for name in _ACTIVATION_FIELDS])
     return Record("agents", activation.agent_id, live, (activation.host_id, activation.incarnation), body)
 
@@ -160,3 +160,5 @@ def _index(view: View) -> None:
     for activation in view.agents.values():
         if activation.unclean:
             view.arm(activation.agent_id, activation.wake_at_ms)
+        if activation.alarm_at_ms:
+            view.arm(activation.agent_id, activation.alarm_at_ms)

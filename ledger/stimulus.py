@@ -91,6 +91,15 @@ class Awake(NamedTuple):
     incarnation: int
 
 
+class Alarm(NamedTuple):
+    """The agent must be awake at `at_ms`, or with 0 at no time that is known. `home` is what its class asks of its host."""
+
+    agent_id: str
+    incarnation: int
+    at_ms: int
+    home: list[Any] | None
+
+
 class Handled(NamedTuple):
     """The recipient's transaction with these mails is durable; `failures` are `(mail id, error, park)`."""
 
@@ -140,7 +149,7 @@ class Tick(NamedTuple):
 
 
 Stimulus = (
-    Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Handled | Cancel | Clear | Requeue
+    Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled | Cancel | Clear | Requeue
     | HostUp | HostLost | Tick
 )  # fmt: skip
 

@@ -195,8 +195,16 @@ class View:
         return activation
 
     def drop_agent(self, agent: str) -> None:
-        """Forget an activation that owes nothing. It is wanted again if it has mail that is due; mail that waits for its retry is armed."""
-        self.agents.pop(agent, None)
+        """Forget an activation that owes nothing and has no alarm. It is wanted again if it has mail that is due; mail that waits for its
+        retry is armed."""
+        activation = self.agents.get(agent)
+        if activation is not None and activation.owes:
+            activation.owes, activation.unclean, activation.wake_at_ms = False, True, self.at_ms
+            self.want(agent)
+        elif activation is not None and activation.alarm_at_ms:
+            activation.run_id, activation.losses = "", 0
+        else:
+            self.agents.pop(agent, None)
         self.dirty_agents[agent] = None
         box = self.mailbox.get(agent)
         if box and any(self.mail[key].retry_at_ms <= self.at_ms for key in box):

@@ -159,7 +159,7 @@ def _is_leaving(view: View, shadow: View, run_id: str) -> bool:
 
 
 def _owes(activation: Activation | None) -> bool:
-    return activation is not None and bool(activation.host_id or activation.unclean)
+    return activation is not None and bool(activation.host_id or activation.unclean or activation.alarm_at_ms)
 
 
 def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
@@ -262,7 +262,7 @@ def unfinished(view: View) -> Iterator[str]:
     for mail in view.mail.values():
         if mail.state == "pending":
             yield f"mail {mail.mail_id} to {mail.recipient} is pending"
-    for activation in view.agents.values():
+    for activation in filter(_owes, view.agents.values()):
         yield f"agent {activation.agent_id} is on host {activation.host_id!r}, unclean {activation.unclean}"
 
 
