@@ -39,7 +39,6 @@ from ledger import (
     decide,
     dirty_records,
     everything,
-    mail_id,
     meta_of,
     outstanding,
     restore,
@@ -329,7 +328,7 @@ class Supervisor:
             view.dirty_runs.pop(run_id, None)
             view.dirty_agents.pop(view.runs[run_id].child, None)
             for slot in view.runs[run_id].slots:  # a superseded mail must not come back by way of the snapshot
-                view.mail.pop(mail_id(run_id, slot), None)
+                view.mail.pop(view.runs[run_id].mail_id(slot), None)
         meta, upto, records = meta_of(view), view.seq, dirty_records(view)
         view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
         self._facts_since_checkpoint = 0

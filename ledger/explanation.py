@@ -15,7 +15,6 @@ from typing import NamedTuple
 from ledger.activation import Activation, pool_key
 from ledger.clockwork import budget_of, next_look, sighting_of
 from ledger.codec import unpack
-from ledger.ids import mail_id
 from ledger.mail import PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail
 from ledger.run import Run
 from ledger.seating import blamed_in, is_alone
@@ -336,7 +335,7 @@ def _end(case: _Case) -> Iterator[str]:
 
 def _letters(case: _Case) -> Iterator[str]:
     for slot, state in case.run.slots.items():
-        mail = case.view.mail.get(mail_id(case.run.run_id, slot))
+        mail = case.view.mail.get(case.run.mail_id(slot))
         yield from _letter(case, slot, state, mail)
 
 

@@ -18,7 +18,8 @@ class SupervisorStarted(NamedTuple):
 
 class RunRequested(NamedTuple):
     """A parent asked for a run. `input` is None when it stands in the payload table, `options` holds what
-    differs from defaults, and `life` is the incarnation of the parent that asked."""
+    differs from defaults, and `life` is the incarnation of the parent that asked. By `mark` its mail differs from that
+    of an earlier run of the same id which was cleared."""
 
     run_id: str
     agent_type: str
@@ -28,6 +29,7 @@ class RunRequested(NamedTuple):
     input: bytes | None
     options: dict[str, Any]
     life: int = 0
+    mark: int = 0
 
 
 class AttemptStarted(NamedTuple):

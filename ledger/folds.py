@@ -30,7 +30,6 @@ from ledger.facts import (
     RunRequested,
     SupervisorStarted,
 )
-from ledger.ids import mail_id
 from ledger.mail import DELIVERED, FINISH, GIVE_UP, MILESTONE, PARKED, PENDING, START, SUPERSEDED, SUPPRESSED
 from ledger.run import open_run, outcome_of
 
@@ -70,7 +69,7 @@ def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int
         view.move(run.child, "")
         view.drop_agent(run.child)
     if run.slots.get(GIVE_UP) in (PENDING, PARKED):
-        view.settle(mail_id(run.run_id, GIVE_UP), SUPERSEDED)
+        view.settle(run.mail_id(GIVE_UP), SUPERSEDED)
     if run.wants_mail:
         view.post(run, FINISH, None, at_ms)
     return frame
@@ -164,10 +163,8 @@ def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> 
     for key in fact.mail_ids:
         mail = view.mail[key]
         view.settle(key, DELIVERED)
-        overtaken = mail_id(mail.run_id, GIVE_UP)
-        if (
-            mail.slot == FINISH and view.mail.pop(overtaken, None) is not None
-        ):  # it was superseded; nobody will speak of it again
+        overtaken = view.runs[mail.run_id].mail_id(GIVE_UP) if mail.slot == FINISH else ""
+        if view.mail.pop(overtaken, None) is not None:  # it was superseded; nobody will speak of it again
             view.dirty_mail[overtaken] = None
     activation = view.agents.get(fact.recipient)
     if activation is not None and activation.losses:

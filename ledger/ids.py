@@ -26,9 +26,9 @@ def name_of(agent: str) -> str:
     return agent.rpartition("@")[0]
 
 
-def mail_id(run_id: str, slot: str) -> str:
-    """The id of the one mail that a run can ever put into this slot."""
-    return f"{run_id}!{slot}"
+def mail_id(run_id: str, slot: str, mark: int = 0) -> str:
+    """The id of the one mail that a run can ever put into this slot. `mark` tells it from an earlier run of that id, which was cleared."""
+    return f"{run_id}!{slot}!{mark}" if mark else f"{run_id}!{slot}"
 
 
 def digest_of(content: bytes) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ledger.errors import AdmissionRefused, ConflictingRequest, Overloaded, RunBeingCleared, UnknownRun
 from ledger.facts import Fact, MailRequeued, MailSuppressed, RunAborted, RunCleared, RunReattached, RunRequested
-from ledger.ids import mail_id, name_of
+from ledger.ids import name_of
 from ledger.mail import PARKED, PENDING
 from ledger.run import Run
 from ledger.stimulus import Cancel, Clear, Request, Requeue
@@ -42,7 +42,15 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
         raise Overloaded(waiting, limits.waiting_max, 1_000)
     inline = asked.input if len(asked.input) <= limits.inline_bytes_max else None
     yield RunRequested(
-        asked.run_id, asked.agent_type, asked.parent, asked.parent_run, asked.digest, inline, asked.options, asked.life
+        asked.run_id,
+        asked.agent_type,
+        asked.parent,
+        asked.parent_run,
+        asked.digest,
+        inline,
+        asked.options,
+        asked.life,
+        view.seq + 1,
     )
 
 
@@ -97,7 +105,7 @@ def clear(view: View, asked: Clear) -> Iterator[Fact]:
         yield from abort(view, run, "cleared")
         for slot, state in list(run.slots.items()):
             if state in (PENDING, PARKED):
-                yield MailSuppressed(mail_id(run_id, slot))
+                yield MailSuppressed(run.mail_id(slot))
         yield RunCleared(run_id)
         yield from clear(view, Clear([each for each in view.runs if view.runs[each].parent == run.child]))
 

@@ -29,7 +29,7 @@ from ledger.facts import (
     RunStarted,
     TeardownBegan,
 )
-from ledger.ids import agent_id
+from ledger.ids import agent_id, mail_id
 from ledger.status import ENDED, HARD, LIVE, Status
 from ledger.transitions import Cell, cell
 
@@ -90,6 +90,7 @@ class Run:
     child_still_running: bool | None = None
     cleared: bool = False
     slots: dict[str, str] = field(default_factory=dict)
+    mark: int = 0
 
     child: str = field(init=False, repr=False)
 
@@ -129,6 +130,10 @@ class Run:
         told = ("on_finish", "on_give_up", "hook", "notify")
         return bool(options and self.parent) and any(options.get(name) for name in told)
 
+    def mail_id(self, slot: str) -> str:
+        """The id of the mail in this slot."""
+        return mail_id(self.run_id, slot, self.mark)
+
     def attempts(self, default_max: int) -> Attempts:
         """How many attempts count against which limit: those since the last progress, but all of them where one is the limit, for that
         means at most once."""
@@ -159,7 +164,7 @@ _FIELDS = [each.name for each in fields(Run) if each.init]
 
 def open_run(fact: RunRequested, seq: int, at_ms: int) -> Run:
     """The record that a request begins."""
-    return Run(*fact, requested_at_ms=at_ms, first_seq=seq, last_seq=seq, frames=1)
+    return Run(*fact[:8], requested_at_ms=at_ms, first_seq=seq, last_seq=seq, frames=1, mark=fact.mark)
 
 
 def apply(run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:

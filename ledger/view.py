@@ -14,7 +14,6 @@ from ledger.activation import Activation, HostView, pool_key
 from ledger.codec import encode
 from ledger.facts import Fact
 from ledger.folds import FOLDS
-from ledger.ids import mail_id
 from ledger.lives import Lives
 from ledger.mail import DELIVERED, PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail, handler_of
 from ledger.run import Run, apply
@@ -137,7 +136,7 @@ class View:
             return
         options = run.options
         mail = Mail(
-            mail_id(run.run_id, slot),
+            run.mail_id(slot),
             run.parent,
             run.run_id,
             slot,

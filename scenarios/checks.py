@@ -39,7 +39,6 @@ from ledger import (
     audit,
     counts,
     decode,
-    mail_id,
     name_of,
     pack,
     restore,
@@ -91,8 +90,8 @@ class Ledger(MemoryStore):
             run = self.shadow.runs.get(run_id)
             if run is not None and not run.cleared:
                 self.violations.append(f"run {run_id} was deleted, but nobody cleared it")
-            for slot in run.slots if run is not None else ():
-                self.shadow.mail.pop(mail_id(run_id, slot), None)
+            for key in map(run.mail_id, run.slots) if run is not None else ():
+                self.shadow.mail.pop(key, None)
             self.shadow.runs.pop(run_id, None)
             self.shadow.agents.pop(run_id, None)  # for a child is named, too, and forgotten with its run
             self._hard.pop(run_id, None)
@@ -312,7 +311,7 @@ def _unlike_the_account(view: View, agent: str, told: Counter[str]) -> Iterator[
 
 def _unlike_the_slots(run: Run, told: Counter[str]) -> Iterator[str]:
     for slot, state in run.slots.items():
-        written = told[f"{run.run_id}!{slot}"]
+        written = told[run.mail_id(slot)]
         if state == "delivered" and not written and slot != "start":
             yield f"mail {slot} of run {run.run_id} counts as delivered, and its handler left no trace in {run.parent}"
         if written and state in ("pending", "parked"):

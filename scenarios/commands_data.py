@@ -165,9 +165,9 @@ def retry(
     The id of a mail is that of its run, an exclamation mark, and what the mail tells of. Put it in single quotes.
 
     Examples:
-        perdure retry '3f0c9a1e!finish'
+        perdure retry '3f0c9a1e!finish!112'
 
-        perdure retry '3f0c9a1e!milestone:read'
+        perdure retry '3f0c9a1e!milestone:read!112'
     """
     with opened(data) as ledger:
         ledger.retry(mail_id)

@@ -43,6 +43,7 @@ SWIFT = Limits(
     retry_most_ms=4_000,
     attempts_max=50,
     recovery_work_max=1_000,
+    inbox_max=8,
 )
 
 

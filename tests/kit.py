@@ -26,7 +26,7 @@ import pytest
 from actors import Agent, Client, KillPoint
 from actors.code import type_name
 from actors.sim_world import Weather
-from ledger import Fact, HostView, Stimulus, View, agent_id, audit, decide, mail_id
+from ledger import Fact, HostView, Stimulus, View, agent_id, audit, decide
 from ledger.facts import AttemptStarted, RunRequested, RunStarted
 from ledger.run import Run
 from policies import Limits
@@ -99,7 +99,7 @@ class Ledger:
 
     def mail_state(self, slot: str, run_id: str = "r") -> str | None:
         """Where the mail of a slot is."""
-        mail = self.view.mail.get(mail_id(run_id, slot))
+        mail = self.view.mail.get(self.run(run_id).mail_id(slot)) if run_id in self.view.runs else None
         return mail.state if mail is not None else self.run(run_id).slots.get(slot)
 
 
@@ -125,6 +125,10 @@ class Stage:
     def record(self, run_id: str) -> Run | None:
         """A run as the supervisor knows it."""
         return self.view.runs.get(run_id)
+
+    def run(self, run_id: str) -> Run:
+        """A run that the supervisor knows."""
+        return self.view.runs[run_id]
 
     def status(self, run_id: str) -> str:
         """Its status, or nothing when it is unknown."""

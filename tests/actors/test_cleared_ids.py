@@ -152,3 +152,15 @@ def test_what_a_transaction_asked_for_and_cannot_have_is_logged_and_the_rest_beg
     play(story)
     assert "asking for run 'taken'" in caplog.text
     assert "ConflictingRequest" in caplog.text
+
+
+def test_a_parent_is_told_of_the_second_life_of_a_run_though_it_knows_the_mail_of_the_first() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "detach", "Doubler", {"n": 4}, "x")
+        assert await settled(stage, Boss, 1) == [Told("done", "x", "completed")]
+        await stage.client.ask("clear", ["x"])
+        await stage.until(lambda: stage.record("x") is None)
+        await stage.call(Boss, "detach", "Doubler", {"n": 5}, "x")
+        assert await settled(stage, Boss, 2) == [Told("done", "x", "completed")] * 2
+
+    play(story)

@@ -72,7 +72,9 @@ def running(**options: Any) -> Ledger:
 
 
 def test_a_request_opens_a_run_with_its_full_input() -> None:
-    assert Ledger().when(request(limit=2)) == [RunRequested("r", TYPE, PARENT, "", "digest", b"\x01", {"limit": 2}, 1)]
+    assert Ledger().when(request(limit=2)) == [
+        RunRequested("r", TYPE, PARENT, "", "digest", b"\x01", {"limit": 2}, 1, 1)
+    ]
 
 
 def test_a_large_input_stands_in_the_payload_table() -> None:

@@ -34,7 +34,6 @@ from ledger import (
     audit,
     decide,
     dirty_records,
-    mail_id,
     meta_of,
     restore,
     seat,
@@ -116,7 +115,8 @@ class Machine:
             return (Awake if name == "awake" else Released)(PARENT, self.life(PARENT))
         run_id = args[0]
         life = self.life(child(run_id))
-        key = mail_id(run_id, args[1]) if name in ("handled", "handler failed", "requeue") else ""
+        run = self.view.runs.get(run_id)
+        key = run.mail_id(args[1]) if run is not None and name in ("handled", "handler failed", "requeue") else ""
         by_name: dict[str, Any] = {
             "request": lambda: Request(run_id, TYPE, PARENT, "", "d", b"", OPTIONS[args[1]], args[2], wait=True),
             "nested": lambda: Request(run_id, TYPE, child("a"), "a", "d", b"", {}, 1, wait=True),

@@ -373,7 +373,7 @@ def test_a_disk_without_space_is_named_with_what_helps(tmp_path: Path, monkeypat
 
 def test_retry_shows_ids_as_they_are() -> None:
     help_ = perdure("retry", "--help").stdout
-    assert "perdure retry '3f0c9a1e!finish'" in help_
+    assert "perdure retry '3f0c9a1e!finish!112'" in help_
     assert "/finish" not in help_
 
 
