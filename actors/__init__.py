@@ -21,13 +21,15 @@ from actors.cluster_record import read_record
 from actors.events import AgentToolEvents
 from actors.handle import Handle
 from actors.host import Host
+from actors.jobs.fiber import FiberInspection, FiberPage
+from actors.jobs.fiber_context import FiberContext, FiberRecovery
 from actors.parts import apply_chunk
 from actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
 from actors.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle, RunInfo, RunResult
 from actors.run_context import RunContext
 from actors.supervisor import Supervisor
 from actors.wire import RemoteError
-from policies import ChatRecovery
+from policies import ChatRecovery, FiberResult, FiberRetry
 
 if TYPE_CHECKING:
     from actors.ray_baseline import PlainRay
@@ -47,6 +49,12 @@ __all__ = [
     "Detached",
     "Dice",
     "Faults",
+    "FiberContext",
+    "FiberInspection",
+    "FiberPage",
+    "FiberRecovery",
+    "FiberResult",
+    "FiberRetry",
     "Fleet",
     "Handle",
     "Host",

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, overload
 
 from actors.activity import ACTIVITY
+from actors.jobs.runs_fibers import RunsFibers
 from actors.results import Detached, RunInfo, RunResult
 
 if TYPE_CHECKING:
-    from actors.tenant import Tenant
+    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,7 +46,7 @@ def exposed(method: F | None = None, *, repeatable: bool = False) -> F | Callabl
     return mark if method is None else mark(method)
 
 
-class Agent:
+class Agent(RunsFibers):
     """A durable entity, addressed by type and name, with storage of its own and at most one live incarnation.
 
     Class attributes are limits and placement; every one has a default. `None` takes the runtime's limit.
@@ -63,8 +64,6 @@ class Agent:
     runtime_env: ClassVar[dict[str, Any]] = {}
 
     recalls_results: ClassVar[bool] = False  # whether `run`, entered again after its end, gives the same result at once
-
-    _perdure: Tenant
 
     @classmethod
     def prepare(cls) -> None:

@@ -33,6 +33,7 @@ class AlarmClock:
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
         self._wishes: dict[str, _Wish] = {}
+        self._owed: set[str] = set()
         self._told_ms = 0  # what the ledger has heard from this life
         self._timer: asyncio.TimerHandle | None = None
         self._is_saying = False
@@ -56,6 +57,13 @@ class AlarmClock:
             self._is_saying = True
             asyncio.get_running_loop().call_soon(self.say)
 
+    def owe(self, part: str, *, owes: bool) -> None:
+        """A part has work under way. A life that has to leave before it is done is followed by another one at once."""
+        if owes:
+            self._owed.add(part)
+        else:
+            self._owed.discard(part)
+
     def say(self) -> None:
         """Tell the ledger the earliest instant, if it does not know it."""
         self._is_saying = False
@@ -66,6 +74,8 @@ class AlarmClock:
             self._tenant.push(Alarm(self._tenant.agent_id, self._tenant.incarnation, at_ms, home))
 
     def _next_ms(self) -> int:
+        if self._owed and self._tenant.is_leaving:
+            return max(1, self._tenant.host.world.clock.now_ms())
         return max(1, min(wish.at_ms for wish in self._wishes.values())) if self._wishes else 0
 
     def _arm(self) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from actors.ports import KillPoint
-from ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, pack, unpack
+from actors.steps import RemembersSteps, plain
+from ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, unpack
 
 if TYPE_CHECKING:
     from actors.tenant import Tenant
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 STASH = "\x00stash"
 
 
-class RunContext:
+class RunContext(RemembersSteps):
     """One attempt at a run, as its child sees it.
 
     Attributes:
@@ -48,32 +47,13 @@ class RunContext:
 
     def stash(self, value: Any) -> None:
         """Remember a value for a later attempt; durable on return."""
-        self._tenant.save_step(self.run_id, STASH, _encoded("stash", value))
+        self._tenant.save_step(self.run_id, STASH, plain("stash", value))
 
-    def step(self, name: str, job: Callable[[], Any]) -> Any:
-        """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
+    def _remembered(self, name: str) -> bytes | None:
+        return self._tenant.steps(self.run_id).get(name)
 
-        When `job` gives an awaitable, so does `step`, in every attempt: `await run.step("fetch", fetch)`. Otherwise it gives the value.
-        Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
-        storage want `run.run_id` and `name` as their idempotency key.
-        """
-        known = self._tenant.steps(self.run_id).get(name)
-        if known is not None:
-            awaited, value = unpack(known)
-            return _given(value) if awaited else value
-        outcome = job()
-        if inspect.isawaitable(outcome):
-            return self._finish_step(name, outcome)
-        self._remember(name, outcome, awaited=False)
-        return outcome
-
-    async def _finish_step(self, name: str, pending: Awaitable[Any]) -> Any:
-        value = await pending
-        self._remember(name, value, awaited=True)
-        return value
-
-    def _remember(self, name: str, value: Any, *, awaited: bool) -> None:
-        self._tenant.save_step(self.run_id, name, _encoded(f"step {name!r}", [awaited, value]))
+    def _remember(self, name: str, body: bytes) -> None:
+        self._tenant.save_step(self.run_id, name, body)
 
     def report_progress(
         self,
@@ -128,7 +108,7 @@ class RunContext:
 
     def emit(self, body: Any) -> None:
         """Add a piece to the run's stream of events, to be followed live and replayed later."""
-        encoded = _encoded("chunk", body)
+        encoded = plain("chunk", body)
 
         def push() -> None:
             self._tenant.push(Chunk(self.run_id, self._incarnation, self._chunks, encoded))
@@ -141,17 +121,6 @@ class RunContext:
         self._flush()
 
 
-async def _given(value: Any) -> Any:
-    return value
-
-
-def _encoded(field: str, value: Any) -> bytes:
-    try:
-        return pack(value)
-    except (TypeError, ValueError, OverflowError) as problem:
-        raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem
-
-
 def _signal(fraction: float | None, message: str | None, phase: str | None, data: Any, *, keep_data: bool) -> bytes:
     """The well-typed fields of a signal. Live-only data travels too, marked so that nobody keeps it."""
     if fraction is not None and (
@@ -162,4 +131,4 @@ def _signal(fraction: float | None, message: str | None, phase: str | None, data
     told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if data is not None:
         told["data" if keep_data else "live_data"] = data
-    return _encoded("data", told)
+    return plain("data", told)

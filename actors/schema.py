@@ -105,6 +105,14 @@ def _run_shapes(agent_class: Any) -> tuple[Shape, Shape, int]:
     return takes, Shape(hints.get("return", Any)), min(len(parameters), 2)
 
 
+@cache
+def fiber_shape(method: Callable[..., Any]) -> tuple[int, Shape]:
+    """How many arguments the body of a fiber takes beside `self` (none, the fiber, or both the fiber and the input), and the input's
+    shape."""
+    hints, parameters = _hints(method)
+    return min(len(parameters), 2), Shape(hints.get(parameters[1], Any) if len(parameters) > 1 else Any)
+
+
 def _hints(method: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
     try:
         hints = get_type_hints(method)

@@ -18,6 +18,7 @@ from actors.author import is_async, tried
 from actors.code import load_type
 from actors.dispatch import Dispatch
 from actors.handlers import Letter, handle
+from actors.jobs.fibers import Fibers
 from actors.outbox import Outbox
 from actors.ports import KillPoint
 from actors.results import RunInfo
@@ -74,6 +75,11 @@ class Tenant:
     def alarms(self) -> AlarmClock:
         """When the agent must be awake again."""
         return AlarmClock(self)
+
+    @cached_property
+    def fibers(self) -> Fibers:
+        """The agent's own durable jobs."""
+        return Fibers(self)
 
     @cached_property
     def outbox(self) -> Outbox:
@@ -135,7 +141,13 @@ class Tenant:
             await self.call(self.agent.on_start)
         self._is_up = True
         if self.has_storage:
+            self.fibers.woken()
             self.agent.woken()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether `on_start` has returned."""
+        return self._is_up
 
     def overrides(self, method: str) -> bool:
         """Whether the author's class has its own version of a method of `Agent`."""

@@ -20,9 +20,21 @@ from ledger.codec import pack, unpack
 
 STATE, INBOX, OUTBOX, RESULT, STEP, GONE = "state", "inbox", "outbox", "result", "step", "gone"
 MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD = "message", "turn", "open", "key", "chunks", "call", "guard"
-DOCUMENTS = frozenset(
-    {MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD}
-)  # of chat agents; a row without a body deletes its key
+FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE = (
+    "fiber",
+    "fiber_open",
+    "fiber_key",
+    "fiber_input",
+    "fiber_stash",
+    "fiber_step",
+    "fiber_care",
+)
+DOCUMENTS = frozenset(  # a row without a body deletes its key
+    {
+        *(MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD),  # of chat agents
+        *(FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE),
+    }
+)
 
 Key = tuple[str, str]
 KEYS: Key = ("keys", "")  # stands for the set of all state keys: who iterated depends on it

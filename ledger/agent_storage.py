@@ -143,7 +143,7 @@ class Storage:
 
     def result(self, run_id: str) -> bytes | None:
         """A run's result, or None."""
-        return self._bodies(RESULT, [run_id]).get(run_id)
+        return self.bodies(RESULT, [run_id]).get(run_id)
 
     def save_step(self, run_id: str, name: str, body: bytes) -> None:
         """Remember what a step of a run returned, in the current transaction or durably at once. The last one counts."""
@@ -156,18 +156,18 @@ class Storage:
         transaction = self.current()
         collected = transaction.collected(STEP) if transaction else {}
         keys = [key for key in (*self.records().keys(STEP), *collected) if key.startswith(prefix)]
-        return {key.removeprefix(prefix): body for key, body in self._bodies(STEP, keys).items()}
+        return {key.removeprefix(prefix): body for key, body in self.bodies(STEP, keys).items()}
 
     def document(self, kind: str, key: str) -> bytes | None:
         """One document, as the current transaction sees it, or None."""
-        return self._bodies(kind, [key]).get(key)
+        return self.bodies(kind, [key]).get(key)
 
     def documents(self, kind: str, prefix: str = "") -> dict[str, bytes]:
         """The documents of a kind whose keys begin so, in the order of their keys."""
         transaction = self.current()
         collected = transaction.collected(kind) if transaction else {}
         keys = sorted(key for key in {*self.records().keys(kind), *collected} if key.startswith(prefix))
-        return self._bodies(kind, keys)
+        return self.bodies(kind, keys)
 
     def checkpoint(self) -> None:
         """Delete garbage rows and bring the log into the database. For quiet moments; the host calls it when idle."""
@@ -291,7 +291,7 @@ class Storage:
         finally:
             transaction.rollback()
 
-    def _bodies(self, kind: str, keys: list[str]) -> dict[str, bytes]:
+    def bodies(self, kind: str, keys: list[str]) -> dict[str, bytes]:
         """The bodies under these keys, as the current transaction sees them."""
         transaction = self.current()
         collected = transaction.collected(kind) if transaction else {}

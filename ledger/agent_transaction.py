@@ -231,7 +231,7 @@ class Transaction:
         """Collect the new body of a key."""
         self.check()
         if kind == STATE or body is None:
-            self._depend((kind, key))
+            self.depend_on((kind, key))
         self._records[kind, key] = body
 
     def read_state(self, key: str) -> bytes | None:
@@ -239,13 +239,13 @@ class Transaction:
         self.check()
         if (STATE, key) in self._records:
             return self._records[STATE, key]
-        self._depend((STATE, key))
+        self.depend_on((STATE, key))
         return self.storage.records().state.get(key)
 
     def state_keys(self) -> list[str]:
         """All state keys as this transaction sees them, which from now on depends on there being no others."""
         self.check()
-        self._depend(KEYS)
+        self.depend_on(KEYS)
         keys = dict.fromkeys(self.storage.records().state)
         for (kind, key), body in self._records.items():
             if kind == STATE and body is not None:
@@ -253,6 +253,14 @@ class Transaction:
             elif kind == STATE:
                 keys.pop(key, None)
         return list(keys)
+
+    def has_put(self, key: Key) -> bool:
+        """Whether this transaction has a body of its own for the key, or deletes it."""
+        return key in self._records
+
+    def own(self, key: Key) -> bytes | None:
+        """The body that this transaction has for the key."""
+        return self._records.get(key)
 
     def collected(self, kind: str) -> dict[str, bytes | None]:
         """The collected records of a kind; None for one that this transaction deletes."""
@@ -267,5 +275,6 @@ class Transaction:
         ]
         return [*rows, *(Row(OUTBOX, "", body) for body in self._outbox)]
 
-    def _depend(self, key: Key) -> None:
+    def depend_on(self, key: Key) -> None:
+        """If anybody else changes this key before the commit, that is a `StorageConflict`."""
         self.seen.setdefault(key, self.storage.records().version(key))

@@ -22,6 +22,7 @@
         ├── HostUnavailable           no host could be created
         ├── Overloaded                the supervisor refuses more work for now; `retry_after_ms` says when
         ├── RunBeingCleared           the id belongs to a run that is being cleared; whoever asks for it waits for that by itself
+        ├── FiberStopped              code of a fiber that is over went on; what it does does not count
         └── CallInterrupted           the agent's host died during a call; the call may or may not have taken effect
 
 `IllegalTransition` is not in the tree: it derives from `AssertionError`, because only a bug of ours can cause it.
@@ -178,6 +179,18 @@ class CallInterrupted(WorldError):
 
     def __str__(self) -> str:
         return f"the host of {self.agent_id} may have died during {self.method}(): it may or may not have taken effect"
+
+
+class FiberStopped(WorldError):
+    """The fiber was cancelled or resolved, or another life of its agent is at it, while this code still ran: it may do no more steps."""
+
+    def __init__(self, fiber_id: str, step: str) -> None:
+        super().__init__(fiber_id, step)
+        self.fiber_id = fiber_id
+        self.step = step
+
+    def __str__(self) -> str:
+        return f"fiber {self.fiber_id!r} is over, so its step {self.step!r} is not done, or not remembered"
 
 
 class IllegalTransition(AssertionError):

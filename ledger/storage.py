@@ -23,7 +23,23 @@ from threading import RLock
 import duckdb
 
 from ledger.agent_file import SCHEMA_VERSION, AgentFile
-from ledger.agent_records import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, STATE, TURN
+from ledger.agent_records import (
+    CALL,
+    CHUNKS,
+    FIBER,
+    FIBER_CARE,
+    FIBER_INPUT,
+    FIBER_KEY,
+    FIBER_OPEN,
+    FIBER_STASH,
+    FIBER_STEP,
+    GUARD,
+    KEY,
+    MESSAGE,
+    OPEN,
+    STATE,
+    TURN,
+)
 from ledger.agent_sql import OVER
 from ledger.agent_state import State
 from ledger.agent_storage import Storage
@@ -35,6 +51,13 @@ from ledger.file_disk import FileDisk
 __all__ = [
     "CALL",
     "CHUNKS",
+    "FIBER",
+    "FIBER_CARE",
+    "FIBER_INPUT",
+    "FIBER_KEY",
+    "FIBER_OPEN",
+    "FIBER_STASH",
+    "FIBER_STEP",
     "GUARD",
     "KEY",
     "MESSAGE",

@@ -15,6 +15,7 @@
 | `repair` | how does a transcript become one that a model accepts? |
 | `repeats` | may a call start whose like was lost? |
 | `overlap` | what becomes of a message that comes during a turn? |
+| `fibers` | what becomes of a durable job that was cut off? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 """
 
@@ -37,6 +38,26 @@ from policies.chat_recovery import (
     retried_unstable,
 )
 from policies.failures import ApiKind, Failure, FailureKind, Raised
+from policies.fibers import (
+    FIBER_CLEANED,
+    FIBER_SETTLED,
+    FIBER_STATUSES,
+    UNSET,
+    Ask,
+    Drop,
+    Enter,
+    FiberResult,
+    FiberRetry,
+    Interruption,
+    Settle,
+    Settled,
+    after_error,
+    after_hook,
+    enter_again,
+    outlived,
+    recovery_pause_after,
+    take_up,
+)
 from policies.limits import INFINITY, Limits
 from policies.overlap import Open, Overlap, Place, Turnout, at_its_place, is_dropped, overlaps
 from policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
@@ -79,15 +100,22 @@ from policies.transport import (
 
 __all__ = [
     "FAILURES_MAX",
+    "FIBER_CLEANED",
+    "FIBER_SETTLED",
+    "FIBER_STATUSES",
     "INFINITY",
     "NEVER",
+    "UNSET",
     "Action",
     "ApiKind",
+    "Ask",
     "Budget",
     "CallFacts",
     "Cause",
     "ChatRecovery",
     "Cut",
+    "Drop",
+    "Enter",
     "Evaluation",
     "Evidence",
     "ExhaustedContext",
@@ -97,8 +125,11 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Fate",
+    "FiberResult",
+    "FiberRetry",
     "Incident",
     "IncidentStatus",
+    "Interruption",
     "Kind",
     "Limits",
     "Loss",
@@ -116,10 +147,14 @@ __all__ = [
     "RepeatGuard",
     "Retry",
     "Seal",
+    "Settle",
+    "Settled",
     "Sighting",
     "Stage",
     "TurnBudget",
     "Turnout",
+    "after_error",
+    "after_hook",
     "at_its_place",
     "awaits_client",
     "backoff_ms",
@@ -134,6 +169,7 @@ __all__ = [
     "decide",
     "default_repair",
     "earns_credit",
+    "enter_again",
     "error_text",
     "evaluate",
     "exhausted_context",
@@ -151,9 +187,11 @@ __all__ = [
     "next_delay_ms",
     "notice_of",
     "object_input",
+    "outlived",
     "overlaps",
     "phase_of",
     "progress_context",
+    "recovery_pause_after",
     "recovery_pause_ms",
     "recovery_state",
     "repair_transcript",
@@ -161,6 +199,7 @@ __all__ = [
     "stalled",
     "stop_text",
     "stream_ended",
+    "take_up",
     "tool_name",
     "wanted_hosts",
 ]

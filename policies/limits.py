@@ -51,6 +51,23 @@ class Limits:
     detached_max_budget_ms: float = 86_400_000  # seed 003; 0 gives up at once, infinity never
     detached_no_progress_budget_ms: float = 3_600_000  # seed 003; 0 and infinity are off
 
+    fibers_at_once_max: int = (
+        1_000  # fibers of one agent that run at the same time; who waits for another does not count
+    )
+    fiber_recoveries_at_once_max: int = 8  # recovery hooks of one agent that run at the same time
+    fiber_recoveries_max: int = (
+        20  # tries of a hook that comes to no verdict; with the pauses they span more than an hour
+    )
+    fiber_recovery_timeout_ms: int = (
+        60_000  # a recovery hook that has not returned by then is cancelled, and has failed
+    )
+    fiber_recovery_first_ms: int = 1_000  # backoff of recovery hooks: first, factor 2, most
+    fiber_recovery_most_ms: int = 300_000
+    fibers_kept_max: int = 10_000  # settled fibers that an agent keeps; interrupted ones are kept beside them
+    fibers_kept_ms: float = 2_592_000_000  # and for how long: thirty days; infinity for ever
+    stash_bytes_max: int = 1024 * 1024  # what a fiber stashes
+    metadata_bytes_max: int = 64 * 1024  # what is said about a fiber
+
     progress_ms: int = 200  # progress of a run goes out at most this often
     group_max: int = 256  # mail handled in one transaction
     inbox_max: int = 1_000  # mail handled since it was last asked what may be forgotten of it

@@ -27,9 +27,10 @@ from actors.chat.model import load_library
 from actors.chat.notices import Notices
 from actors.chat.plain import checked_text
 from actors.chat.turn import ActiveTurn, TurnResult
+from actors.jobs.fiber_context import CURRENT
 from actors.results import MilestoneInfo, RunInfo, RunResult
 from actors.run_context import RunContext
-from ledger import BadRequest, StaleIncarnation, StorageError, digest_of, pack, unpack
+from ledger import StaleIncarnation, StorageError, digest_of, pack, unpack
 from policies import ChatRecovery
 
 Afar = Callable[..., Any]
@@ -300,14 +301,16 @@ class ChatAgent(Agent):
         playing = self.conversation.turns.playing
         return None if playing is None else playing.turn.shown
 
-    def stash(self, value: Any) -> None:
-        """Remember a value with the turn that is being played; its recovery is given it. Durable on return."""
+    def stash(self, data: Any) -> Any:
+        """Remember a value with the fiber that the code belongs to, or else with the turn that is being played; its recovery is given it.
+        Durable on return."""
         playing = self.conversation.turns.playing
-        if playing is None:
-            raise BadRequest("stash", "no turn is being played, so there is nothing to remember it with")
-        pack(value)
-        playing.turn.stashed = value
+        if playing is None or CURRENT.get() is not None:
+            return super().stash(data)
+        pack(data)
+        playing.turn.stashed = data
         self.conversation.turns.store.write(playing.turn)
+        return True
 
     # as a child, and as a parent
 

@@ -1,0 +1,180 @@
+"""A fiber as one durable row, and as an author is shown it. What may become of it stands in `policies.fibers`.
+
+A row is never changed in place: each transition makes another one, so that a transaction that rolls back leaves nothing in memory either.
+Whoever is at work on a fiber is named by the row: the life of the agent, and the number of the attempt or of the recovery. Nobody else's
+outcome, stash or step counts, however late it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ledger import pack, unpack
+from policies import FiberRetry, Interruption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fiber:
+    """One fiber. Instants are milliseconds since the epoch; 0 stands for never.
+
+    Attributes:
+        number: orders the fibers of an agent by their acceptance.
+        fn_name: the method that is its body; empty for one that `run_fiber` runs.
+        digest: of its input.
+        due_at_ms: not before then is its next attempt, or the next try at its recovery.
+        attempt: how often the body was entered; `idle_attempts` since the last newly finished step.
+        recoveries: how often its recovery hook was called since the last attempt.
+        life: the life of the agent that is at work on it.
+        is_recovering: its process died, and what becomes of it is not decided yet.
+        retry: `FiberRetry` as plain data.
+    """
+
+    fiber_id: str
+    number: int
+    name: str
+    fn_name: str = ""
+    digest: str = ""
+    status: str = "pending"
+    is_managed: bool = True
+    idempotency_key: str = ""
+    metadata: Any = None
+    error: str | None = None
+    created_at_ms: int = 0
+    started_at_ms: int = 0
+    settled_at_ms: int = 0
+    due_at_ms: int = 0
+    attempt: int = 0
+    idle_attempts: int = 0
+    recoveries: int = 0
+    life: int = 0
+    is_recovering: bool = False
+    has_input: bool = False
+    retry: list[Any] | None = None
+    on_recovered: str = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether only a person can still move it."""
+        return self.settled_at_ms > 0
+
+    @property
+    def retry_policy(self) -> FiberRetry | None:
+        """When its body may be entered again."""
+        return None if self.retry is None else FiberRetry(*self.retry)
+
+    def interruption(self, *, has_hook: bool) -> Interruption:
+        """What the policy wants to know of it."""
+        return Interruption(
+            is_waiting=self.status == "pending",
+            is_managed=self.is_managed,
+            has_hook=has_hook,
+            recoveries=self.recoveries,
+            retry=self.retry_policy,
+            attempt=self.attempt,
+            idle_attempts=self.idle_attempts,
+        )
+
+    def body(self) -> bytes:
+        """The row as it is stored: only what differs from the defaults."""
+        told = {}
+        for name in _NAMES:
+            value = getattr(self, name)
+            if value != _DEFAULTS.get(name, _NEVER):
+                told[name] = value
+        return pack(told)
+
+    @classmethod
+    def load(cls, body: bytes) -> Fiber:
+        """The row as it was stored. Fields of another version are left alone."""
+        return cls(**{name: value for name, value in unpack(body).items() if name in _KNOWN})
+
+    def shown(self, life: int, snapshot: Any, *, accepted: bool = False) -> FiberInspection:
+        """What an author may see of it, in this life of the agent."""
+        is_cut_off = self.status == "running" and self.life != life
+        return FiberInspection(
+            fiber_id=self.fiber_id,
+            name=self.name,
+            status="interrupted" if is_cut_off else self.status,
+            accepted=accepted,
+            is_recovering=self.is_recovering or is_cut_off,
+            attempt=self.attempt,
+            recoveries=self.recoveries,
+            idempotency_key=self.idempotency_key or None,
+            metadata=self.metadata,
+            snapshot=snapshot,
+            error=self.error,
+            created_at_ms=self.created_at_ms,
+            started_at_ms=self.started_at_ms or None,
+            settled_at_ms=self.settled_at_ms or None,
+            next_try_at_ms=None if self.is_settled else self.due_at_ms or None,
+        )
+
+
+_NEVER = object()
+_NAMES = [each.name for each in fields(Fiber)]
+_KNOWN = frozenset(_NAMES)
+_DEFAULTS = {each.name: each.default for each in fields(Fiber)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiberInspection:
+    """A fiber at one moment. It can be awaited for symmetry, and is itself.
+
+    Attributes:
+        status: `pending`, `running`, `completed`, `error`, `aborted`, `interrupted`.
+        accepted: whether the call that returned this began the fiber; False for one that joined it.
+        is_recovering: its process died, and what becomes of it is not decided yet: it is not over.
+        attempt: how often its body was entered.
+        recoveries: how often its recovery hook was called for the last interruption.
+        snapshot: what it stashed last.
+        next_try_at_ms: when it is taken up again, if it waits for that.
+    """
+
+    fiber_id: str
+    name: str
+    status: str
+    accepted: bool
+    is_recovering: bool
+    attempt: int
+    recoveries: int
+    idempotency_key: str | None
+    metadata: Any
+    snapshot: Any
+    error: str | None
+    created_at_ms: int
+    started_at_ms: int | None
+    settled_at_ms: int | None
+    next_try_at_ms: int | None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is over; an interrupted one may still be resolved."""
+        return self.settled_at_ms is not None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it completed."""
+        return self.status == "completed"
+
+    def __await__(self) -> Generator[None, None, FiberInspection]:
+        """Give back itself, so that `await` is right in async code and harmless to leave out."""
+        return self
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class FiberPage:
+    """Some of an agent's fibers, the newest first, and where the next page begins; None at the end."""
+
+    fibers: tuple[FiberInspection, ...]
+    cursor: str | None
+
+    def __iter__(self) -> Iterator[FiberInspection]:
+        """The fibers of this page."""
+        return iter(self.fibers)
+
+    def __len__(self) -> int:
+        """How many are on this page."""
+        return len(self.fibers)

@@ -1,0 +1,118 @@
+"""Which fibers are to be attended to, when, and how many at once.
+
+What waits for an instant lies in `later`; what is due lies in one of two lanes, by the order of acceptance: `entering` a body, and
+`recovering` what was cut off. Each lane has so many places. Nothing here is durable: every entry stands for a row, and the next life finds
+the rows. What only waits for its time keeps nobody awake: the alarm is in the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from actors.author import tried, tried_now
+from actors.jobs.fiber import Fiber
+
+if TYPE_CHECKING:
+    from actors.jobs.fibers import Fibers
+
+AGAIN_MS = 5_000
+PART = "fibers"
+
+
+class Lane:
+    """What is due of one kind, oldest first, and the places for it."""
+
+    def __init__(self, places: int, attend: Callable[[str], Awaitable[None]]) -> None:
+        self.places, self.attend = places, attend
+        self.due: list[tuple[int, str]] = []
+
+
+class Agenda:
+    """What is to be done about the fibers of one agent."""
+
+    def __init__(
+        self,
+        fibers: Fibers,
+        enter: Callable[[str], Awaitable[None]],
+        recover: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._fibers, self._tenant = fibers, fibers.tenant
+        self.entering = Lane(self._tenant.limits.fibers_at_once_max, enter)
+        self.recovering = Lane(self._tenant.limits.fiber_recoveries_at_once_max, recover)
+        self._later: list[tuple[int, int, str, Lane]] = []
+        self._waiting: dict[str, int] = {}
+        self._attended: dict[str, asyncio.Task[None]] = {}
+        self._is_looking = False
+
+    def add(self, fiber: Fiber, *, after_ms: int = 0) -> None:
+        """Attend to this fiber when it is due, if nobody does. The earliest instant that was given counts."""
+        fiber_id = fiber.fiber_id
+        at_ms = max(fiber.due_at_ms, self._fibers.now_ms() + after_ms if after_ms else 0)
+        if fiber_id in self._attended or self._waiting.get(fiber_id, at_ms + 1) <= at_ms:
+            return
+        self._waiting[fiber_id] = at_ms
+        lane = self.entering if fiber.status == "pending" else self.recovering
+        heappush(self._later, (at_ms, fiber.number, fiber_id, lane))
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        """Look at what is due in the next turn of the loop; before the agent is up nothing is."""
+        if not self._is_looking and self._tenant.is_up:
+            self._is_looking = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def give_place(self, count: int) -> None:
+        """Somebody who is at a body lends its place, or has it back."""
+        self.entering.places += count
+        self.look_soon()
+
+    def is_attended(self, fiber_id: str) -> bool:
+        """Whether somebody is at it."""
+        return fiber_id in self._attended
+
+    def _look(self) -> None:
+        self._is_looking = False
+        if self._tenant.is_leaving:
+            return
+        now_ms = self._fibers.now_ms()
+        while self._later and self._later[0][0] <= now_ms:
+            at_ms, number, fiber_id, lane = heappop(self._later)
+            if self._waiting.get(fiber_id) == at_ms:  # else it has been given an earlier instant
+                heappush(lane.due, (number, fiber_id))
+        for lane in (self.entering, self.recovering):
+            while lane.due and lane.places > 0:
+                self._begin(lane, heappop(lane.due)[1])
+        owes = bool(self._attended or self.entering.due or self.recovering.due)
+        self._tenant.alarms.owe(PART, owes=owes)
+        self._tenant.alarms.set(PART, self._later[0][0] if self._later else None, self.look_soon)
+
+    def _begin(self, lane: Lane, fiber_id: str) -> None:
+        self._waiting.pop(fiber_id, None)
+        if fiber_id in self._attended:
+            return
+        lane.places -= 1
+        task = self._attended[fiber_id] = self._tenant.spawn(self._attend(lane, fiber_id))
+        task.add_done_callback(partial(self._done, lane, fiber_id))
+
+    async def _attend(self, lane: Lane, fiber_id: str) -> None:
+        _, problem = await tried(lane.attend(fiber_id))
+        if problem is not None and not self._tenant.is_leaving:
+            self._tenant.host.report_trouble(self._tenant.agent_id, f"fiber {fiber_id}", problem)
+            raise problem
+
+    def _done(self, lane: Lane, fiber_id: str, task: asyncio.Task[None]) -> None:
+        """Nobody is at the fiber any more. If it is still open it has its next turn; after an error of the storage that is in a while."""
+        lane.places += 1
+        self._attended.pop(fiber_id, None)
+        has_failed = not task.cancelled() and task.exception() is not None
+        if self._tenant.is_leaving:
+            return
+        self._tenant.host.touch(self._tenant)
+        fiber, _ = tried_now(lambda: self._fibers.store.find(fiber_id))
+        if fiber is not None and not fiber.is_settled:
+            self.add(fiber, after_ms=AGAIN_MS if has_failed else 0)
+        self.look_soon()

@@ -1,0 +1,129 @@
+"""What the body of a fiber, and its recovery hook, are given."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal
+
+from actors.jobs.fiber import Fiber
+from actors.steps import RemembersSteps, plain
+from ledger import FiberStopped, TooLarge, check_id, unpack
+
+if TYPE_CHECKING:
+    from actors.jobs.fibers import Fibers
+
+
+class FiberContext(RemembersSteps):
+    """One attempt at a fiber.
+
+    Attributes:
+        id: of the fiber; with a step's name the idempotency key for what is done outside.
+        name: what it was started as.
+        key: its idempotency key, or None.
+        metadata: what was said about it, or None.
+        attempt: 1, 2, …; above 1 it was entered before, and `snapshot` and `step` tell how far it had come.
+        snapshot: what was stashed last, in this attempt or in an earlier one.
+        cancelled: is set when the fiber is over although this code still runs: it was cancelled, or resolved.
+    """
+
+    def __init__(self, fibers: Fibers, fiber: Fiber) -> None:
+        self.id, self.name, self.attempt = fiber.fiber_id, fiber.name, fiber.attempt
+        self.key, self.metadata = fiber.idempotency_key or None, fiber.metadata
+        self.snapshot = fibers.store.stashed(self.id)[1]
+        self.cancelled = asyncio.Event()
+        self.is_managed = fiber.is_managed
+        self._fibers = fibers
+        self._steps: dict[str, bytes] | None = None if self.attempt > 1 else {}
+        self._task: asyncio.Task[Any] | None = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nothing counts any more that this code does; for sync code, which cannot be interrupted."""
+        return self.cancelled.is_set() or self._fibers.tenant.is_leaving
+
+    def stash(self, data: Any) -> bool:
+        """Remember a value in place of the one before; durable on return, or with the open transaction.
+
+        False, and nothing is overwritten, if the fiber is over or somebody else is at it: it was cancelled, say.
+        """
+        body = plain("data", data)
+        limit = self._fibers.tenant.limits.stash_bytes_max
+        if len(body) > limit:
+            raise TooLarge("data", f"a snapshot of {len(body)} bytes; the limit stash_bytes_max is {limit}")
+        kept = self._fibers.stash(self, unpack(body))
+        if kept:
+            self.snapshot = unpack(body)
+        return kept
+
+    # for the engine
+
+    def begin(self, task: asyncio.Task[Any], *, can_be_cancelled: bool) -> None:
+        """The author's code begins, in this task. Sync code cannot be cancelled: it asks."""
+        self._task = task if can_be_cancelled else None
+
+    def finished(self) -> None:
+        """The author's code has ended; what is left is ours, and not to be cancelled."""
+        self._task = None
+
+    def stop(self) -> None:
+        """The fiber is over: say so, and cancel code that can be. Code that ended it itself goes on."""
+        self.cancelled.set()
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def holds(self, fiber: Fiber | None, life: int) -> bool:
+        """Whether this is the code that is at the fiber."""
+        return fiber is not None and fiber.status == "running" and (fiber.life, fiber.attempt) == (life, self.attempt)
+
+    def _remembered(self, name: str) -> bytes | None:
+        if self._steps is None:
+            self._steps = self._fibers.store.steps(self.id)
+        known = self._steps.get(check_id("step", name, self._fibers.tenant.limits.id_max))
+        if known is None and self.is_cancelled:
+            raise FiberStopped(self.id, name)
+        return known
+
+    def _remember(self, name: str, body: bytes) -> None:
+        if len(body) > self._fibers.tenant.limits.stash_bytes_max:
+            limit = self._fibers.tenant.limits.stash_bytes_max
+            raise TooLarge("step", f"{name!r} gave {len(body)} bytes; the limit stash_bytes_max is {limit}")
+        if not self._fibers.save_step(self, name, body):
+            raise FiberStopped(self.id, name)
+        assert self._steps is not None
+        self._steps[name] = body
+
+
+class FiberRecovery(FiberContext):
+    """An interrupted fiber, as its recovery hook sees it.
+
+    Attributes:
+        reason: `interrupted`: the process of its body, or of an earlier recovery, died.
+        recoveries: 1, 2, …: how often the hook was called for this interruption. It is called at least once.
+        input: what its body was given.
+        status: `interrupted`.
+    """
+
+    reason: Literal["interrupted"] = "interrupted"
+    status: Literal["interrupted"] = "interrupted"
+
+    def __init__(self, fibers: Fibers, fiber: Fiber) -> None:
+        super().__init__(fibers, fiber)
+        self.recoveries, self.created_at_ms = fiber.recoveries, fiber.created_at_ms
+        body = fibers.store.input(fiber)
+        self.input = None if body is None else unpack(body)
+        self._steps = None
+
+    def holds(self, fiber: Fiber | None, life: int) -> bool:
+        """Whether this is the recovery that is at the fiber."""
+        return (
+            fiber is not None
+            and fiber.status == "interrupted"
+            and fiber.is_recovering
+            and (fiber.life, fiber.recoveries) == (life, self.recoveries)
+        )
+
+
+CURRENT: ContextVar[FiberContext | None] = ContextVar("perdure_fiber", default=None)
+"""The fiber that the current code belongs to."""

@@ -1,0 +1,209 @@
+"""The records of an agent's fibers: listed page by page, deleted when asked, and in time by themselves.
+
+What is asked about many fibers is answered from a catalogue in memory: a few fields of each row. It is trusted by the versions of the rows,
+so nobody has to keep it up to date, and it is read piece by piece where nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from actors.author import tried
+from actors.jobs.fiber import Fiber, FiberPage
+from ledger import BadRequest, pack, unpack
+from ledger.storage import FIBER, FIBER_CARE
+from policies import FIBER_CLEANED, FIBER_SETTLED, FIBER_STATUSES, Settled, outlived
+
+if TYPE_CHECKING:
+    from actors.jobs.fibers import Fibers
+
+LISTED_MAX, DELETED_MAX = 500, 1_000
+READ_AT_ONCE = 200
+CARE_MS = 86_400_000
+
+
+class _Entry(NamedTuple):
+    version: int
+    number: int
+    name: str
+    status: str
+    life: int
+    settled_at_ms: int
+    is_managed: bool
+
+
+class FiberRecords:
+    """All fibers of one agent, whether they are over or not."""
+
+    def __init__(self, fibers: Fibers) -> None:
+        self._fibers, self._tenant = fibers, fibers.tenant
+        self._entries: dict[str, _Entry] = {}
+        self._settled: int | None = None
+        self._is_caring = False
+
+    # asked by the author
+
+    def page(self, status: str | Sequence[str] | None, name: str | None, limit: int, cursor: str | None) -> FiberPage:
+        """Some fibers, the newest first."""
+        statuses = _statuses(status, FIBER_STATUSES)
+        before = _place(cursor)
+        _check_limit(limit, LISTED_MAX)
+        self._read(self._stale())
+        found = sorted(
+            (entry.number, fiber_id)
+            for fiber_id, entry in self._entries.items()
+            if entry.is_managed and self._status(entry) in statuses and name in (None, entry.name)
+        )
+        chosen = [each for each in reversed(found) if before is None or each < before][: limit + 1]
+        rows = {row.fiber_id: row for row in self._fibers.store.find_many([each[1] for each in chosen[:limit]])}
+        shown = tuple(self._fibers.inspected(rows[fiber_id]) for _, fiber_id in chosen[:limit] if fiber_id in rows)
+        number, last_id = chosen[limit - 1] if len(chosen) > limit else (0, "")
+        return FiberPage(shown, f"{number}:{last_id}" if last_id else None)
+
+    def delete(self, settled_before: float | datetime | None, status: str | Sequence[str] | None, limit: int) -> int:
+        """Delete settled fibers, the longest settled first; interrupted ones only if it is said so."""
+        statuses = _statuses(status, FIBER_SETTLED) if status is not None else set(FIBER_CLEANED)
+        before_ms = _instant(settled_before)
+        _check_limit(limit, DELETED_MAX)
+        self._read(self._stale())
+        found = sorted(
+            (entry.settled_at_ms, fiber_id)
+            for fiber_id, entry in self._entries.items()
+            if entry.settled_at_ms
+            and entry.status in statuses
+            and (before_ms is None or entry.settled_at_ms < before_ms)
+        )
+        return self._drop([fiber_id for _, fiber_id in found[:limit]], statuses)
+
+    def _drop(self, fiber_ids: list[str], statuses: Iterable[str]) -> int:
+        store = self._fibers.store
+        if not fiber_ids:
+            return 0
+
+        def drop(transaction: object) -> int:
+            rows = [store.find(fiber_id) for fiber_id in fiber_ids]
+            gone = [row for row in rows if row is not None and row.is_settled and row.status in statuses]
+            for row in gone:
+                store.drop(transaction, row)  # type: ignore[arg-type]
+            return len(gone)
+
+        dropped = store.change(drop)
+        self._settled = None
+        return dropped
+
+    # the catalogue
+
+    def _status(self, entry: _Entry) -> str:
+        is_cut_off = entry.status == "running" and entry.life != self._tenant.incarnation
+        return "interrupted" if is_cut_off else entry.status
+
+    def _stale(self) -> list[str]:
+        """The fibers whose entry is not true any more. Those that are gone lose it."""
+        ids = self._fibers.store.ids()
+        if len(ids) < len(self._entries):
+            self._entries = {each: self._entries[each] for each in ids if each in self._entries}
+        if not ids:
+            return []
+        records = self._tenant.storage.records()
+        known = self._entries
+        return [each for each in ids if each not in known or known[each].version != records.version((FIBER, each))]
+
+    def _read(self, fiber_ids: list[str]) -> None:
+        if not fiber_ids:
+            return
+        storage = self._tenant.storage
+        with storage.committing:
+            versions = {each: storage.records().version((FIBER, each)) for each in fiber_ids}
+            rows = self._fibers.store.find_many(fiber_ids)
+        for each in fiber_ids:
+            self._entries.pop(each, None)
+        for row in rows:
+            self._entries[row.fiber_id] = _entry(versions[row.fiber_id], row)
+
+    # retention
+
+    def woken(self) -> None:
+        """Once a day somebody looks for what has been kept long enough."""
+        if not self._fibers.store.ids():
+            return
+        body = self._tenant.storage.document(FIBER_CARE, "")
+        if body is None or unpack(body) <= self._fibers.now_ms():
+            self._care_soon()
+
+    def settled(self) -> None:
+        """One more fiber is over. There is some slack, so that not every end is followed by a deletion."""
+        if self._settled is None:
+            self._settled = len(self._fibers.store.ids()) - len(self._fibers.store.open_ids())
+        else:
+            self._settled += 1
+        kept_max = self._tenant.limits.fibers_kept_max
+        if self._settled > kept_max + max(10, kept_max // 10):
+            self._care_soon()
+
+    def _care_soon(self) -> None:
+        if not self._is_caring:
+            self._is_caring = True
+            self._tenant.spawn(self._care())
+
+    async def _care(self) -> None:
+        _, problem = await tried(self._prune())
+        self._is_caring = False
+        if problem is not None and not self._tenant.is_leaving:
+            self._tenant.host.report_trouble(self._tenant.agent_id, "deleting old fibers", problem)
+
+    async def _prune(self) -> None:
+        stale = self._stale()
+        for first in range(0, len(stale), READ_AT_ONCE):
+            self._read(stale[first : first + READ_AT_ONCE])
+            await asyncio.sleep(0)
+        settled = [
+            Settled(fiber_id, entry.status, entry.settled_at_ms)
+            for fiber_id, entry in self._entries.items()
+            if entry.settled_at_ms
+        ]
+        old = outlived(settled, self._fibers.now_ms(), self._tenant.limits)
+        for first in range(0, len(old), READ_AT_ONCE):
+            self._drop(old[first : first + READ_AT_ONCE], FIBER_CLEANED)
+            await asyncio.sleep(0)
+        self._settled = len(settled) - len(old)
+        next_at_ms = pack(self._fibers.now_ms() + CARE_MS)
+        await self._fibers.together(lambda transaction: transaction.put(FIBER_CARE, "", next_at_ms))
+
+
+def _entry(version: int, row: Fiber) -> _Entry:
+    return _Entry(version, row.number, row.name, row.status, row.life, row.settled_at_ms, row.is_managed)
+
+
+def _statuses(given: str | Sequence[str] | None, known: Sequence[str]) -> set[str]:
+    if given is None:
+        return set(known)
+    statuses = {given} if isinstance(given, str) else set(given)
+    for each in statuses:
+        if each not in known:
+            raise BadRequest("status", f"{each!r} is none of {', '.join(known)}")
+    return statuses
+
+
+def _check_limit(limit: int, most: int) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
+        raise BadRequest("limit", f"{limit!r} is not a whole number from 1 to {most}")
+
+
+def _place(cursor: str | None) -> tuple[int, str] | None:
+    if cursor is None:
+        return None
+    number, _, fiber_id = cursor.partition(":") if isinstance(cursor, str) else ("", "", "")
+    if not number.isdecimal() or not fiber_id:
+        raise BadRequest("cursor", f"{cursor!r} is no cursor of a page of fibers")
+    return int(number), fiber_id
+
+
+def _instant(given: float | datetime | None) -> float | None:
+    if isinstance(given, datetime):
+        return given.timestamp() * 1000
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int | float) or given != given):  # noqa: PLR0124 - NaN
+        raise BadRequest("settled_before", f"{given!r} is neither milliseconds since the epoch nor a datetime")
+    return given

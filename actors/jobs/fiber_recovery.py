@@ -1,0 +1,130 @@
+"""The recovery of fibers whose process died: what `policies.fibers` decides is done here, and the author's hook is called.
+
+A hook is called at least once, and each call is durable before it is made: a death in its middle has it called again, after a pause that
+is durable too, until its budget is used up. It is a task of its own, with a limit of time; one that does not even let itself be cancelled
+keeps no place. Whatever it does late is fenced off by the number of the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from actors.activity import ACTIVITY, Activity
+from actors.author import in_words, tried, tried_now
+from actors.jobs.fiber import Fiber
+from actors.jobs.fiber_context import CURRENT, FiberRecovery
+from actors.ports import KillPoint
+from ledger import BadRequest
+from policies import Ask, Drop, Enter, FiberResult, Settle, after_hook, recovery_pause_after, take_up
+
+if TYPE_CHECKING:
+    from actors.jobs.fibers import Fibers
+    from ledger.storage import Transaction
+
+
+class Recoveries:
+    """The recoveries of one life of an agent."""
+
+    def __init__(self, fibers: Fibers) -> None:
+        self._fibers, self._tenant = fibers, fibers.tenant
+
+    def has_hook(self, fiber: Fiber) -> bool:
+        """Whether somebody is to be asked what becomes of the fiber."""
+        return bool(fiber.on_recovered) or self._tenant.overrides("on_fiber_recovered")
+
+    async def recover(self, fiber_id: str) -> None:
+        """Decide about a fiber that was cut off, or ask its author."""
+        fiber = self._fibers.store.find(fiber_id)
+        if fiber is None or fiber.is_settled or fiber.status == "pending":
+            return
+        if not fiber.is_recovering:
+            self._fibers.emit("fiber:run:interrupted", fiber, {"reason": "interrupted"})
+        verdict = take_up(fiber.interruption(has_hook=self.has_hook(fiber)), self._tenant.limits, self._fibers.roll())
+        if isinstance(verdict, Ask):
+            await self._ask(fiber, verdict)
+        else:
+            await self._fibers.together(lambda transaction: self._decide(transaction, fiber, verdict))
+
+    def _decide(self, transaction: Transaction, seen: Fiber, verdict: Enter | Settle | Drop) -> None:
+        """Do what was decided about a fiber, unless somebody moved it since it was seen."""
+        if self._fibers.store.find(seen.fiber_id) == seen:
+            moved = replace(seen, recoveries=0, is_recovering=isinstance(verdict, Enter))
+            self._fibers.move(transaction, moved, verdict)
+
+    # the author's hook
+
+    async def _ask(self, fiber: Fiber, ask: Ask) -> None:
+        def claim(transaction: Transaction) -> Fiber | None:
+            if self._fibers.store.find(fiber.fiber_id) != fiber:
+                return None
+            asked = replace(
+                fiber,
+                status="interrupted",
+                is_recovering=True,
+                recoveries=fiber.recoveries + 1,
+                life=self._tenant.incarnation,
+                due_at_ms=self._fibers.now_ms() + ask.then_ms,
+            )
+            return self._fibers.store.put(transaction, asked)
+
+        asked = await self._fibers.together(claim)
+        if asked is None:
+            return
+        context = FiberRecovery(self._fibers, asked)
+        self._fibers.emit("fiber:recovery:attempt", asked, {"recoveries": asked.recoveries})
+        result, problem = await self._called(context, asked)
+        self._fibers.at_work.pop(context.id, None)
+        if self._tenant.is_leaving:
+            return
+        self._tenant.faults.at(KillPoint.MID_HANDLER, f"recovery of fiber {context.id}")
+        await self._fibers.together(lambda transaction: self._answered(transaction, context, result, problem))
+
+    async def _called(self, context: FiberRecovery, asked: Fiber) -> tuple[Any, Exception | None]:
+        """What the hook returned, or what is wrong. After its time it is cancelled, and left to itself."""
+        name = asked.on_recovered or "on_fiber_recovered"
+        hook = getattr(self._tenant.agent, name, None)
+        if not callable(hook):
+            return None, BadRequest("on_recovered", f"{type(self._tenant.agent).__name__} has no method {name!r}")
+        task = self._tenant.spawn(self._in_context(context, hook))
+        context.begin(task, can_be_cancelled=True)
+        self._fibers.at_work[context.id] = context
+        timeout_ms = self._tenant.limits.fiber_recovery_timeout_ms
+        done, _ = await asyncio.wait({task}, timeout=timeout_ms / 1000)
+        context.cancelled.set()
+        if not done:
+            task.cancel()
+            return None, TimeoutError(f"{name} did not return within {timeout_ms} ms")
+        return (None, RuntimeError("it was cancelled")) if task.cancelled() else task.result()
+
+    async def _in_context(self, context: FiberRecovery, hook: Any) -> tuple[Any, Exception | None]:
+        CURRENT.set(context)
+        ACTIVITY.set(Activity(f"fiber/{self._tenant.agent_id}/{context.id}/recovery"))
+        result, problem = await tried(self._tenant.call(hook, context))
+        return (None, problem) if problem is not None else tried_now(lambda: self._fibers.checked(result))
+
+    def _answered(
+        self, transaction: Transaction, context: FiberRecovery, result: Any, problem: Exception | None
+    ) -> None:
+        """Do what the hook decided, if the fiber is still in its hands; one that failed is called again after a while."""
+        fiber = self._fibers.store.find(context.id)
+        if fiber is None or not context.holds(fiber, self._tenant.incarnation):
+            return
+        limits, roll = self._tenant.limits, self._fibers.roll()
+        if problem is None:
+            verdict = after_hook(result, fiber.interruption(has_hook=True), limits, roll)
+            moved = replace(fiber, recoveries=0, error=None)
+            self._fibers.move(transaction, moved, verdict, result if isinstance(result, FiberResult) else None)
+            self._fibers.emit_after(transaction, "fiber:recovery:handled", fiber, {"status": _name_of(verdict)})
+            return
+        error = f"its recovery hook failed: {in_words(problem)}"[: limits.error_chars_max]
+        due_at_ms = self._fibers.now_ms() + recovery_pause_after(fiber.recoveries, limits, roll)
+        self._fibers.store.put(transaction, replace(fiber, error=error, due_at_ms=due_at_ms))
+        self._fibers.emit_after(
+            transaction, "fiber:recovery:failed", fiber, {"error": error, "reason": "handler_error"}
+        )
+
+
+def _name_of(verdict: Enter | Settle | Drop) -> str:
+    return verdict.status if isinstance(verdict, Settle) else type(verdict).__name__.lower()

@@ -1,0 +1,166 @@
+"""Asking for a fiber: checked before anything is written, and accepted at most once under its id and its key.
+
+A fiber names a method, for its body must be found again after a death. Asked for again with the same content it is the same fiber, in
+whatever state it is; with other content that is a conflict (spec §11, 13).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from actors.activity import ACTIVITY
+from actors.jobs.fiber import Fiber
+from actors.schema import fiber_shape
+from actors.steps import plain
+from ledger import BadRequest, ConflictingRequest, TooLarge, check_id, digest_of
+from policies import FiberRetry
+
+if TYPE_CHECKING:
+    from actors.jobs.fibers import Fibers
+    from ledger.storage import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A checked request. `fiber.fiber_id` is empty if any id will do."""
+
+    fiber: Fiber
+    body: bytes | None
+
+
+class Requests:
+    """What is asked of the fibers of one agent."""
+
+    def __init__(self, fibers: Fibers) -> None:
+        self._fibers, self._tenant = fibers, fibers.tenant
+
+    def checked(
+        self,
+        name: str,
+        fn_name: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        fiber_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        retry: FiberRetry | int | bool | None = None,
+        on_recovered: str | Callable[..., Any] | None = None,
+    ) -> Asked:
+        """A request, or `BadRequest` naming what is wrong with it."""
+        limits = self._tenant.limits
+        for field, value in (("fiber_id", fiber_id), ("idempotency_key", idempotency_key)):
+            if value is not None:
+                check_id(field, value, limits.id_max)
+        method = self._method("fn_name", fn_name)
+        body = fiber_shape(getattr(type(self._tenant.agent), method))[1].encode("input", input, limits.input_bytes_max)
+        fiber = Fiber(
+            fiber_id=fiber_id or "",
+            number=0,
+            name=check_id("name", name, limits.id_max),
+            fn_name=method,
+            digest=digest_of(body),
+            idempotency_key=idempotency_key or "",
+            metadata=self._metadata(metadata),
+            has_input=input is not None,
+            retry=_retry(retry),
+            on_recovered="" if on_recovered is None else self._method("on_recovered", on_recovered),
+        )
+        return Asked(fiber, body if input is not None else None)
+
+    def from_plain(self, given: Mapping[str, Any]) -> Asked:
+        """One request of many."""
+        asked = dict(given)
+        for field in ("name", "fn_name"):
+            if field not in asked:
+                raise BadRequest(field, "is missing")
+        unknown = asked.keys() - _ARGUMENTS
+        if unknown:
+            raise BadRequest(min(unknown), "is no argument of start_fibers")
+        return self.checked(asked.pop("name"), asked.pop("fn_name"), asked.pop("input", None), **asked)
+
+    def _method(self, field: str, given: str | Callable[..., Any]) -> str:
+        """The name of a method of the agent, for a function cannot be found again after a death."""
+        name = getattr(given, "__name__", "") if callable(given) else given
+        kind = type(self._tenant.agent)
+        if not isinstance(name, str) or name.startswith("__") or not callable(getattr(kind, name, None)):
+            raise BadRequest(field, f"{kind.__name__} has no method {name or given!r}")
+        if callable(given) and getattr(given, "__self__", None) is not self._tenant.agent:
+            raise BadRequest(
+                field, f"{given!r} is no method of this agent, so it could not be found again after a death"
+            )
+        return name
+
+    def _metadata(self, given: Mapping[str, Any] | None) -> Any:
+        if given is None:
+            return None
+        if not isinstance(given, Mapping):
+            raise BadRequest("metadata", f"{given!r:.200} is no mapping")
+        size, most = len(plain("metadata", dict(given))), self._tenant.limits.metadata_bytes_max
+        if size > most:
+            raise TooLarge("metadata", f"has {size} bytes; the limit metadata_bytes_max is {most}")
+        return dict(given)
+
+    def accept(self, asked: Iterable[Asked]) -> list[tuple[Fiber, bool]]:
+        """Accept all of these in one transaction, or join those that exist. With each, whether it is new."""
+        return self._fibers.store.change(lambda transaction: [self._accept(transaction, each) for each in asked])
+
+    def _accept(self, transaction: Transaction, asked: Asked) -> tuple[Fiber, bool]:
+        known = self._known(asked.fiber)
+        if known is not None:
+            _refuse_conflict(known, asked.fiber)
+            return known, False
+        fiber = replace(
+            asked.fiber,
+            fiber_id=asked.fiber.fiber_id or self._tenant.host.world.dice.token(),
+            number=self._fibers.next_number(),
+            created_at_ms=self._fibers.now_ms(),
+        )
+        return self._fibers.store.put_new(transaction, fiber, asked.body), True
+
+    def _known(self, asked: Fiber) -> Fiber | None:
+        store = self._fibers.store
+        by_id = store.find(asked.fiber_id) if asked.fiber_id else None
+        if not asked.idempotency_key:
+            return by_id
+        key_id = store.id_of_key(asked.idempotency_key)
+        if by_id is not None and by_id.fiber_id != key_id:
+            raise ConflictingRequest(
+                "idempotency_key", f"fiber {by_id.fiber_id!r} was not started under the key {asked.idempotency_key!r}"
+            )
+        if key_id is not None and asked.fiber_id not in ("", key_id):
+            raise ConflictingRequest(
+                "fiber_id", f"the key {asked.idempotency_key!r} stands for the fiber {key_id!r}, not {asked.fiber_id!r}"
+            )
+        return None if key_id is None else store.find(key_id)
+
+    def named(self, asked: Asked) -> Asked:
+        """The same with an id: code that is entered again after a death asks for the same fiber, though it gave no name to it."""
+        fiber, activity = asked.fiber, ACTIVITY.get()
+        if fiber.fiber_id or fiber.idempotency_key or activity is None:
+            return asked
+        derived = activity.derive(f"fiber {self._tenant.agent_id} {fiber.name} {fiber.fn_name}", fiber.digest)
+        return replace(asked, fiber=replace(fiber, fiber_id=derived))
+
+
+_ARGUMENTS = set(inspect.signature(Requests.checked).parameters) - {"self"}
+
+
+def _retry(given: object) -> list[Any] | None:
+    try:
+        policy = FiberRetry.of(given)
+    except ValueError as problem:
+        raise BadRequest("retry", str(problem)) from None
+    return None if policy is None else list(astuple(policy))
+
+
+def _refuse_conflict(known: Fiber, asked: Fiber) -> None:
+    """The same id or key with other content is somebody's mistake."""
+    for field, what in (("name", "name"), ("fn_name", "fn_name"), ("digest", "input")):
+        if getattr(known, field) != getattr(asked, field):
+            said = "another input" if what == "input" else f"{what} {getattr(known, field)!r}"
+            raise ConflictingRequest(
+                what, f"fiber {known.fiber_id!r} was started with {said}; use another id or key, or repeat the request"
+            )

@@ -1,0 +1,61 @@
+"""Who waits for a fiber waits for its row: through recoveries and cancellations, and whoever began it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from actors.jobs.fiber import Fiber, FiberInspection
+from actors.jobs.fiber_context import CURRENT
+from ledger import AwaitedInsideHandler, BadRequest
+
+if TYPE_CHECKING:
+    from actors.jobs.fibers import Fibers
+
+
+class Waiters:
+    """Those who wait for fibers of one agent, in one life of it."""
+
+    def __init__(self, fibers: Fibers) -> None:
+        self._fibers = fibers
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+
+    def tell(self, fiber_id: str) -> None:
+        """The fiber is over."""
+        for waiter in self._waiting.pop(fiber_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def settled(self, fiber_id: str, timeout_ms: float | None, *, accepted: bool = False) -> FiberInspection:
+        """Wait until the fiber is over, or for so long; then it is shown as it is.
+
+        A fiber that waits for another one lends its place, so that however many do, those that they wait for can begin.
+        """
+        if self._fibers.tenant.outbox.transaction is not None:
+            raise AwaitedInsideHandler(
+                "wait_for_completion",
+                "nobody can wait inside a transaction or a handler: the fiber begins with its commit",
+            )
+        mine = CURRENT.get()
+        is_lending = mine is not None and mine.is_managed and self._fibers.lend(mine)
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self._until_settled(fiber_id)
+        except TimeoutError:
+            pass
+        finally:
+            if is_lending:
+                self._fibers.take_back()
+        return self._fibers.inspected(self._found(fiber_id), accepted=accepted)
+
+    async def _until_settled(self, fiber_id: str) -> None:
+        while not self._found(fiber_id).is_settled:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(fiber_id, []).append(waiter)
+            await waiter
+
+    def _found(self, fiber_id: str) -> Fiber:
+        fiber = self._fibers.store.find(fiber_id)
+        if fiber is None:
+            raise BadRequest("fiber_id", f"{fiber_id!r} is no fiber of {self._fibers.tenant.agent_id}, or was deleted")
+        return fiber

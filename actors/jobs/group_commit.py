@@ -1,0 +1,55 @@
+"""Transitions that many tasks make at the same time are committed together: the cost of a commit is the statement, not its rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from actors.author import tried
+from ledger import StorageError
+
+if TYPE_CHECKING:
+    from actors.jobs.fiber_store import FiberStore
+    from actors.tenant import Tenant
+    from ledger.storage import Transaction
+
+T = TypeVar("T")
+Job = Callable[["Transaction"], Any]
+AT_ONCE_MAX = 200  # so that nobody waits long for the loop
+
+
+class GroupCommit:
+    """What waits to be committed."""
+
+    def __init__(self, tenant: Tenant, store: FiberStore) -> None:
+        self._tenant, self._store = tenant, store
+        self._waiting: deque[tuple[Job, asyncio.Future[Any]]] = deque()
+        self._is_busy = False
+
+    async def __call__(self, job: Callable[[Transaction], T]) -> T:
+        """Do this in a transaction with others; durable on return. It must not raise, for it would take the others with it."""
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, done))
+        if not self._is_busy:
+            self._is_busy = True
+            self._tenant.spawn(self._commit_all())
+        return await done
+
+    async def _commit_all(self) -> None:
+        while self._waiting:
+            group = [self._waiting.popleft() for _ in range(min(len(self._waiting), AT_ONCE_MAX))]
+            results, problem = await tried(self._commit([job for job, _ in group]))
+            for place, (_, done) in enumerate(group):
+                if done.done():
+                    continue
+                if results is not None:
+                    done.set_result(results[place])
+                else:
+                    done.set_exception(problem or StorageError(self._tenant.agent_id, "nothing was committed"))
+            await asyncio.sleep(0)
+        self._is_busy = False
+
+    async def _commit(self, jobs: list[Job]) -> list[Any]:
+        return self._store.change(lambda transaction: [job(transaction) for job in jobs])

@@ -1,0 +1,239 @@
+"""What becomes of a fiber: a durable job inside one agent (seed 002).
+
+    pending ──► running ──► completed | error | aborted
+       ▲           │ (its process died)
+       │           ▼
+       └──── interrupted, recovering ──► completed | error | aborted | interrupted
+
+`completed`, `error` and `aborted` never change. `interrupted` is two things, and an inspection tells which: while the fiber is being
+*recovered* it is open and whoever waits goes on waiting; when the hook has declined or a budget is used up it is *settled*, and only a
+person (`resolve_fiber`) moves it.
+
+A life that finds a fiber open decides by the table below; a test walks all of it. A fiber that is *waiting* had not begun, or had failed
+and waits for its next attempt: nothing was cut off. *Recoveries* counts the calls of the hook, *attempts* those of the body, and both are
+durable before the call, so that a body or a hook that kills its process uses up its budget too.
+
+| | waiting | managed | hook | recoveries left | retry | attempts left | verdict |
+|---|---|---|---|---|---|---|---|
+| A | yes | – | – | – | – | – | `Enter`, at the time that was set for it |
+| B | no | – | yes | yes | – | – | `Ask` the hook |
+| C | no | yes | yes | no | – | – | `Settle` as interrupted: the hook never came to a verdict |
+| D | no | yes | no | – | yes | yes | `Enter` again; finished steps are remembered |
+| E | no | yes | no | – | yes | no | `Settle` as interrupted: the attempts are used up |
+| F | no | yes | no | – | no | – | `Settle` as interrupted: nobody said what is to be done |
+| G | no | no | yes | no | – | – | `Drop`: work without a record ends with its last recovery |
+| H | no | no | no | – | – | – | `Drop`: there is nobody to tell |
+
+How the world gets there. A: a kill between acceptance and the first line (W6), or during a pause. B: the ordinary kill, also one during the
+hook itself (W9, W10). C and G: a hook that hangs, raises or kills in every try. D: a job that declared itself repeatable. E: one that never
+gets further. F: the default; a person looks at it. H: `run_fiber` without a hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Literal, NamedTuple, Self
+
+from policies.limits import Limits
+from policies.retry import backoff_ms, jittered_ms
+
+FIBER_STATUSES: Final = ("pending", "running", "completed", "error", "aborted", "interrupted")
+FIBER_SETTLED: Final = ("completed", "error", "aborted", "interrupted")
+FIBER_CLEANED: Final = ("completed", "error", "aborted")  # what is deleted unless somebody says otherwise
+
+
+class Unset(Enum):
+    """Nothing was said about it, not even None."""
+
+    UNSET = "unset"
+
+
+UNSET: Final[Any] = Unset.UNSET
+
+Verdict = Literal["completed", "error", "aborted", "interrupted", "retry"]
+VERDICTS: Final = ("completed", "error", "aborted", "interrupted", "retry")
+
+
+@dataclass(frozen=True)
+class FiberResult:
+    """What a recovery came to, or what a person decides about an interrupted fiber.
+
+    Args:
+        status: `retry` enters the fiber again; the others settle it, `interrupted` until somebody resolves it.
+        error: text that is kept with it; none clears what was kept.
+        snapshot: takes the place of the stashed value, if it is given.
+        metadata: takes the place of the metadata, if it is given.
+    """
+
+    status: Verdict
+    error: str | None = None
+    snapshot: Any = UNSET
+    metadata: Any = UNSET
+
+    def __post_init__(self) -> None:
+        if self.status not in VERDICTS:
+            raise ValueError(f"status: {self.status!r} is none of {', '.join(VERDICTS)}")
+
+
+@dataclass(frozen=True)
+class FiberRetry:
+    """The body of a fiber may be entered again: after its process died, and with `on_error` also after it raised.
+
+    Args:
+        attempts_max: attempts without a newly remembered step in between; None takes `Limits.attempts_max`.
+        first_ms: the pause before the second try, doubled each time up to `most_ms`, with jitter; None takes `Limits.retry_first_ms`.
+        most_ms: None takes `Limits.retry_most_ms`.
+    """
+
+    attempts_max: int | None = None
+    first_ms: int | None = None
+    most_ms: int | None = None
+    on_error: bool = True
+
+    def __post_init__(self) -> None:
+        for field, least in (("attempts_max", 1), ("first_ms", 0), ("most_ms", 0)):
+            value = getattr(self, field)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise ValueError(f"{field}: {value!r} is not a whole number of at least {least}")
+
+    @classmethod
+    def of(cls, given: object) -> Self | None:
+        """What an author may write: nothing, `True`, a number of attempts, or the whole. Raises `ValueError`."""
+        if given is None or given is False or isinstance(given, cls):
+            return given or None
+        if given is True:
+            return cls()
+        if isinstance(given, int):
+            return cls(attempts_max=given)
+        raise ValueError(f"{given!r} is not True, a number of attempts, or a FiberRetry")
+
+    def pause_ms(self, failures: int, limits: Limits, roll: float) -> int:
+        """The pause after so many failures (1, 2, …)."""
+        first = limits.retry_first_ms if self.first_ms is None else self.first_ms
+        most = limits.retry_most_ms if self.most_ms is None else self.most_ms
+        return int(jittered_ms(backoff_ms(failures, first, most), roll))
+
+
+class Interruption(NamedTuple):
+    """What is known of an open fiber that nobody in this life is at work on."""
+
+    is_waiting: bool
+    is_managed: bool
+    has_hook: bool
+    recoveries: int
+    retry: FiberRetry | None
+    attempt: int
+    idle_attempts: int
+
+
+@dataclass(frozen=True)
+class Enter:
+    """Begin the next attempt after a pause."""
+
+    after_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Call the recovery hook. What is decided when it dies waits for `then_ms`."""
+
+    then_ms: int
+
+
+@dataclass(frozen=True)
+class Settle:
+    """It is over."""
+
+    status: str
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Forget it."""
+
+    why: str
+
+
+def take_up(found: Interruption, limits: Limits, roll: float) -> Enter | Ask | Settle | Drop:
+    """Say what becomes of a fiber that another life left open. The letters refer to the table above."""
+    if found.is_waiting:  # A
+        return Enter()
+    if found.has_hook and found.recoveries < limits.fiber_recoveries_max:  # B
+        return Ask(recovery_pause_after(found.recoveries + 1, limits, roll))
+    if found.has_hook:
+        why = f"its recovery hook came to no verdict in {found.recoveries} tries"
+        return Settle("interrupted", why) if found.is_managed else Drop(why)  # C, G
+    if not found.is_managed:
+        return Drop("its process died, and no hook takes it up")  # H
+    return enter_again(found, limits, roll)
+
+
+def enter_again(found: Interruption, limits: Limits, roll: float) -> Enter | Settle:
+    """The body was cut off, and may perhaps be entered again (D, E, F)."""
+    if found.retry is None:  # F
+        return Settle("interrupted", "its process died while it ran")
+    spent = _spent(found, limits)
+    if spent:  # E
+        return Settle("interrupted", f"its process died while it ran, {spent}")
+    return Enter(found.retry.pause_ms(found.idle_attempts - 1, limits, roll) if found.idle_attempts > 1 else 0)  # D
+
+
+def after_error(found: Interruption, error: str, limits: Limits, roll: float) -> Enter | Settle:
+    """What becomes of a fiber whose body raised."""
+    if found.retry is None or not found.retry.on_error or _spent(found, limits):
+        return Settle("error", error)
+    return Enter(found.retry.pause_ms(max(1, found.idle_attempts), limits, roll))
+
+
+def after_hook(result: object, found: Interruption, limits: Limits, roll: float) -> Enter | Settle | Drop:
+    """What a hook's verdict does. One that has nothing to say (None) leaves the fiber to its `retry`, or else interrupted."""
+    if not found.is_managed:
+        return Drop("recovered")
+    status = result.status if isinstance(result, FiberResult) else result
+    if status is None:
+        return Settle("interrupted", None) if found.retry is None else enter_again(found, limits, roll)
+    if status == "retry":
+        return enter_again(found._replace(retry=found.retry or FiberRetry()), limits, roll)
+    if status not in FIBER_SETTLED:
+        raise ValueError(f"a recovery hook returned {result!r}; it returns a FiberResult, 'retry' or None")
+    return Settle(str(status), result.error if isinstance(result, FiberResult) else None)
+
+
+def recovery_pause_after(recoveries: int, limits: Limits, roll: float) -> int:
+    """How long a hook is left alone after so many tries, of which none came to a verdict."""
+    return int(jittered_ms(backoff_ms(recoveries, limits.fiber_recovery_first_ms, limits.fiber_recovery_most_ms), roll))
+
+
+def _spent(found: Interruption, limits: Limits) -> str:
+    attempts_max = found.retry.attempts_max if found.retry is not None else None
+    attempts_max = limits.attempts_max if attempts_max is None else attempts_max
+    if found.idle_attempts >= attempts_max:
+        return f"and had {attempts_max} attempts without a finished step in between"
+    if found.attempt >= limits.recovery_work_max:
+        return f"and had {found.attempt} attempts in all; the limit recovery_work_max is {limits.recovery_work_max}"
+    return ""
+
+
+class Settled(NamedTuple):
+    """A fiber that is over, as its retention sees it."""
+
+    fiber_id: str
+    status: str
+    settled_at_ms: int
+
+
+def outlived(settled: Iterable[Settled], now_ms: int, limits: Limits) -> list[str]:
+    """The fibers whose record need not be kept any longer, the oldest first: by age, and beyond a number.
+
+    Interrupted ones are kept until somebody has looked at them (seed 002).
+    """
+    cleaned = sorted((each for each in settled if each.status in FIBER_CLEANED), key=lambda each: each.settled_at_ms)
+    surplus = max(0, len(cleaned) - limits.fibers_kept_max)
+    return [
+        each.fiber_id
+        for place, each in enumerate(cleaned)
+        if place < surplus or now_ms - each.settled_at_ms > limits.fibers_kept_ms
+    ]

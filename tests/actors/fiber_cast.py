@@ -1,0 +1,174 @@
+"""Agents with fibers. What they did outside, where no death undoes it, is counted here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+from actors import Agent, FiberContext, FiberRecovery, FiberResult, FiberRetry, exposed
+
+
+class Jobs(Agent):
+    """Has bodies of many habits, and no hook."""
+
+    effects: ClassVar[Counter[str]] = Counter()  # of this process
+    seen: ClassVar[list[Any]] = []
+
+    # bodies
+
+    async def quick(self, fiber: FiberContext, input: Any) -> None:
+        self.effects["quick"] += 1
+        fiber.stash({"input": input})
+
+    async def slow(self, fiber: FiberContext, input: Any) -> None:
+        """Three steps, each a while long."""
+        for number in range(3):
+            await fiber.step(f"step {number}", lambda number=number: self._step(fiber, number))
+            fiber.stash({"done": number})
+            await asyncio.sleep(1)
+
+    async def _step(self, fiber: FiberContext, number: int) -> int:
+        self.effects[f"{fiber.name} {number}"] += 1
+        return number
+
+    async def forever(self, fiber: FiberContext) -> None:
+        self.effects["forever"] += 1
+        self.stash("here")
+        await asyncio.sleep(3_600)
+        self.effects["forever ended"] += 1
+
+    async def stubborn(self, fiber: FiberContext) -> None:
+        """Goes on although it is cancelled, and tries to have the last word."""
+        fiber.stash("before")
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            self.seen.append(("cancelled", fiber.is_cancelled))
+        await asyncio.sleep(5)
+        self.seen.append(("stashed", fiber.stash("after")))
+
+    async def failing(self, fiber: FiberContext, input: str) -> None:
+        self.effects["failing"] += 1
+        raise ValueError(input)
+
+    async def flaky(self, fiber: FiberContext, input: int) -> None:
+        """Fails so many times."""
+        self.effects["flaky"] += 1
+        if fiber.attempt <= input:
+            raise ValueError(f"attempt {fiber.attempt}")
+
+    async def waits(self, fiber: FiberContext, input: str) -> None:
+        told = await self.start_fiber("inner", "slow", fiber_id=input, wait_for_completion=True)
+        fiber.stash(told.status)
+
+    async def decides(self, fiber: FiberContext, input: str) -> FiberResult:
+        return FiberResult(input, error="as I said", snapshot=1, metadata={"by": "itself"})  # type: ignore[arg-type]
+
+    # calls
+
+    @exposed(repeatable=True)
+    async def start(self, fn_name: str, input: Any = None, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        asked = dict(options or {})
+        if isinstance(asked.get("retry"), dict):
+            asked["retry"] = FiberRetry(**asked["retry"])
+        return asdict(await self.start_fiber(asked.pop("name", fn_name), fn_name, input, **asked))
+
+    @exposed(repeatable=True)
+    async def start_many(self, count: int, fn_name: str) -> int:
+        told = self.start_fibers(
+            [{"name": "many", "fn_name": fn_name, "idempotency_key": f"k{n}"} for n in range(count)]
+        )
+        return sum(each.accepted for each in told)
+
+    @exposed(repeatable=True)
+    async def inspect(self, fiber_id: str) -> dict[str, Any] | None:
+        told = self.inspect_fiber(fiber_id)
+        return None if told is None else asdict(told)
+
+    @exposed(repeatable=True)
+    async def inspect_key(self, key: str) -> dict[str, Any] | None:
+        told = self.inspect_fiber_by_key(key)
+        return None if told is None else asdict(told)
+
+    @exposed(repeatable=True)
+    async def wait(self, fiber_id: str, timeout_ms: float | None = None) -> dict[str, Any]:
+        return asdict(await self.wait_for_fiber(fiber_id, timeout_ms))
+
+    @exposed
+    async def cancel(self, fiber_id: str, reason: str | None = None) -> bool:
+        return self.cancel_fiber(fiber_id, reason)
+
+    @exposed
+    async def cancel_key(self, key: str) -> bool:
+        return self.cancel_fiber_by_key(key, "by key")
+
+    @exposed
+    async def resolve(self, fiber_id: str, status: str, snapshot: Any = None) -> bool:
+        return self.resolve_fiber(fiber_id, FiberResult(status, snapshot=snapshot))  # type: ignore[arg-type]
+
+    @exposed(repeatable=True)
+    async def listed(self, options: dict[str, Any]) -> list[Any]:
+        page = self.list_fibers(**options)
+        return [[each.fiber_id for each in page], page.cursor]
+
+    @exposed
+    async def delete(self, options: dict[str, Any]) -> int:
+        return self.delete_fibers(**options)
+
+    @exposed
+    async def run_one(self, fn_name: str) -> Any:
+        return await self.run_fiber("unmanaged", getattr(self, fn_name))
+
+    @exposed
+    async def in_transaction(self, fiber_id: str, *, fails: bool) -> str:
+        with self.transaction():
+            self.state["asked"] = fiber_id
+            told = self.start_fiber("joined", "quick", fiber_id=fiber_id)
+            if fails:
+                raise ValueError("rolled back")
+        return str(told.status)
+
+    # unmanaged work
+
+    async def work(self, fiber: FiberContext) -> str:
+        for number in range(3):
+            fiber.stash(number)
+            self.effects["work"] += 1
+            await asyncio.sleep(1)
+        return "worked"
+
+    async def broken(self, fiber: FiberContext) -> None:
+        raise ValueError("broken")
+
+
+class Recovering(Jobs):
+    """Has a hook, which does what the test says: a result, an exception, or a nap before it."""
+
+    verdicts: ClassVar[list[Any]] = []  # of this process; the last one stays
+    asked: ClassVar[list[dict[str, Any]]] = []
+    nap_s: ClassVar[float] = 0
+
+    async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult | str | None:
+        self.asked.append(
+            {
+                "id": fiber.id,
+                "name": fiber.name,
+                "key": fiber.key,
+                "metadata": fiber.metadata,
+                "snapshot": fiber.snapshot,
+                "attempt": fiber.attempt,
+                "recoveries": fiber.recoveries,
+                "managed": fiber.is_managed,
+                "created_at_ms": fiber.created_at_ms,
+                "reason": fiber.reason,
+                "at_s": asyncio.get_running_loop().time(),
+            }
+        )
+        verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0] if self.verdicts else None
+        if self.nap_s:
+            await asyncio.sleep(self.nap_s)
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict  # type: ignore[no-any-return]
