@@ -23,13 +23,14 @@ from actors.handle import Handle
 from actors.host import Host
 from actors.jobs.fiber import FiberInspection, FiberPage
 from actors.jobs.fiber_context import FiberContext, FiberRecovery
+from actors.jobs.occurrence import Occurrence, Past, QueuedItem, Schedule
 from actors.parts import apply_chunk
 from actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
 from actors.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle, RunInfo, RunResult
 from actors.run_context import RunContext
 from actors.supervisor import Supervisor
 from actors.wire import RemoteError
-from policies import ChatRecovery, FiberResult, FiberRetry
+from policies import ChatRecovery, FiberResult, FiberRetry, Retries
 
 if TYPE_CHECKING:
     from actors.ray_baseline import PlainRay
@@ -61,14 +62,19 @@ __all__ = [
     "KillPoint",
     "Killed",
     "MilestoneInfo",
+    "Occurrence",
+    "Past",
     "PlainRay",
     "PoolSpec",
+    "QueuedItem",
     "RemoteError",
+    "Retries",
     "RunContext",
     "RunHandle",
     "RunInfo",
     "RunResult",
     "Runtime",
+    "Schedule",
     "Supervisor",
     "Threads",
     "ToolContext",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, overload
 
 from actors.activity import ACTIVITY
+from actors.jobs.keeps_schedules import KeepsSchedules
 from actors.jobs.runs_fibers import RunsFibers
 from actors.results import Detached, RunInfo, RunResult
 
@@ -46,7 +47,7 @@ def exposed(method: F | None = None, *, repeatable: bool = False) -> F | Callabl
     return mark if method is None else mark(method)
 
 
-class Agent(RunsFibers):
+class Agent(RunsFibers, KeepsSchedules):
     """A durable entity, addressed by type and name, with storage of its own and at most one live incarnation.
 
     Class attributes are limits and placement; every one has a default. `None` takes the runtime's limit.

@@ -1,31 +1,25 @@
 """Handling mail: the third link of exactly-once.
 
-A group of mails is handled in **one transaction** of the agent's storage: the inbox rows (primary key: the mail's id), everything the
-handlers wrote, and the outbox rows of everything they asked for. Killed before the commit, nothing happened and the mail comes again.
-Killed after it, the inbox refuses the second delivery, and only the acknowledgement is said again. When a handler of a group fails,
+A group of mails is handled in **one transaction** of the agent's storage (`one_transaction`), which also writes the inbox rows (primary
+key: the mail's id). Killed before the commit, nothing happened and the mail comes again. Killed after it, the inbox refuses the second
+delivery, and only the acknowledgement is said again. When a handler of a group fails,
 the group is rolled back and handled one by one, so that one poisonous mail costs the others nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actors.activity import ACTIVITY, Activity
-from actors.author import in_words, is_async, tried
+from actors.activity import Activity
 from actors.code import load_type
-from actors.ports import KillPoint
+from actors.one_transaction import Piece, Step, done_in_one, failure
 from actors.results import MilestoneInfo, RunInfo, RunResult
 from actors.schema import run_shapes
-from ledger import BadRequest, StaleIncarnation, StorageConflict, UnknownAgentType, unpack
+from ledger import BadRequest, UnknownAgentType, unpack
 
 if TYPE_CHECKING:
     from actors.tenant import Tenant
-    from ledger.storage import Transaction
-
-CONFLICTS_MAX = 20
 
 
 class Letter(NamedTuple):
@@ -65,73 +59,15 @@ async def handle(tenant: Tenant, letters: list[Letter]) -> tuple[list[str], list
 
 
 async def _attempt(tenant: Tenant, letters: list[Letter]) -> tuple[str, bool] | None:
-    """One transaction over these mails, run again while other work of the agent gets in its way. Returns what went wrong, if anything."""
-    problem: Exception | None = None
-    for _ in range(CONFLICTS_MAX):
-        _, problem = await tried(_transact_in_time(tenant, letters))
-        if problem is None:
-            return None
-        if isinstance(problem, StaleIncarnation):
-            raise problem
-        if not isinstance(problem, StorageConflict):
-            break
-    if isinstance(problem, TimeoutError):
-        return f"the handler did not return within {tenant.limits.handler_timeout_ms} ms", False
-    return in_words(problem) if problem is not None else "", isinstance(problem, _NoHandler)
-
-
-async def _transact_in_time(tenant: Tenant, letters: list[Letter]) -> None:
-    async with asyncio.timeout(tenant.limits.handler_timeout_ms / 1000):  # `wait_for` may lose a cancellation (3.11)
-        await _transact(tenant, letters)
-
-
-async def _transact(tenant: Tenant, letters: list[Letter]) -> None:
-    steps = [step for letter in letters for step in _steps(tenant, letter)]
+    """One transaction over these mails. Returns what went wrong, if anything."""
     ids = [letter.mail_id for letter in letters]
-    transaction = tenant.storage.begin()
-    try:
-        if any(is_async(method) for method, _, _ in steps):
-            await _call_each(transaction, steps)
-        else:
-            await tenant.threads.run(lambda: _call_all(transaction, steps))
-        tenant.faults.at(KillPoint.MID_HANDLER, ids[0])
-        transaction.record_inbox(ids)
-        tenant.faults.at(KillPoint.BEFORE_HANDLER_COMMIT, ids[0])
-        tenant.outbox.commit(transaction)
-    except BaseException:
-        transaction.rollback()
-        raise
-    tenant.faults.at(KillPoint.AFTER_HANDLER_COMMIT, ids[0])
-
-
-Step = tuple[Any, tuple[Any, ...], Activity]
-
-
-def _call_all(transaction: Transaction, steps: list[Step]) -> None:
-    """Sync handlers, all on one thread."""
-    with transaction.active():
-        for method, args, activity in steps:
-            token = ACTIVITY.set(activity)
-            try:
-                method(*args)
-            finally:
-                ACTIVITY.reset(token)
-
-
-async def _call_each(transaction: Transaction, steps: list[Step]) -> None:
-    """Handlers of which some are async, in order on the loop."""
-    for method, args, activity in steps:
-        with transaction.active():
-            token = ACTIVITY.set(activity)
-            try:
-                await _outcome(method(*args))
-            finally:
-                ACTIVITY.reset(token)
-
-
-async def _outcome(given: Any) -> None:
-    if inspect.isawaitable(given):
-        await given
+    piece = Piece(
+        ids[0],
+        lambda _: [step for letter in letters for step in _steps(tenant, letter)],
+        lambda transaction: transaction.record_inbox(ids),
+    )
+    problem = await done_in_one(tenant, piece)
+    return None if problem is None else (failure(tenant, problem, "handler"), isinstance(problem, _NoHandler))
 
 
 def _steps(tenant: Tenant, letter: Letter) -> list[Step]:

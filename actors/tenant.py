@@ -19,6 +19,8 @@ from actors.code import load_type
 from actors.dispatch import Dispatch
 from actors.handlers import Letter, handle
 from actors.jobs.fibers import Fibers
+from actors.jobs.schedules import Schedules
+from actors.jobs.waiting_line import WaitingLine
 from actors.outbox import Outbox
 from actors.ports import KillPoint
 from actors.results import RunInfo
@@ -82,6 +84,16 @@ class Tenant:
         return Fibers(self)
 
     @cached_property
+    def schedules(self) -> Schedules:
+        """What is called at its time."""
+        return Schedules(self)
+
+    @cached_property
+    def waiting_line(self) -> WaitingLine:
+        """What is called one after the other."""
+        return WaitingLine(self)
+
+    @cached_property
     def outbox(self) -> Outbox:
         """The agent's transactions, and what they leave to be said."""
         return Outbox(self)
@@ -142,6 +154,8 @@ class Tenant:
         self._is_up = True
         if self.has_storage:
             self.fibers.woken()
+            self.schedules.woken()
+            self.waiting_line.woken()
             self.agent.woken()
 
     @property

@@ -29,10 +29,12 @@ FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE =
     "fiber_step",
     "fiber_care",
 )
+SCHEDULE, SCHEDULE_HISTORY, QUEUED = "schedule", "schedule_history", "queued"
 DOCUMENTS = frozenset(  # a row without a body deletes its key
     {
         *(MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD),  # of chat agents
         *(FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE),
+        *(SCHEDULE, SCHEDULE_HISTORY, QUEUED),
     }
 )
 

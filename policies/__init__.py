@@ -16,6 +16,7 @@
 | `repeats` | may a call start whose like was lost? |
 | `overlap` | what becomes of a message that comes during a turn? |
 | `fibers` | what becomes of a durable job that was cut off? |
+| `schedule` | when is a schedule due next, and what of the times that it missed? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 """
 
@@ -90,6 +91,22 @@ from policies.repair import (
 )
 from policies.repeats import Loss, RepeatGuard, call_key, stop_text
 from policies.retry import backoff_ms, hinted_ms, jittered_ms
+from policies.schedule import (
+    CATCH_UP,
+    OVERLAP,
+    Cron,
+    Every,
+    Firing,
+    Pattern,
+    Retries,
+    Unfit,
+    cron,
+    firing,
+    full_jitter_ms,
+    instant_ms,
+    interval_ms,
+    next_tick,
+)
 from policies.transport import (
     classify,
     is_long_wait,
@@ -99,12 +116,14 @@ from policies.transport import (
 )
 
 __all__ = [
+    "CATCH_UP",
     "FAILURES_MAX",
     "FIBER_CLEANED",
     "FIBER_SETTLED",
     "FIBER_STATUSES",
     "INFINITY",
     "NEVER",
+    "OVERLAP",
     "UNSET",
     "Action",
     "ApiKind",
@@ -113,10 +132,12 @@ __all__ = [
     "CallFacts",
     "Cause",
     "ChatRecovery",
+    "Cron",
     "Cut",
     "Drop",
     "Enter",
     "Evaluation",
+    "Every",
     "Evidence",
     "ExhaustedContext",
     "Expiry",
@@ -127,6 +148,7 @@ __all__ = [
     "Fate",
     "FiberResult",
     "FiberRetry",
+    "Firing",
     "Incident",
     "IncidentStatus",
     "Interruption",
@@ -137,6 +159,7 @@ __all__ = [
     "Notice",
     "Open",
     "Overlap",
+    "Pattern",
     "Phase",
     "Place",
     "ProgressContext",
@@ -145,6 +168,7 @@ __all__ = [
     "Remains",
     "Repaired",
     "RepeatGuard",
+    "Retries",
     "Retry",
     "Seal",
     "Settle",
@@ -153,6 +177,7 @@ __all__ = [
     "Stage",
     "TurnBudget",
     "Turnout",
+    "Unfit",
     "after_error",
     "after_hook",
     "at_its_place",
@@ -166,6 +191,7 @@ __all__ = [
     "classify",
     "classify_turn",
     "correction",
+    "cron",
     "decide",
     "default_repair",
     "earns_credit",
@@ -174,8 +200,12 @@ __all__ = [
     "evaluate",
     "exhausted_context",
     "expiry",
+    "firing",
+    "full_jitter_ms",
     "has_settled_tools",
     "hinted_ms",
+    "instant_ms",
+    "interval_ms",
     "is_dropped",
     "is_long_wait",
     "is_settled",
@@ -185,6 +215,7 @@ __all__ = [
     "judge",
     "keeps_partial",
     "next_delay_ms",
+    "next_tick",
     "notice_of",
     "object_input",
     "outlived",

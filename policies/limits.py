@@ -46,6 +46,19 @@ class Limits:
     handler_attempts_max: int = 8  # then the mail is parked
     handler_timeout_ms: int = 600_000  # a handler that has not returned by then has failed
 
+    schedules_max: int = 10_000  # schedules of one agent
+    schedules_at_once_max: int = 64  # due schedules of one agent that are at work at the same time
+    schedule_ahead_ms_max: int = 1_576_800_000_000  # fifty years: further ahead nothing is scheduled
+    schedule_interval_ms_min: int = 100
+    schedule_interval_ms_max: int = 2_592_000_000  # thirty days (spec 4.1)
+    schedule_grace_ms: int = 60_000  # so late a tick still runs under `catch_up="skip"`
+    schedule_catch_up_max: int = 100  # missed ticks that run one by one under `catch_up="all"`
+    schedule_history_max: int = 20  # entries of one schedule's history
+    schedule_histories_max: int = 1_000  # schedules that are gone and whose history is kept
+    queued_max: int = 10_000  # items in the queue of one agent
+    callback_losses_max: int = 5  # lives of an agent that an overdue callback may have ended, then it is parked
+    callback_payload_bytes_max: int = 1024 * 1024  # of a schedule, or of an item of the queue
+
     reattach_no_progress_ms: float = 120_000  # seed 003; 0 does not wait, infinity never gives up on silence
     reattach_window_ms: float = INFINITY  # seed 003; 0 and infinity are off
     detached_max_budget_ms: float = 86_400_000  # seed 003; 0 gives up at once, infinity never

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 HINT_PARSED_MAX_MS = 2**31 - 1
 
 
-def backoff_ms(attempt: int, first_ms: int, most_ms: int) -> int:
+def backoff_ms(attempt: int, first_ms: float, most_ms: float) -> int:
     """The pause before the next try after `attempt` failures (1, 2, …): doubled each time, never more than `most_ms`."""
     return int(min(most_ms, first_ms * 2 ** min(max(attempt, 1) - 1, 30)))
 

@@ -1,0 +1,174 @@
+"""One try of the callback of a row that is due, in one transaction of the agent's storage (`actors.one_transaction`).
+
+The transaction first moves the row on (to its next tick, or out of the storage), then calls the author's method, then writes the history.
+So the method finds its occurrence consumed: it may schedule itself again, also under the same key or id, and may cancel, pause or change
+its own schedule. If it raises, nothing of it was, and a second transaction writes down the failure: the pause until the next try, or that
+the row is parked. A kill between the two costs the count of one failure.
+
+A callback that kills its process is no failure that anybody could write down. So a row that is long overdue is marked, durably, before its
+callback is called, and such suspects are called one at a time; after `callback_losses_max` marks without an end the row is parked.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from actors.activity import Activity
+from actors.jobs.asked import retries_of
+from actors.jobs.callback_rows import Row, Rows
+from actors.jobs.occurrence import Occurrence
+from actors.one_transaction import Piece, Step, done_in_one, failure
+from ledger import BadRequest, StorageError, unpack
+from policies import Firing, full_jitter_ms
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+    from ledger.storage import Transaction
+
+LATE_MS = 10_000  # so long overdue, a row may have ended the lives that were to call it
+
+
+class Book(Protocol):
+    """What schedules and the queue know of their rows."""
+
+    @property
+    def rows(self) -> Rows:
+        """The rows."""
+
+    def firing(self, row: Row, now_ms: int) -> Firing:
+        """What is run now."""
+
+    def moved(self, row: Row, done: Firing, began_at_ms: int, ended_at_ms: int) -> Row | None:
+        """The row after an occurrence, or None if that was its last."""
+
+    def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
+        """Write the row, or its absence, and what happened to it."""
+
+
+class Calling:
+    """A row whose callback is called once."""
+
+    def __init__(self, tenant: Tenant, book: Book, row_id: str) -> None:
+        self._tenant, self._book, self._rows, self._id = tenant, book, book.rows, row_id
+        self._row: Row | None = None
+        self._moved: Row | None = None
+        self._firing = Firing(None, 0)
+        self._began_at_ms = 0
+
+    async def call(self, turn: AbstractAsyncContextManager[None]) -> None:
+        """Call it. Raises only what keeps the storage from being written."""
+        if self._is_spent():
+            return
+        problem = await done_in_one(self._tenant, Piece(self._id, self._steps, self._seal), turn)
+        if problem is None:
+            return
+        if self._row is None:  # before anything was read
+            raise problem
+        error = failure(self._tenant, problem, "callback")
+        self._rows.write(lambda transaction: self._fail(transaction, error, isinstance(problem, _NoCallback)))
+        if isinstance(problem, StorageError) and self._tenant.is_broken:
+            raise problem
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the row is so late that its callback may be what ended the agent."""
+        row = self._rows.get(self._id)
+        return row is not None and row.ready_at_ms is not None and self._rows.now_ms() - row.due_at_ms > LATE_MS
+
+    def _is_spent(self) -> bool:
+        """Mark a suspect; one that has been marked too often is parked instead of being called."""
+        return self.is_suspect and self._rows.write(self._mark)
+
+    def _mark(self, transaction: Transaction) -> bool:
+        row = self._rows.read(transaction, self._id)
+        if row is None or row.ready_at_ms is None:
+            return True
+        most = self._tenant.limits.callback_losses_max
+        if row.losses < most:
+            self._rows.put(transaction, replace(row, losses=row.losses + 1))
+            return False
+        now_ms = self._rows.now_ms()
+        error = f"the agent died {most} times while {row.callback} was called or about to be; it may be what kills it"
+        entry = [row.tick_ms, now_ms, now_ms, row.attempt + 1, row.missed, "parked", error]
+        self._book.note(transaction, row, replace(row, status="parked", error=error, losses=0), entry)
+        return True
+
+    # in the transaction
+
+    def _steps(self, transaction: Transaction) -> list[Step]:
+        now_ms = self._rows.now_ms()
+        row = self._row = self._rows.read(transaction, self._id)
+        if row is None or row.ready_at_ms is None or row.ready_at_ms > now_ms:
+            self._row = None  # cancelled, paused, or called already
+            return []
+        self._began_at_ms = row.began_at_ms or now_ms
+        self._firing = Firing(row.tick_ms, row.missed) if row.attempt else self._book.firing(row, now_ms)
+        tick_ms = self._firing.tick_ms
+        if tick_ms is None:
+            self._consume(transaction, row, now_ms)
+            return []
+        method = getattr(self._tenant.agent, row.callback, None)
+        if not callable(method):
+            raise _NoCallback(
+                "callback", f"{type(self._tenant.agent).__name__} has no method {row.callback!r} any more"
+            )
+        self._consume(transaction, row, now_ms)
+        delivery_id = replace(row, tick_ms=tick_ms).delivery_id
+        occurrence = Occurrence(
+            schedule_id=row.id,
+            scheduled_at_ms=tick_ms,
+            attempt=row.attempt + 1,
+            missed=self._firing.missed,
+            delivery_id=delivery_id,
+        )
+        return [(method, (unpack(row.payload), occurrence), Activity(origin=delivery_id))]
+
+    def _consume(self, transaction: Transaction, row: Row, now_ms: int) -> None:
+        self._moved = self._book.moved(row, self._firing, self._began_at_ms, now_ms)
+        if self._moved is None:
+            self._rows.drop(transaction, row.id)
+        else:
+            self._rows.put(transaction, self._moved)
+
+    def _seal(self, transaction: Transaction) -> None:
+        row, now_ms = self._row, self._rows.now_ms()
+        if row is None:
+            return
+        now_there = self._rows.get(row.id)
+        if now_there == self._moved:
+            now_there = self._book.moved(row, self._firing, self._began_at_ms, now_ms)
+        outcome = "completed" if self._firing.tick_ms is not None else "skipped"
+        self._book.note(transaction, row, now_there, self._entry(row, outcome, "", now_ms))
+
+    def _entry(self, row: Row, outcome: str, error: str, now_ms: int) -> list[object]:
+        tick_ms = row.tick_ms if self._firing.tick_ms is None else self._firing.tick_ms
+        return [tick_ms, self._began_at_ms, now_ms, row.attempt + 1, self._firing.missed, outcome, error]
+
+    # after a failure
+
+    def _fail(self, transaction: Transaction, error: str, is_gone: bool) -> None:
+        tried, now_ms = self._row, self._rows.now_ms()
+        if tried is None or self._rows.read(transaction, self._id) != tried:
+            return  # cancelled or changed meanwhile
+        retries = retries_of(self._tenant, tried)
+        attempts_max, first_ms, most_ms = retries.attempts_max or 1, retries.first_ms or 1, retries.most_ms or 1
+        tick_ms = tried.tick_ms if self._firing.tick_ms is None else self._firing.tick_ms
+        failed = replace(
+            tried, tick_ms=tick_ms, missed=self._firing.missed, attempt=tried.attempt + 1,
+            began_at_ms=self._began_at_ms, losses=0, error=error[: self._tenant.limits.error_chars_max],
+        )  # fmt: skip
+        left: Row | None
+        if is_gone or (failed.attempt >= attempts_max and not tried.is_recurring):
+            outcome, left = "parked", replace(failed, status="parked")
+        elif failed.attempt >= attempts_max:
+            outcome, left = "failed", self._book.moved(tried, self._firing, self._began_at_ms, now_ms)
+        else:
+            pause_ms = full_jitter_ms(failed.attempt, first_ms, most_ms, self._tenant.host.world.dice.roll())
+            outcome, left = "failed", replace(failed, status="retrying", due_at_ms=now_ms + pause_ms)
+        self._book.note(transaction, tried, left, self._entry(tried, outcome, failed.error, now_ms))
+
+
+class _NoCallback(BadRequest):
+    """The method does not exist on this class any more."""

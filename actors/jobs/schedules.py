@@ -1,0 +1,259 @@
+"""The schedules of one agent, in one life of it: rows that are due call a method of the agent, each occurrence exactly once in effect.
+
+The rows are the truth, and everything here can be made from them again. What is due first is known by a heap of *reminders*, one for each
+time that a row was written; a reminder whose row has changed since is passed over. The earliest one is what the agent's alarm is set to, so
+a sleeping or dead agent is awake when it is due.
+
+When the alarm rings the due rows begin in the order of their times, each in a task of its own. None waits for another: neither for a slow
+one nor for one that waits to be tried again. (Past `schedules_at_once_max` the rest waits for a place.) What an earlier one cancels before
+a later one has committed is not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from actors.author import tried, tried_now
+from actors.jobs.asked import at_tick, pattern_of
+from actors.jobs.callback_rows import Row, Rows
+from actors.jobs.calling import Calling
+from ledger import BadRequest, ConflictingRequest, pack, unpack
+from ledger.storage import SCHEDULE, SCHEDULE_HISTORY
+from policies import Firing, firing, next_tick
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+    from ledger.storage import Transaction
+
+AGAIN_MS = 5_000
+HISTORIES_OVER = 100
+PART = "schedules"
+CONTENT = ("callback", "payload", "retry", "catch_up", "overlap", "jitter_ms")
+
+
+class Schedules:
+    """The schedules of one agent."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._tenant = tenant
+        self.rows = Rows(tenant, SCHEDULE, self._changed)
+        self._reminders: list[tuple[int, str]] = []
+        self._running: set[str] = set()
+        self._turn, self._suspects = asyncio.Lock(), asyncio.Lock()
+
+    # the clock
+
+    def woken(self) -> None:
+        """Look at all rows: after waking, and after the storage failed."""
+        self._reminders = [(row.ready_at_ms, row.id) for row in self.rows.all() if row.ready_at_ms is not None]
+        heapify(self._reminders)
+        self._begin_due()
+
+    def _changed(self, row_id: str, ready_at_ms: int | None) -> None:
+        if ready_at_ms is None:
+            return
+        heappush(self._reminders, (ready_at_ms, row_id))
+        if self._reminders[0] == (ready_at_ms, row_id):
+            self._ring()
+
+    def _arm(self) -> None:
+        self._tenant.alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
+
+    def _ring(self) -> None:
+        self._safely(self._begin_due)
+
+    def _safely(self, job: Callable[[], None]) -> None:
+        _, problem = tried_now(job)
+        if problem is not None:
+            self._failed(problem)
+
+    def _failed(self, problem: Exception) -> None:
+        """The storage failed. Nothing is lost; the rows are looked at again in a while."""
+        if not self._tenant.is_leaving:
+            self._tenant.host.report_trouble(self._tenant.agent_id, PART, problem)
+            self._tenant.alarms.set(PART, self.rows.now_ms() + AGAIN_MS, self._again)
+
+    def _again(self) -> None:
+        if self._tenant.is_broken:
+            self._tenant.reopen()
+        self._safely(self.woken)
+
+    def _begin_due(self) -> None:
+        """Begin what is due, in the order of the times."""
+        now_ms, most = self.rows.now_ms(), self._tenant.limits.schedules_at_once_max
+        while self._reminders and not self._tenant.is_leaving:
+            at_ms, row_id = self._reminders[0]
+            row = None if row_id in self._running else self.rows.get(row_id)
+            if row is not None and row.ready_at_ms == at_ms:
+                if at_ms > now_ms or len(self._running) >= most:
+                    break
+                self._running.add(row_id)
+                self._tenant.spawn(self._run(row_id))
+            heappop(self._reminders)
+        if len(self._running) < most:
+            self._arm()
+
+    async def _run(self, row_id: str) -> None:
+        _, problem = await tried(self._call(row_id))
+        self._running.discard(row_id)
+        self._tenant.host.touch(self._tenant)
+        if problem is not None:
+            self._failed(problem)
+        elif not self._tenant.is_leaving:
+            self._safely(partial(self._go_on, row_id))
+
+    def _go_on(self, row_id: str) -> None:
+        row = self.rows.get(row_id)
+        if row is not None and row.ready_at_ms is not None:
+            heappush(self._reminders, (row.ready_at_ms, row_id))
+        self._begin_due()
+        self._forget_oldest()
+
+    async def _call(self, row_id: str) -> None:
+        await self._tenant.ready()
+        calling = Calling(self._tenant, self, row_id)
+        if calling.is_suspect:
+            async with self._suspects:
+                await calling.call(self._turn)
+        else:
+            await calling.call(self._turn)
+
+    # what a row does
+
+    def firing(self, row: Row, now_ms: int) -> Firing:
+        """What is run now."""
+        if not row.is_recurring:
+            return Firing(row.tick_ms, 0)
+        limits = self._tenant.limits
+        grace_ms = limits.schedule_grace_ms + row.jitter_ms
+        return firing(
+            pattern_of(row), row.tick_ms, now_ms, row.catch_up, grace_ms=grace_ms, most=limits.schedule_catch_up_max
+        )
+
+    def moved(self, row: Row, done: Firing, began_at_ms: int, ended_at_ms: int) -> Row | None:
+        """The row at its next tick."""
+        if not row.is_recurring:
+            return None
+        done_ms = row.tick_ms if done.tick_ms is None else done.tick_ms
+        tick_ms = next_tick(pattern_of(row), done_ms, began_at_ms, ended_at_ms, row.catch_up, row.overlap)
+        return None if tick_ms is None else at_tick(row, tick_ms, self._tenant.host.world.dice.roll)
+
+    def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
+        """Write the row with what happened to it. The history of a row that is gone stays behind for a while."""
+        most = self._tenant.limits.schedule_history_max
+        if done is not None and done.number == row.number:
+            self.rows.put(transaction, replace(done, history=[*done.history, entry][-most:]))
+            return
+        if done is None:
+            self.rows.drop(transaction, row.id)
+        self._leave_behind(transaction, row.id, [*row.history, entry])
+
+    def _leave_behind(self, transaction: Transaction, row_id: str, entries: list[Any]) -> None:
+        if not entries:
+            return
+        kept = [*self._left_behind(row_id), *entries][-self._tenant.limits.schedule_history_max :]
+        transaction.put(SCHEDULE_HISTORY, row_id, pack(kept))
+
+    def _forget_oldest(self) -> None:
+        """In a transaction of its own, for it must not stand in the way of callbacks."""
+        known, most = self._tenant.storage.records().keys(SCHEDULE_HISTORY), self._tenant.limits.schedule_histories_max
+        if len(known) < most + HISTORIES_OVER:
+            return
+        with self._tenant.storage.transaction() as transaction:
+            for row_id in known[: len(known) - most]:
+                transaction.put(SCHEDULE_HISTORY, row_id, None)
+
+    def _left_behind(self, row_id: str) -> list[Any]:
+        body = self._tenant.storage.document(SCHEDULE_HISTORY, row_id) if self._tenant.has_storage else None
+        return [] if body is None else list(unpack(body))
+
+    # what authors ask for
+
+    def add(self, asked: Row) -> Row:
+        """Keep a schedule, or find the one that it is: durable on return, or with the open transaction."""
+        return self.rows.write(lambda transaction: self._add(transaction, asked))
+
+    def _add(self, transaction: Transaction, asked: Row) -> Row:
+        known = self.rows.read(transaction, asked.id)
+        if known is not None:
+            return self._found(transaction, known, asked)
+        if self.rows.count() >= self._tenant.limits.schedules_max:
+            raise BadRequest(
+                "schedule", f"this agent has {self.rows.count()} schedules, which is the limit; cancel some"
+            )
+        return self.rows.put(transaction, replace(asked, number=self.rows.number()))
+
+    def _found(self, transaction: Transaction, known: Row, asked: Row) -> Row:
+        """What recurs and was given no name is the same by what it does. How it does it is as was said last: code may have been changed."""
+        what = {name: getattr(asked, name) for name in CONTENT}
+        if not asked.is_named:
+            changed = replace(known, **what)
+            return known if changed == known else self.rows.put(transaction, changed)
+        for name in ("kind", "cron", "time_zone", "interval_ms", *CONTENT):
+            if getattr(known, name) != getattr(asked, name):
+                field = {"kind": "when", "cron": "when", "interval_ms": "interval_s"}.get(name, name)
+                raise ConflictingRequest(
+                    field, f"schedule {known.key or known.id} exists with another one; cancel it first"
+                )
+        return known
+
+    def cancel(self, row_id: str) -> bool:
+        """Delete a schedule; if its callback is at work that has no effect. Whether there was one."""
+
+        def drop(transaction: Transaction) -> bool:
+            row = self.rows.read(transaction, row_id)
+            if row is not None:
+                self.rows.drop(transaction, row_id)
+                self._leave_behind(transaction, row.id, row.history)
+            return row is not None
+
+        return self.rows.write(drop)
+
+    def pause(self, row_id: str) -> bool:
+        """Whether the schedule is paused now. A parked one is not."""
+
+        def stop(transaction: Transaction) -> bool:
+            row = self.rows.read(transaction, row_id)
+            if row is not None and row.ready_at_ms is not None:
+                self.rows.put(transaction, replace(row, status="paused"))
+            return row is not None and row.status != "parked"
+
+        return self.rows.write(stop)
+
+    def resume(self, row_id: str) -> bool:
+        """Go on. The ticks of the pause are passed over; a single time that came meanwhile runs at once."""
+
+        def go_on(transaction: Transaction) -> bool:
+            row, now_ms = self.rows.read(transaction, row_id), self.rows.now_ms()
+            if row is None or row.status != "paused":
+                return False
+            if row.is_recurring and not row.attempt and row.tick_ms <= now_ms:
+                tick_ms = pattern_of(row).after(now_ms)
+                row = row if tick_ms is None else at_tick(row, tick_ms, self._tenant.host.world.dice.roll)
+            self.rows.put(transaction, replace(row, status="retrying" if row.attempt else "waiting"))
+            return True
+
+        return self.rows.write(go_on)
+
+    def retry(self, row_id: str) -> bool:
+        """Try a parked row again now, or one that waits for its next try. Whether it was one."""
+        return self.rows.write(lambda transaction: tried_again(self.rows, transaction, row_id))
+
+    def history(self, row_id: str) -> list[list[Any]]:
+        """What happened to a schedule, the oldest first; also when it is gone."""
+        row = self.rows.get(row_id)
+        return [*self._left_behind(row_id), *(row.history if row is not None else [])]
+
+
+def tried_again(rows: Rows, transaction: Transaction, row_id: str) -> bool:
+    """A row that failed gets all its tries again, from now."""
+    row = rows.read(transaction, row_id)
+    if row is None or row.status not in ("parked", "retrying"):
+        return False
+    rows.put(transaction, row.afresh(row.tick_ms, min(row.due_at_ms, rows.now_ms())))
+    return True

@@ -1,0 +1,173 @@
+"""The queue of one agent: items that call a method of the agent, one after the other, in the order in which they were queued.
+
+An item is done in one transaction with its own deletion (`calling`), so it is done once in effect, wherever the agent dies. The line is
+drained whenever the agent is awake, and an agent that sleeps over items is woken: an alarm is set as long as one waits. An item that failed
+steps aside until its next try, and one that is parked until somebody says so; neither holds up those behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from actors.author import tried, tried_now
+from actors.jobs.callback_rows import Row, Rows
+from actors.jobs.calling import Calling
+from actors.jobs.schedules import AGAIN_MS, tried_again
+from ledger import BadRequest, ConflictingRequest
+from ledger.storage import QUEUED
+from policies import Firing
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+    from ledger.storage import Transaction
+
+PART = "queue"
+
+
+class WaitingLine:
+    """The queue of one agent, in one life of it."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._tenant = tenant
+        self.rows = Rows(tenant, QUEUED, self._changed)
+        self._line: list[tuple[int, str]] = []  # ready, by number
+        self._aside: list[tuple[int, str]] = []  # for later, by instant
+        self._turn = asyncio.Lock()
+        self._drain: asyncio.Task[None] | None = None
+
+    # the line
+
+    def woken(self) -> None:
+        """Look at all items: after waking, and after the storage failed."""
+        self._line, self._aside = [], []
+        for row in self.rows.all():
+            self._place(row)
+        heapify(self._line)
+        heapify(self._aside)
+        self._go_on()
+
+    def _place(self, row: Row) -> None:
+        if row.ready_at_ms is None:
+            return
+        if row.ready_at_ms <= self.rows.now_ms():
+            heappush(self._line, (row.number, row.id))
+        else:
+            heappush(self._aside, (row.ready_at_ms, row.id))
+
+    def _changed(self, row_id: str, ready_at_ms: int | None) -> None:
+        if ready_at_ms is not None:
+            heappush(self._aside, (ready_at_ms, row_id))
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """See to it that the line is drained, now or when its next item is due."""
+        if self._drain is None and not self._tenant.is_leaving:
+            at_ms = 0 if self._line else self._aside[0][0] if self._aside else None
+            if at_ms is not None and at_ms <= self.rows.now_ms():
+                self._drain = self._tenant.spawn(self._drain_all())
+            else:
+                self._tenant.alarms.set(PART, at_ms, self._go_on)
+
+    async def _drain_all(self) -> None:
+        _, problem = await tried(self._do_all())
+        self._drain = None
+        self._tenant.host.touch(self._tenant)
+        if problem is None:
+            self._go_on()
+        elif not self._tenant.is_leaving:  # the storage: nothing is lost, the items are looked at again in a while
+            self._tenant.host.report_trouble(self._tenant.agent_id, PART, problem)
+            self._tenant.alarms.set(PART, self.rows.now_ms() + AGAIN_MS, self._again)
+
+    def _again(self) -> None:
+        if self._tenant.is_broken:
+            self._tenant.reopen()
+        _, problem = tried_now(self.woken)
+        if problem is not None:
+            self._tenant.alarms.set(PART, self.rows.now_ms() + AGAIN_MS, self._again)
+
+    async def _do_all(self) -> None:
+        await self._tenant.ready()
+        while (row_id := self._next()) is not None:
+            await Calling(self._tenant, self, row_id).call(self._turn)
+
+    def _next(self) -> str | None:
+        """The first item of the line. Who stepped aside comes back to its old place when its time has come."""
+        now_ms = self.rows.now_ms()
+        while self._aside and self._aside[0][0] <= now_ms:
+            at_ms, row_id = heappop(self._aside)
+            row = self.rows.get(row_id)
+            if row is not None and row.ready_at_ms == at_ms:
+                heappush(self._line, (row.number, row_id))
+        while self._line and not self._tenant.is_leaving:
+            _, row_id = heappop(self._line)
+            row = self.rows.get(row_id)
+            if row is not None and row.ready_at_ms is not None and row.ready_at_ms <= now_ms:
+                return row_id
+        return None
+
+    # what an item does
+
+    def firing(self, row: Row, now_ms: int) -> Firing:
+        """What is run now."""
+        return Firing(row.tick_ms, 0)
+
+    def moved(self, row: Row, done: Firing, began_at_ms: int, ended_at_ms: int) -> Row | None:
+        """Nothing is left of an item that was done."""
+        return None
+
+    def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
+        """Write the item; what happened to it is told by its error alone. One that took its id meanwhile stays."""
+        if done is None:
+            self.rows.drop(transaction, row.id)
+        elif done.number == row.number:
+            self.rows.put(transaction, done)
+
+    # what authors ask for
+
+    def add(self, asked: Row) -> Row:
+        """Queue an item, or find the one that waits under its key: durable on return, or with the open transaction."""
+        return self.rows.write(lambda transaction: self._add(transaction, asked))
+
+    def _add(self, transaction: Transaction, asked: Row) -> Row:
+        known = self.rows.read(transaction, asked.id)
+        if known is None:
+            if self.rows.count() >= self._tenant.limits.queued_max:
+                raise BadRequest("queue", f"{self.rows.count()} items wait in this agent's queue, which is the limit")
+            return self.rows.put(transaction, replace(asked, number=self.rows.number()))
+        for name in ("callback", "payload", "retry"):
+            if getattr(known, name) != getattr(asked, name):
+                raise ConflictingRequest(
+                    name, f"an item waits under the key {known.key!r} with another one; dequeue it first"
+                )
+        return known
+
+    def drop(self, chosen: Callable[[Row], bool]) -> int:
+        """Delete items; one that is being done has no effect then. Returns how many there were."""
+
+        def drop(transaction: Transaction) -> int:
+            found = [row.id for row in self.rows.all() if chosen(row)]
+            found = [row_id for row_id in found if self.rows.read(transaction, row_id) is not None]
+            for row_id in found:
+                self.rows.drop(transaction, row_id)
+            return len(found)
+
+        return self.rows.write(drop)
+
+    def drop_one(self, row_id: str) -> bool:
+        """Delete one item. Whether it was there."""
+
+        def drop(transaction: Transaction) -> bool:
+            found = self.rows.read(transaction, row_id) is not None
+            if found:
+                self.rows.drop(transaction, row_id)
+            return found
+
+        return self.rows.write(drop)
+
+    def retry(self, row_id: str) -> bool:
+        """Try a parked item again now, or one that waits for its next try. Whether it was one."""
+        return self.rows.write(lambda transaction: tried_again(self.rows, transaction, row_id))

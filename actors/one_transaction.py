@@ -1,0 +1,128 @@
+"""Authors' methods inside one transaction: so mail is handled, and so the callbacks of schedules and of the queue are called.
+
+The transaction holds what says that the work is done (the inbox row, the row of the schedule), everything that the methods wrote, and
+the outbox rows of everything they asked for. Killed before the commit, nothing happened, and the work is found again. Killed after it, it
+is found done. So whatever the methods do by way of the agent happens exactly once, however often they are called.
+
+A method that is overtaken by other work of its agent is rolled back and called again; it has not failed. One that does not return
+within `handler_timeout_ms` has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actors.activity import ACTIVITY, Activity
+from actors.author import in_words, is_async, tried
+from actors.ports import KillPoint
+from ledger import StaleIncarnation, StorageConflict
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+    from ledger.storage import Transaction
+
+CONFLICTS_MAX = 20
+
+Step = tuple[Any, tuple[Any, ...], Activity]
+"""A method, its arguments, and for whom it works."""
+
+
+class Piece(NamedTuple):
+    """A piece of work for one transaction.
+
+    `steps` says what is called, anew in each try, and may write what the methods shall find; `seal` writes what is left when they have
+    returned. `name` is told at the kill points.
+    """
+
+    name: str
+    steps: Callable[[Transaction], list[Step]]
+    seal: Callable[[Transaction], None]
+
+
+async def done_in_one(
+    tenant: Tenant, piece: Piece, turn: AbstractAsyncContextManager[Any] | None = None
+) -> Exception | None:
+    """Do a piece of work, again while others get in its way. Returns what went wrong for good, if anything.
+
+    Pieces that may meet each other share a lock, `turn`: whoever was overtaken goes on in it, one after the other, lest a crowd in which
+    each try has only one winner use up all its tries. Raises `StaleIncarnation` when this life is over.
+    """
+    problem = await _once(tenant, piece)
+    if not isinstance(problem, StorageConflict):
+        return problem
+    async with turn or nullcontext():
+        for _ in range(CONFLICTS_MAX - 1):
+            problem = await _once(tenant, piece)
+            if not isinstance(problem, StorageConflict):
+                break
+    return problem
+
+
+def failure(tenant: Tenant, problem: Exception, what: str) -> str:
+    """What went wrong, as a person reads it."""
+    if isinstance(problem, TimeoutError):
+        return f"the {what} did not return within {tenant.limits.handler_timeout_ms} ms"
+    return in_words(problem)
+
+
+async def _once(tenant: Tenant, piece: Piece) -> Exception | None:
+    _, problem = await tried(_in_time(tenant, piece))
+    if isinstance(problem, StaleIncarnation):
+        raise problem
+    return problem
+
+
+async def _in_time(tenant: Tenant, piece: Piece) -> None:
+    async with asyncio.timeout(tenant.limits.handler_timeout_ms / 1000):  # `wait_for` may lose a cancellation (3.11)
+        await _transact(tenant, piece)
+
+
+async def _transact(tenant: Tenant, piece: Piece) -> None:
+    transaction = tenant.storage.begin()
+    try:
+        with transaction.active():
+            steps = piece.steps(transaction)
+        if any(is_async(method) for method, _, _ in steps):
+            await _call_each(transaction, steps)
+        elif steps:
+            await tenant.threads.run(lambda: _call_all(transaction, steps))
+        tenant.faults.at(KillPoint.MID_HANDLER, piece.name)
+        with transaction.active():
+            piece.seal(transaction)
+        tenant.faults.at(KillPoint.BEFORE_HANDLER_COMMIT, piece.name)
+        tenant.outbox.commit(transaction)
+    except BaseException:
+        transaction.rollback()
+        raise
+    tenant.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
+
+
+def _call_all(transaction: Transaction, steps: list[Step]) -> None:
+    """Sync methods, all on one thread."""
+    with transaction.active():
+        for method, args, activity in steps:
+            token = ACTIVITY.set(activity)
+            try:
+                method(*args)
+            finally:
+                ACTIVITY.reset(token)
+
+
+async def _call_each(transaction: Transaction, steps: list[Step]) -> None:
+    """Methods of which some are async, in order on the loop."""
+    for method, args, activity in steps:
+        with transaction.active():
+            token = ACTIVITY.set(activity)
+            try:
+                await _outcome(method(*args))
+            finally:
+                ACTIVITY.reset(token)
+
+
+async def _outcome(given: Any) -> None:
+    if inspect.isawaitable(given):
+        await given

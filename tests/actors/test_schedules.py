@@ -1,0 +1,520 @@
+"""Schedules: callbacks are called at their time, never early, and each occurrence once in effect, whoever dies when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from actors import KillPoint
+from actors.sim_world import Weather
+from tests.actors.planners import Eager, Note, Patient, Planner, Sluggish, do, notes, payloads
+from tests.kit import ROOMY, Stage, address, play
+
+HOME = address(Planner, "p")
+COMMITS = [KillPoint.MID_HANDLER, KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFTER_HANDLER_COMMIT]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_fails() -> Iterator[None]:
+    yield
+    Planner.failures = Planner.calls = Sluggish.starting_s = 0
+
+
+class Death:
+    """Kills whoever comes to a point with this schedule or item, so many times."""
+
+    def __init__(self, point: KillPoint, detail: str, times: int = 1) -> None:
+        self.point, self.detail, self.left = point, detail, times
+
+    def __call__(self, stage: Stage, process: str, point: KillPoint, detail: str) -> bool:
+        strikes = point is self.point and detail == self.detail and self.left > 0
+        self.left -= strikes
+        return strikes
+
+
+async def outcomes(stage: Stage, schedule_id: str) -> list[str]:
+    return [each["outcome"] for each in await do(stage, "schedule_history", schedule_id)]
+
+
+# ---------------------------------------------------------------- in time
+
+
+def test_a_callback_is_called_when_it_is_due_and_not_before() -> None:
+    async def story(stage: Stage) -> None:
+        told = await do(stage, "schedule", 10.5, "note", "hello")
+        assert (told["type"], told["status"]) == ("delayed", "waiting")
+        await asyncio.sleep(30)
+        (note,) = await notes(stage)
+        assert note.payload == "hello"
+        assert note.scheduled_at_ms == told["next_at_ms"] == told["created_at_ms"] + 10_500
+        assert note.scheduled_at_ms <= note.at_ms <= note.scheduled_at_ms + 100
+        assert (note.attempt, note.missed) == (1, 0)
+        assert await do(stage, "get_schedule", told["schedule_id"]) is None
+        assert await outcomes(stage, told["schedule_id"]) == ["completed"]
+
+    play(story)
+
+
+def test_an_agent_that_sleeps_is_awake_in_time() -> None:
+    async def story(stage: Stage) -> None:
+        told = await do(stage, "schedule", 300, "note", "hello")
+        await stage.until(lambda: not stage.host_of(HOME))
+        await asyncio.sleep(320)
+        (note,) = await notes(stage)
+        assert told["next_at_ms"] <= note.at_ms <= told["next_at_ms"] + 1_000
+
+    play(story)
+
+
+def test_an_agent_that_was_killed_before_the_time_calls_back_in_time() -> None:
+    """Its alarm may not even have been told: the timer is repaired when it wakes (spec W16, 13.7 case 12)."""
+
+    async def story(stage: Stage) -> None:
+        told = await do(stage, "schedule", 20, "note", "hello")
+        stage.kill_host_of(HOME)
+        await asyncio.sleep(40)
+        (note,) = await notes(stage)
+        assert told["next_at_ms"] <= note.at_ms <= told["next_at_ms"] + 1_000
+
+    play(story)
+
+
+def test_a_time_that_is_past_runs_at_once() -> None:
+    async def story(stage: Stage) -> None:
+        told = await do(stage, "schedule", "at 2001-02-03T04:05:06+00:00", "note", "late")
+        assert told["type"] == "scheduled"
+        await asyncio.sleep(1)
+        (note,) = await notes(stage)
+        assert note.scheduled_at_ms == 981_173_106_000
+
+    play(story)
+
+
+def test_an_interval_does_not_drift_however_long_its_callback_takes() -> None:
+    async def story(stage: Stage) -> None:
+        told = await do(stage, "schedule_every", 10, "slow", 3_000)
+        await asyncio.sleep(65)
+        times = [note.scheduled_at_ms - told["created_at_ms"] for note in await notes(stage)]
+        assert times == [10_000, 20_000, 30_000, 40_000, 50_000, 60_000]
+
+    play(story)
+
+
+def test_a_cron_schedule_goes_on_and_on_while_its_agent_sleeps_in_between() -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule", "*/10 * * * *", "note", "tick", time_zone="Asia/Kolkata")
+        await asyncio.sleep(3000)
+        told = await notes(stage)
+        assert len(told) == 5
+        assert all(
+            note.scheduled_at_ms % 600_000 == 0 and 0 <= note.at_ms - note.scheduled_at_ms < 1_000 for note in told
+        )
+
+    play(story)
+
+
+def test_jitter_makes_each_call_later_but_never_earlier() -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule_every", 10, "note", "tick", jitter_ms=5_000)
+        await asyncio.sleep(205)
+        late = [note.at_ms - note.scheduled_at_ms for note in await notes(stage)]
+        assert len(late) >= 19
+        assert 0 <= min(late) < 2_000 < 3_000 < max(late) <= 5_100
+        assert len({note.scheduled_at_ms % 10_000 for note in await notes(stage)}) == 1
+
+    play(story)
+
+
+def test_what_is_due_begins_in_the_order_of_its_time() -> None:
+    async def story(stage: Stage) -> None:
+        for after_s in (3, 1, 2, 1.5):
+            await do(stage, "schedule", after_s, "note", after_s)
+        stage.kill_host_of(HOME)
+        await asyncio.sleep(10)
+        assert await payloads(stage) == ["1", "1.5", "2", "3"]
+
+    play(story, limits=replace(ROOMY, retry_first_ms=5_000))
+
+
+def test_a_slow_callback_and_one_that_waits_to_be_tried_again_block_no_other() -> None:
+    async def story(stage: Stage) -> None:
+        Planner.failures = 3
+        await do(stage, "schedule", 1, "slow", 60_000)
+        await do(stage, "schedule", 1, "flaky", "flaky", retry={"first_ms": 20_000, "most_ms": 20_000})
+        await do(stage, "schedule", 2, "note", "quick")
+        await asyncio.sleep(3)
+        assert await payloads(stage) == ["quick"]
+        await asyncio.sleep(90)
+        assert sorted(await payloads(stage)) == ["60000", "flaky", "quick"]
+
+    play(story)
+
+
+def test_more_than_may_run_at_once_wait_for_a_place() -> None:
+    async def story(stage: Stage) -> None:
+        for _ in range(5):
+            await do(stage, "schedule", 1, "slow", 10_000)
+        await asyncio.sleep(15)
+        assert len(await notes(stage)) == 2
+        await asyncio.sleep(20)
+        assert len(await notes(stage)) == 5
+
+    play(story, limits=replace(ROOMY, schedules_at_once_max=2))
+
+
+# ---------------------------------------------------------------- once in effect
+
+
+@pytest.mark.parametrize("point", COMMITS)
+@pytest.mark.parametrize("kind", ["once", "cron"])
+def test_an_occurrence_counts_once_wherever_its_agent_is_killed(point: KillPoint, kind: str) -> None:
+    """Its notes, its run, its mail and its item of the queue; spec W14 and W15."""
+    death = Death(point, "it", times=1 if kind == "once" and point is KillPoint.AFTER_HANDLER_COMMIT else 3)
+
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule", 5 if kind == "once" else "* * * * *", "asks", 4, schedule_id="it")
+        await asyncio.sleep(200)
+        await do(stage, "cancel_schedule", "it")
+        await asyncio.sleep(10)
+        told = await notes(stage)
+        own = [note for note in told if note.payload == "4"]
+        assert len(own) == len({note.delivery_id for note in own}) == (1 if kind == "once" else 4)
+        assert [note.payload for note in told].count("from a callback") == len(own)
+        assert await stage.call(Planner, "kept", "doubled") == [8] * len(own)
+        assert death.left == 0
+
+    play(story, kill_when=death)
+
+
+def test_the_whole_cluster_may_die_between_two_ticks() -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule_every", 60, "note", "tick")
+        for _ in range(3):
+            await asyncio.sleep(45)
+            for process in [stage.host_of(HOME), "supervisor"]:
+                if process:
+                    stage.simulation.kill(process)
+        await asyncio.sleep(110)
+        told = await notes(stage)
+        assert [note.scheduled_at_ms - told[0].scheduled_at_ms for note in told] == [0, 60_000, 120_000, 180_000]
+
+    play(story)
+
+
+def test_bad_weather_doubles_nothing_and_loses_nothing() -> None:
+    weather = replace(Weather.calm(), lost=0.3, doubled=0.3, late=0.3)
+
+    async def story(stage: Stage) -> None:
+        for number in range(5):
+            await do(stage, "schedule", 10 + number, "note", number)
+        await asyncio.sleep(60)
+        assert await payloads(stage) == ["0", "1", "2", "3", "4"]
+
+    for seed in range(3):
+        play(story, seed=seed, weather=weather)
+
+
+def test_a_transaction_that_is_rolled_back_schedules_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        asked = [["schedule", [1, "note", "no"], {}], ["queue", ["note", "no"], {}]]
+        with pytest.raises(Exception, match="changed my mind"):
+            await stage.call(Planner, "do_all", asked, regret=True)
+        await stage.call(Planner, "do_all", [["schedule", [1, "note", "yes"], {}], ["queue", ["note", "yes"], {}]])
+        await asyncio.sleep(5)
+        assert await payloads(stage) == ["yes", "yes"]
+        assert await do(stage, "list_schedules") == await do(stage, "list_queue") == []
+
+    play(story)
+
+
+def test_callbacks_that_meet_each_other_lose_no_update() -> None:
+    async def story(stage: Stage) -> None:
+        for number in range(30):
+            await do(stage, "schedule", 5, "counts", 10 + number)
+        await asyncio.sleep(60)
+        assert await stage.call(Planner, "kept", "count") == 30
+        assert {note.attempt for note in await notes(stage)} == {1}
+
+    play(story)
+
+
+# ---------------------------------------------------------------- changes meanwhile
+
+
+def test_what_an_earlier_callback_cancels_is_not_run_in_the_same_round() -> None:
+    """Spec weakness 21, 13.7 case 9."""
+
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule", 2, "note", "later", schedule_id="later")
+        await do(stage, "schedule", 1, "cancels", "later")
+        stage.kill_host_of(HOME)
+        await asyncio.sleep(20)
+        assert await payloads(stage) == ["later"]  # the note of the one who cancelled
+        assert (await notes(stage))[0].delivery_id.startswith("later") is False
+
+    play(story, limits=replace(ROOMY, retry_first_ms=5_000))
+
+
+@pytest.mark.parametrize("method", ["cancel_schedule", "pause_schedule"])
+def test_what_is_cancelled_or_paused_while_it_is_at_work_has_no_effect(method: str) -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule", 1, "slow", 10_000, schedule_id="it")
+        await asyncio.sleep(5)
+        assert await do(stage, method, "it")
+        await asyncio.sleep(20)
+        assert await payloads(stage) == []
+
+    play(story)
+
+
+def test_a_callback_may_schedule_itself_again_under_its_own_key() -> None:
+    """Spec weakness 19, 13.7 case 8."""
+
+    async def story(stage: Stage) -> None:
+        told = await do(stage, "schedule", 1, "again", 3, key="chain")
+        await asyncio.sleep(20)
+        assert await payloads(stage) == ["3", "2", "1", "0"]
+        assert len({note.delivery_id for note in await notes(stage)}) == 4
+        assert await outcomes(stage, told["schedule_id"]) == ["completed"] * 4
+
+    play(story)
+
+
+def test_a_recurring_schedule_may_cancel_itself() -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule_every", 1, "cancels", "it", schedule_id="it")
+        await asyncio.sleep(10)
+        assert await payloads(stage) == ["it"]
+        assert await outcomes(stage, "it") == ["completed"]
+
+    play(story)
+
+
+def test_a_pause_passes_over_its_ticks_and_delays_a_single_time() -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule_every", 10, "note", "tick", schedule_id="tick")
+        await do(stage, "schedule", 15, "note", "once", schedule_id="once")
+        for each in ("tick", "once"):
+            assert await do(stage, "pause_schedule", each)
+            assert (await do(stage, "get_schedule", each))["status"] == "paused"
+        await asyncio.sleep(34)
+        assert await payloads(stage) == []
+        for each in ("tick", "once"):
+            assert await do(stage, "resume_schedule", each)
+            assert not await do(stage, "resume_schedule", each)
+        await asyncio.sleep(10)
+        assert sorted(await payloads(stage)) == ["once", "tick"]
+
+    play(story)
+
+
+# ---------------------------------------------------------------- missed and overlapping ticks
+
+
+async def missed(stage: Stage, catch_up: str) -> list[Note]:
+    """What a schedule of each second does whose agent is away for ten of them."""
+    await do(stage, "schedule_every", 1, "note", "tick", schedule_id="it", catch_up=catch_up, kind=Sluggish)
+    Sluggish.starting_s = 10
+    stage.kill_host_of(address(Sluggish, "p"))
+    await asyncio.sleep(12.5)
+    await do(stage, "cancel_schedule", "it", kind=Sluggish)
+    return await notes(stage, Sluggish)
+
+
+def test_ticks_that_were_missed_run_as_one_that_says_how_many_they_were() -> None:
+    async def story(stage: Stage) -> None:
+        first, *rest = await missed(stage, "once")
+        assert first.missed > 5
+        assert {note.missed for note in rest} == {0}
+        assert rest[0].scheduled_at_ms == first.scheduled_at_ms + (first.missed + 1) * 1_000
+
+    play(story)
+
+
+def test_ticks_that_were_missed_run_one_by_one() -> None:
+    async def story(stage: Stage) -> None:
+        told = await missed(stage, "all")
+        times = [note.scheduled_at_ms for note in told]
+        assert times == list(range(times[0], times[0] + len(told) * 1_000, 1_000))
+        assert len(told) == 12
+
+    play(story)
+
+
+def test_of_too_many_missed_ticks_the_oldest_are_folded() -> None:
+    async def story(stage: Stage) -> None:
+        told = await missed(stage, "all")
+        assert told[0].missed > 3
+        assert sum(note.missed + 1 for note in told) == 12
+
+    play(story, limits=replace(ROOMY, schedule_catch_up_max=3))
+
+
+def test_ticks_that_were_missed_are_dropped_and_the_history_says_so() -> None:
+    async def story(stage: Stage) -> None:
+        told = await missed(stage, "skip")
+        history = await do(stage, "schedule_history", "it", kind=Sluggish)
+        assert (history[0]["outcome"], history[0]["missed"] > 5) == ("skipped", True)
+        assert all(note.at_ms - note.scheduled_at_ms < 100 for note in told)
+
+    play(story, limits=replace(ROOMY, schedule_grace_ms=0))
+
+
+@pytest.mark.parametrize(("overlap", "times"), [("skip", [10, 40, 70]), ("queue", [10, 20, 40, 70])])
+def test_ticks_that_come_while_the_callback_is_at_work(overlap: str, times: list[int]) -> None:
+    async def story(stage: Stage) -> None:
+        told = await do(stage, "schedule_every", 10, "slow", 25_000, overlap=overlap)
+        await asyncio.sleep(130)
+        assert [(note.scheduled_at_ms - told["created_at_ms"]) // 1_000 for note in await notes(stage)][
+            : len(times)
+        ] == times
+
+    play(story)
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_a_callback_that_raises_is_tried_again_and_leaves_nothing_of_what_failed() -> None:
+    async def story(stage: Stage) -> None:
+        Planner.failures = 2
+        await do(stage, "schedule", 1, "flaky", "x", schedule_id="it")
+        await asyncio.sleep(30)
+        (note,) = await notes(stage)
+        assert note.attempt == 3
+        assert await outcomes(stage, "it") == ["failed", "failed", "completed"]
+
+    play(story)
+
+
+def test_the_tries_and_the_pause_outlive_the_agent() -> None:
+    async def story(stage: Stage) -> None:
+        await do(
+            stage,
+            "schedule",
+            1,
+            "poison",
+            "x",
+            schedule_id="it",
+            retry={"attempts_max": 3, "first_ms": 30_000, "most_ms": 60_000},
+        )
+        await asyncio.sleep(2)
+        before = await do(stage, "get_schedule", "it")
+        assert (before["status"], before["attempt"], before["error"]) == ("retrying", 1, "RuntimeError: never")
+        stage.kill_host_of(HOME)
+        await asyncio.sleep(5)
+        after = await do(stage, "get_schedule", "it")
+        assert after["attempt"] > 1 or after == before
+        await asyncio.sleep(120)
+        assert (await do(stage, "get_schedule", "it"))["attempt"] == 3
+
+    play(story)
+
+
+def test_a_single_time_whose_callback_always_raises_is_parked_and_can_be_tried_again() -> None:
+    async def story(stage: Stage) -> None:
+        Planner.failures = 3
+        await do(
+            stage,
+            "schedule",
+            1,
+            "flaky",
+            "x",
+            schedule_id="it",
+            retry={"attempts_max": 3, "first_ms": 10, "most_ms": 10},
+        )
+        await asyncio.sleep(10)
+        (parked,) = await do(stage, "list_schedules", status="parked")
+        assert (parked["attempt"], parked["error"], parked["next_at_ms"]) == (3, "RuntimeError: not yet", None)
+        assert await do(stage, "pause_schedule", "it") is False
+        assert await do(stage, "retry_schedule", "it") is True
+        await asyncio.sleep(2)
+        assert await payloads(stage) == ["x"]
+        assert await outcomes(stage, "it") == ["failed", "failed", "parked", "completed"]
+
+    play(story)
+
+
+def test_a_recurring_schedule_goes_on_after_a_failure_and_keeps_it_in_its_history() -> None:
+    async def story(stage: Stage) -> None:
+        Planner.failures = 2
+        await do(
+            stage,
+            "schedule_every",
+            10,
+            "flaky",
+            "x",
+            schedule_id="it",
+            retry={"attempts_max": 2, "first_ms": 10, "most_ms": 10},
+        )
+        await asyncio.sleep(25)
+        assert [note.attempt for note in await notes(stage)] == [1]
+        assert await outcomes(stage, "it") == ["failed", "failed", "completed"]
+        assert (await do(stage, "schedule_history", "it"))[1]["error"] == "RuntimeError: not yet"
+
+    play(story)
+
+
+def test_a_callback_that_was_taken_away_parks_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule_every", 5, "note", "x", schedule_id="it")
+        monkeypatch.delattr(Planner, "note")
+        await asyncio.sleep(20)
+        parked = await do(stage, "get_schedule", "it")
+        assert (parked["status"], "no method 'note' any more" in parked["error"]) == ("parked", True)
+        monkeypatch.undo()
+        assert await do(stage, "retry_schedule", "it")
+        await asyncio.sleep(7)
+        assert len(await notes(stage)) >= 1
+
+    play(story)
+
+
+def test_a_callback_that_hangs_is_cut_off_and_tried_again() -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule", 1, "slow", 60_000, schedule_id="it", retry={"attempts_max": 2})
+        await asyncio.sleep(60)
+        parked = await do(stage, "get_schedule", "it")
+        assert (parked["status"], parked["error"]) == ("parked", "the callback did not return within 5000 ms")
+
+    play(story, limits=replace(ROOMY, handler_timeout_ms=5_000))
+
+
+def test_a_callback_that_kills_its_agent_again_and_again_is_parked_and_its_neighbours_are_not() -> None:
+    death = Death(KillPoint.MID_HANDLER, "bad", times=1_000)
+
+    async def story(stage: Stage) -> None:
+        for number in range(3):
+            await do(stage, "schedule", 1, "note", number)
+        await do(stage, "schedule", 1, "note", "bad", schedule_id="bad")
+        await asyncio.sleep(900)
+        parked = await do(stage, "get_schedule", "bad")
+        assert (parked["status"], "may be what kills it" in parked["error"]) == ("parked", True)
+        assert sorted(await payloads(stage)) == ["0", "1", "2"]
+
+    play(story, kill_when=death)
+
+
+def test_the_class_says_how_often_a_callback_is_tried_unless_the_schedule_does() -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "schedule", 1, "poison", "a", schedule_id="a", kind=Patient)
+        await do(stage, "schedule", 1, "poison", "b", schedule_id="b", kind=Patient, retry={"attempts_max": 2})
+        await asyncio.sleep(10)
+        assert [(await do(stage, "get_schedule", each, kind=Patient))["attempt"] for each in "ab"] == [5, 2]
+
+    play(story)
+
+
+def test_what_is_planned_on_start_is_planned_once_however_often_the_agent_starts() -> None:
+    async def story(stage: Stage) -> None:
+        for _ in range(3):
+            assert len(await do(stage, "list_schedules", kind=Eager)) == 2
+            stage.kill_host_of(address(Eager, "p"))
+            await asyncio.sleep(3)
+        await asyncio.sleep(120)
+        assert [note.payload for note in await notes(stage, Eager)].count("interval") == 2
+
+    play(story)
