@@ -12,7 +12,7 @@ Debian's cron reads them.
 - *Ever so often*: the minute or the hour begins with `*` (`*/15 * * * *`, `30 * * * *`, `*/30 2 * * *`). It follows the time that truly
   passes: it runs in both of the repeated hours, and where an hour is skipped it has no ticks (so `*/30 2 * * *` does not run that day).
 
-**Catch-up** says what becomes of ticks that came due while the agent could not run them: it slept too long, its host or everything was dead.
+**Catch-up** says what becomes of ticks that came due while the agent could not run them: it slept too long, or its host was dead.
 
 | | |
 |---|---|

@@ -20,7 +20,8 @@ class Planner(Agent):
 
     async def on_start(self) -> None:
         self.sql(
-            "CREATE TABLE IF NOT EXISTS notes(payload VARCHAR, at_ms BIGINT, scheduled_at_ms BIGINT, attempt INT, missed INT, delivery_id VARCHAR)"
+            "CREATE TABLE IF NOT EXISTS notes"
+            "(payload VARCHAR, at_ms BIGINT, scheduled_at_ms BIGINT, attempt INT, missed INT, delivery_id VARCHAR)"
         )
 
     @exposed(repeatable=True)

@@ -122,7 +122,8 @@ def test_jitter_makes_each_call_later_but_never_earlier() -> None:
         await asyncio.sleep(205)
         late = [note.at_ms - note.scheduled_at_ms for note in await notes(stage)]
         assert len(late) >= 19
-        assert 0 <= min(late) < 2_000 < 3_000 < max(late) <= 5_100
+        assert 0 <= min(late) < 2_000
+        assert 3_000 < max(late) <= 5_100
         assert len({note.scheduled_at_ms % 10_000 for note in await notes(stage)}) == 1
 
     play(story)
