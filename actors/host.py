@@ -178,11 +178,11 @@ class Host:
     def _deliver(self, agent_id: str, incarnation: int, letters: list[list[Any]]) -> None:
         tenant = self._open(agent_id, incarnation) if self._is_current(agent_id, incarnation) else None
         if tenant is not None:
-            tenant.deliver([Letter(*letter) for letter in letters])
+            tenant.mail.deliver([Letter(*letter) for letter in letters])
 
     def _settled(self, agent_id: str, incarnation: int, mail_ids: list[str]) -> None:
         if self._is_current(agent_id, incarnation):
-            self.tenants[agent_id].settled(mail_ids)
+            self.tenants[agent_id].mail.settled(mail_ids)
 
     def _is_current(self, agent_id: str, incarnation: int) -> bool:
         """Whether this life is here. Mail and calls open no life of their own: the wake-up does, and comes before them."""

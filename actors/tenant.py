@@ -1,11 +1,10 @@
-"""One life of one agent on a host: it comes up, carries a run (`attempt`), handles mail (`handlers`), answers calls, and leaves."""
+"""One life of one agent on a host: it comes up, carries a run (`attempt`), handles mail (`mailbox`), answers calls, and leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +16,10 @@ from actors.attempt import carry
 from actors.author import is_async, tried
 from actors.code import load_type
 from actors.dispatch import Dispatch
-from actors.handlers import Letter, handle
 from actors.jobs.fibers import Fibers
 from actors.jobs.schedules import Schedules
 from actors.jobs.waiting_line import WaitingLine
+from actors.mailbox import Mailbox
 from actors.outbox import Outbox
 from actors.ports import KillPoint
 from actors.results import RunInfo
@@ -30,11 +29,9 @@ from actors.threads import wait_for
 from actors.wire import error_to_plain, message
 from ledger import (
     Awake,
-    Handled,
     Released,
     StaleIncarnation,
     Stimulus,
-    StorageError,
     agent_id,
     check_id,
     name_of,
@@ -59,9 +56,7 @@ class Tenant:
         self.is_leaving = False
         self.idle_since_s = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._letters: dict[str, Letter] = {}
-        self._handling = False
-        self._handled: int | None = None  # mail that may be in the inbox; not known before the first
+        self.mail = Mailbox(self)
         self._steps: dict[str, dict[str, bytes]] = {}
         self._up: asyncio.Task[None] | None = None
         self._is_up = False
@@ -208,53 +203,7 @@ class Tenant:
     def has_other_work(self) -> bool:
         """Whether anything but the current task is under way."""
         mine = asyncio.current_task()
-        return (
-            bool(self._letters) or self._handling or any(task is not mine and not task.done() for task in self._tasks)
-        )
-
-    # mail
-
-    def deliver(self, letters: list[Letter]) -> None:
-        """Take mail in; it is handled in groups, in order."""
-        for letter in letters:
-            self._letters.setdefault(letter.mail_id, letter)
-        if not self._handling and self._letters:
-            self._handling = True
-            self.spawn(self._handle())
-
-    async def _handle(self) -> None:
-        _, problem = await tried(self._handle_all())
-        self._handling = False
-        if problem is not None and not self.is_leaving:
-            self.host.report_trouble(self.agent_id, "handling mail", problem)
-            self._letters.clear()
-        self.host.touch(self)
-
-    async def _handle_all(self) -> None:
-        await self.ready()
-        while self._letters and not self.is_leaving:
-            group = [self._letters[key] for key in list(self._letters)[: self.limits.group_max]]
-            done, failures = await handle(self, group)
-            failed = [(each.mail_id, each.error, each.park) for each in failures]
-            self.push(Handled(self.agent_id, self.incarnation, done, failed))
-            for letter in group:
-                self._letters.pop(letter.mail_id, None)
-            self._weigh_inbox(len(done))
-
-    def _weigh_inbox(self, handled: int) -> None:
-        """Ask what of a long inbox may be forgotten."""
-        if not self.has_storage:
-            return
-        self._handled = len(self.storage.inbox()) if self._handled is None else self._handled + handled
-        if self._handled >= self.limits.inbox_max:
-            self._handled = 0
-            self.host.peer.push(["inbox", self.agent_id, self.incarnation, list(self.storage.inbox())])
-
-    def settled(self, mail_ids: list[str]) -> None:
-        """The ledger will not send these to this life any more, and what it had sent it before has come in by now."""
-        if not self.is_leaving:
-            with suppress(StorageError):  # then they come back with the next life, and nobody asks for them
-                self.storage.forget_inbox([mail_id for mail_id in mail_ids if mail_id not in self._letters])
+        return not self.mail.is_empty or any(task is not mine and not task.done() for task in self._tasks)
 
     # calls and signals
 
@@ -370,7 +319,7 @@ class Tenant:
     @property
     def may_sleep(self) -> bool:
         """Whether nothing is under way, and the agent is up: one that is coming up has work to do."""
-        return not (self._tasks or self._letters or self._handling or self.is_leaving) and self._is_up
+        return not (self._tasks or self.is_leaving) and self.mail.is_empty and self._is_up
 
     @property
     def is_broken(self) -> bool:
