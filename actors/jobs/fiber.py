@@ -60,6 +60,11 @@ class Fiber:
         return self.settled_at_ms > 0
 
     @property
+    def is_open(self) -> bool:
+        """Whether something is still to come of it by itself."""
+        return not self.is_settled
+
+    @property
     def retry_policy(self) -> FiberRetry | None:
         """When its body may be entered again."""
         return None if self.retry is None else FiberRetry(*self.retry)

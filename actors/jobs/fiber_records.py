@@ -126,7 +126,7 @@ class FiberRecords:
     # retention
 
     def woken(self) -> None:
-        """Once a day somebody looks for what has been kept long enough."""
+        """Once a day, if it is awake at all, somebody looks for what has been kept long enough."""
         if not self._fibers.store.ids():
             return
         body = self._tenant.storage.document(FIBER_CARE, "")
@@ -169,7 +169,7 @@ class FiberRecords:
             self._drop(old[first : first + READ_AT_ONCE], FIBER_CLEANED)
             await asyncio.sleep(0)
         self._settled = len(settled) - len(old)
-        next_at_ms = pack(self._fibers.now_ms() + CARE_MS)
+        next_at_ms = pack(int(self._fibers.now_ms() + min(CARE_MS, self._tenant.limits.fibers_kept_ms)))
         await self._fibers.together(lambda transaction: transaction.put(FIBER_CARE, "", next_at_ms))
 
 

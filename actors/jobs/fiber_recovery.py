@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors.activity import ACTIVITY, Activity
@@ -40,7 +41,9 @@ class Recoveries:
         if fiber is None or fiber.is_settled or fiber.status == "pending":
             return
         if not fiber.is_recovering:
-            self._fibers.emit("fiber:run:interrupted", fiber, {"reason": "interrupted"})
+            told = {"reason": "interrupted", "elapsed_ms": self._fibers.now_ms() - fiber.created_at_ms}
+            self._fibers.emit("fiber:run:interrupted", fiber, told)
+            self._fibers.emit("fiber:recovery:detected", fiber, told)
         verdict = take_up(fiber.interruption(has_hook=self.has_hook(fiber)), self._tenant.limits, self._fibers.roll())
         if isinstance(verdict, Ask):
             await self._ask(fiber, verdict)
@@ -52,6 +55,13 @@ class Recoveries:
         if self._fibers.store.find(seen.fiber_id) == seen:
             moved = replace(seen, recoveries=0, is_recovering=isinstance(verdict, Enter))
             self._fibers.move(transaction, moved, verdict)
+            if isinstance(verdict, Drop):
+                transaction.then(partial(self._lost, seen, verdict.why))
+
+    def _lost(self, fiber: Fiber, why: str) -> None:
+        """Work without a record has ended, and nobody took it up: at least the log is told."""
+        self._fibers.emit("fiber:recovery:skipped", fiber, {"error": why})
+        self._tenant.host.report_trouble(self._tenant.agent_id, f"fiber {fiber.name!r}", RuntimeError(why))
 
     # the author's hook
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from actors.tenant import Tenant
 
 T = TypeVar("T")
+AT_HAND_BYTES_MAX = 4096
 
 
 class FiberStore:
@@ -38,6 +39,7 @@ class FiberStore:
         self._tenant, self._told = tenant, told
         self._own: Transaction | None = None
         self._rows: dict[str, tuple[int, Fiber]] = {}  # open ones, with the version of their row
+        self._inputs: dict[str, bytes] = {}
         self._steps: dict[str, set[str]] | None = None
 
     @property
@@ -80,6 +82,8 @@ class FiberStore:
             transaction.put(FIBER_KEY, fiber.idempotency_key, pack(fiber.fiber_id))
         if body is not None:
             transaction.put(FIBER_INPUT, fiber.fiber_id, body)
+            if len(body) <= AT_HAND_BYTES_MAX:
+                transaction.then(partial(self._inputs.__setitem__, fiber.fiber_id, body))
         return self.put(transaction, fiber)
 
     def drop(self, transaction: Transaction, fiber: Fiber) -> None:
@@ -101,7 +105,7 @@ class FiberStore:
             transaction.put(FIBER_INPUT, fiber_id, None)
         for name in self._step_names(fiber_id):
             transaction.put(FIBER_STEP, f"{fiber_id}\0{name}", None)
-        transaction.then(partial(self._forget_steps, fiber_id))
+        transaction.then(partial(self._forget_work, fiber_id))
 
     def _stands(self, transaction: Transaction, kind: str, key: str) -> bool:
         if transaction.has_put((kind, key)):
@@ -139,14 +143,20 @@ class FiberStore:
         if body is None:
             return None
         fiber = Fiber.load(body)
-        if not fiber.is_settled and self._version(fiber_id) == version:
+        if fiber.is_open and self._version(fiber_id) == version:
             self._rows[fiber_id] = (version, fiber)
         return fiber
 
     def find_many(self, fiber_ids: Iterable[str]) -> list[Fiber]:
-        """Those of these that exist, with one question."""
-        found = [] if self.is_empty else self._tenant.storage.bodies(FIBER, list(fiber_ids)).values()
-        return [Fiber.load(body) for body in found]
+        """Those of these that exist, with one question; open ones are at hand from then on."""
+        if self.is_empty:
+            return []
+        storage = self._tenant.storage
+        with storage.committing:
+            found = [Fiber.load(body) for body in storage.bodies(FIBER, list(fiber_ids)).values()]
+            if self._tenant.outbox.transaction is None:
+                self._rows |= {each.fiber_id: (self._version(each.fiber_id), each) for each in found if each.is_open}
+        return found
 
     def id_of_key(self, key: str) -> str | None:
         """The fiber that was accepted under an idempotency key; the current transaction depends on it."""
@@ -167,7 +177,10 @@ class FiberStore:
         return [] if self.is_empty else self._tenant.storage.records().keys(FIBER_OPEN)
 
     def input(self, fiber: Fiber) -> bytes | None:
-        """What its body is given, or None."""
+        """What its body is given, or None. A small one is at hand for its first attempt."""
+        at_hand = self._inputs.pop(fiber.fiber_id, None)
+        if at_hand is not None:
+            return at_hand
         return self._tenant.storage.document(FIBER_INPUT, fiber.fiber_id) if fiber.has_input else None
 
     def stashed(self, fiber_id: str) -> tuple[int, Any]:
@@ -193,7 +206,8 @@ class FiberStore:
                 self._steps.setdefault(owner, set()).add(name)
         return self._steps.get(fiber_id, set())
 
-    def _forget_steps(self, fiber_id: str) -> None:
+    def _forget_work(self, fiber_id: str) -> None:
+        self._inputs.pop(fiber_id, None)
         if self._steps is not None:
             self._steps.pop(fiber_id, None)
 

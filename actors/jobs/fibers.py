@@ -79,7 +79,8 @@ class Fibers:
 
     def inspected(self, fiber: Fiber, *, accepted: bool = False) -> FiberInspection:
         """A fiber as its author may see it."""
-        return fiber.shown(self.tenant.incarnation, self.store.stashed(fiber.fiber_id)[1], accepted=accepted)
+        snapshot = None if accepted and not fiber.attempt else self.store.stashed(fiber.fiber_id)[1]
+        return fiber.shown(self.tenant.incarnation, snapshot, accepted=accepted)
 
     # what others left, and what has become durable
 

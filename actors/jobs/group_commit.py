@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Job = Callable[["Transaction"], Any]
-AT_ONCE_MAX = 200  # so that nobody waits long for the loop
+AT_ONCE_MAX = 100  # so that nobody waits long for the loop
 
 
 class GroupCommit:

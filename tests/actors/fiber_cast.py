@@ -7,7 +7,18 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from actors import Agent, FiberContext, FiberRecovery, FiberResult, FiberRetry, exposed
+from actors import (
+    Agent,
+    Detached,
+    FiberContext,
+    FiberRecovery,
+    FiberResult,
+    FiberRetry,
+    RunInfo,
+    RunResult,
+    exposed,
+)
+from tests.actors.cast import Doubler
 
 
 class Jobs(Agent):
@@ -129,6 +140,39 @@ class Jobs(Agent):
             if fails:
                 raise ValueError("rolled back")
         return str(told.status)
+
+    @exposed
+    async def waits_inside(self, what: str) -> None:
+        with self.transaction():
+            if what == "start":
+                await self.start_fiber("n", "quick", wait_for_completion=True)
+            elif what == "wait":
+                await self.wait_for_fiber("f")
+            else:
+                await self.run_fiber("n", self.work)
+
+    @exposed
+    async def follow(self, failures: int) -> None:
+        type(self).failures = failures
+        await self.run_agent_tool(Doubler, {"n": 1}, detached=Detached(on_finish="on_double"))
+
+    failures: ClassVar[int] = 0
+
+    async def on_double(self, run: RunInfo, result: RunResult) -> None:
+        self.effects["handled"] += 1
+        await self.start_fiber("after it", "quick", run.run_id)
+        if type(self).failures:
+            type(self).failures -= 1
+            raise ValueError("not yet")
+
+    @exposed
+    async def copy_to(self, name: str) -> None:
+        self.state["whose"] = "mine"
+        self.fork(name)
+
+    @exposed
+    async def kept_state(self) -> Any:
+        return self.state["whose"]
 
     # unmanaged work
 
