@@ -14,6 +14,7 @@ from actors import (
     FiberRecovery,
     FiberResult,
     FiberRetry,
+    RunContext,
     RunInfo,
     RunResult,
     exposed,
@@ -174,6 +175,41 @@ class Jobs(Agent):
     async def kept_state(self) -> Any:
         return self.state["whose"]
 
+    @exposed(repeatable=True)
+    async def rows(self) -> dict[str, int]:
+        """How many documents of ours there are, by kind."""
+        records = self._perdure.storage.records()
+        kinds = ("fiber", "fiber_open", "fiber_key", "fiber_input", "fiber_stash", "fiber_step")
+        return {kind: len(records.keys(kind)) for kind in kinds if records.keys(kind)}
+
+    @exposed
+    async def forget_about(self, count: int) -> None:
+        for _ in range(count):
+            self.going.append(asyncio.create_task(self.run_fiber("unmanaged", self.work)))
+
+    going: ClassVar[list[Any]] = []
+
+    @exposed
+    async def stash_in_two(self) -> list[Any]:
+        async def say(fiber: FiberContext, word: str) -> Any:
+            self.stash("?")
+            await asyncio.sleep(0.1)
+            self.stash(word)
+            await asyncio.sleep(0.1)
+            return fiber.snapshot
+
+        both = (self.run_fiber(word, lambda fiber, word=word: say(fiber, word)) for word in ("a", "b"))
+        told = await asyncio.gather(*both)
+        return list(told)
+
+    @exposed
+    async def stash_outside(self) -> None:
+        self.stash(1)
+
+    async def run(self, input: Any, run: RunContext) -> None:
+        await self.start_fiber("slow", "slow", fiber_id="own", retry=True)
+        await asyncio.sleep(3_600)
+
     # unmanaged work
 
     async def work(self, fiber: FiberContext) -> str:
@@ -216,3 +252,37 @@ class Recovering(Jobs):
         if isinstance(verdict, Exception):
             raise verdict
         return verdict  # type: ignore[no-any-return]
+
+    async def own_hook(self, fiber: FiberRecovery) -> FiberResult:
+        return FiberResult("completed", snapshot={"after": fiber.snapshot})
+
+    async def hands_on(self, fiber: FiberRecovery) -> None:
+        with self.transaction():
+            self.resolve_fiber(fiber.id, FiberResult("completed", snapshot="handed on"))
+            self.start_fiber("continued", "quick", fiber_id=f"{fiber.id}, continued")
+        await asyncio.sleep(1)
+
+
+class Slowly(Jobs):
+    """Comes up slowly, and has a hook that hangs for the fibers that say so."""
+
+    start_s: ClassVar[float] = 0  # of this process; a test sets it
+    hung: ClassVar[Counter[str]] = Counter()
+
+    async def on_start(self) -> None:
+        await asyncio.sleep(self.start_s)
+        self.seen.append("up")
+
+    async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult:
+        self.seen.append("asked")
+        said = fiber.metadata or {}
+        while said.get("hangs"):
+            self.hung[fiber.id] += 1
+            try:
+                await asyncio.sleep(3_600)
+            except asyncio.CancelledError:
+                if not said["stubborn"]:
+                    raise
+                await asyncio.sleep(100)
+                break
+        return FiberResult("completed")

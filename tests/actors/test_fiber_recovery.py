@@ -1,0 +1,303 @@
+"""Recovery of fibers: outside of the start, a few at a time, with limits for hooks that hang, raise or kill; and work without a record."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actors import FiberResult, KillPoint
+from actors.observability import subscribe
+from ledger import BadRequest
+from tests.actors.fiber_cast import Jobs, Recovering, Slowly
+from tests.actors.test_deaths import at
+from tests.actors.test_fiber_deaths import Strike
+from tests.kit import ROOMY, Stage, address, play
+
+
+@pytest.fixture(autouse=True)
+def _nothing_happened_yet() -> None:
+    for each in (Jobs.effects, Jobs.seen, Recovering.asked, Recovering.verdicts):
+        each.clear()
+    Recovering.nap_s = 0
+    Slowly.hung.clear()
+
+
+async def killed(stage: Stage, kind: type[Jobs] = Recovering, after_s: float = 1) -> None:
+    await asyncio.sleep(after_s)
+    stage.kill_host_of(address(kind, "p"))
+
+
+# work without a record
+
+
+def test_unmanaged_work_gives_what_it_gives_and_leaves_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Jobs, "run_one", "work") == "worked"
+        with pytest.raises(Exception, match="broken"):
+            await stage.call(Jobs, "run_one", "broken")
+        assert await stage.call(Jobs, "rows") == {}
+
+    play(story)
+
+
+def test_unmanaged_work_that_nobody_waits_for_keeps_its_agent_awake() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Jobs, "forget_about", 3)
+        await stage.until(lambda: Jobs.effects["work"] == 9)
+        await asyncio.sleep(2)
+        assert await stage.call(Jobs, "rows") == {}
+
+    play(story, limits=replace(ROOMY, idle_ms=500))
+
+
+def test_a_stash_goes_to_the_fiber_that_the_code_belongs_to() -> None:
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Jobs, "stash_in_two") == ["a", "b"]
+        with pytest.raises(BadRequest, match="outside of a fiber"):
+            await stage.call(Jobs, "stash_outside")
+
+    play(story)
+
+
+def test_unmanaged_work_that_died_is_told_to_the_hook_once_with_what_it_stashed() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Recovering, "forget_about", 2)
+        await killed(stage, after_s=0.5)
+        await stage.until(lambda: len(Recovering.asked) == 2)
+        await stage.until(lambda: not stage.host_of(address(Recovering, "p")))
+        assert await stage.call(Recovering, "rows") == {}
+        stage.kill_host_of(address(Recovering, "p"))
+        await asyncio.sleep(60)
+        assert [(each["managed"], each["snapshot"], each["recoveries"]) for each in Recovering.asked] == [
+            (False, 0, 1)
+        ] * 2
+
+    play(story)
+
+
+def test_unmanaged_work_is_forgotten_when_nobody_takes_it_up() -> None:
+    limits = replace(ROOMY, fiber_recoveries_max=3)
+    Recovering.verdicts.append(ValueError("not today"))
+
+    async def story(stage: Stage) -> None:
+        for kind in (Jobs, Recovering):
+            await stage.call(kind, "forget_about", 1)
+            await killed(stage, kind)
+            await asyncio.sleep(60)
+            assert await stage.call(kind, "rows") == {}
+        assert len(Recovering.asked) == 3
+
+    play(story, limits=limits)
+
+
+# hooks
+
+
+@pytest.mark.parametrize("flaw", [ValueError("not today"), "nonsense", FiberResult("completed", snapshot={1})])
+def test_a_hook_that_fails_is_called_again_and_then_the_fiber_stays_interrupted(flaw: Any) -> None:
+    Recovering.verdicts.append(flaw)
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Recovering, "start", "forever", None, {"fiber_id": "f"})
+        await killed(stage)
+        await stage.until(lambda: bool(Recovering.asked))
+        told = await stage.call(Recovering, "inspect", "f")
+        assert (told["is_recovering"], told["recoveries"]) == (True, 1)
+        assert "hook failed" in told["error"]
+        assert told["next_try_at_ms"]
+        told = await stage.call(Recovering, "wait", "f")
+        assert (told["status"], told["snapshot"]) == ("interrupted", "here")
+        assert "in 3 tries" in told["error"]
+        assert len(Recovering.asked) == 3
+
+    play(story, limits=replace(ROOMY, fiber_recoveries_max=3))
+
+
+def test_a_hook_that_fails_at_first_may_succeed_later_also_after_the_agent_slept() -> None:
+    Recovering.verdicts[:] = [ValueError("not today")] * 6 + [FiberResult("completed")]
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Recovering, "start", "forever", None, {"fiber_id": "f"})
+        await killed(stage)
+        await stage.until(lambda: len(Recovering.asked) == 6)
+        await stage.until(lambda: not stage.host_of(address(Recovering, "p")))
+        await stage.until(lambda: len(Recovering.asked) == 7)
+        await asyncio.sleep(1)
+        told = await stage.call(Recovering, "inspect", "f")
+        assert (told["status"], told["error"]) == ("completed", None)
+
+    play(story)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_hook_that_hangs_is_cancelled_and_holds_up_nobody(stubborn: bool) -> None:
+    """§13.7, 3: neither the start of the agent, nor a call, nor the recovery of the others."""
+    limits = replace(ROOMY, fiber_recoveries_at_once_max=2, fiber_recovery_timeout_ms=10_000)
+
+    async def story(stage: Stage) -> None:
+        for name in ("hangs", "hangs too", "quick"):
+            options = {"fiber_id": name, "metadata": {"hangs": name != "quick", "stubborn": stubborn}}
+            await stage.call(Slowly, "start", "forever", None, options)
+        await killed(stage, Slowly)
+        asked_s = asyncio.get_running_loop().time()
+        await stage.call(Slowly, "inspect", "quick")
+        assert asyncio.get_running_loop().time() - asked_s < 5, "calls do not wait"
+        told = await stage.call(Slowly, "wait", "quick")
+        assert told["status"] == "completed"
+        assert asyncio.get_running_loop().time() - asked_s < 15, "the others wait for its time at most"
+        told = await stage.call(Slowly, "inspect", "hangs")
+        assert told["is_recovering"]
+        await stage.until(lambda: Slowly.hung["hangs"] == 2)
+        assert await stage.call(Slowly, "cancel", "hangs")
+        assert await stage.call(Slowly, "cancel", "hangs too")
+
+    play(story, limits=limits)
+
+
+def test_many_are_recovered_a_few_at_a_time_the_oldest_first() -> None:
+    """§13.7, 4."""
+    limits = replace(ROOMY, fiber_recoveries_at_once_max=3)
+    Recovering.verdicts.append(FiberResult("completed"))
+    Recovering.nap_s = 2
+
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Recovering, "start_many", 12, "forever") == 12
+        await killed(stage)
+        await stage.until(lambda: len(Recovering.asked) == 12)
+        assert [each["key"] for each in Recovering.asked] == [f"k{number}" for number in range(12)]
+        began = [each["at_s"] for each in Recovering.asked]
+        assert max(sum(start <= at_s < start + 1.9 for at_s in began) for start in began) == 3
+
+    play(story, limits=limits)
+
+
+def test_no_recovery_begins_before_the_agent_has_come_up() -> None:
+    Recovering.verdicts.append(FiberResult("completed"))
+    Slowly.start_s = 20
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Slowly, "start", "forever", None, {"fiber_id": "f"})
+        await killed(stage, Slowly)
+        told = await stage.call(Slowly, "wait", "f")
+        assert told["status"] == "completed"
+        assert Slowly.seen == ["up", "up", "asked"]
+
+    try:
+        play(story)
+    finally:
+        Slowly.start_s = 0
+
+
+def test_a_fiber_may_name_its_own_hook_which_decides_by_what_was_stashed() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Recovering, "start", "slow", None, {"fiber_id": "f", "on_recovered": "own_hook"})
+        await killed(stage, after_s=1.5)
+        told = await stage.call(Recovering, "wait", "f")
+        assert (told["status"], told["snapshot"]) == ("completed", {"after": {"done": 1}})
+        assert Recovering.asked == []
+
+    play(story)
+
+
+def test_a_hook_may_resolve_the_fiber_itself_and_start_another() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Recovering, "start", "forever", None, {"fiber_id": "f", "on_recovered": "hands_on"})
+        await killed(stage)
+        told = await stage.call(Recovering, "wait", "f")
+        assert (told["status"], told["snapshot"]) == ("completed", "handed on")
+        assert (await stage.call(Recovering, "wait", "f, continued"))["status"] == "completed"
+        assert Jobs.effects["quick"] == 1
+
+    play(story)
+
+
+# bodies
+
+
+def test_a_body_that_raises_is_entered_again_if_it_may() -> None:
+    async def story(stage: Stage) -> None:
+        told = await stage.call(Jobs, "start", "flaky", 2, {"retry": 3, "wait_for_completion": True})
+        assert (told["status"], told["attempt"], told["error"]) == ("completed", 3, None)
+        told = await stage.call(Jobs, "start", "flaky", 3, {"retry": 3, "wait_for_completion": True})
+        assert (told["status"], told["attempt"], told["error"]) == ("error", 3, "ValueError: attempt 3")
+
+    play(story)
+
+
+def test_a_pause_between_attempts_keeps_nobody_awake_and_ends_in_time() -> None:
+    async def story(stage: Stage) -> None:
+        options = {"fiber_id": "f", "retry": {"attempts_max": 2, "first_ms": 600_000, "most_ms": 600_000}}
+        await stage.call(Jobs, "start", "flaky", 1, options)
+        await asyncio.sleep(1)
+        told = await stage.call(Jobs, "inspect", "f")
+        assert (told["status"], told["attempt"], told["error"]) == ("pending", 1, "ValueError: attempt 1")
+        await stage.until(lambda: not stage.host_of(address(Jobs, "p")))
+        await stage.until(lambda: Jobs.effects["flaky"] == 2, timeout_ms=700_000)
+        now_ms = stage.simulation.loop.time()
+        assert 300 <= now_ms <= 610
+
+    play(story)
+
+
+def test_a_body_that_kills_its_process_uses_up_its_attempts() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Jobs, "start", "slow", None, {"fiber_id": "f", "retry": 3})
+        told = await stage.call(Jobs, "wait", "f")
+        assert (told["status"], told["attempt"], told["is_recovering"]) == ("interrupted", 3, False)
+        assert "3 attempts" in told["error"]
+
+    play(story, kill_when=Strike(at(KillPoint.BEFORE_RUN, about="fiber f"), times=10))
+
+
+def test_fibers_that_wait_for_others_lend_their_places() -> None:
+    async def story(stage: Stage) -> None:
+        for number in range(3):
+            await stage.call(Jobs, "start", "waits", f"inner {number}", {"fiber_id": f"outer {number}"})
+        for number in range(3):
+            told = await stage.call(Jobs, "wait", f"outer {number}")
+            assert (told["status"], told["snapshot"]) == ("completed", "completed")
+
+    play(story, limits=replace(ROOMY, fibers_at_once_max=1))
+
+
+def test_an_agent_that_is_stopped_in_the_middle_goes_on_with_its_fibers() -> None:
+    """A run of it is cancelled: what it does for itself is not."""
+
+    async def story(stage: Stage) -> None:
+        await stage.client.start(Jobs, None, run_id="p")
+        await stage.until(lambda: Jobs.effects["slow 1"] == 1)
+        await stage.client.ask("cancel", "p", None, "enough")
+        await stage.until(lambda: Jobs.effects["slow 2"] == 1)
+        assert (await stage.call(Jobs, "wait", "own"))["status"] == "completed"
+        assert Jobs.effects["slow 0"] == 1
+
+    play(story)
+
+
+def test_those_who_observe_are_told_what_happens_to_fibers() -> None:
+    seen: list[tuple[str, Any]] = []
+    leave = subscribe("fiber", lambda event: seen.append((event.type, event.payload["fiber_id"])))
+    Recovering.verdicts[:] = [ValueError("not today"), FiberResult("completed")]
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Recovering, "start", "quick", 1, {"fiber_id": "q", "wait_for_completion": True})
+        await stage.call(Recovering, "start", "failing", "no", {"fiber_id": "b", "wait_for_completion": True})
+        await stage.call(Recovering, "start", "forever", None, {"fiber_id": "f"})
+        await killed(stage)
+        await stage.call(Recovering, "wait", "f")
+
+    try:
+        play(story)
+    finally:
+        leave()
+    assert seen == [
+        *[("fiber:run:started", "q"), ("fiber:run:completed", "q")],
+        *[("fiber:run:started", "b"), ("fiber:run:failed", "b")],
+        ("fiber:run:started", "f"),
+        *[("fiber:run:interrupted", "f"), ("fiber:recovery:detected", "f")],
+        *[("fiber:recovery:attempt", "f"), ("fiber:recovery:failed", "f")],
+        *[("fiber:recovery:attempt", "f"), ("fiber:recovery:handled", "f")],
+    ]
