@@ -294,8 +294,11 @@ class Fibers:
     def _forget(self, fiber: Fiber) -> None:
         """It is over. If that cannot be written down its result counts all the same (spec W5)."""
         self.at_work.pop(fiber.fiber_id).finished()
-        if not self.tenant.is_leaving:
-            self.store.change(lambda transaction: self.store.drop(transaction, fiber))
+        if self.tenant.is_leaving:
+            return
+        _, problem = tried_now(lambda: self.store.change(lambda transaction: self.store.drop(transaction, fiber)))
+        if problem is not None:
+            self.tenant.host.report_trouble(self.tenant.agent_id, f"forgetting fiber {fiber.name!r}", problem)
 
     # what a body does
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from actors import (
     Agent,
+    ChatAgent,
     Detached,
     FiberContext,
     FiberRecovery,
@@ -19,6 +20,7 @@ from actors import (
     RunResult,
     exposed,
 )
+from ledger import FiberStopped
 from tests.actors.cast import Doubler
 
 
@@ -70,6 +72,22 @@ class Jobs(Agent):
         self.effects["flaky"] += 1
         if fiber.attempt <= input:
             raise ValueError(f"attempt {fiber.attempt}")
+
+    async def haunted(self, fiber: FiberContext) -> None:
+        """Its first attempt fails, and leaves somebody behind who speaks during the second one."""
+        if fiber.attempt == 1:
+            self.going.append(asyncio.create_task(self._speak_late(fiber)))
+            raise ValueError("once more")
+        fiber.stash("mine")
+        await asyncio.sleep(5)
+
+    async def _speak_late(self, fiber: FiberContext) -> None:
+        await asyncio.sleep(3)
+        self.seen.append(fiber.stash("theirs"))
+        try:
+            await fiber.step("late", lambda: self._step(fiber, 0))
+        except FiberStopped as stopped:
+            self.seen.append(stopped.step)
 
     async def waits(self, fiber: FiberContext, input: str) -> None:
         told = await self.start_fiber("inner", "slow", fiber_id=input, wait_for_completion=True)
@@ -203,6 +221,19 @@ class Jobs(Agent):
         return list(told)
 
     @exposed
+    async def look_again(self) -> None:
+        """As if it woke in the middle of its life."""
+        self._perdure.fibers.woken()
+
+    @exposed
+    async def lose_the_last_word(self) -> str:
+        def end(fiber: FiberContext) -> str:
+            self._perdure.storage.close()
+            return "worked"
+
+        return str(await self.run_fiber("unmanaged", end))
+
+    @exposed
     async def stash_outside(self) -> None:
         self.stash(1)
 
@@ -286,3 +317,36 @@ class Slowly(Jobs):
                 await asyncio.sleep(100)
                 break
         return FiberResult("completed")
+
+
+class Chatty(ChatAgent):
+    """A chat agent has fibers like any other."""
+
+    model = "test"
+    asked: ClassVar[list[Any]] = []  # of this process
+
+    @exposed
+    async def work(self) -> Any:
+        async def work(fiber: FiberContext) -> str:
+            self.stash("one")
+            await asyncio.sleep(2)
+            self.stash("two")
+            return "worked"
+
+        return await self.run_fiber("unmanaged", work)
+
+    @exposed
+    async def begin(self) -> None:
+        self.start_fiber("job", "forever", fiber_id="f")
+
+    async def forever(self, fiber: FiberContext) -> None:
+        self.stash("here")
+        await asyncio.sleep(3_600)
+
+    async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult:
+        self.asked.append((fiber.name, fiber.snapshot))
+        return FiberResult("completed")
+
+    @exposed(repeatable=True)
+    async def wait(self) -> str:
+        return str((await self.wait_for_fiber("f")).status)
