@@ -55,6 +55,9 @@ class Planner(Agent):
         type(self).calls += 1
         self._write(payload, it)
 
+    def named(self, payload: Any, it: Occurrence) -> None:
+        self._write(f"{self.name} {payload}", it)
+
     async def slow(self, payload: Any, it: Occurrence) -> None:
         await asyncio.sleep(payload / 1000)
         self._write(payload, it)
@@ -92,6 +95,15 @@ class Planner(Agent):
 
     def on_double(self, run: RunInfo, result: RunResult) -> None:
         self.state["doubled"] = [*self.state.get("doubled", []), result.output]
+
+    @exposed(repeatable=True)
+    def odd_payload(self, method: str, when: list[Any]) -> None:
+        getattr(self, method)(*when, "note", object())
+
+    @exposed(repeatable=True)
+    def plan_from_a_thread(self, after_s: float) -> None:
+        self.schedule(after_s, self.note, "planned by a method")
+        self.queue(self.note, "queued by a method")
 
     @exposed(repeatable=True)
     def kept(self, key: str) -> Any:
