@@ -17,6 +17,8 @@
 | `overlap` | what becomes of a message that comes during a turn? |
 | `fibers` | what becomes of a durable job that was cut off? |
 | `schedule` | when is a schedule due next, and what of the times that it missed? |
+| `messages` | how does an answer become messages of a limited length? |
+| `delivery` | what is shown at last, and what follows a post that went wrong? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 """
 
@@ -37,6 +39,18 @@ from policies.chat_recovery import (
     recovery_pause_ms,
     recovery_state,
     retried_unstable,
+)
+from policies.delivery import (
+    Delivery,
+    Ending,
+    Next,
+    Outcome,
+    Trouble,
+    after_failure,
+    after_unknown,
+    ending,
+    pause_ms,
+    ready_at_ms,
 )
 from policies.failures import ApiKind, Failure, FailureKind, Raised
 from policies.fibers import (
@@ -60,6 +74,7 @@ from policies.fibers import (
     take_up,
 )
 from policies.limits import INFINITY, Limits
+from policies.messages import Counting, Piece, length_of, sendable, split, spoken
 from policies.overlap import Open, Overlap, Place, Turnout, at_its_place, is_dropped, overlaps
 from policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
 from policies.phases import (
@@ -132,9 +147,12 @@ __all__ = [
     "CallFacts",
     "Cause",
     "ChatRecovery",
+    "Counting",
     "Cron",
     "Cut",
+    "Delivery",
     "Drop",
+    "Ending",
     "Enter",
     "Evaluation",
     "Every",
@@ -156,11 +174,14 @@ __all__ = [
     "Limits",
     "Loss",
     "Mode",
+    "Next",
     "Notice",
     "Open",
+    "Outcome",
     "Overlap",
     "Pattern",
     "Phase",
+    "Piece",
     "Place",
     "ProgressContext",
     "Raised",
@@ -175,11 +196,14 @@ __all__ = [
     "Settled",
     "Sighting",
     "Stage",
+    "Trouble",
     "TurnBudget",
     "Turnout",
     "Unfit",
     "after_error",
+    "after_failure",
     "after_hook",
+    "after_unknown",
     "at_its_place",
     "awaits_client",
     "backoff_ms",
@@ -195,6 +219,7 @@ __all__ = [
     "decide",
     "default_repair",
     "earns_credit",
+    "ending",
     "enter_again",
     "error_text",
     "evaluate",
@@ -214,19 +239,25 @@ __all__ = [
     "jittered_ms",
     "judge",
     "keeps_partial",
+    "length_of",
     "next_delay_ms",
     "next_tick",
     "notice_of",
     "object_input",
     "outlived",
     "overlaps",
+    "pause_ms",
     "phase_of",
     "progress_context",
+    "ready_at_ms",
     "recovery_pause_after",
     "recovery_pause_ms",
     "recovery_state",
     "repair_transcript",
     "retried_unstable",
+    "sendable",
+    "split",
+    "spoken",
     "stalled",
     "stop_text",
     "stream_ended",
