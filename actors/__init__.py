@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors.agent import Agent, exposed
 from actors.chat.chat_agent import ChatAgent
@@ -24,6 +24,23 @@ from actors.host import Host
 from actors.jobs.fiber import FiberInspection, FiberPage
 from actors.jobs.fiber_context import FiberContext, FiberRecovery
 from actors.jobs.occurrence import Occurrence, Past, QueuedItem, Schedule
+from actors.messenger.adapter import (
+    Adapter,
+    MalformedUpdate,
+    MessageGone,
+    MessageUnchanged,
+    Messenger,
+    ProviderBusy,
+    ProviderRefused,
+    ProviderSilent,
+    ProviderTrouble,
+    ProviderUnreached,
+    TextLimits,
+    Webhook,
+)
+from actors.messenger.events import Kind, MessengerEvent, Person, conversation_name
+from actors.messenger.messenger_agent import MessengerAgent, messengers_of
+from actors.messenger.state import ChatState, key_shard, shard_of
 from actors.parts import apply_chunk
 from actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
 from actors.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle, RunInfo, RunResult
@@ -33,17 +50,21 @@ from actors.wire import RemoteError
 from policies import ChatRecovery, FiberResult, FiberRetry, Retries
 
 if TYPE_CHECKING:
+    from actors.messenger.ingress import messenger_app
+    from actors.messenger.telegram import Telegram
     from actors.ray_baseline import PlainRay
     from actors.runtime import Runtime
 
 __all__ = [
     "ActiveTurn",
+    "Adapter",
     "Agent",
     "AgentToolEvents",
     "AgentToolFailure",
     "ChatAgent",
     "ChatRecovery",
     "ChatRecoveryContext",
+    "ChatState",
     "Client",
     "Clock",
     "Courier",
@@ -61,11 +82,24 @@ __all__ = [
     "Host",
     "KillPoint",
     "Killed",
+    "Kind",
+    "MalformedUpdate",
+    "MessageGone",
+    "MessageUnchanged",
+    "Messenger",
+    "MessengerAgent",
+    "MessengerEvent",
     "MilestoneInfo",
     "Occurrence",
     "Past",
+    "Person",
     "PlainRay",
     "PoolSpec",
+    "ProviderBusy",
+    "ProviderRefused",
+    "ProviderSilent",
+    "ProviderTrouble",
+    "ProviderUnreached",
     "QueuedItem",
     "RemoteError",
     "Retries",
@@ -76,27 +110,39 @@ __all__ = [
     "Runtime",
     "Schedule",
     "Supervisor",
+    "Telegram",
+    "TextLimits",
     "Threads",
     "ToolContext",
     "TurnResult",
+    "Webhook",
     "World",
     "agent_tool",
     "apply_chunk",
     "client_tool",
     "close_models",
+    "conversation_name",
     "exposed",
+    "key_shard",
+    "messenger_app",
+    "messengers_of",
     "read_record",
     "resolve_model",
+    "shard_of",
     "tool",
 ]
 
 
-_WITH_RAY = {"Runtime": "actors.runtime", "PlainRay": "actors.ray_baseline"}
+_LATER = {
+    "Runtime": "actors.runtime",
+    "PlainRay": "actors.ray_baseline",
+    "Telegram": "actors.messenger.telegram",
+    "messenger_app": "actors.messenger.ingress",
+}
 
 
-def __getattr__(name: str) -> type[Runtime | PlainRay]:
-    """What brings Ray with it is loaded when it is first asked for."""
-    if name in _WITH_RAY:
-        found: type[Runtime | PlainRay] = getattr(import_module(_WITH_RAY[name]), name)
-        return found
+def __getattr__(name: str) -> Any:
+    """What brings Ray, a provider's library or a web framework with it is loaded when it is first asked for."""
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'actors' has no attribute {name!r}")

@@ -1,0 +1,212 @@
+"""What a messenger's adapter does, what it may say went wrong, and how a messenger is declared.
+
+    class Bot(MessengerAgent):
+        model = "openai:gpt-5"
+
+        @classmethod
+        def messengers(cls):
+            return [Messenger(id="support", adapter=Telegram(os.environ["BOT_TOKEN"], secret_token=os.environ["BOT_SECRET"]))]
+
+An adapter keeps nothing that must not be lost, and tries nothing again by itself: what is sent is decided, recorded and repeated by the
+agent (`delivery`). It says of each request that failed which kind of failure that is, because what may be repeated depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol
+
+from actors.messenger.events import Kind, MessengerEvent, Speaker, conversation_name
+from ledger import BadRequest, PerdureError
+from policies import Counting, Delivery, Trouble
+
+RESPOND_TO: Final = frozenset({"direct-message", "mention", "subscribed-thread", "action"})
+RESERVED: Final = frozenset({"/get-messages"})
+
+
+class ProviderTrouble(PerdureError):
+    """A request to a provider failed. `retry_after_ms` is how long the provider asks to be left alone, if it does."""
+
+    trouble: ClassVar[Trouble] = Trouble.REFUSED
+
+    def __init__(self, said: str, retry_after_ms: float | None = None) -> None:
+        super().__init__(said, retry_after_ms)
+        self.said, self.retry_after_ms = said, retry_after_ms
+
+    def __str__(self) -> str:
+        return self.said
+
+
+class ProviderBusy(ProviderTrouble):
+    """It was not done, and may be asked for again after a while."""
+
+    trouble = Trouble.BUSY
+
+
+class ProviderUnreached(ProviderTrouble):
+    """It was certainly not sent."""
+
+    trouble = Trouble.UNREACHED
+
+
+class ProviderSilent(ProviderTrouble):
+    """It was sent, or may have been, and no reply was seen."""
+
+    trouble = Trouble.UNKNOWN
+
+
+class MessageUnchanged(ProviderTrouble):
+    """The message is already as the edit wants it."""
+
+    trouble = Trouble.UNCHANGED
+
+
+class MessageGone(ProviderTrouble):
+    """There is no such message to edit any more."""
+
+    trouble = Trouble.GONE
+
+
+class ProviderRefused(ProviderTrouble):
+    """It will never be done: the agent was blocked, the thread does not exist, the token is wrong."""
+
+    trouble = Trouble.REFUSED
+
+
+class MalformedUpdate(BadRequest):
+    """A webhook that is verified and cannot be read. Nothing was accepted."""
+
+
+class Webhook(NamedTuple):
+    """One request as it came. Names of headers are lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Reply(NamedTuple):
+    """What a verifier may answer instead of letting a webhook in."""
+
+    status: int
+    text: str = ""
+
+
+class TextLimits(NamedTuple):
+    """What one message may be, and how often it may be changed."""
+
+    text_max: int
+    counting: Counting
+    edit_every_ms: int
+
+
+class Adapter(Protocol):
+    """One provider of messages. What it raises is a `ProviderTrouble`, or a bug."""
+
+    provider: str
+    verifies: bool  # whether `verify` can tell a webhook of the provider's from anybody's
+
+    def verify(self, webhook: Webhook) -> bool | Reply:
+        """Whether the webhook is the provider's. Called before anything in it is looked at."""
+
+    def parse(self, messenger_id: str, webhook: Webhook) -> list[MessengerEvent]:
+        """What happened, by a verified webhook; nothing if it is of no interest here. Raises `MalformedUpdate`."""
+
+    def limits(self, thread_id: str) -> TextLimits:
+        """What holds in a thread."""
+
+    async def post(self, thread_id: str, text: str) -> str:
+        """Post a message; returns its id."""
+
+    async def edit(self, thread_id: str, message_id: str, text: str) -> None:
+        """Make a message say this instead."""
+
+    async def delete(self, thread_id: str, message_id: str) -> None:
+        """Take a message away."""
+
+    async def typing(self, thread_id: str) -> None:
+        """Show that an answer is being written."""
+
+
+Verifier = Callable[[Webhook], "bool | Reply"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messenger:
+    """One messenger of an agent class.
+
+    Attributes:
+        id: names it; part of its path, of conversation names and of ids.
+        path: where its webhooks come in; by default `/messengers/<id>/webhook`.
+        verify: `adapter` lets the adapter decide; a function of your own may; `False` says in so many words that anybody may write.
+        respond_to: what is answered: `direct-message`, `mention`, `subscribed-thread`, `action`.
+        subscribe_on_mention: whether a thread counts as subscribed once the agent was mentioned in it.
+        speaker: how the model is told who speaks where others read along: `author`, a function of the event, or None.
+        conversation: the name of the agent that an event is for; None is one agent for each thread.
+    """
+
+    id: str
+    adapter: Adapter
+    path: str = ""
+    verify: Literal["adapter", False] | Verifier = "adapter"
+    respond_to: frozenset[str] = frozenset({"direct-message", "mention"})
+    subscribe_on_mention: bool = True
+    delivery: Delivery = field(default_factory=Delivery)
+    speaker: Speaker = "author"
+    conversation: Callable[[MessengerEvent], str] | None = None
+
+    def may_answer(self, event: MessengerEvent) -> bool:
+        """Whether an event can be of interest to an agent. Only the agent knows which threads it is subscribed to."""
+        if event.kind in (Kind.DIRECT, Kind.ACTION):
+            return str(event.kind) in self.respond_to
+        return "subscribed-thread" in self.respond_to or (event.kind is Kind.MENTION and "mention" in self.respond_to)
+
+    def agent_name(self, event: MessengerEvent) -> str:
+        """The name of the agent that an event is for."""
+        given = None if self.conversation is None else self.conversation(event)
+        return conversation_name(self.id, event.thread_id) if given is None else given
+
+    @property
+    def webhook_path(self) -> str:
+        """Where its webhooks come in."""
+        return self.path or f"/messengers/{self.id}/webhook"
+
+    def verified(self, webhook: Webhook) -> bool | Reply:
+        """Whether a webhook may come in."""
+        if self.verify is False:
+            return True
+        return self.adapter.verify(webhook) if self.verify == "adapter" else self.verify(webhook)
+
+
+def declared(messengers: Iterable[Messenger]) -> dict[str, Messenger]:
+    """The messengers of a class by id. Raises `BadRequest` for what could not work (cases M10 to M13)."""
+    found: dict[str, Messenger] = {}
+    paths: dict[str, str] = {}
+    for each in messengers:
+        _check(each)
+        if each.id in found:
+            raise BadRequest("messengers.id", f"{each.id!r} is declared twice")
+        if each.webhook_path in paths:
+            raise BadRequest("messengers.path", f"{each.webhook_path!r} is that of {paths[each.webhook_path]!r} too")
+        found[each.id], paths[each.webhook_path] = each, each.id
+    return found
+
+
+def _check(each: Messenger) -> None:
+    if not each.id or "/" in each.id or any(sign in each.id for sign in "?#\0") or each.id != each.id.strip():
+        raise BadRequest(
+            "messengers.id", f"{each.id!r} is no name: it stands in a path, so no blanks at its ends, /, ? or #"
+        )
+    path = each.webhook_path
+    if not path.startswith("/") or any(sign in path for sign in "?#") or path in RESERVED:
+        raise BadRequest("messengers.path", f"{path!r} is no path of its own: it begins with / and has neither ? nor #")
+    if each.respond_to - RESPOND_TO:
+        unknown = ", ".join(sorted(each.respond_to - RESPOND_TO))
+        raise BadRequest("messengers.respond_to", f"{unknown}: there are {', '.join(sorted(RESPOND_TO))}")
+    if each.verify is not False and each.verify != "adapter" and not callable(each.verify):
+        raise BadRequest("messengers.verify", f"{each.verify!r} is neither 'adapter', nor a function, nor False")
+    if each.verify == "adapter" and not each.adapter.verifies:
+        words = "its adapter has no secret to know webhooks by; give it one, or a function, or say False: then anybody may write"
+        raise BadRequest("messengers.verify", f"{each.id}: {words}")

@@ -1,0 +1,172 @@
+"""One reply, from its acceptance to its end: it waits for its place, asks for a turn, shows the answer as it grows, and settles.
+
+It may be entered again at any line. The turn was asked for in the commit that made the reply `running`, so whoever comes later finds it
+under the same id, follows its stream from the first event, and gets the whole answer: a turn that was interrupted goes on by itself
+(`actors.chat.rescue`), and meanwhile the message says that it recovers (seed 001: what was said so far is never taken for the answer). What
+has been shown is in the outbox (`posts`), so the same messages are edited on. No end is told before every message of it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from actors.author import tried
+from actors.chat.stream import merged
+from actors.messenger.events import user_message
+from actors.messenger.posts import Parked, Posts
+from actors.messenger.store import ReplyRow
+from actors.parts import Part, apply_chunk
+from ledger import BadRequest
+from policies import Ending, Outcome, ending, spoken
+
+if TYPE_CHECKING:
+    from actors.chat.turn import Turn
+    from actors.chat.turns import Turns
+    from actors.messenger.adapter import Messenger
+    from actors.messenger.deliveries import Deliveries
+
+TYPING_S = 4.0
+HOLD_S = 10.0
+
+
+class Telling:
+    """What a follower of a turn has heard so far: the answer, and whether it goes on."""
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+        self.is_recovering = False
+
+    def take(self, events: list[dict[str, Any]]) -> None:
+        """The next events of the stream."""
+        for event in merged(events):
+            self._parts = apply_chunk(self._parts, event)
+            kind = event.get("type", "")
+            if kind == "data-interrupted":
+                self.is_recovering = event["data"].get("outcome") == "scheduled"
+            elif kind in ("text-delta", "text-start", "tool-input-available"):
+                self.is_recovering = False
+
+    @property
+    def said(self) -> str:
+        """The answer so far."""
+        return spoken(self._parts)
+
+
+class Delivering:
+    """One reply in one life of its agent."""
+
+    def __init__(self, desk: Deliveries, reply: ReplyRow, messenger: Messenger) -> None:
+        self._desk, self._reply, self._messenger = desk, reply, messenger
+        self._typing: asyncio.Task[None] | None = None
+        self._posts = Posts(desk, reply, messenger)
+
+    @property
+    def _turns(self) -> Turns:
+        """The turns of the agent; they are others after its storage failed."""
+        return self._desk.agent.conversation.turns
+
+    async def run(self) -> None:
+        """Deliver it to its end, or park it."""
+        await self._desk.place_of(self._reply)
+        try:
+            outcome, problem = await self._to_the_end()
+        except Parked as parked:
+            self._desk.park(self._reply, parked.problem)
+        else:
+            self._desk.settle(self._reply, outcome, problem)
+        finally:
+            self._stop_typing()
+
+    async def _to_the_end(self) -> tuple[Outcome, str]:
+        reply = self._reply
+        if reply.cancelled is not None and reply.status == "waiting" and not self._posts.is_visible:
+            return Outcome.CANCELLED, reply.cancelled
+        if reply.words is not None:
+            await self._posts.finish(reply.words)
+            return Outcome.ANSWERED, ""
+        if reply.status == "waiting":
+            self._ask()
+        elif reply.cancelled is not None:
+            await self._turns.cancel(reply.request_id, reply.cancelled)
+        turn = await self._followed()
+        shown, said = self._ending(turn)
+        self._stop_typing()
+        await self._posts.finish(shown.shown(said))
+        return shown.outcome, "" if turn is None else turn.error
+
+    def _ask(self) -> None:
+        """Ask for the turn. From this commit on the reply takes in no more events."""
+        reply, desk = self._reply, self._desk
+        messages = [user_message(each, self._messenger.speaker) for each in desk.store.events(reply)]
+        request_id = f"{reply.kind}-{reply.reply_id}"
+        with desk.tenant.outbox.transact():
+            metadata = {"messenger": {"id": reply.messenger_id, "thread": reply.thread_id, "reply": reply.reply_id}}
+            desk.agent.conversation.accept_request("submission", messages, request_id, {"metadata": metadata})
+            desk.change(reply, status="running", request_id=request_id, started_at_ms=desk.now_ms())
+        desk.tell("messenger:turn", reply, {"requestId": request_id, "messages": len(messages)})
+
+    # following
+
+    async def _followed(self) -> Turn | None:
+        """Show the answer as it grows, until the turn is over; None if it was forgotten meanwhile."""
+        telling, first = Telling(), 0
+        self._start_typing()
+        while True:
+            try:
+                turn, events, first = await self._turns.views.follow(self._reply.request_id, first, HOLD_S)
+            except BadRequest:
+                return None
+            telling.take(events)
+            if turn.is_over and first >= turn.events:
+                return turn
+            self._desk.step_aside(self._reply, is_aside=turn.status == "parked")
+            if turn.is_over or not telling.said.strip():
+                continue
+            await self._show(telling)
+            await self._pause(turn)
+
+    async def _show(self, telling: Telling) -> None:
+        words = self._messenger.delivery.recovering_text
+        if telling.is_recovering and not self._posts.is_visible:
+            return
+        text = f"{telling.said}\n\n{words}" if telling.is_recovering and words else telling.said
+        await self._posts.show(text)
+        self._stop_typing()
+
+    async def _pause(self, turn: Turn) -> None:
+        """Leave the provider in peace for a while, but not beyond the turn's end."""
+        ended = asyncio.ensure_future(self._turns.ended(turn.request_id))
+        await asyncio.wait([ended], timeout=self._posts.pace_s)
+        if ended.done() and not ended.cancelled() and ended.exception() is not None:
+            return  # a storage that failed; the next look raises it
+        ended.cancel()
+
+    def _ending(self, turn: Turn | None) -> tuple[Ending, str]:
+        policy = self._messenger.delivery
+        if turn is None:
+            return ending("aborted", policy, has_text=False, has_posts=self._posts.is_visible), ""
+        message = self._turns.views.result_of(turn).message
+        said = spoken((message or {"parts": []})["parts"])
+        return ending(turn.status, policy, has_text=bool(said.strip()), has_posts=self._posts.is_visible), said
+
+    # typing
+
+    def _start_typing(self) -> None:
+        if not self._posts.is_visible:
+            self._typing = self._desk.tenant.spawn(self._type())
+
+    async def _type(self) -> None:
+        """Show that an answer is on its way, as long as nothing of it is to be seen. It is not worth a word if that fails."""
+        while True:
+            try:
+                async with asyncio.timeout(TYPING_S):
+                    await tried(self._messenger.adapter.typing(self._reply.thread_id))
+            except TimeoutError:
+                continue
+            await asyncio.sleep(TYPING_S)
+
+    def _stop_typing(self) -> None:
+        if self._typing is not None:
+            self._typing.cancel()
+            self._typing = None

@@ -1,0 +1,169 @@
+"""Where webhooks come in: an ASGI app that acknowledges what is durable, and nothing else.
+
+    too long            413     nobody reads more of it
+    not verified        401     or what the verifier answers
+    not to be read      400     and a line in the log
+    accepted            200     the agent has committed it, or had before; or nobody answers such an event
+    cannot be accepted  503     with `Retry-After`: the provider delivers it again, and the agent knows it by its key
+
+A death at any line is a webhook without an answer, which providers deliver again. Other methods than POST are 405, other paths 404; nothing
+that somebody sends is a 500.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from actors.author import in_words, tried, tried_now
+from actors.messenger.adapter import Messenger, Reply, Webhook
+from actors.messenger.events import MessengerEvent
+from actors.messenger.messenger_agent import MessengerAgent, messengers_of
+from ledger import BadRequest, PerdureError, TooLarge
+
+BODY_MAX: Final = 1_000_000
+ACCEPT_S: Final = 20.0
+RETRY_AFTER_S: Final = 2
+log = logging.getLogger("perdure.messenger")
+
+
+class Handles(Protocol):
+    """Who gives handles of agents: a `Runtime`, or a `Client`."""
+
+    def agent(self, agent_class: Any, name: str) -> Any:
+        """A handle."""
+
+
+def messenger_app(
+    handles: Handles,
+    *agent_classes: type[MessengerAgent],
+    body_max: int = BODY_MAX,
+    accept_timeout_s: float = ACCEPT_S,
+) -> Starlette:
+    """The app for the messengers of these classes; for any ASGI server, or to be mounted in an app of your own.
+
+    Args:
+        body_max: bytes of one webhook.
+        accept_timeout_s: how long an acceptance may take until the provider is asked to deliver again.
+    """
+    doors: dict[str, Door] = {}
+    for agent_class in agent_classes:
+        for messenger in messengers_of(agent_class).values():
+            path = messenger.webhook_path
+            if path in doors:
+                raise BadRequest(
+                    "messengers.path", f"{path!r} is that of a messenger of {doors[path].agent_class.__name__} too"
+                )
+            doors[path] = Door(handles, agent_class, messenger, body_max, accept_timeout_s)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        for door in doors.values():
+            await door.prepare()
+        yield
+        for door in doors.values():
+            await door.close()
+
+    routes = [Route(path, door.serve, methods=["POST"]) for path, door in doors.items()]
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.router.redirect_slashes = False  # a path is that path, and no other one
+    return app
+
+
+class Door:
+    """Where the webhooks of one messenger come in."""
+
+    def __init__(
+        self,
+        handles: Handles,
+        agent_class: type[MessengerAgent],
+        messenger: Messenger,
+        body_max: int,
+        accept_timeout_s: float,
+    ) -> None:
+        self.agent_class, self.messenger = agent_class, messenger
+        self._handles, self._body_max, self._accept_s = handles, body_max, accept_timeout_s
+
+    async def prepare(self) -> None:
+        """Let the adapter learn what it wants to know; without that it goes on as well as it can."""
+        job = getattr(self.messenger.adapter, "prepare", None)
+        _, problem = (None, None) if job is None else await tried(job())
+        if problem is not None:
+            log.warning("messenger %s could not prepare: %s; it goes on without", self.messenger.id, in_words(problem))
+
+    async def close(self) -> None:
+        """Let go of what the adapter holds."""
+        job = getattr(self.messenger.adapter, "close", None)
+        if job is not None:
+            await tried(job())
+
+    async def serve(self, request: Request) -> Response:
+        """One webhook."""
+        body = await self._body(request)
+        if body is None:
+            return self._refused(413, f"a webhook is over {self._body_max} bytes")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        webhook = Webhook(request.method, request.url.path, headers, body)
+        verdict, problem = tried_now(lambda: self.messenger.verified(webhook))
+        if isinstance(verdict, Reply):
+            return PlainTextResponse(verdict.text, verdict.status)
+        if problem is not None or verdict is not True:
+            return self._refused(401, f"not verified{f': {in_words(problem)}' if problem is not None else ''}")
+        events, problem = tried_now(lambda: self.messenger.adapter.parse(self.messenger.id, webhook))
+        if events is None:
+            return self._refused(400, in_words(problem) if problem is not None else "nothing in it")
+        return await self._accepted([each for each in events if self.messenger.may_answer(each)])
+
+    async def _body(self, request: Request) -> bytes | None:
+        """The body, as far as it is not too long. Of whoever hangs up before its end, what there was."""
+        said = request.headers.get("content-length", "")
+        if said.isascii() and said.isdigit() and int(said[:20]) > self._body_max:
+            return None
+        found = bytearray()
+        try:
+            async for piece in request.stream():
+                found += piece
+                if len(found) > self._body_max:
+                    return None
+        except ClientDisconnect:
+            return b""
+        return bytes(found)
+
+    async def _accepted(self, events: list[MessengerEvent]) -> Response:
+        accepted = 0
+        for event in events:
+            told, problem = await tried(self._tell(event))
+            if told is None or problem is not None:
+                return self._unaccepted(event, problem or RuntimeError("the agent said nothing"))
+            accepted += bool(told["accepted"])
+        return JSONResponse({"ok": True, "accepted": accepted})
+
+    async def _tell(self, event: MessengerEvent) -> Any:
+        """Ask the agent to accept an event; done when it is durable."""
+        name = self.messenger.agent_name(event)
+        async with asyncio.timeout(self._accept_s):
+            return await self._handles.agent(self.agent_class, name).receive(event)
+
+    def _unaccepted(self, event: MessengerEvent, problem: Exception) -> Response:
+        if isinstance(problem, BadRequest):
+            return self._refused(413 if isinstance(problem, TooLarge) else 400, str(problem))
+        why = str(problem) if isinstance(problem, PerdureError) else in_words(problem)
+        log.warning(
+            "messenger %s: %s was not accepted, the provider is asked to deliver it again: %s",
+            self.messenger.id,
+            event.key,
+            why,
+        )
+        return JSONResponse({"ok": False}, 503, {"retry-after": str(RETRY_AFTER_S)})
+
+    def _refused(self, status: int, why: str) -> Response:
+        log.warning("messenger %s: a webhook was refused with %d: %.500s", self.messenger.id, status, why)
+        return JSONResponse({"ok": False}, status)

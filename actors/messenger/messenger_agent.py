@@ -1,0 +1,188 @@
+"""The agent behind a messenger: a chat agent that people reach through webhooks, one agent for each thread.
+
+    class Bot(MessengerAgent):
+        model = "openai:gpt-5"
+
+        @classmethod
+        def messengers(cls):
+            return [Messenger(id="support", adapter=Telegram(os.environ["BOT_TOKEN"], secret_token=os.environ["BOT_SECRET"]))]
+
+    app = messenger_app(runtime, Bot)          # any ASGI server
+
+Inbox, burst, turn and outbox lie in one storage, so each step is one commit (`deliveries`, `delivery`, `posts`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from functools import cache
+from typing import Any, Literal, cast
+
+from actors.agent import exposed
+from actors.chat.chat_agent import ChatAgent
+from actors.jobs.fiber_context import FiberContext, FiberRecovery
+from actors.messenger.adapter import Messenger, declared
+from actors.messenger.deliveries import Deliveries
+from actors.messenger.events import Kind, MessengerEvent
+from ledger import BadRequest, check_id
+from policies import FiberResult
+
+LISTED_MAX = 500
+NOTICE_CHARS_MAX = 100_000
+SUBSCRIBED = "perdure:subscribed"
+DEATHS_MAX = 50
+ENDS: dict[str, Literal["completed", "error", "aborted"]] = {"failed": "error", "cancelled": "aborted"}
+
+
+def messengers_of(agent_class: type[MessengerAgent]) -> dict[str, Messenger]:
+    """The messengers of a class by id, made once in a process. Raises `BadRequest` for what could not work."""
+    return _messengers_of(cast("Hashable", agent_class))
+
+
+@cache
+def _messengers_of(agent_class: Any) -> dict[str, Messenger]:
+    return declared(agent_class.messengers())
+
+
+class MessengerAgent(ChatAgent):
+    """A chat that people reach through messengers. Each accepted message is answered once, in order, with the whole answer."""
+
+    @classmethod
+    def messengers(cls) -> Sequence[Messenger]:
+        """The messengers through which agents of this class are reached. Asked once in each process."""
+        return ()
+
+    def on_messenger_event(self, event: MessengerEvent) -> bool | str:
+        """Called in the transaction that accepts an event that is to be answered.
+
+        True lets the model answer, False lets nobody, and a text is posted instead. What it raises refuses the event: nothing was written,
+        and the provider delivers it again.
+        """
+        return True
+
+    # webhooks
+
+    @exposed(repeatable=True)
+    async def receive(self, event: MessengerEvent) -> dict[str, Any]:
+        """Accept an event; durable on return. The same event again changes nothing. What the ingress calls."""
+        messenger = self.deliveries.messenger(event.messenger_id)
+        with self.transaction():
+            if not self._is_addressed(event, messenger):
+                return {"accepted": False, "reply": "", "why": "not for the agent"}
+            wish = self.on_messenger_event(event)
+            if wish is True:
+                return self.deliveries.accept(event)
+            return self._without_turn(event, wish)
+
+    def _is_addressed(self, event: MessengerEvent, messenger: Messenger) -> bool:
+        wanted = messenger.respond_to
+        if event.kind is Kind.DIRECT:
+            return "direct-message" in wanted
+        if event.kind is Kind.ACTION:
+            return "action" in wanted
+        subscriptions = f"{SUBSCRIBED}:{event.messenger_id}:{event.thread_id}"
+        if event.kind is Kind.MENTION:
+            if messenger.subscribe_on_mention and "subscribed-thread" in wanted:
+                self.state[subscriptions] = True
+            return "mention" in wanted
+        return "subscribed-thread" in wanted and bool(self.state.get(subscriptions))
+
+    def _without_turn(self, event: MessengerEvent, wish: bool | str) -> dict[str, Any]:
+        if wish is False:
+            return {"accepted": False, "reply": "", "why": "on_messenger_event"}
+        return self.deliveries.accept(event, words=_checked_words(wish))
+
+    # steering
+
+    @exposed(repeatable=True)
+    async def deliver_notice(
+        self,
+        text: str,
+        thread_id: str,
+        messenger_id: str | None = None,
+        *,
+        inform_model: bool = False,
+        kind: str = "notice",
+    ) -> str:
+        """Post something that is no answer, in its place among the replies. Returns its id; never begins a turn (spec §7.8).
+
+        With `inform_model` it stands in the transcript too, as said by the assistant.
+        """
+        chosen = messenger_id or (
+            next(iter(self.deliveries.messengers)) if len(self.deliveries.messengers) == 1 else ""
+        )
+        if not chosen:
+            raise BadRequest("messenger_id", "says which messenger posts it; this agent has several, or none")
+        check_id("thread_id", thread_id, self._perdure.limits.id_max)
+        check_id("kind", kind, 64)
+        with self.transaction():
+            row = self.deliveries.notice(chosen, thread_id, _checked_words(text), kind)
+            if inform_model:
+                part = {"type": "text", "text": text}
+                metadata = {"kind": kind, "reply": row.reply_id}
+                message = {"id": f"{kind}-{row.reply_id}", "role": "assistant", "parts": [part], "metadata": metadata}
+                self.conversation.add([message])
+        return row.reply_id
+
+    @exposed(repeatable=True)
+    async def cancel_reply(self, reply_id: str, reason: str = "cancelled") -> bool:
+        """Cancel a reply, and with it the model's turn. Durable on return; whether it was open."""
+        return await self.deliveries.cancel(reply_id, reason)
+
+    @exposed(repeatable=True)
+    async def retry_delivery(self, reply_id: str) -> bool:
+        """Try a parked reply again; whether there was one. The model is not asked again."""
+        return self.deliveries.retry(reply_id)
+
+    @exposed(repeatable=True)
+    async def list_deliveries(self, status: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
+        """The newest replies, oldest first: by a status (`waiting`, `running`, `parked`, `settled`) or an outcome."""
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise BadRequest("limit", f"{limit!r:.200} is not a number of replies, from 1 to {LISTED_MAX}")
+        return self.deliveries.list(status, min(limit, LISTED_MAX))
+
+    # ours
+
+    async def deliver_reply(self, fiber: FiberContext, input: dict[str, str]) -> FiberResult:
+        """The body of the fiber that delivers a reply."""
+        try:
+            reply = await self.deliveries.deliver(input["reply"])
+        except asyncio.CancelledError:
+            if fiber.cancelled.is_set():
+                self.deliveries.let_go(input["reply"], "its fiber was cancelled")
+            raise
+        if reply is None:
+            return FiberResult("error", "the reply was forgotten")
+        about = {"reply": reply.reply_id, "outcome": reply.outcome or reply.status}
+        end = ENDS.get(reply.outcome or "failed", "completed")  # one that was parked has no outcome
+        return FiberResult(end, reply.problem or None, metadata={**(fiber.metadata or {}), **about})
+
+    async def recover_reply(self, fiber: FiberRecovery) -> FiberResult | str:
+        """A process died in the middle of a delivery, and it is entered again: it finds in its rows how far it had come."""
+        if fiber.attempt < DEATHS_MAX:
+            return "retry"
+        self.deliveries.give_up(str((fiber.input or {}).get("reply")), fiber.attempt)
+        return FiberResult("error", f"the process died {fiber.attempt} times")
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """The replies, in this life of the agent."""
+        found: Deliveries | None = vars(self).get("_perdure_messenger")
+        if found is None:
+            found = Deliveries(self, self._perdure, messengers_of(type(self)))
+            vars(self)["_perdure_messenger"] = found
+        return found
+
+    def woken(self) -> None:
+        """The agent has come up: turns and replies of an earlier life are taken up."""
+        super().woken()
+        self.deliveries.wake()
+
+
+def _checked_words(words: object) -> str:
+    if not isinstance(words, str) or not words.strip():
+        raise BadRequest("text", f"{words!r:.200} is no text that could be posted")
+    if len(words) > NOTICE_CHARS_MAX:
+        raise BadRequest("text", f"has {len(words)} characters; the limit is {NOTICE_CHARS_MAX}")
+    return words

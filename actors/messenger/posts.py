@@ -1,0 +1,185 @@
+"""The visible messages of one reply: made to say what is intended, whatever became of the requests before.
+
+Each request to the provider lies between two commits: before it, what is intended and that a post is on its way; after it, the id and
+what is acknowledged. So a life that takes over finds one of these:
+
+    nothing                        nothing was sent
+    a post on its way, no id       it was sent, or not: `policies.after_unknown` says what is done, and the reader may be told
+    an id                          whatever was sent, the message can be edited: an edit twice is an edit once
+
+While an answer streams, `show` makes one try and leaves the rest to the next look; what is still wrong in the end is `finish`'s, which
+waits and tries until every message is acknowledged, or the reply is to be parked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from actors.author import in_words, tried
+from actors.messenger.adapter import ProviderRefused, ProviderSilent, ProviderTrouble
+from actors.messenger.store import PostRow, ReplyRow, digest
+from actors.ports import KillPoint
+from policies import Next, after_failure, after_unknown, length_of, pause_ms, sendable, split
+
+if TYPE_CHECKING:
+    from actors.messenger.adapter import Messenger
+    from actors.messenger.deliveries import Deliveries
+
+CALL_S = 30.0
+POSTS_MAX = 200
+
+
+class Parked(Exception):
+    """This reply cannot be delivered as things are; a person decides."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class Posts:
+    """The messages of one reply, in one life of its agent."""
+
+    def __init__(self, desk: Deliveries, reply: ReplyRow, messenger: Messenger) -> None:
+        self._desk, self._reply, self._messenger = desk, reply, messenger
+        self._adapter, self._policy = messenger.adapter, messenger.delivery
+        self._limits = self._adapter.limits(reply.thread_id)
+        self.rows = desk.store.posts(reply)
+        self._quiet_until_s = 0.0
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether anything may stand there."""
+        return bool(self.rows)
+
+    @property
+    def pace_s(self) -> float:
+        """The least time between two looks."""
+        least_ms = self._policy.edit_every_ms
+        return max(0, self._limits.edit_every_ms if least_ms is None else least_ms) / 1000
+
+    def pieces(self, text: str) -> list[str]:
+        """A text as messages. There is room left for what may have to be said above one."""
+        room = length_of(self._policy.repeated_text, self._limits.counting) + 2
+        found = split(sendable(text), self._limits.text_max - room, self._limits.counting)
+        return [each.shown for each in found if each.shown.strip()][:POSTS_MAX]
+
+    async def show(self, text: str) -> None:
+        """Show this as far as it goes just now."""
+        if asyncio.get_running_loop().time() < self._quiet_until_s:
+            return
+        for index, piece in enumerate(self.pieces(text)):
+            if await self._make(index, piece) is not Next.DONE:
+                return
+
+    async def finish(self, text: str) -> None:
+        """Make the messages say exactly this. Raises `Parked` if that cannot be."""
+        pieces = self.pieces(text)
+        for index, piece in enumerate(pieces):
+            while (what := await self._make(index, piece)) is not Next.DONE:
+                await self._wait(what)
+        for index in sorted(each for each in self.rows if each >= len(pieces)):
+            await self._take_away(index)
+
+    async def _wait(self, what: Next) -> None:
+        if what is Next.PARK:
+            raise Parked(self._reply.problem)
+        await asyncio.sleep(max(0.0, self._quiet_until_s - asyncio.get_running_loop().time()))
+
+    async def _make(self, index: int, text: str) -> Next:
+        """Make one message say this: one request, if one is needed."""
+        row = self.rows.get(index) or PostRow(index)
+        if row.is_sent and not row.message_id:
+            if after_unknown(self._policy) is Next.PARK:
+                self._reply.problem = (
+                    "a message was sent, and nobody knows whether it arrived; the policy is to leave it"
+                )
+                return Next.PARK
+            row.is_sent, row.is_repeated = False, self._policy.unknown == "edit-or-apologise"
+            self._desk.tell("messenger:post:unknown", self._reply, {"index": index})
+        if row.is_repeated:
+            text = f"{self._policy.repeated_text}\n\n{text}"
+        wanted = digest(text)
+        if row.message_id and row.acknowledged == wanted:
+            return Next.DONE
+        row.intended, row.is_sent = wanted, not row.message_id
+        self.rows[index] = row
+        self._desk.store.keep_post(self._reply, row)
+        return await (self._edit(row, text) if row.message_id else self._post(row, text))
+
+    async def _post(self, row: PostRow, text: str) -> Next:
+        message_id, trouble = await self._asked("post", lambda: self._adapter.post(self._reply.thread_id, text))
+        if trouble is not None:
+            what = self._after(trouble, is_edit=False)
+            if trouble.trouble is not ProviderSilent.trouble:
+                row.is_sent = False
+                self._desk.store.keep_post(self._reply, row)
+            return Next.AGAIN if what is Next.REPEAT else what
+        row.message_id, row.acknowledged, row.is_sent = str(message_id), row.intended, False
+        self._desk.store.keep_post(self._reply, row)
+        self._desk.tell("messenger:posted", self._reply, {"index": row.index, "messageId": row.message_id})
+        return Next.DONE
+
+    async def _edit(self, row: PostRow, text: str) -> Next:
+        where = self._reply.thread_id, row.message_id
+        _, trouble = await self._asked("edit", lambda: self._adapter.edit(*where, text))
+        what = Next.DONE if trouble is None else self._after(trouble, is_edit=True)
+        if what is Next.DONE:
+            row.acknowledged = row.intended
+        elif what is Next.ANEW:
+            row.message_id = row.acknowledged = ""
+        else:
+            return what
+        self._desk.store.keep_post(self._reply, row)
+        return Next.DONE if what is Next.DONE else Next.AGAIN
+
+    async def _take_away(self, index: int) -> None:
+        """A message too many: an earlier attempt had more to say."""
+        row = self.rows[index]
+        where = self._reply.thread_id, row.message_id
+        while row.message_id:
+            _, trouble = await self._asked("delete", lambda: self._adapter.delete(*where))
+            what = Next.DONE if trouble is None else self._after(trouble, is_edit=True)
+            if what in (
+                Next.DONE,
+                Next.ANEW,
+                Next.PARK,
+            ):  # what cannot be taken away stays; the answer is whole without it
+                break
+            await self._wait(what)
+        del self.rows[index]
+        self._desk.store.forget_post(self._reply, index)
+
+    async def _asked(self, what: str, request: Callable[[], Awaitable[Any]]) -> tuple[Any, ProviderTrouble | None]:
+        """One request, and what went wrong with it. An adapter that raises anything else is broken, and asking again does not mend it."""
+        self._desk.tenant.faults.at(KillPoint.BEFORE_EFFECT, f"messenger {what}")
+        try:
+            async with asyncio.timeout(CALL_S):
+                answer, problem = await tried(request())
+        except TimeoutError:
+            answer, problem = None, ProviderSilent(f"no reply within {CALL_S:.0f} s")
+        self._desk.tenant.faults.at(KillPoint.AFTER_EFFECT, f"messenger {what}")
+        if problem is None:
+            self._reply.tries = self._reply.busy = 0  # they count what fails in a row
+        if problem is None or isinstance(problem, ProviderTrouble):
+            return answer, problem
+        return None, ProviderRefused(f"the adapter failed: {in_words(problem)}")
+
+    def _after(self, trouble: ProviderTrouble, *, is_edit: bool) -> Next:
+        """What follows, with the count kept and the pause noted."""
+        reply = self._reply
+        is_busy = trouble.trouble is trouble.trouble.BUSY
+        reply.busy, reply.tries = reply.busy + is_busy, reply.tries + (not is_busy)
+        what = after_failure(trouble.trouble, self._policy, is_edit=is_edit, tries=reply.tries, busy=reply.busy)
+        if what is Next.DONE:
+            return what
+        reply.problem = str(trouble)
+        self._desk.store.keep(reply)
+        pause = pause_ms(self._policy, reply.tries, trouble.retry_after_ms, self._desk.roll())
+        self._quiet_until_s = asyncio.get_running_loop().time() + pause / 1000
+        self._desk.tell(
+            "messenger:post:failed", reply, {"trouble": str(trouble.trouble), "error": str(trouble), "pauseMs": pause}
+        )
+        return what

@@ -1,0 +1,191 @@
+"""What a messenger's agent keeps in its storage, beside its chat.
+
+    heard    <messenger> <dedupe key>   one accepted event, and the reply that it belongs to; a second delivery finds it here
+    reply    <number>                   one answer to one burst of events, from its acceptance to its end
+    post     <number> <index>           one visible message of a reply: what is intended, what the provider acknowledged, and its id
+
+A reply is open until it is settled or parked:
+
+    waiting ──► running ──► settled (answered | empty | apologised | failed | cancelled)
+       │           │  ▲
+       │           ▼  │ (retry_delivery)
+       └────────► parked
+
+`waiting` takes in more events; the step to `running` is the commit that asks for the turn. Each line of `post` is written before the
+request that it is about (`intended`) and after its reply (`acknowledged`, `message_id`), so a life that comes after knows which requests
+are open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from actors.messenger.events import MessengerEvent
+from ledger import digest_of, pack, unpack
+from ledger.storage import HEARD, POST, REPLY
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+
+OPEN = frozenset({"waiting", "running"})
+
+
+@dataclass
+class ReplyRow:
+    """One answer. Instants are milliseconds since the epoch.
+
+    Attributes:
+        number: its place in the conversation.
+        key: the first event's key.
+        heard: the keys of its events' rows.
+        words: what is posted without a turn, for a notice; None for an answer.
+        fiber_id: the fiber that delivers it.
+        cancelled: the reason why it is to end, if somebody asked for that.
+        tries, busy: failed requests to the provider in a row.
+    """
+
+    number: int
+    messenger_id: str
+    thread_id: str
+    key: str
+    heard: list[str] = field(default_factory=list)
+    kind: str = "reply"
+    words: str | None = None
+    status: str = "waiting"
+    outcome: str = ""
+    problem: str = ""
+    request_id: str = ""
+    fiber_id: str = ""
+    cancelled: str | None = None
+    tries: int = 0
+    busy: int = 0
+    round: int = 0
+    opened_at_ms: int = 0
+    ready_at_ms: int = 0
+    started_at_ms: int = 0
+    settled_at_ms: int = 0
+
+    @property
+    def reply_id(self) -> str:
+        """Its name for people, and the key of its row."""
+        return f"{self.number:010d}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it will be gone on with by itself."""
+        return self.status in OPEN
+
+
+@dataclass
+class PostRow:
+    """One visible message.
+
+    Attributes:
+        message_id: what the provider calls it; empty as long as none is known.
+        intended: the digest of what it is to say, or to be asked for just now.
+        acknowledged: the digest of what the provider said that it says.
+        is_sent: whether a post was sent whose reply is not written down here.
+        is_repeated: whether it may stand there twice, and says so.
+    """
+
+    index: int
+    message_id: str = ""
+    intended: str = ""
+    acknowledged: str = ""
+    is_sent: bool = False
+    is_repeated: bool = False
+
+
+class MessengerStore:
+    """The documents of one agent's messengers."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._tenant = tenant
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the agent never wrote anything."""
+        return not self._tenant.has_storage
+
+    def heard(self, key: str) -> dict[str, Any] | None:
+        """The row of an accepted event: `{event, reply}`."""
+        body = None if self.is_empty else self._tenant.storage.document(HEARD, key)
+        return None if body is None else unpack(body)
+
+    def events(self, reply: ReplyRow) -> list[MessengerEvent]:
+        """The events of a reply, in the order of their acceptance."""
+        rows = [self.heard(key) for key in reply.heard]
+        return [MessengerEvent.model_validate(row["event"]) for row in rows if row is not None]
+
+    def replies(self) -> list[ReplyRow]:
+        """All replies that are remembered, oldest first."""
+        if self.is_empty:
+            return []
+        return [_row(ReplyRow, body) for body in self._tenant.storage.documents(REPLY).values()]
+
+    def reply(self, reply_id: str) -> ReplyRow | None:
+        """One reply."""
+        body = None if self.is_empty else self._tenant.storage.document(REPLY, reply_id)
+        return None if body is None else _row(ReplyRow, body)
+
+    def posts(self, reply: ReplyRow) -> dict[int, PostRow]:
+        """The visible messages of a reply, by their place."""
+        found = self._tenant.storage.documents(POST, f"{reply.reply_id}\0")
+        return {row.index: row for row in (_row(PostRow, body) for body in found.values())}
+
+    def keep(self, reply: ReplyRow, event: MessengerEvent | None = None) -> None:
+        """Make a reply durable, and an event that joined it; now, or with the open transaction."""
+        with self._tenant.storage.transaction() as transaction:
+            transaction.put(REPLY, reply.reply_id, _body(reply))
+            if event is not None:
+                row = {"event": event.model_dump(mode="json"), "reply": reply.reply_id}
+                transaction.put(HEARD, heard_key(event), pack(row))
+
+    def keep_post(self, reply: ReplyRow, post: PostRow) -> None:
+        """Make a line of the outbox durable."""
+        with self._tenant.storage.transaction() as transaction:
+            transaction.put(POST, _post_key(reply, post.index), _body(post))
+
+    def forget_post(self, reply: ReplyRow, index: int) -> None:
+        """A message was taken away."""
+        with self._tenant.storage.transaction() as transaction:
+            transaction.put(POST, _post_key(reply, index), None)
+
+    def prune(self, kept: int) -> None:
+        """Forget the oldest settled replies beyond so many, with their events and posts."""
+        if self.is_empty:
+            return
+        keys = self._tenant.storage.records().keys(REPLY)
+        if len(keys) <= kept + kept // 10:
+            return
+        with self._tenant.storage.transaction() as transaction:
+            for reply in [each for each in self.replies() if each.status == "settled"][: len(keys) - kept]:
+                for index in self.posts(reply):
+                    transaction.put(POST, _post_key(reply, index), None)
+                for key in reply.heard:
+                    transaction.put(HEARD, key, None)
+                transaction.put(REPLY, reply.reply_id, None)
+
+
+def heard_key(event: MessengerEvent) -> str:
+    """Under which an event is found again."""
+    return f"{event.messenger_id}\0{event.dedupe_key}"
+
+
+def digest(text: str) -> str:
+    """By which an intended text is compared with an acknowledged one."""
+    return digest_of(text.encode("utf-8", "replace"))
+
+
+def _post_key(reply: ReplyRow, index: int) -> str:
+    return f"{reply.reply_id}\0{index:04d}"
+
+
+def _body(row: ReplyRow | PostRow) -> bytes:
+    return pack(asdict(row))
+
+
+def _row(kind: Any, body: bytes) -> Any:
+    known = {each.name for each in fields(kind)}
+    return kind(**{name: value for name, value in unpack(body).items() if name in known})

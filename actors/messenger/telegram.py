@@ -1,0 +1,260 @@
+"""Telegram, on python-telegram-bot's client of the Bot API.
+
+The library brings the methods and their types. Its retries are off and its flood control is not waited for: what is asked again, and
+when, is the agent's to decide and to write down. What went wrong is told from what the wire said, because that decides whether a post may
+be repeated: a connection that was never made sent nothing, and one that fell silent may have sent everything.
+
+`base_url` is configuration: `https://api.telegram.org/bot`, or a server of your own, the fake one of `perdure run messenger` among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import httpx
+from telegram import Bot, LinkPreviewOptions, MessageEntity
+from telegram.error import BadRequest as BadTelegram
+from telegram.error import NetworkError, TelegramError, TimedOut
+from telegram.request import BaseRequest, HTTPXRequest
+
+from actors.messenger.adapter import (
+    MessageGone,
+    MessageUnchanged,
+    ProviderBusy,
+    ProviderRefused,
+    ProviderSilent,
+    ProviderTrouble,
+    ProviderUnreached,
+    TextLimits,
+    Webhook,
+)
+from actors.messenger.events import MessengerEvent
+from actors.messenger.telegram_text import rendered
+from actors.messenger.telegram_updates import events_of
+from ledger import BadRequest
+from policies import Counting
+
+T = TypeVar("T")
+
+API: Final = "https://api.telegram.org/bot"
+SECRET_HEADER: Final = "x-telegram-bot-api-secret-token"  # noqa: S105 - the name of the header, which everybody knows
+TEXT_MAX: Final = 4096
+TIMEOUT_S: Final = 20.0
+UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+GONE: Final = (
+    "message to edit not found",
+    "message to delete not found",
+    "message can't be edited",
+    "message_id_invalid",
+)
+TOO_MANY: Final = 429
+
+
+class Flood(TelegramError):
+    """Telegram asks to be left alone."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(f"flood control: again in {retry_after_s:g} s")
+        self.retry_after_s = retry_after_s
+
+
+class Wire(BaseRequest):
+    """The library's way to the network, with the pause that Telegram asks for taken from its answer."""
+
+    def __init__(self, inner: BaseRequest) -> None:
+        self._inner = inner
+
+    @property
+    def read_timeout(self) -> float | None:
+        """How long an answer may take, in seconds."""
+        return self._inner.read_timeout
+
+    async def initialize(self) -> None:
+        """Nothing is fetched beforehand."""
+
+    async def shutdown(self) -> None:
+        """Close the connections."""
+        await self._inner.shutdown()
+
+    async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
+        """One request. Raises `Flood` where the library would only warn of its own types."""
+        status, body = await self._inner.do_request(*args, **kwargs)
+        if status == TOO_MANY:
+            raise Flood(_pause_s(body))
+        return status, body
+
+
+class Telegram:
+    """One bot.
+
+    Args:
+        token: as BotFather gave it.
+        secret_token: what Telegram sends with each webhook because `setWebhook` was told so. Without one the messenger needs a `verify`.
+        user_name: the bot's, without @; by it mentions in groups are found. `prepare` asks Telegram for it.
+        base_url: what the token is appended to.
+        text_max: how long one message may be, in UTF-16 units.
+        edit_every_ms, group_edit_every_ms: how often a message may be edited while it streams.
+        wire: makes the way to the network; for worlds without one.
+    """
+
+    provider = "telegram"
+
+    def __init__(
+        self,
+        token: str,
+        *,
+        secret_token: str | None = None,
+        user_name: str = "",
+        base_url: str = API,
+        text_max: int = TEXT_MAX,
+        edit_every_ms: int = 1_000,
+        group_edit_every_ms: int = 3_000,
+        wire: Callable[[], BaseRequest] | None = None,
+    ) -> None:
+        bot_id, parted, rest = token.partition(":")
+        if not (parted and rest and bot_id.isascii() and bot_id.isdigit()):
+            raise BadRequest("token", "is not a bot's token, such as 123456:ABC-DEF; BotFather gives one")
+        if secret_token is not None and not secret_token.strip():
+            raise BadRequest("secret_token", "is blank; leave it out, and give the messenger a `verify` of its own")
+        if not 0 < text_max <= TEXT_MAX:
+            raise BadRequest("text_max", f"{text_max!r} is not a length from 1 to {TEXT_MAX}")
+        self.bot_id, self.user_name = bot_id, user_name.removeprefix("@")
+        self.verifies = secret_token is not None
+        self._token, self._secret, self._base_url, self._wire = token, secret_token, base_url, wire
+        self._text_max, self._every_ms = text_max, (edit_every_ms, group_edit_every_ms)
+        self._bots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Bot] = weakref.WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"<Telegram bot {self.bot_id}>"  # never the token
+
+    # coming in
+
+    def verify(self, webhook: Webhook) -> bool:
+        """Whether the secret in the header is ours, compared in constant time."""
+        given = webhook.headers.get(SECRET_HEADER, "")
+        return self._secret is not None and hmac.compare_digest(given.encode(errors="replace"), self._secret.encode())
+
+    def parse(self, messenger_id: str, webhook: Webhook) -> list[MessengerEvent]:
+        """What an update says."""
+        return events_of(webhook.body, messenger_id, self.bot_id, self.user_name)
+
+    async def prepare(self) -> None:
+        """Ask Telegram for the bot's name, if it was not given."""
+        if not self.user_name:
+            self.user_name = (await self._asked(self._bot.get_me())).username or ""
+
+    # going out
+
+    def limits(self, thread_id: str) -> TextLimits:
+        """Groups may be written to less often."""
+        return TextLimits(self._text_max, Counting.UTF16, self._every_ms[thread_id.startswith("telegram:-")])
+
+    async def post(self, thread_id: str, text: str) -> str:
+        """Send a message."""
+        chat_id, topic = _place(thread_id)
+        shown, entities = _entities(text)
+        sent = await self._asked(
+            self._bot.send_message(
+                chat_id, shown, entities=entities, message_thread_id=topic, link_preview_options=_NO_PREVIEW
+            )
+        )
+        return str(sent.message_id)
+
+    async def edit(self, thread_id: str, message_id: str, text: str) -> None:
+        """Change a message."""
+        chat_id, _ = _place(thread_id)
+        shown, entities = _entities(text)
+        await self._asked(
+            self._bot.edit_message_text(
+                shown, chat_id, int(message_id), entities=entities, link_preview_options=_NO_PREVIEW
+            )
+        )
+
+    async def delete(self, thread_id: str, message_id: str) -> None:
+        """Delete a message."""
+        await self._asked(self._bot.delete_message(_place(thread_id)[0], int(message_id)))
+
+    async def typing(self, thread_id: str) -> None:
+        """Telegram shows it for five seconds."""
+        chat_id, topic = _place(thread_id)
+        await self._asked(self._bot.send_chat_action(chat_id, "typing", message_thread_id=topic))
+
+    async def set_webhook(self, url: str) -> None:
+        """Tell Telegram where webhooks go. Raises `BadRequest` if that is no address over HTTPS (case M60)."""
+        if not url.startswith("https://"):
+            raise BadRequest("url", f"{url!r:.200} is not an address over HTTPS, as Telegram demands")
+        updates = ["message", "callback_query"]
+        await self._asked(self._bot.set_webhook(url, secret_token=self._secret, allowed_updates=updates))
+
+    async def close(self) -> None:
+        """Close the connections of this loop."""
+        bot = self._bots.pop(asyncio.get_running_loop(), None)
+        if bot is not None:
+            await bot.request.shutdown()
+
+    @property
+    def _bot(self) -> Bot:
+        """The library's client; connections belong to the loop that opened them."""
+        loop = asyncio.get_running_loop()
+        found = self._bots.get(loop)
+        if found is None:
+            inner = self._wire() if self._wire is not None else _network()
+            found = self._bots[loop] = Bot(
+                self._token, base_url=self._base_url, request=Wire(inner), get_updates_request=Wire(inner)
+            )
+        return found
+
+    async def _asked(self, request: Awaitable[T]) -> T:
+        try:
+            return await request
+        except TelegramError as problem:
+            raise _told(problem) from problem
+
+
+def _network() -> BaseRequest:
+    return HTTPXRequest(
+        connection_pool_size=64, read_timeout=TIMEOUT_S, write_timeout=TIMEOUT_S, pool_timeout=TIMEOUT_S
+    )
+
+
+def _told(problem: TelegramError) -> ProviderTrouble:
+    """What went wrong, in our words. Note that the library's bad requests are its network errors, too."""
+    said = problem.message
+    if isinstance(problem, Flood):
+        return ProviderBusy(said, problem.retry_after_s * 1000)
+    if isinstance(problem, BadTelegram):
+        lower = said.lower()
+        if "message is not modified" in lower:
+            return MessageUnchanged(said)
+        return MessageGone(said) if any(each in lower for each in GONE) else ProviderRefused(said)
+    if isinstance(problem, TimedOut | NetworkError):
+        return (ProviderUnreached if isinstance(problem.__cause__, UNSENT) else ProviderSilent)(said)
+    return ProviderRefused(said)
+
+
+def _pause_s(body: bytes) -> float:
+    """How long Telegram asks to be left alone; a second, if it does not say so in a way that can be read."""
+    try:
+        pause = json.loads(body)["parameters"]["retry_after"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 1.0
+    return float(pause) if isinstance(pause, int | float) and 0 <= pause < float("inf") else 1.0
+
+
+def _place(thread_id: str) -> tuple[int, int | None]:
+    """Chat and topic of a thread."""
+    _, chat, *topic = thread_id.split(":")
+    return int(chat), int(topic[0]) if topic else None
+
+
+def _entities(text: str) -> tuple[str, list[MessageEntity]]:
+    shown, spans = rendered(text)
+    return shown, [MessageEntity(each.kind, each.offset, each.length, language=each.language) for each in spans]
+
+
+_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)

@@ -1,0 +1,220 @@
+"""What Telegram sends to a webhook, read strictly: what is not of the documented type is malformed, what is of no interest here is nothing.
+
+Only the fields are read that something follows from, so a new field or kind of update in the Bot API changes nothing. Edited messages bring
+about no new answer, and other bots are not answered, lest two of them talk for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from actors.messenger.adapter import MalformedUpdate
+from actors.messenger.events import Action, Attachment, Kind, MessengerEvent, Person
+
+Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+GENERAL: Final = "private"
+FILES: Final = ("document", "audio", "voice", "video", "video_note", "animation", "sticker")
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", populate_by_name=True)
+
+
+class User(_Read):
+    """Somebody."""
+
+    id: Id
+    is_bot: bool = False
+    first_name: str = ""
+    last_name: str = ""
+    username: str = ""
+
+    @property
+    def person(self) -> Person:
+        """The same for every messenger."""
+        full = f"{self.first_name} {self.last_name}".strip()
+        return Person(id=str(self.id), user_name=self.username, full_name=full, is_bot=self.is_bot)
+
+
+class ChatRef(_Read):
+    """Where it was."""
+
+    id: Id
+    type: str
+
+
+class Entity(_Read):
+    """A part of a text that means something; its place is counted in UTF-16 units."""
+
+    type: str
+    offset: Count
+    length: Count
+    user: User | None = None
+
+
+class File(_Read):
+    """Something attached."""
+
+    file_id: str
+    file_unique_id: str = ""
+    file_name: str = ""
+    mime_type: str = ""
+    file_size: Count | None = None
+
+
+class Place(_Read):
+    """The location that somebody shared."""
+
+    latitude: float
+    longitude: float
+
+
+class Message(_Read):
+    """A message."""
+
+    message_id: Id
+    chat: ChatRef
+    date: Count = 0
+    sender: User | None = Field(default=None, alias="from")
+    text: str = ""
+    caption: str = ""
+    entities: list[Entity] = []
+    caption_entities: list[Entity] = []
+    message_thread_id: Id | None = None
+    is_topic_message: bool = False
+    reply_to_message: Message | None = None
+    photo: list[File] = []
+    document: File | None = None
+    audio: File | None = None
+    voice: File | None = None
+    video: File | None = None
+    video_note: File | None = None
+    animation: File | None = None
+    sticker: File | None = None
+    location: Place | None = None
+
+    @property
+    def thread_id(self) -> str:
+        """The thread: a chat, or a topic of one."""
+        topic = f":{self.message_thread_id}" if self.is_topic_message and self.message_thread_id else ""
+        return f"telegram:{self.chat.id}{topic}"
+
+    @property
+    def words(self) -> str:
+        """What was written."""
+        return self.text or self.caption
+
+    @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """What was attached; of a photo only the largest size."""
+        found = [_attachment("photo", self.photo[-1])] if self.photo else []
+        found += [_attachment(name, file) for name in FILES if (file := getattr(self, name)) is not None]
+        if self.location is not None:
+            place = f"{self.location.latitude:.6f}, {self.location.longitude:.6f}"
+            found.append(Attachment(kind="location", name=place))
+        return tuple(found)
+
+
+class Query(_Read):
+    """A button was pressed."""
+
+    id: str
+    sender: User = Field(alias="from")
+    message: Message | None = None
+    data: str = ""
+
+
+class Update(_Read):
+    """One webhook."""
+
+    update_id: Id
+    message: Message | None = None
+    callback_query: Query | None = None
+
+
+def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> list[MessengerEvent]:
+    """What happened. Raises `MalformedUpdate`, which names the field."""
+    try:
+        update = Update.model_validate_json(body)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_input=False)[0]
+        raise MalformedUpdate(".".join(["update", *map(str, first["loc"])]), first["msg"]) from problem
+    common: dict[str, Any] = {
+        "messenger_id": messenger_id,
+        "provider": "telegram",
+        "dedupe_key": f"update:{update.update_id}",
+    }
+    if update.callback_query is not None:
+        return _pressed(update.callback_query, common)
+    return [] if update.message is None else _written(update.message, common, bot_id, user_name)
+
+
+def _written(message: Message, common: dict[str, Any], bot_id: str, user_name: str) -> list[MessengerEvent]:
+    sender = message.sender
+    if sender is None or sender.is_bot or not (message.words or message.attachments):
+        return []
+    is_direct = message.chat.type == GENERAL
+    is_mention = _mentions(message, bot_id, user_name)
+    event = MessengerEvent(
+        kind=Kind.DIRECT if is_direct else Kind.MENTION if is_mention else Kind.MESSAGE,
+        thread_id=message.thread_id,
+        message_id=str(message.message_id),
+        author=sender.person,
+        text=message.words,
+        is_direct=is_direct,
+        attachments=message.attachments,
+        sent_at_ms=message.date * 1000,
+        **common,
+    )
+    return [event]
+
+
+def _pressed(query: Query, common: dict[str, Any]) -> list[MessengerEvent]:
+    message = query.message
+    if message is None or query.sender.is_bot:
+        return []
+    action_id, _, value = query.data.partition(":")
+    event = MessengerEvent(
+        kind=Kind.ACTION,
+        thread_id=message.thread_id,
+        message_id=str(message.message_id),
+        author=query.sender.person,
+        is_direct=message.chat.type == GENERAL,
+        action=Action(id=action_id, value=value, message_text=message.words),
+        **common,
+    )
+    return [event]
+
+
+def _mentions(message: Message, bot_id: str, user_name: str) -> bool:
+    """Whether the bot is addressed: by name, by a command with its name, or by an answer to something that it said."""
+    answered = message.reply_to_message
+    if answered is not None and answered.sender is not None and str(answered.sender.id) == bot_id:
+        return True
+    units = message.words.encode("utf-16-le", "surrogatepass")
+    name = f"@{user_name}".lower()
+    for entity in message.entities if message.text else message.caption_entities:
+        raw = units[2 * entity.offset : 2 * (entity.offset + entity.length)]
+        said = raw.decode("utf-16-le", "replace").lower()
+        if entity.type == "text_mention" and entity.user is not None and str(entity.user.id) == bot_id:
+            return True
+        if user_name and (
+            (entity.type == "mention" and said == name) or (entity.type == "bot_command" and said.endswith(name))
+        ):
+            return True
+    return False
+
+
+def _attachment(kind: str, file: File) -> Attachment:
+    """What is fetched later is fetched by the file id, which therefore is kept."""
+    return Attachment(
+        kind=kind,
+        id=file.file_unique_id or file.file_id,
+        name=file.file_name,
+        media_type=file.mime_type,
+        size=file.file_size,
+        metadata={"fileId": file.file_id},
+    )

@@ -1,0 +1,143 @@
+"""The state that adapters keep: subscriptions, locks, queues, lists and a cache, each with the spec's behaviour and without its gaps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from actors import ChatState, key_shard, shard_of
+from ledger import BadRequest
+from scenarios.simulation import Laboratory
+
+T = "telegram:42"
+Ask = Callable[..., Awaitable[Any]]
+
+
+def keep(story: Callable[[Ask], Awaitable[None]]) -> None:
+    """Play a story with one shard."""
+    with Laboratory(1) as laboratory:
+
+        async def main(client: Any) -> None:
+            async def ask(method: str, *args: Any, **options: Any) -> Any:
+                return await client.call(ChatState, "shard", method, args, options)
+
+            await story(ask)
+
+        laboratory.run(main)
+        laboratory.settle()
+        laboratory.simulation.raise_errors()
+
+
+def test_a_thread_is_subscribed_until_it_is_not_any_more() -> None:
+    """M2, M76; there is nothing to connect to first (M1)."""
+
+    async def story(ask: Ask) -> None:
+        assert await ask("is_subscribed", T) is False
+        await ask("subscribe", T)
+        assert await ask("is_subscribed", T) is True
+        await ask("unsubscribe", T)
+        assert await ask("is_subscribed", T) is False
+
+    keep(story)
+
+
+def test_a_lock_has_one_holder_who_may_keep_it_and_whose_fence_rises() -> None:
+    """M3, M77, weakness 39: an overtaken holder is told so, and can be told from the new one by its number."""
+
+    async def story(ask: Ask) -> None:
+        first = await ask("acquire_lock", T, 1_000)
+        assert await ask("acquire_lock", T, 1_000) is None
+        assert await ask("extend_lock", first, 5_000) is True
+        await asyncio.sleep(3)
+        assert await ask("acquire_lock", T, 1_000) is None, "it was kept for longer"
+        await asyncio.sleep(3)
+        second = await ask("acquire_lock", T, 1_000)
+        assert second["fence"] > first["fence"]
+        assert await ask("extend_lock", first, 1_000) is False
+        assert await ask("check_lock", first) is False
+        await ask("release_lock", first)
+        assert await ask("check_lock", second) is True, "only the holder gives it back"
+        await ask("release_lock", second)
+        third = await ask("acquire_lock", T, 60_000)
+        await ask("force_release_lock", T)
+        assert (await ask("acquire_lock", T, 1_000))["fence"] == third["fence"] + 1
+
+    keep(story)
+
+
+def test_a_queue_keeps_its_newest_entries_in_order_and_drops_what_expired() -> None:
+    """M4, M78; what expired is not counted (weakness 39)."""
+
+    async def story(ask: Ask) -> None:
+        assert await ask("enqueue_entry", T, "gone", 9, 100) == 1
+        await asyncio.sleep(1)
+        assert [await ask("enqueue_entry", T, each, 2) for each in "abc"] == [1, 2, 2]
+        assert await ask("queue_depth", T) == 2
+        assert [await ask("dequeue_entry", T) for _ in range(3)] == ["b", "c", None]
+
+    keep(story)
+
+
+def test_the_cache_forgets_in_time_and_sets_once() -> None:
+    """M5, M79, weakness 38: a time to live is a number above 0, or for ever."""
+
+    async def story(ask: Ask) -> None:
+        assert await ask("get", "k") is None
+        await ask("set", "k", {"a": 1}, 1_000)
+        assert await ask("set_if_not_exists", "k", 2) is False
+        assert await ask("get", "k") == {"a": 1}
+        await asyncio.sleep(2)
+        assert await ask("get", "k") is None
+        assert await ask("set_if_not_exists", "k", 2) is True
+        await ask("delete", "k")
+        assert await ask("get", "k") is None
+        for ttl in (0, -1, float("nan"), float("inf")):
+            with pytest.raises(BadRequest, match="ttl_ms"):
+                await ask("set", "k", 1, ttl)
+        with pytest.raises(BadRequest, match="value"):
+            await ask("set", "k", None)
+
+    keep(story)
+
+
+def test_a_list_keeps_its_newest_values_and_the_last_time_to_live_holds_for_all() -> None:
+    """M6, M7, M80, M81."""
+
+    async def story(ask: Ask) -> None:
+        for each in range(5):
+            await ask("append_to_list", "l", each, 3)
+        assert await ask("get_list", "l") == [2, 3, 4]
+        await ask("append_to_list", "l", 5, 3, 1_000)
+        await ask("append_to_list", "l", 6, 3)
+        assert await ask("get_list", "l") == [4, 5, 6], "without a time of its own it takes that of the list"
+        await asyncio.sleep(2)
+        assert await ask("get_list", "l") == []
+
+    keep(story)
+
+
+def test_a_list_that_expired_does_not_come_back_with_its_next_value() -> None:
+    """Weakness 37, case 21 of §13.7; also in a later life of the agent."""
+
+    async def story(ask: Ask) -> None:
+        await ask("append_to_list", "l", "old", None, 500)
+        await asyncio.sleep(60)
+        await ask("append_to_list", "l", "new", None, 60_000)
+        assert await ask("get_list", "l") == ["new"]
+
+    keep(story)
+
+
+def test_keys_go_to_the_shard_of_their_thread() -> None:
+    """M8, M82, weakness 40: also those by which a message is known again, whatever the adapter is called."""
+    assert shard_of("telegram:42:7") == shard_of("telegram:42") == "telegram:42"
+    assert shard_of("nothing") == shard_of("a:") == "default"
+    for prefix in ("thread-state:", "channel-state:", "msg-history:"):
+        assert key_shard(f"{prefix}telegram:42:7") == "telegram:42"
+    assert key_shard("transcripts:user:ada") == "user:ada"
+    assert key_shard("dedupe:telegram:42:1001") == key_shard("dedupe:telegram:telegram:42:1001") == "telegram:42"
+    assert key_shard("dedupe:support-bot:42:1001") == "support-bot:42"
+    assert key_shard("whatever") is None

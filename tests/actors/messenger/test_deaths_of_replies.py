@@ -1,0 +1,152 @@
+"""A process dies at each place of an answer: what was accepted is answered once, with the whole answer; who may see it twice is told so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from actors import Client, KillPoint
+from policies import Delivery
+from scenarios.provider_faults import Pace
+from scenarios.simulation import Laboratory
+from tests.actors.chat.desk import Outside
+from tests.actors.messenger.paper import SCRIPT, Board, Bot, Chat, answer_to
+
+NOTE = Delivery().repeated_text
+TOLD = answer_to("story")
+PACE = Pace(first_ms=100, between_ms=60)
+
+
+class Death:
+    """Kills the host at the so-manieth time that it comes by a place."""
+
+    def __init__(self, point: KillPoint, detail: str, times: int = 1) -> None:
+        self._point, self._detail, self._times = point, detail, times
+        self.has_struck = False
+
+    def __call__(self, process: str, point: KillPoint, detail: str) -> bool:
+        if self.has_struck or point is not self._point or not detail.startswith(self._detail):
+            return False
+        self._times -= 1
+        self.has_struck = self._times == 0
+        return self.has_struck
+
+
+def told(**simulation: Any) -> tuple[list[dict[str, Any]], int]:
+    """One question, its webhook delivered twice; the rows, and how many places to die it came by."""
+    Outside.begin(SCRIPT, None, PACE)
+    Board.begin()
+    with Laboratory(3, **simulation) as laboratory:
+
+        async def story(client: Client) -> list[dict[str, Any]]:
+            chat = Chat(laboratory, client, Bot)
+            first, again = await chat.hear("a story please"), await chat.hear("a story please")
+            assert first["reply"] == again["reply"]
+            assert again["accepted"] is False
+            return await chat.rest()
+
+        rows = laboratory.run(story, timeout_ms=3_600_000)
+        laboratory.heal()
+        laboratory.settle()
+        laboratory.simulation.raise_errors()
+        places = laboratory.simulation.visit_count
+    assert Outside.provider.counters().illegal == 0
+    return rows, places
+
+
+def check(rows: list[dict[str, Any]]) -> int:
+    """What must hold whatever died; how many messages may stand there twice."""
+    (row,) = rows
+    assert row["outcome"] == "answered"
+    shown = {message_id: said[-1] for message_id, said in Board.messages["t"].items()}
+    recorded = [post["message_id"] for post in row["posts"]]
+    answer = "".join(shown.pop(message_id) for message_id in recorded)
+    assert answer in (TOLD, f"{NOTE}\n\n{TOLD}")
+    assert len(shown) <= answer.startswith(NOTE), "nobody sees two without being told so"
+    assert all(TOLD not in each for each in shown.values()), "and never two whole ones"
+    return len(shown)
+
+
+@pytest.mark.parametrize(
+    ("point", "detail", "doubled"),
+    [
+        (KillPoint.MID_STREAM, "text-delta", 0),
+        (KillPoint.BEFORE_EFFECT, "messenger post", 0),
+        (KillPoint.AFTER_EFFECT, "messenger post", 1),
+        (KillPoint.BEFORE_EFFECT, "messenger edit", 0),
+        (KillPoint.AFTER_EFFECT, "messenger edit", 0),
+        (KillPoint.BEFORE_REPORT, "fiber", 0),
+    ],
+)
+def test_a_death_at_a_named_place_changes_nothing_but_what_nobody_can_know(
+    point: KillPoint, detail: str, doubled: int
+) -> None:
+    """W23 to W27, cases 18 and 19 of §13.7: mid-stream, before and after posting and before recording, and after everything."""
+    death = Death(point, detail)
+    rows, _ = told(kill_when=death)
+    assert death.has_struck
+    assert check(rows) == doubled
+    if detail == "text-delta":
+        assert len(Outside.provider.log()) == 2, "one turn, and its recovery; never a second turn (W28)"
+
+
+def test_who_dies_after_the_last_edit_apologises_to_nobody() -> None:
+    """W26, case 19: the reply is settled, its fiber is not."""
+    rows, _ = told(kill_when=Death(KillPoint.BEFORE_REPORT, "fiber"))
+    assert check(rows) == 0
+    assert Board.thread() == [TOLD]
+
+
+def test_a_death_in_a_message_that_was_seen_shows_it_recovering_and_edits_it_on() -> None:
+    """Seed 001, case 18, W24, W25: the same message, and no second one."""
+    told(kill_when=Death(KillPoint.MID_STREAM, "text-delta", times=8))
+    (history,) = Board.history()
+    assert any(each.endswith(Delivery().recovering_text) for each in history)
+    assert history[-1] == TOLD
+
+
+@pytest.mark.parametrize("offset", range(3))
+def test_wherever_a_process_dies_a_message_is_answered_once(offset: int) -> None:
+    """Any of supervisor, host and client, at a fifteenth of all the places that the story comes by (W21, W22, weaknesses 41 to 48)."""
+    _, places = told()
+    seen: Counter[int] = Counter()
+    for place in range(1 + 5 * offset, places + 1, 15):
+        rows, _ = told(kill_at=place)
+        seen[check(rows)] += 1
+    assert seen[0] > 3 * seen[1]
+
+
+def test_two_deaths_in_a_row_are_survived_too() -> None:
+    first, second = Death(KillPoint.AFTER_EFFECT, "messenger post"), Death(KillPoint.AFTER_EFFECT, "messenger edit", 2)
+    rows, _ = told(kill_when=lambda *place: first(*place) or (first.has_struck and second(*place)))
+    assert second.has_struck
+    assert check(rows) == 1
+
+
+def test_a_reply_whose_delivery_kills_its_process_again_and_again_is_parked_in_the_end() -> None:
+    """Weakness 1, 3: a fiber that never gets further is not entered for ever."""
+    Outside.begin(SCRIPT, None, Pace())
+    Board.begin()
+    deaths: Counter[str] = Counter()
+
+    def rule(process: str, point: KillPoint, detail: str) -> bool:
+        is_it = point is KillPoint.BEFORE_EFFECT and detail == "messenger post"
+        deaths["post"] += is_it
+        return is_it
+
+    with Laboratory(3, kill_when=rule) as laboratory:
+
+        async def story(client: Client) -> list[dict[str, Any]]:
+            chat = Chat(laboratory, client, Bot)
+            await chat.hear("short")
+            await asyncio.sleep(3_600)
+            return await chat.rows()
+
+        (row,) = laboratory.run(story, timeout_ms=7_200_000)
+        laboratory.settle()
+    assert row["status"] == "parked"
+    assert "the process died" in row["problem"]
+    assert deaths["post"] < 60

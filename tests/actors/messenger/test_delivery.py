@@ -1,0 +1,376 @@
+"""What people see of an answer: as it grows, in order, whole in the end, and what becomes of it when the provider of messages fails."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from actors import Messenger, exposed
+from policies import Delivery
+from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
+from tests.actors.chat.desk import Outside
+from tests.actors.messenger.paper import LIMIT, Board, Bot, Chat, Paper, answer_to, said, visit
+
+P = Delivery()
+SLOW = Pace(first_ms=300, between_ms=100)
+TOLD = answer_to("story")
+REFUSED = Fault(
+    kind=FaultKind.STATUS, status=401, type="invalid_request_error", message="a key of ours, which nobody may see"
+)
+
+
+async def asked(chat: Chat) -> list[dict[str, Any]]:
+    """One question, and what came of it."""
+    await chat.hear("a story please")
+    return await chat.rest()
+
+
+def outcomes(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["outcome"] or row["status"] for row in rows]
+
+
+# ---------------------------------------------------------------- answers
+
+
+def test_an_answer_grows_in_one_message_and_is_whole_in_the_end() -> None:
+    """M38, M74: nothing is posted before there is something to read; edits keep their pace; the last one is the answer."""
+    Board.begin()
+    (row,), heard = visit(asked, pace=SLOW)
+    (said_so_far,) = Board.history()
+    assert said_so_far[-1] == TOLD
+    assert len(said_so_far) > 3
+    assert all(TOLD.startswith(each) and each for each in said_so_far)
+    edits = [at_s for at_s, what, _ in Board.requests if what == "edit"]
+    assert min(later - earlier for earlier, later in itertools.pairwise(edits[:-1])) >= 0.2
+    assert row["posts"][0]["intended"] == row["posts"][0]["acknowledged"] != ""
+    assert row["stage"] == "completed"
+    assert [event.type for event in heard] == [
+        f"messenger:{each}" for each in ("accepted", "turn", "posted", "settled")
+    ]
+
+
+def test_a_long_answer_is_several_messages_in_order_and_none_is_too_long() -> None:
+    """M37, M40."""
+
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a long one")
+        return await chat.rest()
+
+    Board.begin()
+    visit(story, pace=SLOW)
+    assert "".join(Board.thread()) == answer_to("long")
+    assert len(Board.thread()) > 3
+    assert all(len(each) <= LIMIT for said_so_far in Board.history() for each in said_so_far)
+
+
+def test_an_answer_without_words_gets_words_of_ours_and_an_outcome_of_its_own() -> None:
+    async def story(chat: Chat) -> Any:
+        await chat.hear("silence")
+        return await chat.rest()
+
+    Board.begin()
+    rows, _ = visit(story)
+    assert (outcomes(rows), Board.thread()) == (["empty"], [P.empty_text])
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "ends_with"),
+    [
+        (REFUSED, "failed", P.error_text),
+        (
+            Fault(kind=FaultKind.ERROR, event=9, code=None, type="invalid_request_error", message="enough"),
+            "apologised",
+            P.interrupted_text,
+        ),
+    ],
+)
+def test_a_turn_that_fails_is_told_without_anything_of_the_inside(fault: Fault, outcome: str, ends_with: str) -> None:
+    """M41, M71, M75, weakness 46: with what was said so far, if there was something, and an apology."""
+    Board.begin()
+    rows, _ = visit(asked, plan=FaultPlan.at({1: fault}), pace=SLOW)
+    (shown,) = Board.thread()
+    assert outcomes(rows) == [outcome]
+    assert shown.endswith(ends_with)
+    assert shown.startswith("Once upon") == (outcome == "apologised")
+    assert "key of ours" not in shown
+    assert "enough" not in shown
+    assert rows[0]["problem"]
+
+
+def test_what_cannot_be_shown_as_typing_is_answered_all_the_same() -> None:
+    """Case 20 of §13.7, weakness 49."""
+    Board.begin(typing=["refused"] * 9)
+    rows, _ = visit(asked, pace=SLOW)
+    assert (outcomes(rows), Board.thread()) == (["answered"], [TOLD])
+    assert any(what == "typing" for _, what, _ in Board.requests)
+
+
+# ---------------------------------------------------------------- the provider fails
+
+
+@pytest.mark.parametrize(
+    ("faults", "count"),
+    [
+        ({"post": ["busy", "unreached", "busy"]}, 1),
+        ({"edit": ["busy", "unreached", "lost", "silent"]}, 1),
+        ({"edit": ["gone"]}, 2),
+    ],
+)
+def test_requests_that_fail_for_a_while_are_made_again(faults: dict[str, list[str]], count: int) -> None:
+    """Weakness 54: after the pause that the provider asks for, or a growing one. A message that somebody took away is posted anew."""
+    Board.begin(**faults)
+    rows, _ = visit(asked, pace=SLOW)
+    assert outcomes(rows) == ["answered"]
+    assert len(Board.thread()) == count
+    assert Board.thread()[-1] == TOLD
+
+
+@pytest.mark.parametrize(("fate", "count"), [("silent", 2), ("lost", 1)])
+def test_a_post_without_a_reply_is_repeated_and_says_that_it_may_stand_there_twice(fate: str, count: int) -> None:
+    """*Sent, no reply seen*: nobody can tell these two apart, so both get the whole answer, with words of apology above it."""
+    Board.begin(post=[fate])
+    rows, heard = visit(asked, pace=SLOW)
+    assert outcomes(rows) == ["answered"]
+    assert len(Board.thread()) == count
+    assert Board.thread()[-1] == f"{P.repeated_text}\n\n{TOLD}"
+    assert sum(TOLD in each for each in Board.thread()) == 1, "what stands there twice is a beginning, never an answer"
+    assert "messenger:post:unknown" in [event.type for event in heard]
+
+
+class Silent(Bot):
+    """Repeats without a word."""
+
+    delivery: ClassVar[Delivery] = Delivery(unknown="repeat")
+
+
+class Careful(Bot):
+    """Leaves what may have arrived to a person."""
+
+    delivery: ClassVar[Delivery] = Delivery(unknown="leave")
+
+
+def test_the_policy_says_what_becomes_of_a_post_without_a_reply() -> None:
+    Board.begin(post=["silent"])
+    rows, _ = visit(asked, Silent, pace=SLOW)
+    assert (outcomes(rows), Board.thread()[-1]) == (["answered"], TOLD)
+    Board.begin(post=["lost"])
+    rows, _ = visit(asked, Careful, pace=SLOW)
+    assert (outcomes(rows), Board.thread()) == (["parked"], [])
+    assert "nobody knows whether it arrived" in rows[0]["problem"]
+
+
+@pytest.mark.parametrize("fate", ["refused", "bug"])
+def test_what_cannot_be_delivered_is_parked_in_nobodys_way_and_can_be_tried_again(fate: str) -> None:
+    """M42, weakness 48: the model is not asked again, and what comes after it is answered meanwhile."""
+
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a story please")
+        await chat.hear("one short", key="2")
+        parked, answered = await chat.rest()
+        assert (parked["status"], answered["outcome"]) == ("parked", "answered")
+        assert parked["problem"]
+        assert [each["reply_id"] for each in await chat.rows("parked")] == [parked["reply_id"]]
+        assert await chat.do("retry_delivery", parked["reply_id"]) is True
+        assert await chat.do("retry_delivery", parked["reply_id"]) is False
+        assert await chat.do("retry_delivery", "nothing") is False
+        return await chat.rest()
+
+    Board.begin(post=[fate] * 2)  # while it streams, and in the end
+    rows, _ = visit(story)
+    assert outcomes(rows) == ["answered", "answered"]
+    assert Board.thread() == [answer_to("short"), TOLD]
+    assert len(Outside.provider.log()) == 2
+
+
+def test_a_provider_that_stays_away_parks_the_reply_after_so_many_tries() -> None:
+    Board.begin(post=["unreached"] * 99)
+    rows, _ = visit(asked)
+    assert outcomes(rows) == ["parked"]
+    assert sum(what == "post" for _, what, _ in Board.requests) == P.tries_max + 1
+
+
+class Forgetful(Bot):
+    """Begins anew after a death."""
+
+    async def on_chat_recovery(self, context: Any) -> dict[str, bool]:
+        return {"persist": False}
+
+
+def test_messages_that_a_shorter_answer_does_not_need_are_taken_away() -> None:
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a long one")
+        await chat.until(lambda: len(Board.thread()) >= 3)
+        Outside.provider.set_script(
+            Outside.provider.desk.script.model_copy(update={"questions": (), "otherwise": "Short."})
+        )
+        chat.kill()
+        return await chat.rest()
+
+    Board.begin()
+    rows, _ = visit(story, Forgetful, pace=SLOW)
+    assert (outcomes(rows), Board.thread()) == (["answered"], ["Short."])
+    assert len(Board.deleted) >= 2
+
+
+# ---------------------------------------------------------------- cancelling
+
+
+@pytest.mark.parametrize("how", ["reply", "fiber"])
+def test_cancelling_stops_the_model_and_the_posts_and_says_so(how: str) -> None:
+    """Case 17 of §13.7, weakness 45: by the reply or by its fiber; what was said stays, and is not taken for the answer."""
+
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a story please")
+        await chat.until(lambda: bool(Board.thread()))
+        (row,) = await chat.rows()
+        if how == "reply":
+            assert await chat.do("cancel_reply", row["reply_id"]) is True
+            assert await chat.do("cancel_reply", row["reply_id"]) is False
+        else:
+            assert await chat.do("stop_fiber", row["fiber_id"]) is True
+        rows = await chat.rest()
+        assert Outside.provider.counters().open == 0
+        fiber = await chat.do("fiber_status", row["fiber_id"])
+        return rows, fiber
+
+    Board.begin()
+    (rows, fiber), _ = visit(story, Steered, pace=SLOW)
+    assert (outcomes(rows), fiber) == (["cancelled"], "aborted")
+    (shown,) = Board.thread()
+    assert shown.startswith("Once upon")
+    assert shown.endswith(P.cancelled_text)
+    assert len(shown) < len(TOLD)
+
+
+class Steered(Bot):
+    """Lets its fibers be steered from outside."""
+
+    @exposed
+    async def stop_fiber(self, fiber_id: str) -> bool:
+        return self.cancel_fiber(fiber_id)
+
+    @exposed
+    async def fiber_status(self, fiber_id: str) -> str:
+        found = self.inspect_fiber(fiber_id)
+        return "" if found is None else found.status
+
+
+def test_a_reply_that_was_cancelled_before_its_turn_never_begins() -> None:
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a story please")
+        await chat.hear("one short", key="2")
+        assert await chat.do("cancel_reply", "0000000002") is True
+        return await chat.rest()
+
+    Board.begin()
+    rows, _ = visit(story, pace=SLOW)
+    assert outcomes(rows) == ["answered", "cancelled"]
+    assert len(Outside.provider.log()) == 1
+
+
+# ---------------------------------------------------------------- several at a time
+
+
+def test_messages_that_come_during_an_answer_all_reach_the_model_and_get_one() -> None:
+    """Cases 15 and 16 of §13.7, weaknesses 43 and 44: merged, never dropped, however long the answer before takes."""
+
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a story please")
+        await asyncio.sleep(20)
+        for number, text in enumerate(("first of three", "second of three", "the short third")):
+            assert (await chat.hear(text, key=str(number)))["accepted"]
+            await asyncio.sleep(10)
+        return await chat.rest()
+
+    Board.begin()
+    rows, _ = visit(story, pace=Pace(first_ms=30_000, between_ms=1_000), agent=Patient)
+    assert outcomes(rows) == ["answered", "answered"]
+    assert [len(row["heard"]) for row in rows] == [1, 3]
+    asked_for = [each["content"] for each in Outside.provider.log()[1].body["messages"] if each["role"] == "user"]
+    assert [text for text in asked_for if "third" in text or "three" in text] == [
+        "first of three",
+        "second of three",
+        "the short third",
+    ]
+    assert Board.thread() == [TOLD, answer_to("short")]
+
+
+class Patient(Bot):
+    """Its model may take its time."""
+
+    chat_stream_stall_timeout_ms = 0
+
+
+class Waiting(Bot):
+    """Waits for what else somebody writes."""
+
+    delivery: ClassVar[Delivery] = Delivery(burst_ms=600, burst_max_ms=3_000)
+
+
+def test_who_writes_in_pieces_gets_one_answer() -> None:
+    async def story(chat: Chat) -> Any:
+        for number in range(3):
+            await chat.hear(f"short {number}", key=str(number))
+            await asyncio.sleep(0.4)
+        return await chat.rest()
+
+    Board.begin()
+    rows, _ = visit(story, Waiting)
+    assert [len(row["heard"]) for row in rows] == [3]
+    assert Board.thread() == [answer_to("short")]
+
+
+class OneForAll(Bot):
+    """One agent behind all threads."""
+
+    @classmethod
+    def messengers(cls) -> Sequence[Messenger]:
+        return [Messenger(id="paper", adapter=Paper(), conversation=lambda event: "bot")]
+
+
+def test_threads_that_share_an_agent_each_get_their_own_answers() -> None:
+    """Case 22 of §13.7, weakness 51."""
+
+    async def story(chat: Chat) -> Any:
+        await asyncio.gather(
+            *(chat.hear(text, thread=text[-1], key=text) for text in ("short a", "story b", "short a", "long c"))
+        )
+        return await chat.rest()
+
+    Board.begin()
+    rows, _ = visit(story, OneForAll, pace=SLOW)
+    assert outcomes(rows) == ["answered"] * 3
+    threads = [Board.thread(name) for name in "abc"]
+    assert threads[:2] == [[answer_to("short")], [TOLD]]
+    assert "".join(threads[2]) == answer_to("long")
+
+
+# ---------------------------------------------------------------- seed 001
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_interruption_that_recovers_is_shown_as_one_and_edited_into_the_answer(ends: bool) -> None:
+    """Seed 001, M39: what was said before the stall is never posted as the answer. If nothing comes of it, an apology is."""
+    stall = Fault(kind=FaultKind.STALL, event=6)
+    plan = (
+        FaultPlan.at({1: stall})
+        if ends
+        else FaultPlan.at({1: stall} | dict.fromkeys(range(2, 100), Fault(kind=FaultKind.STALL, event=1)))
+    )
+    Board.begin()
+    rows, _ = visit(asked, plan=plan, pace=SLOW)
+    (history,) = Board.history()
+    assert any(each.endswith(P.recovering_text) for each in history)
+    assert (outcomes(rows), history[-1].endswith(P.interrupted_text)) == (
+        (["answered"], False) if ends else (["apologised"], True)
+    )
+    assert (history[-1] == TOLD) is ends
+
+
+def test_the_events_of_a_reply_are_read_from_its_rows_by_any_life() -> None:
+    event = said("hi")
+    assert type(event).model_validate(event.model_dump(mode="json")) == event

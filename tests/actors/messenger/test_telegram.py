@@ -1,0 +1,280 @@
+"""Telegram: what its webhooks say, what is sent to it, and what is made of its refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors import (
+    Kind,
+    MalformedUpdate,
+    MessageGone,
+    MessageUnchanged,
+    MessengerEvent,
+    ProviderBusy,
+    ProviderRefused,
+    ProviderSilent,
+    ProviderTrouble,
+    Telegram,
+    Webhook,
+)
+from actors.messenger.telegram import SECRET_HEADER
+from actors.messenger.telegram_text import rendered
+from ledger import BadRequest
+from policies import Counting, length_of
+from scenarios.telegram_desk import BotFault
+from scenarios.telegram_sim import SimTelegram
+
+ADA = {"id": 7, "is_bot": False, "first_name": "Ada", "last_name": "L.", "username": "ada"}
+PRIVATE, GROUP = {"id": 7, "type": "private"}, {"id": -100, "type": "supergroup", "title": "Many"}
+OURS = "s3cret"
+BOT = Telegram("12:abc", secret_token=OURS, user_name="@perdure_bot")
+
+
+def update(update_id: int = 1, **message: Any) -> dict[str, Any]:
+    return {
+        "update_id": update_id,
+        "message": {"message_id": 9, "date": 5, "chat": PRIVATE, "from": ADA, "text": "hi", **message},
+    }
+
+
+def parsed(body: object) -> list[MessengerEvent]:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return BOT.parse("m", Webhook("POST", "/", {}, raw))
+
+
+def test_a_private_message_is_for_the_bot_and_known_by_its_update() -> None:
+    (event,) = parsed(update(41))
+    assert (event.kind, event.thread_id, event.message_id, event.dedupe_key) == (
+        Kind.DIRECT,
+        "telegram:7",
+        "9",
+        "update:41",
+    )
+    assert (event.author.full_name, event.text, event.is_direct, event.sent_at_ms) == ("Ada L.", "hi", True, 5000)
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"text": "hi"}, Kind.MESSAGE),
+        ({"text": "😀 @Perdure_Bot hi", "entities": [{"type": "mention", "offset": 3, "length": 12}]}, Kind.MENTION),
+        ({"text": "@other_bot hi", "entities": [{"type": "mention", "offset": 0, "length": 10}]}, Kind.MESSAGE),
+        ({"text": "/ask@perdure_bot", "entities": [{"type": "bot_command", "offset": 0, "length": 16}]}, Kind.MENTION),
+        (
+            {"text": "you", "entities": [{"type": "text_mention", "offset": 0, "length": 3, "user": {"id": 12}}]},
+            Kind.MENTION,
+        ),
+        ({"reply_to_message": {"message_id": 8, "chat": GROUP, "from": {"id": 12, "is_bot": True}}}, Kind.MENTION),
+    ],
+)
+def test_in_a_group_the_bot_is_addressed_by_name_by_command_or_by_a_reply(more: dict[str, Any], kind: Kind) -> None:
+    (event,) = parsed(update(chat=GROUP, **more))
+    assert (event.kind, event.is_direct) == (kind, False)
+
+
+def test_a_topic_is_a_thread_of_its_own() -> None:
+    (event,) = parsed(update(chat=GROUP, message_thread_id=5, is_topic_message=True))
+    assert event.thread_id == "telegram:-100:5"
+
+
+def test_what_is_attached_is_told_and_can_be_fetched_later() -> None:
+    """M31, M32: without an id of its own it is known by its file id."""
+    photo = [{"file_id": "small"}, {"file_id": "large", "file_size": 9}]
+    (event,) = parsed(update(text="", caption="Look", photo=photo, document={"file_id": "d", "file_name": "a.pdf"}))
+    assert event.text == "Look"
+    assert [(each.kind, each.id, each.metadata) for each in event.attachments] == [
+        ("photo", "large", {"fileId": "large"}),
+        ("document", "d", {"fileId": "d"}),
+    ]
+
+
+def test_a_button_is_an_action_with_its_value() -> None:
+    query = {
+        "id": "q",
+        "from": ADA,
+        "message": {"message_id": 9, "chat": PRIVATE, "text": "How many?"},
+        "data": "buy:3",
+    }
+    (event,) = parsed({"update_id": 2, "callback_query": query})
+    assert event.kind is Kind.ACTION
+    assert event.action is not None
+    assert (event.action.id, event.action.value, event.action.message_text) == ("buy", "3", "How many?")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"update_id": 1},
+        {"update_id": 1, "edited_message": update()["message"]},
+        {"update_id": 1, "something_new": {"a": 1}},
+        update(**{"from": {**ADA, "is_bot": True}}),
+        update(**{"from": None}),
+        update(text=""),
+    ],
+)
+def test_what_asks_for_no_answer_is_read_and_left_alone(body: object) -> None:
+    assert parsed(body) == []
+
+
+WRONG = [
+    b"",
+    b"not json",
+    b"[]",
+    b"null",
+    b'{"update_id": "1"}',
+    b'{"update_id": 1e400}',
+    b'{"update_id": true}',
+    json.dumps(update())[:-20].encode(),
+    json.dumps(update(chat={"id": "7", "type": "private"})).encode(),
+    json.dumps(update(chat=None)).encode(),
+    json.dumps(update(entities=[{"type": "mention", "offset": -5, "length": 2}])).encode(),
+    json.dumps(update(message_id=2**70)).encode(),
+    b'{"update_id": 1, "message": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    b"\xff\xfe\x00",
+]
+
+
+@pytest.mark.parametrize("body", WRONG)
+def test_what_is_not_of_the_documented_type_is_malformed(body: bytes) -> None:
+    with pytest.raises(MalformedUpdate, match="update"):
+        parsed(body)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([*update()["message"], "entities", "photo", "message", "callback_query"]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(JSON, JSON)
+def test_whatever_stands_in_a_webhook_it_is_events_or_malformed(anything: Any, field: Any) -> None:
+    for body in (anything, {"update_id": 3, "message": anything}, update(text=field), update(entities=field)):
+        with suppress(MalformedUpdate):
+            assert isinstance(parsed(body), list)
+
+
+def test_the_secret_in_the_header_must_be_ours() -> None:
+    """M47, weakness 55."""
+    known = {"s3cret": True, "s3creT": False, "": False, "s3cret ": False, "é\udcff": False}
+    for given_secret, is_ours in known.items():
+        assert BOT.verify(Webhook("POST", "/", {SECRET_HEADER: given_secret}, b"")) is is_ours
+    assert BOT.verify(Webhook("POST", "/", {}, b"")) is False
+    assert Telegram("12:abc").verify(Webhook("POST", "/", {SECRET_HEADER: ""}, b"")) is False
+
+
+@pytest.mark.parametrize("token", ["", "abc", "abc:def", ":", "12:", "-1:a"])
+def test_a_token_that_is_none_is_refused_without_being_told(token: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        Telegram(token)
+    assert refused.value.field == "token"
+    assert "abc" not in repr(Telegram("12:abc"))
+
+
+# ---------------------------------------------------------------- going out
+
+
+def test_marks_that_pair_become_entities_and_all_else_is_text() -> None:
+    shown, spans = rendered("😀 **bold** `x`\n```python\nprint(1)\n```\n<b>not</b> [a](b) _c_ **")
+    assert shown == "😀 bold x\nprint(1)\n<b>not</b> [a](b) _c_ **"
+    assert [tuple(each) for each in spans] == [
+        ("bold", 3, 4, None),
+        ("code", 8, 1, None),
+        ("pre", 10, 8, "python"),
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from(["a", "😀", "`", "**", "```", "```py\n", "\n```\n", " ", "<b>", "]("]), max_size=40).map(
+        "".join
+    )
+)
+def test_hostile_markup_never_makes_an_entity_that_is_not_there(text: str) -> None:
+    shown, spans = rendered(text)
+    units = length_of(shown, Counting.UTF16)
+    assert units <= length_of(text, Counting.UTF16)
+    assert all(each.offset >= 0 and each.length > 0 and each.offset + each.length <= units for each in spans)
+    assert bool(shown.strip()) == bool(text.strip())
+
+
+def asked(job: Callable[[Telegram], Awaitable[Any]], *faults: BotFault) -> tuple[Any, SimTelegram]:
+    """What a request comes to: its answer, or its trouble."""
+    telegram = SimTelegram()
+    telegram.plan(list(faults))
+
+    async def main() -> Any:
+        bot = Telegram("12:abc", secret_token=OURS, wire=telegram.wire)
+        try:
+            return await job(bot)
+        except ProviderTrouble as trouble:
+            return trouble
+        finally:
+            await bot.close()
+
+    return asyncio.run(main()), telegram
+
+
+def test_messages_are_sent_edited_and_taken_away() -> None:
+    async def job(bot: Telegram) -> None:
+        await bot.prepare()
+        assert bot.user_name == "perdure_bot"
+        await bot.typing("telegram:7:5")
+        first = await bot.post("telegram:7", "**One** 😀 `two`")
+        await bot.edit("telegram:7", first, "Three")
+        await bot.delete("telegram:7", await bot.post("telegram:7", "x"))
+
+    _, telegram = asked(job)
+    kept, gone = telegram.log()["messages"]
+    assert [text for _, text in kept["said"]] == ["One 😀 two", "Three"]
+    assert gone["is_deleted"]
+
+
+POST: Callable[[Telegram], Awaitable[Any]] = lambda bot: bot.post("telegram:7", "x")  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("kind", "trouble"),
+    [
+        ("busy", ProviderBusy),
+        ("silent", ProviderSilent),
+        ("lost", ProviderSilent),
+        ("error", ProviderSilent),
+        ("forbidden", ProviderRefused),
+    ],
+)
+def test_a_refusal_is_told_as_what_may_follow_it(kind: Any, trouble: type[ProviderTrouble]) -> None:
+    found, telegram = asked(POST, BotFault(method="sendMessage", kind=kind, seconds=3))
+    assert type(found) is trouble
+    assert found.retry_after_ms == (3000 if kind == "busy" else None)
+    assert len(telegram.log()["messages"]) == (kind == "silent")
+
+
+def test_an_edit_that_changes_nothing_and_one_of_nothing_are_told_apart() -> None:
+    async def same(bot: Telegram) -> None:
+        await bot.edit("telegram:7", await bot.post("telegram:7", "x"), "x")
+
+    assert type(asked(same)[0]) is MessageUnchanged
+    assert type(asked(lambda bot: bot.edit("telegram:7", "99", "x"))[0]) is MessageGone
+
+
+def test_a_webhook_is_set_over_https_only() -> None:
+    """M60."""
+    _, telegram = asked(lambda bot: bot.set_webhook("https://example.org/messengers/m/webhook"))
+    assert telegram.desk.webhook["secret_token"] == OURS
+    with pytest.raises(BadRequest, match="url"):
+        asked(lambda bot: bot.set_webhook("http://example.org/"))
