@@ -27,6 +27,7 @@ class Channel(StrEnum):
     CHAT = "chat"
     TRANSCRIPT = "transcript"
     FIBER = "fiber"
+    SCHEDULE = "schedule"
     MESSENGER = "messenger"
     SUPERVISOR = "supervisor"
 

@@ -235,11 +235,13 @@ class Tenant:
     # what runs and agents use
 
     def restore(self, path: Path) -> None:
-        """Begin with a copy of another storage."""
+        """Begin with a copy of another storage, and with what is planned there."""
         if self._storage is not None:
             self._storage.close()
             self._storage = None
         self.host.cabinet.restore(self.agent_id, path)
+        self.on_loop(self.schedules.look)
+        self.on_loop(self.waiting_line.look)
 
     def reopen(self) -> None:
         """Open the storage again, after an error of the disk ended the handle."""

@@ -18,8 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from actors.observability import Channel, emit
 from actors.one_transaction import CONFLICTS_MAX
 from ledger import StorageConflict, pack, unpack
+from ledger.storage import SCHEDULE
 
 if TYPE_CHECKING:
     from actors.tenant import Tenant
@@ -195,6 +197,13 @@ class Rows:
         transaction.put(self.kind, row_id, None if row is None else row.body())
         ready_at_ms = None if row is None else row.ready_at_ms
         transaction.then(lambda: self._tenant.on_loop(lambda: self._changed(row_id, ready_at_ms)))
+
+    def tell(self, transaction: Transaction, what: str, row: Row, payload: dict[str, Any] | None = None) -> None:
+        """Have an event told when this is durable, such as `schedule:create` or `queue:error`."""
+        domain = "schedule" if self.kind == SCHEDULE else "queue"
+        told = {"id": row.id, "callback": row.callback, **(payload or {})}
+        address, at_ms = self._tenant.agent_id, self.now_ms()
+        transaction.then(lambda: emit(Channel.SCHEDULE, f"{domain}:{what}", agent=address, payload=told, at_ms=at_ms))
 
     def read(self, transaction: Transaction, row_id: str) -> Row | None:
         """A row that the transaction depends on from now on."""

@@ -6,7 +6,8 @@ its own schedule. If it raises, nothing of it was, and a second transaction writ
 the row is parked. A kill between the two costs the count of one failure.
 
 A callback that kills its process is no failure that anybody could write down. So a row that is long overdue is marked, durably, before its
-callback is called, and such suspects are called one at a time; after `callback_losses_max` marks without an end the row is parked.
+callback is called. One that was marked and has not ended is a suspect, and suspects are called one at a time, lest one be blamed for what
+another did; after `callback_losses_max` marks the row is parked.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from actors.tenant import Tenant
     from ledger.storage import Transaction
 
+ERROR_CHARS_MAX = 500  # of an error in a history
 LATE_MS = 10_000  # so long overdue, a row may have ended the lives that were to call it
 
 
@@ -57,9 +59,9 @@ class Calling:
         self._firing = Firing(None, 0)
         self._began_at_ms = 0
 
-    async def call(self, turn: AbstractAsyncContextManager[None]) -> None:
+    async def call(self, turn: AbstractAsyncContextManager[None], *, marks: bool = True) -> None:
         """Call it. Raises only what keeps the storage from being written."""
-        if self._is_spent():
+        if marks and self._is_spent():
             return
         problem = await done_in_one(self._tenant, Piece(self._id, self._steps, self._seal), turn)
         if problem is None:
@@ -67,19 +69,24 @@ class Calling:
         if self._row is None:  # before anything was read
             raise problem
         error = failure(self._tenant, problem, "callback")
-        self._rows.write(lambda transaction: self._fail(transaction, error, isinstance(problem, _NoCallback)))
+        if self._rows.write(lambda transaction: self._fail(transaction, error, isinstance(problem, _NoCallback))):
+            self._tenant.host.report_trouble(
+                self._tenant.agent_id, f"the callback of {self._id!r}, which is parked", problem
+            )
         if isinstance(problem, StorageError) and self._tenant.is_broken:
             raise problem
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the row is so late that its callback may be what ended the agent."""
+        """Whether a life of the agent ended after the row was marked. Such rows are called one at a time."""
         row = self._rows.get(self._id)
-        return row is not None and row.ready_at_ms is not None and self._rows.now_ms() - row.due_at_ms > LATE_MS
+        return row is not None and row.losses > 0
 
     def _is_spent(self) -> bool:
-        """Mark a suspect; one that has been marked too often is parked instead of being called."""
-        return self.is_suspect and self._rows.write(self._mark)
+        """Mark what is late; what has been marked too often is parked instead of being called."""
+        row = self._rows.get(self._id)
+        is_late = row is not None and self._rows.now_ms() - row.due_at_ms > LATE_MS
+        return is_late and self._rows.write(self._mark)
 
     def _mark(self, transaction: Transaction) -> bool:
         row = self._rows.read(transaction, self._id)
@@ -93,6 +100,7 @@ class Calling:
         error = f"the agent died {most} times while {row.callback} was called or about to be; it may be what kills it"
         entry = [row.tick_ms, now_ms, now_ms, row.attempt + 1, row.missed, "parked", error]
         self._book.note(transaction, row, replace(row, status="parked", error=error, losses=0), entry)
+        self._rows.tell(transaction, "error", row, {"error": error, "attempts": row.attempt})
         return True
 
     # in the transaction
@@ -140,18 +148,30 @@ class Calling:
         if now_there == self._moved:
             now_there = self._book.moved(row, self._firing, self._began_at_ms, now_ms)
         outcome = "completed" if self._firing.tick_ms is not None else "skipped"
+        self._rows.tell(
+            transaction, "execute" if outcome == "completed" else "skip", row, {"missed": self._firing.missed}
+        )
         self._book.note(transaction, row, now_there, self._entry(row, outcome, "", now_ms))
 
     def _entry(self, row: Row, outcome: str, error: str, now_ms: int) -> list[object]:
         tick_ms = row.tick_ms if self._firing.tick_ms is None else self._firing.tick_ms
-        return [tick_ms, self._began_at_ms, now_ms, row.attempt + 1, self._firing.missed, outcome, error]
+        return [
+            tick_ms,
+            self._began_at_ms,
+            now_ms,
+            row.attempt + 1,
+            self._firing.missed,
+            outcome,
+            error[:ERROR_CHARS_MAX],
+        ]
 
     # after a failure
 
-    def _fail(self, transaction: Transaction, error: str, is_gone: bool) -> None:
+    def _fail(self, transaction: Transaction, error: str, is_gone: bool) -> bool:
+        """Write down a failure. Whether the row is parked now."""
         tried, now_ms = self._row, self._rows.now_ms()
         if tried is None or self._rows.read(transaction, self._id) != tried:
-            return  # cancelled or changed meanwhile
+            return False  # cancelled or changed meanwhile
         retries = retries_of(self._tenant, tried)
         attempts_max, first_ms, most_ms = retries.attempts_max or 1, retries.first_ms or 1, retries.most_ms or 1
         tick_ms = tried.tick_ms if self._firing.tick_ms is None else self._firing.tick_ms
@@ -168,6 +188,11 @@ class Calling:
             pause_ms = full_jitter_ms(failed.attempt, first_ms, most_ms, self._tenant.host.world.dice.roll())
             outcome, left = "failed", replace(failed, status="retrying", due_at_ms=now_ms + pause_ms)
         self._book.note(transaction, tried, left, self._entry(tried, outcome, failed.error, now_ms))
+        is_last = is_gone or failed.attempt >= attempts_max
+        self._rows.tell(
+            transaction, "error" if is_last else "retry", tried, {"error": error, "attempts": failed.attempt}
+        )
+        return outcome == "parked"
 
 
 class _NoCallback(BadRequest):

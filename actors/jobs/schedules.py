@@ -54,6 +54,10 @@ class Schedules:
         heapify(self._reminders)
         self._begin_due()
 
+    def look(self) -> None:
+        """The same for whoever cannot do anything about a storage that fails."""
+        self._safely(self.woken)
+
     def _changed(self, row_id: str, ready_at_ms: int | None) -> None:
         if ready_at_ms is None:
             return
@@ -81,7 +85,7 @@ class Schedules:
     def _again(self) -> None:
         if self._tenant.is_broken:
             self._tenant.reopen()
-        self._safely(self.woken)
+        self.look()
 
     def _begin_due(self) -> None:
         """Begin what is due, in the order of the times."""
@@ -186,6 +190,7 @@ class Schedules:
             raise BadRequest(
                 "schedule", f"this agent has {self.rows.count()} schedules, which is the limit; cancel some"
             )
+        self.rows.tell(transaction, "create", asked)
         return self.rows.put(transaction, replace(asked, number=self.rows.number()))
 
     def _found(self, transaction: Transaction, known: Row, asked: Row) -> Row:
@@ -210,6 +215,7 @@ class Schedules:
             if row is not None:
                 self.rows.drop(transaction, row_id)
                 self._leave_behind(transaction, row.id, row.history)
+                self.rows.tell(transaction, "cancel", row)
             return row is not None
 
         return self.rows.write(drop)

@@ -38,6 +38,7 @@ class WaitingLine:
         self._aside: list[tuple[int, str]] = []  # for later, by instant
         self._turn = asyncio.Lock()
         self._drain: asyncio.Task[None] | None = None
+        self._is_first = True  # in this life: what ended the one before may have been the same item
 
     # the line
 
@@ -85,6 +86,10 @@ class WaitingLine:
     def _again(self) -> None:
         if self._tenant.is_broken:
             self._tenant.reopen()
+        self.look()
+
+    def look(self) -> None:
+        """Look at all items, and again in a while if the storage fails."""
         _, problem = tried_now(self.woken)
         if problem is not None:
             self._tenant.alarms.set(PART, self.rows.now_ms() + AGAIN_MS, self._again)
@@ -92,7 +97,8 @@ class WaitingLine:
     async def _do_all(self) -> None:
         await self._tenant.ready()
         while (row_id := self._next()) is not None:
-            await Calling(self._tenant, self, row_id).call(self._turn)
+            await Calling(self._tenant, self, row_id).call(self._turn, marks=self._is_first)
+            self._is_first = False
 
     def _next(self) -> str | None:
         """The first item of the line. Who stepped aside comes back to its old place when its time has come."""
@@ -137,6 +143,7 @@ class WaitingLine:
         if known is None:
             if self.rows.count() >= self._tenant.limits.queued_max:
                 raise BadRequest("queue", f"{self.rows.count()} items wait in this agent's queue, which is the limit")
+            self.rows.tell(transaction, "create", asked)
             return self.rows.put(transaction, replace(asked, number=self.rows.number()))
         for name in ("callback", "payload", "retry"):
             if getattr(known, name) != getattr(asked, name):

@@ -110,6 +110,16 @@ class Planner(Agent):
         return self.state.get(key)
 
 
+class Blank(Planner):
+    """Has no storage before it plans."""
+
+    async def on_start(self) -> None:
+        pass
+
+    def count(self, payload: Any, it: Occurrence) -> None:
+        self.state["count"] = self.state.get("count", 0) + 1
+
+
 class Eager(Planner):
     """Plans when it starts, as code does that is deployed again and again."""
 

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from typing import Any, ClassVar
 
-from actors import Agent, Detached, RunContext, RunInfo, RunResult, exposed
+from actors import Agent, Detached, Occurrence, RunContext, RunInfo, RunResult, exposed
 from ledger import StaleIncarnation
 
 
@@ -99,3 +99,26 @@ class StuckAtFirst(Stuck):
 
     def on_start(self) -> None:  # type: ignore[override]
         self._hang("start")
+
+
+class Clockwork(Agent):
+    """Plans on a thread, and its callbacks count on threads, all in the same key."""
+
+    @exposed
+    def plan(self, count: int) -> None:
+        for number in range(count):
+            self.schedule(0.05, self.on_time, number)
+            self.queue("on_time", number)
+
+    @exposed
+    def plan_together(self, count: int) -> int:
+        for _ in range(count):
+            self.schedule(0.2, self.on_time, "together", key="the same")
+        return len(self.list_schedules())
+
+    def on_time(self, payload: Any, occurrence: Occurrence) -> None:
+        self.state["count"] = self.state.get("count", 0) + 1
+
+    @exposed
+    def counted(self) -> int:
+        return int(self.state.get("count", 0))

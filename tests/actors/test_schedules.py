@@ -34,12 +34,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from actors import KillPoint
+from actors.observability import subscribe
 from actors.sim_world import Weather
-from tests.actors.planners import Eager, Note, Patient, Planner, Sluggish, do, notes, payloads
+from tests.actors.planners import Blank, Eager, Note, Patient, Planner, Sluggish, do, notes, payloads
 from tests.kit import ROOMY, Stage, address, play
 
 HOME = address(Planner, "p")
@@ -136,9 +138,9 @@ def test_an_interval_does_not_drift_however_long_its_callback_takes() -> None:
 def test_a_cron_schedule_goes_on_and_on_while_its_agent_sleeps_in_between() -> None:
     async def story(stage: Stage) -> None:
         await do(stage, "schedule", "*/10 * * * *", "note", "tick", time_zone="Asia/Kolkata")
-        await asyncio.sleep(3000)
+        await asyncio.sleep(1500)
         told = await notes(stage)
-        assert len(told) == 5
+        assert len(told) == 3
         assert all(
             note.scheduled_at_ms % 600_000 == 0 and 0 <= note.at_ms - note.scheduled_at_ms < 1_000 for note in told
         )
@@ -549,3 +551,47 @@ def test_what_is_planned_on_start_is_planned_once_however_often_the_agent_starts
         assert [note.payload for note in await notes(stage, Eager)].count("interval") == 2
 
     play(story)
+
+
+def test_what_happens_to_a_schedule_is_told_on_its_channel() -> None:
+    async def story(stage: Stage) -> list[str]:
+        heard: list[str] = []
+        leave = subscribe("schedule", lambda event: heard.append(event.type))
+        Planner.failures = 3
+        await do(
+            stage,
+            "schedule",
+            1,
+            "flaky",
+            "x",
+            schedule_id="it",
+            retry={"attempts_max": 2, "first_ms": 10, "most_ms": 10},
+        )
+        await do(stage, "schedule", 60, "note", "y", schedule_id="other")
+        await do(stage, "cancel_schedule", "other")
+        await asyncio.sleep(5)
+        await do(stage, "retry_schedule", "it")
+        await asyncio.sleep(5)
+        await do(stage, "queue", "note", "z")
+        await asyncio.sleep(1)
+        leave()
+        return heard
+
+    expected = ["schedule:create", "schedule:create", "schedule:cancel", "schedule:retry", "schedule:error"]
+    assert play(story) == [*expected, "schedule:retry", "schedule:execute", "queue:create", "queue:execute"]
+
+
+def test_an_agent_that_begins_with_a_copy_of_itself_goes_on_with_its_plans(tmp_path: Path) -> None:
+    async def before(stage: Stage) -> None:
+        await do(stage, "schedule", 30, "count", kind=Blank)
+        await do(stage, "schedule", 30, "count", kind=Blank)
+        await do(stage, "snapshot", str(tmp_path / "copy"), kind=Blank)
+
+    async def after(stage: Stage) -> None:
+        await do(stage, "restore", str(tmp_path / "copy"), kind=Blank)
+        await stage.until(lambda: not stage.host_of(address(Blank, "p")))
+        await asyncio.sleep(60)
+        assert await stage.call(Blank, "kept", "count") == 2
+
+    play(before)
+    play(after)

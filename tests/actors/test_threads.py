@@ -15,7 +15,7 @@ import pytest
 
 from actors.threads import Crew, wait_for
 from tests.actors.one_process import OneProcess, play
-from tests.actors.sync_cast import Family, Leaf, Stuck, StuckAtFirst, Tree, Waiting
+from tests.actors.sync_cast import Clockwork, Family, Leaf, Stuck, StuckAtFirst, Tree, Waiting
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -310,3 +310,17 @@ async def retired(stage: OneProcess, host_id: str) -> None:
     """Wait until this host is gone, and another one has its place."""
     await stage.until(lambda: host_id not in stage.hosts and len(stage.hosts) == 1)
     assert stage.ended == ["retired"]
+
+
+def test_callbacks_on_threads_that_meet_each_other_count_once_each() -> None:
+    async def story(stage: OneProcess) -> list[int]:
+        async def call(method: str, *args: Any) -> Any:
+            return await stage.client.call(Clockwork, "clock", method, args, {})
+
+        await asyncio.gather(call("plan", 20), *(call("plan_together", 5) for _ in range(4)))
+        async with asyncio.timeout(30):
+            while (counted := await call("counted")) < 41:
+                await asyncio.sleep(0.05)
+        return [counted, await call("counted")]
+
+    assert play(story, threads_max=8) == [41, 41]
