@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from actors.agent import Agent, exposed
+from actors.calling import Address
 from actors.chat.chat_agent import ChatAgent
 from actors.chat.delegated_tools import agent_tool, client_tool
 from actors.chat.model import close_models, resolve_model
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActiveTurn",
     "Adapter",
+    "Address",
     "Agent",
     "AgentToolEvents",
     "AgentToolFailure",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, overload
 
 from actors.activity import ACTIVITY
+from actors.has_sub_agents import HasSubAgents
 from actors.jobs.keeps_schedules import KeepsSchedules
 from actors.jobs.runs_fibers import RunsFibers
 from actors.results import Detached, RunInfo, RunResult
@@ -47,7 +48,7 @@ def exposed(method: F | None = None, *, repeatable: bool = False) -> F | Callabl
     return mark if method is None else mark(method)
 
 
-class Agent(RunsFibers, KeepsSchedules):
+class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
     """A durable entity, addressed by type and name, with storage of its own and at most one live incarnation.
 
     Class attributes are limits and placement; every one has a default. `None` takes the runtime's limit.
@@ -121,13 +122,24 @@ class Agent(RunsFibers, KeepsSchedules):
         """Called, at best effort, for progress and milestones of this agent's runs while it is awake."""
 
     async def on_before_sub_agent(self, agent_type: str, name: str) -> bool:
-        """Whether somebody outside may reach a child of this agent: by default one that has a run which began here (spec W-50).
+        """Whether somebody outside may reach a child of this agent: asked for every call that comes by way of it.
 
-        It belongs to the ways from outside to a child, by way of its parent, which come later; until then only you call it. A handle
-        of a runtime reaches every agent by its own address, and does not ask.
+        By default a sub-agent on record, or the child of a run which began here (spec W-50). If it is allowed, a sub-agent that does
+        not exist yet is made.
         """
+        if self._perdure.family.has(agent_type, name):
+            return True
         run = await self.inspect_agent_tool_run(name)
         return run is not None and run["agent_type"] == agent_type and run["attempt"] > 0
+
+    def validate_state(self, state: dict[str, Any]) -> None:
+        """Called before a change of `state` with what it would become. An exception refuses the change: nothing is written."""
+
+    async def on_state_changed(self, state: dict[str, Any]) -> None:
+        """Called, at best effort, after changes of `state` became durable, with what it is then; several changes may be told as one."""
+
+    async def on_error(self, error: Exception, doing: str) -> None:
+        """Called, at best effort, when a hook or something in the background failed, where no caller, run or mail carries the error."""
 
     def woken(self) -> None:
         """Called by the runtime after `on_start` when the agent has a storage: what an earlier life left undone is taken up."""

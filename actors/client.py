@@ -6,23 +6,22 @@ A client has no storage and no life that is fenced. What it asks for under a run
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from actors.agent import Agent
 from actors.asking import Asking
+from actors.calling import Address, Calling
 from actors.code import type_name
 from actors.dispatch import class_options, encoded_input, pool_spec, preview, result_of
-from actors.handle import Handle
+from actors.handle import Handle, address_of
 from actors.observability import Callback, Channels, EventType
 from actors.packing import Packer
 from actors.peer import Peer
 from actors.ports import Courier, World
 from actors.results import RunHandle, RunResult
-from actors.schema import shapes_of
-from ledger import BadRequest, LedgerError, Request, agent_id, check_id, digest_of, pack, unpack
+from ledger import BadRequest, LedgerError, Request, check_id, digest_of, parent_of, sub_agent_id
 from policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -46,10 +45,23 @@ class Client:
         self.client_id = "client-" + world.dice.token()[:10]
         self.asking = Asking(world.dice)
         self.peer = self.asking.peer = Peer(world, courier, self.client_id, limits, self._hello, self._receive)
+        self.calling = Calling(
+            self.asking,
+            world.dice,
+            world.threads,
+            limits,
+            code_dir,
+            lambda kind: pool_spec(kind, self._package_for(kind)),
+            gated=True,
+        )
         self._frames: dict[str, list[Callable[[dict[str, Any] | None], None]]] = {}
         self._channels = Channels()
         self._subscribers = 0
         self._life = 0  # the supervisor life of which happenings are heard
+
+    def take(self, limits: Limits) -> None:
+        """From now on these are in force."""
+        self.limits = self.calling.limits = limits
 
     async def serve(self) -> None:
         """Keep the conversation going. When the ledger cannot go on, its disk being full, say, whoever asks is told so."""
@@ -82,40 +94,32 @@ class Client:
 
     # agents
 
-    def agent(self, agent_class: type[A], name: str) -> A:
-        """A typed handle of an agent. A call of an exposed method gives an awaitable."""
-        return cast("A", Handle(agent_class, name, self.call))
+    def agent(self, agent_class: type[A], name: str, of: object = None) -> A:
+        """A typed handle of an agent, or of a sub-agent `of` another one. A call of an exposed method gives an awaitable."""
+        return cast("A", Handle(self.address(agent_class, name, of), self.calling.call, self.tell))
+
+    def address(self, agent_class: type[Agent], name: str, of: object = None) -> Address:
+        """Whom a handle is for. Raises `BadRequest` for a name that is none."""
+        check_id("name", name, self.limits.id_max)
+        if of is None:
+            return Address.of(agent_class, name, self.code_dir)
+        parent = address_of(of)
+        if not parent:
+            raise BadRequest("of", f"{of!r} is no handle of an agent")
+        return Address(agent_class, sub_agent_id(parent, type_name(agent_class, self.code_dir), name))
 
     async def call(
         self, agent_class: type[Agent], name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call an exposed method of an agent, at most once."""
-        function = getattr(agent_class, method, None)
-        afar = getattr(function, "__perdure_afar__", None)
-        if afar is not None:
-            return await afar(Caller(self, agent_class, name), *args, **kwargs)
-        marked = getattr(function, "__perdure_exposed__", None)
-        if function is None or marked is None:
-            raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method!r}")
-        parameters, returned = shapes_of(function)
-        bound = inspect.signature(function).bind(None, *args, **kwargs)
-        for key in list(bound.arguments)[1:]:
-            bound.arguments[key] = unpack(
-                parameters[key].encode(key, bound.arguments[key], self.limits.input_bytes_max)
-            )
-        body = pack([list(bound.args[1:]), bound.kwargs])
-        address = agent_id(type_name(agent_class, self.code_dir), check_id("name", name, self.limits.id_max))
-        reply = await self.asking.ask(
-            "call",
-            address,
-            method,
-            body,
-            pool_spec(agent_class, self._package_for(agent_class)),
-            marked["repeatable"],
-            self.peer.heard,
-            False,
-        )
-        return returned.decode("return", reply)
+        return await self.calling.call(self.address(agent_class, name), method, args, kwargs)
+
+    async def tell(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Have an exposed method of an agent called exactly once; durable on return. A sub-agent is told by its relatives alone."""
+        if parent_of(to.agent_id):
+            raise BadRequest("agent", f"{to.agent_id} is a sub-agent, which only its relatives tell something; call it")
+        letter = self.calling.letter(to, method, args, kwargs)
+        await self.calling.tell(self.world.dice.token(), "", letter, is_new=True)
 
     def _package_for(self, agent_class: type[Agent]) -> str:
         """What the code of this class travels in; nothing travels where every process is a child of this one."""
@@ -225,22 +229,6 @@ class Client:
 
 
 def _done() -> None: ...
-
-
-class Caller:
-    """What a method that has a part to do at the caller's side (`Agent` marks it by `__perdure_afar__`) is given to do it with."""
-
-    def __init__(self, client: Client, agent_class: type[Agent], name: str) -> None:
-        self._client, self._agent_class, self._name = client, agent_class, name
-        self.threads = client.world.threads
-
-    def token(self) -> str:
-        """A new identifier."""
-        return self._client.world.dice.token()
-
-    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call an exposed method of the agent."""
-        return await self._client.call(self._agent_class, self._name, method, args, kwargs)
 
 
 _LAST = {"finished", "error", "aborted", "cleared"}

@@ -18,17 +18,20 @@ from actors.ports import World
 from actors.switchboard import Port, Switchboard
 from actors.wire import error_to_plain
 from ledger import (
+    AgentAborted,
     BadRequest,
-    CallInterrupted,
     Cancel,
     Clear,
     First,
+    Forget,
     HostUp,
+    OutcomeUnknown,
     PerdureError,
     Requeue,
     Run,
     Stimulus,
     Store,
+    Tell,
     UnknownRun,
     View,
     audit,
@@ -196,6 +199,14 @@ class Desk:
             return Clear(*args)
         if name == "requeue":
             return Requeue(*args)
+        if name == "tell":
+            return Tell(*args)
+        if name == "forget":
+            return Forget(*args)
+        if name == "abort":
+            self._abort(*args)
+            port.say("reply", ref, True, None)
+            return None
         if name == "call":
             self._call(port, ref, args)
         else:
@@ -217,6 +228,15 @@ class Desk:
             self._view.homes[agent] = home
         self._view.want(agent)
 
+    def _abort(self, agent: str, reason: str) -> None:
+        """End the lives of an agent and of all that descends from it. Who waits for a call of theirs is told why."""
+        for activation in self._view.family(agent):
+            port = self._switchboard.ports.get(activation.host_id)
+            for ref in [ref for ref, call in self._calls.items() if call.agent_id == activation.agent_id]:
+                self._answered(ref, False, error_to_plain(AgentAborted(activation.agent_id, reason)))
+            if port is not None:
+                port.say("stop", activation.agent_id, activation.incarnation)
+
     def _astray(self, ref: str) -> None:
         """A call came too late for the life that it was meant for, and did nothing there: it is for the next one."""
         call = self._calls.get(ref)
@@ -234,7 +254,7 @@ class Desk:
         if call is not None and call.repeatable:
             self._hand_anew(call)
         elif call is not None:
-            self._answered(ref, False, error_to_plain(CallInterrupted(call.agent_id, call.method)))
+            self._answered(ref, False, error_to_plain(OutcomeUnknown(call.agent_id, call.method)))
 
     def _answered(self, ref: str, ok: bool, value: Any) -> None:
         call = self._calls.pop(ref, None)

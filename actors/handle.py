@@ -5,31 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actors.agent import Agent
+from actors.calling import Address
 
-Call = Callable[[type[Agent], str, str, tuple[Any, ...], dict[str, Any]], Any]
+Reach = Callable[[Address, str, tuple[Any, ...], dict[str, Any]], Any]
+"""Makes a call, or tells something; what it returns is what the caller gets, be it an answer or an awaitable."""
+
+
+class Method:
+    """An exposed method of an agent elsewhere: `handle.add(5)` calls it, at most once, and `handle.add.tell(5)` has it called exactly
+    once, some time soon, in a transaction; of that nothing is answered, but it is durable on return."""
+
+    def __init__(self, handle: Handle, name: str) -> None:
+        self._handle, self._name = handle, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it, and get its answer."""
+        return self._handle._call(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
+
+    def tell(self, *args: Any, **kwargs: Any) -> Any:
+        """Have it called exactly once. Inside a transaction or a handler it is told when that commits."""
+        return self._handle._tell(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
 
 
 class Handle:
-    """What `agent(MyAgent, "name")` gives. Nothing is started by it; a call wakes the agent.
+    """What `agent(MyAgent, "name")` gives. Nothing is started by it; a call wakes the agent."""
 
-    Args:
-        call: makes a call of an agent's method; what it returns is what the caller gets, be it an answer or an awaitable.
-    """
+    def __init__(self, to: Address, call: Reach, tell: Reach) -> None:
+        self._to, self._call, self._tell = to, call, tell
 
-    def __init__(self, agent_class: type[Agent], name: str, call: Call) -> None:
-        self._agent_class, self._name, self._call = agent_class, name, call
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
+    def __getattr__(self, method: str) -> Method:
         """An exposed method, ready to be called."""
         if method.startswith("__"):
             raise AttributeError(method)
-        agent_class, name, make = self._agent_class, self._name, self._call
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return make(agent_class, name, method, args, kwargs)
-
-        return call
+        return Method(self, method)
 
     def __repr__(self) -> str:
-        return f"<handle of {self._name}@{self._agent_class.__name__}>"
+        return f"<handle of {self._to.agent_id}>"
+
+
+def address_of(handle: object) -> str:
+    """The address of the agent for which a handle stands, or an empty string if it is none."""
+    return vars(handle)["_to"].agent_id if isinstance(handle, Handle) else ""

@@ -9,14 +9,15 @@ the group is rolled back and handled one by one, so that one poisonous mail cost
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.activity import Activity
 from actors.code import load_type
 from actors.one_transaction import Piece, Step, done_in_one, failure
 from actors.results import MilestoneInfo, RunInfo, RunResult
-from actors.schema import run_shapes
-from ledger import BadRequest, UnknownAgentType, unpack
+from actors.schema import exposed_call, run_shapes
+from ledger import TELL, BadRequest, UnknownAgentType, unpack
 
 if TYPE_CHECKING:
     from actors.tenant import Tenant
@@ -73,6 +74,8 @@ async def _attempt(tenant: Tenant, letters: list[Letter]) -> tuple[str, bool] | 
 def _steps(tenant: Tenant, letter: Letter) -> list[Step]:
     """The methods that a mail calls, with their arguments: the agent's own hook first, then the named handler."""
     agent = tenant.agent
+    if letter.slot == TELL:
+        return [_told(agent, letter)]
     known = {key: value for key, value in letter.run.items() if key in RunInfo.__dataclass_fields__}
     run = RunInfo(**known, delivery_id=letter.mail_id)
     activity = Activity(origin=letter.mail_id)
@@ -97,6 +100,18 @@ def _steps(tenant: Tenant, letter: Letter) -> list[Step]:
             raise _NoHandler("handler", f"{type(agent).__name__} has no method {letter.handler!r}; the mail is parked")
         calls.append((method, (run, told), activity))
     return calls
+
+
+def _told(agent: Any, letter: Letter) -> Step:
+    """What somebody told the agent (`handle.method.tell`)."""
+    try:
+        arguments, _ = exposed_call(type(agent), letter.handler, letter.content["body"])
+    except (BadRequest, TypeError) as problem:
+        raise _NoHandler(
+            "tell", f"{letter.handler!r} cannot be told like that: {problem}; the mail is parked"
+        ) from None
+    call = partial(getattr(agent, letter.handler), **arguments.kwargs)
+    return call, tuple(arguments.args[1:]), Activity(origin=letter.mail_id)
 
 
 def _result(letter: Letter, tenant: Tenant) -> RunResult:

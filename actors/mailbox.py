@@ -40,7 +40,7 @@ class Mailbox:
         _, problem = await tried(self._handle_all())
         self._handling = False
         if problem is not None and not tenant.is_leaving:
-            tenant.host.report_trouble(tenant.agent_id, "handling mail", problem)
+            tenant.trouble("handling mail", problem)
             self._letters.clear()
         tenant.host.touch(tenant)
 

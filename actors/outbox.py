@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from actors.author import tried
 from actors.wire import message
 from ledger import BadRequest, Overloaded, Request, pack, unpack
 from ledger.storage import Transaction, bound_to
@@ -26,6 +27,7 @@ class Outbox:
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
         self._sent = 0
+        self._is_known = False  # whether what an earlier life left has been found
 
     @property
     def transaction(self) -> Transaction | None:
@@ -59,7 +61,29 @@ class Outbox:
         fresh = [(number, unpack(body)) for number, body in self._tenant.storage.outbox() if number > self._sent]
         if fresh:
             self._sent = fresh[-1][0]
-            self._tenant.spawn(self._say([(number, Request(*said[1:])) for number, said in fresh]))
+            requests = [(number, Request(*said[1:])) for number, said in fresh if said[0] == "Request"]
+            if requests:
+                self._tenant.spawn(self._say(requests))
+            for number, said in fresh:
+                if said[0] != "Request":
+                    self._tenant.spawn(self._ask(number, said, is_new=self._is_known))
+        self._is_known = True
+
+    async def _ask(self, number: int, said: list[Any], *, is_new: bool) -> None:
+        """Have an agent told something, or deleted. What an earlier life left may have been asked for by it already."""
+        tenant = self._tenant
+        name, *args = said
+        if name == "tell":
+            mail_id, sender, (recipient, method, body, home) = args
+            epoch = tenant.host.peer.epoch if is_new else 0
+            args = [mail_id, recipient, sender, method, body, home, epoch]
+        _, problem = await tried(tenant.ask(name, *args))
+        if isinstance(problem, BadRequest):
+            tenant.trouble(f"asking to {name} {args[0]!r}", problem)
+        elif problem is not None:
+            raise problem
+        if not tenant.is_leaving:
+            tenant.storage.forget_outbox([number])
 
     async def _say(self, rows: list[tuple[int, Request]]) -> None:
         """Ask until each was accepted, or refused for good. Just now the supervisor may have too much to do."""
@@ -75,7 +99,7 @@ class Outbox:
                     continue
                 done.append(number)
                 if isinstance(answer, BadRequest):
-                    tenant.host.report_trouble(tenant.agent_id, f"asking for run {request.run_id!r}", answer)
+                    tenant.trouble(f"asking for run {request.run_id!r}", answer)
             if not tenant.is_leaving:
                 tenant.storage.forget_outbox(done)
             rows = left

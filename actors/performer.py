@@ -42,14 +42,14 @@ class Performer:
         self.types: dict[str, None] = {}  # those that began to work in this life of the supervisor
 
     async def perform(self, effects: list[Effect]) -> list[str]:
-        """Carry these effects out; returns the cleared runs whose storage may be deleted now."""
+        """Carry these effects out; returns the cleared runs and the doomed agents whose storages may be deleted now."""
         await self._fetch(effects)
         for effect in effects:
             if isinstance(effect, TellEnd):
                 self._tell(effect.run_id)
             elif not isinstance(effect, ForgetStorage):
                 self._command(effect)
-        return [effect.run_id for effect in effects if isinstance(effect, ForgetStorage)]
+        return [effect.run_id or effect.agent_id for effect in effects if isinstance(effect, ForgetStorage)]
 
     def tidy(self) -> None:
         """Forget the pacing of long ago, and payloads of runs that are settled."""

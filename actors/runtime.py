@@ -102,7 +102,8 @@ class Runtime:
             in_force = Limits.recorded(wait_for(self._submit(self.client.ask("limits"))))
             if self._demanded is not None:
                 check_limits(self._demanded, in_force, self.data)
-            self.limits = self.client.limits = in_force
+            self.limits = in_force
+            self.client.take(in_force)
         except BaseException:
             self.close()
             raise
@@ -187,9 +188,15 @@ class Runtime:
 
     # agents and runs
 
-    def agent(self, agent_class: type[A], name: str) -> A:
-        """A typed handle of an agent. Nothing is started by it; a call of an exposed method wakes the agent."""
-        return cast("A", Handle(agent_class, name, lambda *call: self._settle(self.client.call(*call))))
+    def agent(self, agent_class: type[A], name: str, of: object = None) -> A:
+        """A typed handle of an agent. Nothing is started by it; a call of an exposed method wakes the agent.
+
+        `of` is a handle of the agent whose sub-agent is meant: calls go through it, and its `on_before_sub_agent` may refuse them.
+        """
+        client = self.client
+        to = client.address(agent_class, name, of)
+        call, tell = (lambda *call, way=way: self._settle(way(*call)) for way in (client.calling.call, client.tell))
+        return cast("A", Handle(to, call, tell))
 
     def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:
         """Run an agent and wait for its end. Repeat it with the same `run_id` after any death: it is the same run."""

@@ -22,6 +22,7 @@ from actors.ports import Fleet, KillPoint, World
 from actors.switchboard import Port, Switchboard
 from actors.wire import STIMULI, content_of, error_to_plain
 from ledger import (
+    AgentForgotten,
     BadRequest,
     Ended,
     FactRow,
@@ -32,6 +33,7 @@ from ledger import (
     Stimulus,
     Store,
     SupervisorStarted,
+    Tell,
     Tick,
     View,
     WorldError,
@@ -70,6 +72,7 @@ class Supervisor:
         self._stimuli: list[Stimulus] = []
         self._has_archive = False
         self._forgetting: list[str] = []
+        self._posted: set[str] = set()
         self._facts_since_checkpoint = 0
         self._checkpoint_due = False
         self._quiet_since_s = 0.0
@@ -209,6 +212,9 @@ class Supervisor:
 
     def _ask(self, port: Port, ref: str, stimulus: Stimulus, at_ms: int, rows: list[FactRow]) -> None:
         """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
+        if isinstance(stimulus, Tell) and stimulus.mail_id in self._posted:
+            port.say("reply", ref, True, None)
+            return
         try:
             self._decide(stimulus, at_ms, rows, [])
         except BadRequest as problem:
@@ -228,6 +234,7 @@ class Supervisor:
 
     async def _recall(self, arrived: list[tuple[Port, int, list[Any]]]) -> None:
         """Bring runs that are no longer in memory back, if a message speaks of them."""
+        await self._recall_tells(arrived)
         if not self._has_archive:
             return
         keys: dict[str, None] = {}
@@ -246,6 +253,15 @@ class Supervisor:
                 family = partial(self.store.ended_runs, run.child, None, None, FAMILY_MAX)
                 found = await self.world.threads.commit(family)
                 clearing += self._remember(found)
+
+    async def _recall_tells(self, arrived: list[tuple[Port, int, list[Any]]]) -> None:
+        """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""
+        self._posted.clear()
+        for _port, _number, message in arrived:
+            if message[0] == "ask" and message[2] == "tell" and message[3][-1] != self.view.epoch:
+                key = message[3][0]
+                if await self.world.threads.commit(partial(self.store.facts, key, limit=1)):
+                    self._posted.add(key)
 
     def _remember(self, records: list[Record]) -> list[str]:
         """Bring runs back into memory; returns which."""
@@ -319,7 +335,9 @@ class Supervisor:
         self._checkpoint_due = False
         view = self.view
         forgotten = [key for key in dict.fromkeys(self._forgetting) if view.may_be_forgotten(key)]
+        doomed = [key for key in dict.fromkeys(self._forgetting) if key in view.doomed]
         self._forgetting = []
+        await self._delete(doomed)
         children = [view.runs[run_id].child for run_id in forgotten]
         for child in children:
             await self.world.threads.commit(partial(self._cabinet.forget, child))
@@ -338,6 +356,14 @@ class Supervisor:
         for run_id in forgotten:
             view.forget_run(run_id)
         self._evict()
+
+    async def _delete(self, doomed: list[str]) -> None:
+        """Delete what doomed agents and their descendants had, and free their names."""
+        for agent in doomed:
+            await self.world.threads.commit(partial(self._cabinet.forget_family, agent))
+            self.world.faults.at(KillPoint.MID_CLEAR, agent)
+            await self._append([self.view.record(AgentForgotten(agent), self.now_ms())], [])
+            self.switchboard.arrived.set()  # somebody may have called the next one of that name
 
     def _evict(self) -> None:
         """Let go of the oldest settled runs beyond `retained_in_memory`, and of payloads of ended runs."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from actors.attempt import carry
 from actors.author import is_async, tried
 from actors.code import load_type
 from actors.dispatch import Dispatch
+from actors.family import Family
 from actors.jobs.fibers import Fibers
 from actors.jobs.schedules import Schedules
 from actors.jobs.waiting_line import WaitingLine
@@ -25,6 +27,7 @@ from actors.ports import KillPoint
 from actors.results import RunInfo
 from actors.run_context import RunContext
 from actors.schema import exposed_call
+from actors.state_watch import StateWatch
 from actors.threads import wait_for
 from actors.wire import error_to_plain, message
 from ledger import (
@@ -62,6 +65,7 @@ class Tenant:
         self._is_up = False
         self.is_first_life = False
         self._runs: dict[str, None] = {}
+        self._vigils = 0
 
     @cached_property
     def dispatch(self) -> Dispatch:
@@ -89,6 +93,11 @@ class Tenant:
         return WaitingLine(self)
 
     @cached_property
+    def family(self) -> Family:
+        """The agent's relatives."""
+        return Family(self)
+
+    @cached_property
     def outbox(self) -> Outbox:
         """The agent's transactions, and what they leave to be said."""
         return Outbox(self)
@@ -98,6 +107,8 @@ class Tenant:
         """The agent's storage, opened when it is first looked at: an instant child never does."""
         if self._storage is None:
             self._storage = self.host.cabinet.open(self.agent_id, self.incarnation)
+            if self.agent is not None:
+                StateWatch(self).begin(self._storage.state)
         return self._storage
 
     @property
@@ -131,6 +142,8 @@ class Tenant:
         agent_class = load_type(type_of(self.agent_id), self.code_dir)
         self.agent = agent_class()
         vars(self.agent)["_perdure"] = self  # the one attribute of ours
+        if self._storage is not None:
+            StateWatch(self).begin(self._storage.state)
         fresh = self._storage is None and self.is_first_life
         return self.overrides("on_start") or not (fresh or not self.has_storage)
 
@@ -173,13 +186,18 @@ class Tenant:
         """Come up without work of its own."""
         _, problem = await tried(self.ready())
         if problem is not None:
-            self.host.report_trouble(self.agent_id, "on_start", problem)
+            self.trouble("on_start", problem)
             self.leave()
             return
         self.push(Awake(self.agent_id, self.incarnation))
         self.host.touch(self)
 
     # a run
+
+    @property
+    def host_run(self) -> bool:
+        """Whether the agent is the child of a run."""
+        return bool(self._runs)
 
     def carries(self, run_id: str) -> bool:
         """Whether this life has been given the run."""
@@ -219,6 +237,10 @@ class Tenant:
     async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:
         await self.ready()
         ACTIVITY.set(Activity(f"call/{ref}"))
+        if method_name.startswith("\0"):
+            answered = await self.family.answer(method_name, body)
+            if answered is not None:
+                return answered
         arguments, returned = exposed_call(type(self.agent), method_name, body)
         outcome = await self.call(getattr(self.agent, method_name), *arguments.args[1:], **arguments.kwargs)
         return returned.encode("return", outcome, self.limits.output_bytes_max)
@@ -230,7 +252,7 @@ class Tenant:
         await self.ready()
         _, problem = await tried(self.call(self.agent.on_progress, info, snapshot))
         if problem is not None:
-            self.host.report_trouble(self.agent_id, "on_progress", problem)
+            self.trouble("on_progress", problem)
 
     # what runs and agents use
 
@@ -316,12 +338,28 @@ class Tenant:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    @contextmanager
+    def kept_awake(self) -> Iterator[None]:
+        """No sleep meanwhile."""
+        self._vigils += 1
+        try:
+            yield
+        finally:
+            self._vigils -= 1
+            self.on_loop(partial(self.host.touch, self))
+
+    def trouble(self, doing: str, problem: Exception) -> None:
+        """Something failed where no caller, run or mail carries the error. The log and the author are told."""
+        self.host.report_trouble(self.agent_id, doing, problem)
+        if self.agent is not None and self.overrides("on_error") and not self.is_leaving:
+            self.spawn(tried(self.call(self.agent.on_error, problem, doing)))
+
     # leaving
 
     @property
     def may_sleep(self) -> bool:
         """Whether nothing is under way, and the agent is up: one that is coming up has work to do."""
-        return not (self._tasks or self.is_leaving) and self.mail.is_empty and self._is_up
+        return not (self._tasks or self._vigils or self.is_leaving) and self.mail.is_empty and self._is_up
 
     @property
     def is_broken(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, get_args
 
 from ledger import PerdureError, Request, Stimulus
@@ -31,7 +33,7 @@ def error_from_plain(plain: list[Any]) -> PerdureError:
     """The error again; one that is not ours becomes a `RemoteError` with the same words."""
     name, args = plain
     kind = _PERDURE_ERRORS.get(name)
-    return kind(*args) if kind is not None else RemoteError(name, ": ".join(map(str, args)))
+    return kind(*args) if kind is not None else remote_error(name, ": ".join(map(str, args)))
 
 
 def _is_plain(value: object) -> bool:
@@ -39,7 +41,7 @@ def _is_plain(value: object) -> bool:
 
 
 class RemoteError(PerdureError):
-    """An author's code raised in another process."""
+    """An author's code raised in another process. What Python itself knows can be caught as what it is: `except ValueError`."""
 
     def __init__(self, kind: str, words: str) -> None:
         super().__init__(kind, words)
@@ -48,6 +50,25 @@ class RemoteError(PerdureError):
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.words}"
+
+    def __reduce__(self) -> Any:
+        return remote_error, (self.kind, self.words)
+
+
+def remote_error(kind: str, words: str) -> RemoteError:
+    """What an author's code raised, as an error of that kind if Python has it."""
+    return _remote_kind(kind)(kind, words)
+
+
+@cache
+def _remote_kind(name: str) -> type[RemoteError]:
+    known = getattr(builtins, name, None)
+    if not isinstance(known, type) or not issubclass(known, Exception):
+        return RemoteError
+    try:
+        return type(name, (RemoteError, known), {"__module__": __name__, "__doc__": RemoteError.__doc__})
+    except TypeError:  # its objects are made otherwise
+        return RemoteError
 
 
 def _family(kind: type[PerdureError]) -> Iterator[type[PerdureError]]:

@@ -10,9 +10,10 @@ from ledger.codec import decode, encode, pack, unpack
 from ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
 from ledger.errors import (
     AdmissionRefused,
+    AgentAborted,
+    AgentBeingDeleted,
     AwaitedInsideHandler,
     BadRequest,
-    CallInterrupted,
     ConflictingRequest,
     FiberStopped,
     HostUnavailable,
@@ -22,6 +23,7 @@ from ledger.errors import (
     LedgerLocked,
     LedgerTooNew,
     LedgerUnwritable,
+    OutcomeUnknown,
     Overloaded,
     PerdureError,
     RunBeingCleared,
@@ -36,11 +38,23 @@ from ledger.errors import (
     WorldError,
 )
 from ledger.explanation import explain, lasting
-from ledger.facts import Fact, SupervisorStarted
+from ledger.facts import AgentForgotten, Fact, SupervisorStarted
 from ledger.frames import frame_of
-from ledger.ids import agent_id, check_id, derived_run_id, digest_of, mail_id, name_of, type_of
+from ledger.ids import (
+    agent_id,
+    check_id,
+    derived_run_id,
+    digest_of,
+    is_within,
+    mail_id,
+    name_of,
+    parent_of,
+    path_of,
+    sub_agent_id,
+    type_of,
+)
 from ledger.lives import last_end
-from ledger.mail import Mail
+from ledger.mail import TELL, Mail
 from ledger.outstanding import about, everything, outstanding
 from ledger.preview import preview_of, shown_input
 from ledger.protocol import decide
@@ -60,6 +74,7 @@ from ledger.stimulus import (
     Chunk,
     Clear,
     Ended,
+    Forget,
     Handled,
     HostLost,
     HostUp,
@@ -69,6 +84,7 @@ from ledger.stimulus import (
     Request,
     Requeue,
     Stimulus,
+    Tell,
     Tick,
     Unstarted,
     Up,
@@ -83,15 +99,18 @@ __all__ = [
     "LIVE",
     "NOT_RUNNABLE",
     "START_FAILED",
+    "TELL",
     "UNIMPORTABLE",
     "Activation",
     "AdmissionRefused",
+    "AgentAborted",
+    "AgentBeingDeleted",
+    "AgentForgotten",
     "Alarm",
     "AwaitedInsideHandler",
     "Awake",
     "BadRequest",
     "Boot",
-    "CallInterrupted",
     "Cancel",
     "Chunk",
     "Clear",
@@ -103,6 +122,7 @@ __all__ = [
     "FactRow",
     "FiberStopped",
     "First",
+    "Forget",
     "ForgetStorage",
     "Handled",
     "HostLost",
@@ -118,6 +138,7 @@ __all__ = [
     "LedgerUnwritable",
     "Mail",
     "Milestone",
+    "OutcomeUnknown",
     "Overloaded",
     "Payload",
     "PerdureError",
@@ -138,6 +159,7 @@ __all__ = [
     "Store",
     "SupervisorStarted",
     "SupervisorUnreachable",
+    "Tell",
     "TellEnd",
     "Tick",
     "TooLarge",
@@ -168,6 +190,7 @@ __all__ = [
     "hosts_wanted",
     "inspection",
     "is_exclusive",
+    "is_within",
     "last_end",
     "lasting",
     "lines",
@@ -179,7 +202,9 @@ __all__ = [
     "outstanding",
     "overview",
     "pack",
+    "parent_of",
     "parked",
+    "path_of",
     "pool_key",
     "preview_of",
     "restore",
@@ -187,6 +212,7 @@ __all__ = [
     "run_record",
     "seat",
     "shown_input",
+    "sub_agent_id",
     "type_of",
     "unpack",
 ]

@@ -14,6 +14,7 @@ class Activation:
     """Where an agent lives, or that it must be woken, or when. `run_id` names the run it executes, if any.
 
     `owes` is set when its alarm rings while it is awake, until it has said when it must be awake next: it may have been leaving.
+    One that is `doomed` is being deleted, with all that descends from it.
     """
 
     agent_id: str
@@ -26,6 +27,7 @@ class Activation:
     home: list[Any] | None = None
     alarm_at_ms: int = 0
     owes: bool = False
+    doomed: bool = False
     confirmed: bool = False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -22,6 +22,9 @@ class StateTransaction(Protocol):
 
     def state_keys(self) -> list[str]:
         """The keys as the transaction sees them."""
+
+    def then(self, job: Callable[[], None]) -> None:
+        """Do this after the commit."""
 
 
 class StateStorage(Protocol):
@@ -50,6 +53,12 @@ class State(MutableMapping[str, Any]):
 
     def __init__(self, storage: StateStorage) -> None:
         self._storage = storage
+        self._validate: Callable[[dict[str, Any]], None] | None = None
+        self._changed: Callable[[], None] | None = None
+
+    def watch(self, validate: Callable[[dict[str, Any]], None] | None, changed: Callable[[], None] | None) -> None:
+        """Ask `validate` before each change with what the mapping would become, and call `changed` after commits with one."""
+        self._validate, self._changed = validate, changed
 
     def __getitem__(self, key: str) -> Any:
         body = self._body(key)
@@ -92,33 +101,54 @@ class State(MutableMapping[str, Any]):
     def setdefault(self, key: str, default: Any = None) -> Any:
         """Return a key's value, assigning the default first if it has none, in one transaction."""
         fallback = _encoded(key, default)
+        if self._body(key) is None:
+            self._ask({key: fallback})
         with self._storage.transaction() as transaction:
             body = transaction.read_state(key)
             if body is None:
                 body = fallback
-                transaction.put(STATE, key, body)
+                self._put(transaction, key, body)
         return unpack(body)
 
     def clear(self) -> None:
         """Remove all keys, in one transaction."""
+        self._ask(dict.fromkeys(self._keys()))
         with self._storage.transaction() as transaction:
             for key in self._keys():
-                transaction.put(STATE, key, None)
+                self._put(transaction, key, None)
 
     def _write(self, values: Mapping[str, Any]) -> None:
         bodies = {key: _encoded(key, value) for key, value in values.items()}
         if not bodies:
             return
+        self._ask(bodies)
         with self._storage.transaction() as transaction:
             for key, body in bodies.items():
-                transaction.put(STATE, key, body)
+                self._put(transaction, key, body)
+
+    def _ask(self, bodies: Mapping[str, bytes | None]) -> None:
+        """Let the author refuse a change. It stands before the transaction, which a refusal would condemn."""
+        if self._validate is not None:
+            after = {key: unpack(body) for key in self._keys() if (body := self._body(key)) is not None}
+            for key, body in bodies.items():
+                after.pop(key, None)
+                if body is not None:
+                    after[key] = unpack(body)
+            self._validate(after)
+
+    def _put(self, transaction: StateTransaction, key: str, body: bytes | None) -> None:
+        transaction.put(STATE, key, body)
+        if self._changed is not None:
+            transaction.then(self._changed)
 
     def _take(self, key: str) -> bytes | None:
         """Remove a key. Its absence is no failure here, for a failure would condemn the transaction that is joined."""
+        if self._validate is not None and self._body(key) is not None:
+            self._ask({key: None})
         with self._storage.transaction() as transaction:
             body = transaction.read_state(key)
             if body is not None:
-                transaction.put(STATE, key, None)
+                self._put(transaction, key, None)
         return body
 
     def _body(self, key: object) -> bytes | None:

@@ -23,6 +23,7 @@ import duckdb
 
 from ledger.agent_sql import Lane
 from ledger.errors import StorageError
+from ledger.ids import is_within
 
 # No primary keys. An index doubles the file (measured with 1,024 mails: 94 KB against 45 KB), and in the storage format of 1.4
 # it keeps the room of deleted rows for ever. What keys would guard is guarded by the one writer and its commit lock.
@@ -67,6 +68,10 @@ class Disk(ABC):
     @abstractmethod
     def erase(self, agent_id: str, holder: object) -> None:
         """Delete the storage if there is one. It must not be attached."""
+
+    @abstractmethod
+    def erase_descendants(self, agent_id: str) -> None:
+        """Delete the storages of all that descends from an agent. None of them may be attached elsewhere."""
 
     @abstractmethod
     def stage(self, agent_id: str) -> str:
@@ -215,6 +220,11 @@ class MemoryDisk(Disk):
             self.forgotten.pop(agent_id, None)
             if agent_id in self._databases:
                 self._root().execute(f"DETACH {self._databases.pop(agent_id)}")
+
+    def erase_descendants(self, agent_id: str) -> None:
+        """Drop what lies below."""
+        for each in [each for each in self._databases if each != agent_id and is_within(each, agent_id)]:
+            self.erase(each, self)
 
     def stage(self, agent_id: str) -> str:
         """Begin a database that no agent has."""

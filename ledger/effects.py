@@ -50,7 +50,7 @@ class TellEnd(NamedTuple):
 
 
 class ForgetStorage(NamedTuple):
-    """Delete what a cleared run's child had stored."""
+    """Delete what a cleared run's child had stored; without a run, what a doomed agent and its descendants had."""
 
     run_id: str
     agent_id: str

@@ -7,6 +7,7 @@
     │   ├── UnknownAgentType          the agent's class cannot be found or imported
     │   ├── UnknownTool               no tool has this name, or its function cannot be found or imported
     │   ├── TooLarge                  a value is over its limit
+    │   ├── AgentBeingDeleted         the agent is being deleted; its name is free again when that is done
     │   ├── AwaitedInsideHandler      a completion handler may not wait for a run
     │   └── AdmissionRefused          the parent's limit of concurrent runs, on `on_limit="reject"`
     ├── LedgerError                   the world's refusal, on the supervisor's side
@@ -23,7 +24,8 @@
         ├── Overloaded                the supervisor refuses more work for now; `retry_after_ms` says when
         ├── RunBeingCleared           the id belongs to a run that is being cleared; whoever asks for it waits for that by itself
         ├── FiberStopped              code of a fiber that is over went on; what it does does not count
-        └── CallInterrupted           the agent's host died during a call; the call may or may not have taken effect
+        ├── AgentAborted              the agent's life was ended by its parent during a call, or before it
+        └── OutcomeUnknown            the agent's host died during a call; the call may or may not have taken effect
 
 `IllegalTransition` is not in the tree: it derives from `AssertionError`, because only a bug of ours can cause it.
 Every exception carries fields, and survives pickling because the fields are its arguments.
@@ -62,6 +64,14 @@ class UnknownAgentType(BadRequest):
 
 class UnknownTool(BadRequest):
     """No tool has this name, or its function cannot be found under its name."""
+
+
+class AgentBeingDeleted(BadRequest):
+    """The agent is being deleted with its storage. Its name is free again when that is done."""
+
+    def __init__(self, agent_id: str, problem: str = "is being deleted; try again when that is done") -> None:
+        super().__init__("agent", f"{agent_id} {problem}")
+        self.args = (agent_id, problem)
 
 
 class TooLarge(BadRequest):
@@ -164,8 +174,21 @@ class RunBeingCleared(WorldError):
         return f"run {self.run_id!r} is being cleared; its id is free again when that is done"
 
 
-class CallInterrupted(WorldError):
-    """The agent's host died while it answered a call, so the call may or may not have taken effect.
+class AgentAborted(WorldError):
+    """The agent's life was ended by its parent. What a call had made durable by then stays; the next call begins another life."""
+
+    def __init__(self, agent_id: str, reason: str) -> None:
+        super().__init__(agent_id, reason)
+        self.agent_id = agent_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.agent_id} was aborted: {self.reason}"
+
+
+class OutcomeUnknown(WorldError):
+    """The agent's host died while it answered a call, so the call may or may not have taken effect. What must take effect exactly once is
+    told (`handle.method.tell(…)`), or is a run.
 
     One that was certainly not handed to the author's method is made again by itself, also after a supervisor's death. Certainty is
     impossible, and the call refused, if the life of the agent that may have had it is over; if the agent's last life ended so shortly

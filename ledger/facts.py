@@ -183,6 +183,30 @@ class AlarmRang(NamedTuple):
     agent_id: str
 
 
+class AgentDoomed(NamedTuple):
+    """The agent and all that descends from it are to be deleted. Nothing of them begins any more."""
+
+    agent_id: str
+
+
+class AgentForgotten(NamedTuple):
+    """The storages of a doomed agent and its descendants are deleted. Their names are free again."""
+
+    agent_id: str
+
+
+class MailPosted(NamedTuple):
+    """Somebody told an agent something: the mail calls `method` there with the arguments in `body`. `home` is what its class asks of
+    its host, `sender` is an agent, or empty for somebody outside."""
+
+    mail_id: str
+    recipient: str
+    sender: str
+    method: str
+    body: bytes
+    home: list[Any] | None = None
+
+
 class MailDelivered(NamedTuple):
     """The recipient's transaction with these mails' effects is durable."""
 
@@ -231,6 +255,9 @@ Fact = (
     | AgentLost
     | AlarmSet
     | AlarmRang
+    | AgentDoomed
+    | AgentForgotten
+    | MailPosted
     | MailDelivered
     | MailFailed
     | MailSuppressed

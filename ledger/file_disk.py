@@ -11,17 +11,19 @@ import os
 import re
 from hashlib import blake2b
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 
 from ledger.disk import SCHEMA, Disk, StorageLocked
 from ledger.errors import StorageConflict, StorageError
-from ledger.ids import type_of
+from ledger.ids import parent_of, type_of
 
 _LEFT = "left-"
 
 
 class FileDisk(Disk):
-    """Real files: `<directory>/<2 hex>/<type>-<32 hex>.db`, named by a digest, so any agent id has a file name."""
+    """Real files: `<directory>/<2 hex>/<type>-<32 hex>.db`, named by a digest, so any agent id has a file name. What belongs to the
+    sub-agents of an agent lies in a folder beside its own file, under the same name."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -32,7 +34,9 @@ class FileDisk(Disk):
         """The file of an agent, whether or not it exists."""
         digest = blake2b(agent_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         kind = re.sub(r"[^A-Za-z0-9_]+", "-", type_of(agent_id))[-40:].strip("-")
-        return self.directory / digest[:2] / f"{kind or 'agent'}-{digest}.db"
+        parent = parent_of(agent_id)
+        folder = self.path_of(parent).with_suffix("") if parent else self.directory / digest[:2]
+        return folder / f"{kind or 'agent'}-{digest}.db"
 
     def has(self, agent_id: str) -> bool:
         """Whether there is a file."""
@@ -83,6 +87,16 @@ class FileDisk(Disk):
                     self._unlink(agent_id, each)
             finally:
                 self._holders.pop(agent_id)
+
+    def erase_descendants(self, agent_id: str) -> None:
+        """Delete the folder of its sub-agents, with all in it."""
+        folder = self.path_of(agent_id).with_suffix("")
+        try:
+            rmtree(folder)
+        except FileNotFoundError:
+            return
+        except OSError as problem:
+            raise StorageError(agent_id, f"{folder} cannot be deleted: {problem}") from problem
 
     def stage(self, agent_id: str) -> str:
         """Begin a file under a name that `has` does not find."""

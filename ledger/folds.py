@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ledger.activation import Activation
 from ledger.facts import (
     AgentActivated,
+    AgentDoomed,
+    AgentForgotten,
     AgentLost,
     AgentReleased,
     AlarmRang,
@@ -19,6 +22,7 @@ from ledger.facts import (
     Fact,
     MailDelivered,
     MailFailed,
+    MailPosted,
     MailRequeued,
     MailSuppressed,
     MilestoneReached,
@@ -30,7 +34,19 @@ from ledger.facts import (
     RunRequested,
     SupervisorStarted,
 )
-from ledger.mail import DELIVERED, FINISH, GIVE_UP, MILESTONE, PARKED, PENDING, START, SUPERSEDED, SUPPRESSED
+from ledger.mail import (
+    DELIVERED,
+    FINISH,
+    GIVE_UP,
+    MILESTONE,
+    PARKED,
+    PENDING,
+    START,
+    SUPERSEDED,
+    SUPPRESSED,
+    TELL,
+    Mail,
+)
 from ledger.run import open_run, outcome_of
 
 if TYPE_CHECKING:
@@ -134,6 +150,9 @@ def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> N
 def _agent_lost(view: View, fact: AgentLost, seq: int, _at_ms: int) -> None:
     activation = view.move(fact.agent_id, "")
     view.lives.ended(fact.agent_id, seq)
+    if view.doomed_by(fact.agent_id):
+        view.drop_agent(fact.agent_id)
+        return
     activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
     activation.losses += 1
     view.arm(fact.agent_id, fact.wake_at_ms)
@@ -157,6 +176,29 @@ def _alarm_rang(view: View, fact: AlarmRang, _seq: int, at_ms: int) -> None:
     elif not activation.unclean:
         activation.unclean, activation.wake_at_ms = True, at_ms
         view.want(fact.agent_id)
+
+
+def _agent_doomed(view: View, fact: AgentDoomed, _seq: int, _at_ms: int) -> None:
+    view.doomed[fact.agent_id] = None
+    view.agents.setdefault(fact.agent_id, Activation(fact.agent_id)).doomed = True
+    for activation in view.family(fact.agent_id):
+        activation.alarm_at_ms, activation.owes, activation.unclean = 0, False, False
+        view.dirty_agents[activation.agent_id] = view.touched[activation.agent_id] = None
+        if not activation.host_id and not activation.doomed:
+            del view.agents[activation.agent_id]
+
+
+def _agent_forgotten(view: View, fact: AgentForgotten, seq: int, _at_ms: int) -> None:
+    view.doomed.pop(fact.agent_id, None)
+    view.lives.ended(fact.agent_id, seq)
+    for activation in view.family(fact.agent_id):
+        del view.agents[activation.agent_id]
+        view.dirty_agents[activation.agent_id] = None
+
+
+def _mail_posted(view: View, fact: MailPosted, seq: int, at_ms: int) -> None:
+    content = {"sender": fact.sender, "body": fact.body, "home": fact.home}
+    view.put(Mail(fact.mail_id, fact.recipient, "", TELL, fact.method, content, at_ms, seq=seq))
 
 
 def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
@@ -209,6 +251,9 @@ FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     AgentLost: _agent_lost,
     AlarmSet: _alarm_set,
     AlarmRang: _alarm_rang,
+    AgentDoomed: _agent_doomed,
+    AgentForgotten: _agent_forgotten,
+    MailPosted: _mail_posted,
     MailDelivered: _mail_delivered,
     MailFailed: _mail_failed,
     MailSuppressed: _mail_suppressed,

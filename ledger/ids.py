@@ -7,6 +7,7 @@ handler that runs twice puts the same mail on its way (spec W-26).
 from __future__ import annotations
 
 from hashlib import blake2b
+from urllib.parse import quote, unquote
 
 from ledger.errors import BadRequest
 
@@ -24,6 +25,31 @@ def type_of(agent: str) -> str:
 def name_of(agent: str) -> str:
     """The name inside an address; for a child it is the id of its run."""
     return agent.rpartition("@")[0]
+
+
+def sub_agent_id(parent: str, agent_type: str, name: str) -> str:
+    """The address of a sub-agent: its parent's address, then its own name, in which nothing can fake a descent:
+    `stdlib@m:Census>shard 1@m:Shard`."""
+    return agent_id(agent_type, f"{parent}>{quote(name, safe=' /:')}")
+
+
+def parent_of(agent: str) -> str:
+    """The address of a sub-agent's parent; empty for an agent that has none."""
+    parent = name_of(agent).rpartition(">")[0]
+    return parent if ":" in type_of(parent) and name_of(parent) else ""
+
+
+def path_of(agent: str) -> list[tuple[str, str]]:
+    """The way to an agent from the root of its family: pairs of type and own name."""
+    parent = parent_of(agent)
+    if not parent:
+        return [(type_of(agent), name_of(agent))]
+    return [*path_of(parent), (type_of(agent), unquote(name_of(agent)[len(parent) + 1 :]))]
+
+
+def is_within(agent: str, ancestor: str) -> bool:
+    """Whether an agent is that one, or descends from it."""
+    return agent == ancestor or agent.startswith(f"{ancestor}>")
 
 
 def mail_id(run_id: str, slot: str, mark: int = 0) -> str:

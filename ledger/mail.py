@@ -9,6 +9,8 @@ be told before the transaction was durable. What a fact puts into a slot:
 - an interruption fills *give-up*;
 - a milestone on the parent's list fills `milestone:<name>`, once for ever.
 
+What somebody tells an agent (`MailPosted`) is mail, too, in a slot that belongs to no run.
+
 A mail moves `pending → delivered | superseded | suppressed | parked`, and `parked → pending` when a person asks. A handler whose
 acknowledgement arrives after its mail was superseded did run, so truth wins: `superseded → delivered`.
 """
@@ -20,6 +22,7 @@ from typing import Any
 
 START = "start"
 FINISH = "finish"
+TELL = "tell"
 GIVE_UP = "give-up"
 MILESTONE = "milestone:"
 

@@ -28,7 +28,9 @@ def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]
         if run is not None:
             yield from _for_run(view, run)
         activation = view.agents.get(key)
-        if activation is not None and activation.host_id:
+        if key in view.doomed:
+            yield from _for_doomed(view, key)
+        elif activation is not None and activation.host_id:
             yield from _for_agent(view, activation, at_ms)
 
 
@@ -37,7 +39,7 @@ def everything(view: View) -> list[str]:
     nothing."""
     awake = [activation for activation in view.agents.values() if activation.host_id or activation.unclean]
     runs = [activation.run_id for activation in awake if activation.run_id]
-    return list(dict.fromkeys([*runs, *view.cleared, *(each.agent_id for each in awake), *view.mailbox]))
+    return list(dict.fromkeys([*runs, *view.cleared, *view.doomed, *(each.agent_id for each in awake), *view.mailbox]))
 
 
 def _for_run(view: View, run: Run) -> Iterator[Effect]:
@@ -54,6 +56,15 @@ def _for_run(view: View, run: Run) -> Iterator[Effect]:
         yield TellEnd(run.run_id)
     if run.cleared and awake is None:
         yield ForgetStorage(run.run_id, run.child)
+
+
+def _for_doomed(view: View, agent: str) -> Iterator[Effect]:
+    """Whoever of the family is awake is stopped; when all are gone, so are their storages."""
+    awake = [activation for activation in view.family(agent) if activation.host_id]
+    for each in awake:
+        yield StopAgent(each.host_id, each.agent_id, each.incarnation)
+    if not awake:
+        yield ForgetStorage("", agent)
 
 
 def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effect]:
@@ -73,6 +84,8 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
 
 def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
     """A mail as it travels: about which run, and what happened to it."""
+    if mail.content is not None and not mail.run_id:
+        return mail.mail_id, mail.slot, mail.handler, {}, mail.content
     run = view.runs[mail.run_id]
     content = outcome_of(run) if mail.content is None else dict(mail.content)
     if "body" in content:

@@ -6,7 +6,7 @@ once they are appended. A stimulus that is doubled, late or from an earlier life
 
 | stimulus | decided in |
 |---|---|
-| `Request`, `Cancel`, `Clear`, `Requeue` | `requests` |
+| `Request`, `Cancel`, `Clear`, `Tell`, `Forget`, `Requeue` | `requests` |
 | `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Released`, `Awake`, `Alarm`, `Handled`, `HostUp`, `HostLost` | `reports` |
 | `Tick` | `clockwork` |
 | (after each group) | `seating` |
@@ -26,6 +26,7 @@ from ledger.stimulus import (
     Chunk,
     Clear,
     Ended,
+    Forget,
     Handled,
     HostLost,
     HostUp,
@@ -35,6 +36,7 @@ from ledger.stimulus import (
     Request,
     Requeue,
     Stimulus,
+    Tell,
     Tick,
     Unstarted,
     Up,
@@ -60,6 +62,8 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Request: lambda view, said, _at_ms, limits: requests.request(view, said, limits),
     Cancel: lambda view, said, _at_ms, _limits: requests.cancel(view, said),
     Clear: lambda view, said, _at_ms, _limits: requests.clear(view, said),
+    Tell: lambda view, said, _at_ms, _limits: requests.tell(view, said),
+    Forget: lambda view, said, _at_ms, _limits: requests.forget(view, said),
     Requeue: lambda view, said, _at_ms, _limits: requests.requeue(view, said),
     Up: lambda view, said, _at_ms, _limits: reports.up(view, said),
     Progress: lambda view, said, _at_ms, _limits: reports.progress(view, said),

@@ -150,6 +150,8 @@ def alarm(view: View, said: Alarm) -> Iterator[Fact]:
     activation = view.agents.get(said.agent_id)
     if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
         return
+    if view.doomed_by(said.agent_id):
+        return
     if said.at_ms != activation.alarm_at_ms or activation.owes:
         yield AlarmSet(said.agent_id, said.at_ms, said.home)
 

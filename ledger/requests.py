@@ -8,12 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ledger.errors import AdmissionRefused, ConflictingRequest, Overloaded, RunBeingCleared, UnknownRun
-from ledger.facts import Fact, MailRequeued, MailSuppressed, RunAborted, RunCleared, RunReattached, RunRequested
-from ledger.ids import name_of
+from ledger.errors import (
+    AdmissionRefused,
+    AgentBeingDeleted,
+    ConflictingRequest,
+    Overloaded,
+    RunBeingCleared,
+    UnknownRun,
+)
+from ledger.facts import (
+    AgentDoomed,
+    Fact,
+    MailPosted,
+    MailRequeued,
+    MailSuppressed,
+    RunAborted,
+    RunCleared,
+    RunReattached,
+    RunRequested,
+)
+from ledger.ids import is_within, name_of
 from ledger.mail import PARKED, PENDING
 from ledger.run import Run
-from ledger.stimulus import Cancel, Clear, Request, Requeue
+from ledger.stimulus import Cancel, Clear, Forget, Request, Requeue, Tell
 from ledger.transitions import permits
 from ledger.view import View
 from policies import Limits
@@ -24,6 +41,8 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
     owner = view.runs.get(name_of(asked.parent))
     if owner is not None and owner.cleared and owner.child == asked.parent:
         raise UnknownRun("parent", f"run {owner.run_id!r}, whose child asks, was cleared")
+    if view.doomed_by(asked.parent):
+        raise UnknownRun("parent", f"{asked.parent}, which asks, is being deleted")
     run = view.runs.get(asked.run_id)
     if run is not None and run.cleared:
         raise RunBeingCleared(run.run_id)
@@ -108,6 +127,26 @@ def clear(view: View, asked: Clear) -> Iterator[Fact]:
                 yield MailSuppressed(run.mail_id(slot))
         yield RunCleared(run_id)
         yield from clear(view, Clear([each for each in view.runs if view.runs[each].parent == run.child]))
+
+
+def tell(view: View, said: Tell) -> Iterator[Fact]:
+    """Post what somebody tells an agent. A doomed one is not told any more: its successor would be."""
+    if view.doomed_by(said.recipient) or view.doomed_by(said.sender):
+        raise AgentBeingDeleted(said.recipient)
+    if said.mail_id not in view.mail:
+        yield MailPosted(said.mail_id, said.recipient, said.sender, said.method, said.body, said.home)
+
+
+def forget(view: View, asked: Forget) -> Iterator[Fact]:
+    """Delete an agent and all that descends from it. The tombstone stands before anything is deleted; what they asked for is cleared."""
+    if view.doomed_by(asked.agent_id):
+        return
+    yield AgentDoomed(asked.agent_id)
+    runs = [run.run_id for run in view.runs.values() if is_within(run.parent, asked.agent_id)]
+    yield from clear(view, Clear(runs))
+    for mail in list(view.mail.values()):
+        if not mail.run_id and mail.state in (PENDING, PARKED) and is_within(mail.recipient, asked.agent_id):
+            yield MailSuppressed(mail.mail_id)
 
 
 def requeue(view: View, asked: Requeue) -> Iterator[Fact]:

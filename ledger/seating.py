@@ -34,6 +34,8 @@ def _wake(view: View, agent: str, at_ms: int, limits: Limits) -> Iterator[Fact]:
         return
     if (activation is not None and activation.wake_at_ms > at_ms) or begins_soon(view, agent):
         return
+    if view.doomed_by(agent):
+        return  # whoever calls it waits until its name is free
     home = home_of(view, agent)
     host = choose(pool(view, pool_key(home)), len(view.wanted), limits, alone=bool(home and home[-1]))
     if host is not None:
@@ -101,8 +103,9 @@ def home_of(view: View, agent: str) -> list[Any] | None:
     if agent in view.homes:
         return view.homes[agent]
     for key in view.mailbox.get(agent, ()):
-        run = view.runs.get(view.mail[key].run_id)
-        return run.options.get("home") if run is not None else None
+        mail = view.mail[key]
+        run = view.runs.get(mail.run_id)
+        return run.options.get("home") if run is not None else (mail.content or {}).get("home")
     return None
 
 
@@ -123,7 +126,7 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
         blamed = blamed_in(view, key, limits)
         alone[key] = sum(is_alone(run, blamed) for run in first)
     for agent in view.wanted:
-        if begins_soon(view, agent):
+        if begins_soon(view, agent) or view.doomed_by(agent):
             continue
         home = home_of(view, agent)
         key = pool_key(home)

@@ -81,7 +81,7 @@ def run_from(record: Record) -> Run:
 
 
 def _agent_record(activation: Activation) -> Record:
-    live = bool(activation.host_id) or activation.unclean or activation.alarm_at_ms > 0
+    live = bool(activation.host_id) or activation.unclean or activation.alarm_at_ms > 0 or activation.doomed
     body = pack([getattr(activation, name) for name in _ACTIVATION_FIELDS])
     return Record("agents", activation.agent_id, live, (activation.host_id, activation.incarnation), body)
 
@@ -135,6 +135,7 @@ def _index(view: View) -> None:
         view.armed,
         view.looks,
         view.cleared,
+        view.doomed,
     ):
         index.clear()
     view.timers.clear()
@@ -160,5 +161,7 @@ def _index(view: View) -> None:
     for activation in view.agents.values():
         if activation.unclean:
             view.arm(activation.agent_id, activation.wake_at_ms)
+        if activation.doomed:
+            view.doomed[activation.agent_id] = None
         if activation.alarm_at_ms:
             view.arm(activation.agent_id, activation.alarm_at_ms)

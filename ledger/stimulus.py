@@ -123,6 +123,25 @@ class Clear(NamedTuple):
     run_ids: list[str]
 
 
+class Tell(NamedTuple):
+    """Somebody tells an agent something, exactly once. `epoch` is that of the supervisor which the sender knew when it was said first:
+    another one has to look whether it was posted before."""
+
+    mail_id: str
+    recipient: str
+    sender: str
+    method: str
+    body: bytes
+    home: list[Any] | None
+    epoch: int
+
+
+class Forget(NamedTuple):
+    """An agent is to be deleted, with all that descends from it: storages, runs, alarms and mail."""
+
+    agent_id: str
+
+
 class Requeue(NamedTuple):
     """A person wants a parked mail to be tried again."""
 
@@ -149,8 +168,8 @@ class Tick(NamedTuple):
 
 
 Stimulus = (
-    Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled | Cancel | Clear | Requeue
-    | HostUp | HostLost | Tick
+    Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
+    | Forget | Requeue | HostUp | HostLost | Tick
 )  # fmt: skip
 
 COLLECTED_NOTHING = "collected-nothing"

@@ -45,6 +45,7 @@ from ledger.agent_records import (
     SCHEDULE_HISTORY,
     SHELF,
     STATE,
+    SUB_AGENT,
     TURN,
 )
 from ledger.agent_sql import OVER
@@ -76,6 +77,7 @@ __all__ = [
     "SCHEDULE",
     "SCHEDULE_HISTORY",
     "SHELF",
+    "SUB_AGENT",
     "TURN",
     "Cabinet",
     "Disk",
@@ -136,6 +138,11 @@ class Cabinet:
             if held is not None:
                 held.file.end(StaleIncarnation(agent_id, "its storage was deleted"))
             self.disk.erase(agent_id, self)
+
+    def forget_family(self, agent_id: str) -> None:
+        """Delete the storages of an agent and of all that descends from it. None of them may be open. Idempotent."""
+        self.disk.erase_descendants(agent_id)
+        self.forget(agent_id)
 
     def restore(self, agent_id: str, path: Path) -> None:
         """Make a snapshot the storage of an agent that has none.

@@ -14,6 +14,7 @@ from ledger.activation import Activation, HostView, pool_key
 from ledger.codec import encode
 from ledger.facts import Fact
 from ledger.folds import FOLDS
+from ledger.ids import is_within
 from ledger.lives import Lives
 from ledger.mail import DELIVERED, PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail, handler_of
 from ledger.run import Run, apply
@@ -50,6 +51,7 @@ class View:
         self.looks: dict[int, list[str]] = {}
         self.armed: dict[str, int] = {}
         self.cleared: dict[str, None] = {}
+        self.doomed: dict[str, None] = {}
         self.touched: dict[str, None] = {}
         self.dirty_agents: dict[str, None] = {}
         self.kept: dict[str, None] = {}
@@ -145,8 +147,12 @@ class View:
             at_ms,
             seq=self.seq,
         )
-        self.tally["enqueued"] += 1
         run.slots[slot] = PENDING
+        self.put(mail)
+
+    def put(self, mail: Mail) -> None:
+        """Put a mail into its recipient's mailbox."""
+        self.tally["enqueued"] += 1
         self.mail[mail.mail_id] = mail
         self.mailbox.setdefault(mail.recipient, {})[mail.mail_id] = None
         self.touched[mail.recipient] = self.dirty_mail[mail.mail_id] = None
@@ -197,7 +203,12 @@ class View:
         """Forget an activation that owes nothing and has no alarm. It is wanted again if it has mail that is due; mail that waits for its
         retry is armed."""
         activation = self.agents.get(agent)
-        if activation is not None and activation.owes:
+        ancestor = self.doomed_by(agent)
+        if ancestor:
+            self.touched[ancestor] = None
+            if agent != ancestor:
+                self.agents.pop(agent, None)
+        elif activation is not None and activation.owes:
             activation.owes, activation.unclean, activation.wake_at_ms = False, True, self.at_ms
             self.want(agent)
         elif activation is not None and activation.alarm_at_ms:
@@ -208,6 +219,14 @@ class View:
         box = self.mailbox.get(agent)
         if box and any(self.mail[key].retry_at_ms <= self.at_ms for key in box):
             self.want(agent)
+
+    def doomed_by(self, agent: str) -> str:
+        """The agent with which this one is being deleted: itself, or one from which it descends. Mostly nobody."""
+        return next((each for each in self.doomed if is_within(agent, each)), "")
+
+    def family(self, agent: str) -> list[Activation]:
+        """The agent and its descendants, as far as they are awake or owe something."""
+        return [activation for key, activation in self.agents.items() if is_within(key, agent)]
 
     def may_be_forgotten(self, run_id: str) -> bool:
         """Whether a run was cleared, and its child is nowhere."""

@@ -158,7 +158,9 @@ def _is_leaving(view: View, shadow: View, run_id: str) -> bool:
 
 
 def _owes(activation: Activation | None) -> bool:
-    return activation is not None and bool(activation.host_id or activation.unclean or activation.alarm_at_ms)
+    return activation is not None and bool(
+        activation.host_id or activation.unclean or activation.alarm_at_ms or activation.doomed
+    )
 
 
 def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
@@ -367,6 +369,6 @@ def premature(message: list[Any], shadow: View) -> Iterator[str]:
             yield f"somebody was told that run {message[1]} ended {message[2]['status']} before that was durable"
     elif message[0] == "deliver":
         for mail_id, slot, _, about, _ in mails_of(message):
-            run = shadow.runs.get(about["run_id"])
+            run = shadow.runs.get(about.get("run_id", ""))
             if run is not None and slot not in run.slots:
                 yield f"mail {mail_id} was delivered before it was durable"

@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar, cast
 
-from actors import Agent, Client, Courier, Fleet, Handle, Host, KillPoint, Supervisor, World
+from actors import Address, Agent, Client, Courier, Fleet, Handle, Host, KillPoint, Supervisor, World
 from actors.sim_world import Simulation, Weather, on_death
 from ledger.storage import Cabinet, MemoryDisk
 from policies import Limits
@@ -135,12 +135,17 @@ class Laboratory:
 
     def agent(self, agent_class: type[A], name: str) -> A:
         """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer."""
-        return cast("A", Handle(agent_class, name, self._call))
+        return cast("A", Handle(Address.of(agent_class, name), self._call, self._tell))
 
     def _call(self, *call: Any) -> Any:
         if self._client is not None:
-            return self._client.call(*call)
-        return self.run(lambda client: client.call(*call))
+            return self._client.calling.call(*call)
+        return self.run(lambda client: client.calling.call(*call))
+
+    def _tell(self, *call: Any) -> Any:
+        if self._client is not None:
+            return self._client.tell(*call)
+        return self.run(lambda client: client.tell(*call))
 
     @property
     def is_quiet(self) -> bool:

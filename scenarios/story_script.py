@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from actors import Client
-from ledger import CallInterrupted, Overloaded
+from ledger import OutcomeUnknown, Overloaded
 
 TRIES_MAX = 200
 OFTEN, SELDOM = 0.3, 0.1
@@ -40,7 +40,7 @@ async def persist(script: Script, ask: Callable[[], Awaitable[Any]]) -> Any:
     for _ in range(TRIES_MAX):
         try:
             return await ask()
-        except (CallInterrupted, Overloaded):
+        except (OutcomeUnknown, Overloaded):
             await asyncio.sleep(0.05)
     script.expect(False, "a call was interrupted for ever")
     return None

@@ -229,7 +229,7 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
     words = {word.partition("(")[0] for word in CODE.findall(PROSE)}
     words = {word for word in words if re.fullmatch(r"[A-Z]\w*[a-z]\w*|(?:on|agent_tool|detached)_\w+", word)}
     own = {*re.findall(r"(?:class|def) (\w+)", "".join(PYTHON)), *dir(builtins)}
-    assert {"StorageConflict", "CallInterrupted", "on_progress", "detached_max_budget_ms"} <= words
+    assert {"StorageConflict", "OutcomeUnknown", "on_progress", "detached_max_budget_ms"} <= words
     unknown = [word for word in words - own if not any(hasattr(home, word) for home in homes)]
     assert not [word for word in unknown if not has(Detached, word)]
 

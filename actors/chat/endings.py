@@ -49,5 +49,5 @@ class Endings:
             ACTIVITY.set(Activity(f"after/{told['request_id']}"))
             _, problem = await tried(self._tenant.call(self._agent.on_chat_response, told))
             if problem is not None:
-                self._tenant.host.report_trouble(self._tenant.agent_id, "on_chat_response", problem)
+                self._tenant.trouble("on_chat_response", problem)
         self._is_telling = False

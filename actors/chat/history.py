@@ -38,7 +38,7 @@ class History:
         new, problem = tried_now(lambda: self._turns.agent.repair_interrupted_tool_part(part))
         if problem is not None:
             tenant = self._turns.tenant
-            tenant.host.report_trouble(tenant.agent_id, "repair_interrupted_tool_part", problem)
+            tenant.trouble("repair_interrupted_tool_part", problem)
         return self.default_part(part) if problem is not None else new
 
     def request_messages(self, play: Play) -> list[Message]:

@@ -24,7 +24,7 @@ async def worded(turns: Turns, turn: Turn, outcome: Outcome) -> Outcome:
     info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
     shown, problem = await tried(tenant.call(agent.on_chat_error, outcome.error, info))
     if problem is not None:
-        tenant.host.report_trouble(tenant.agent_id, "on_chat_error", problem)
+        tenant.trouble("on_chat_error", problem)
     if isinstance(shown, str) and shown.strip():
         outcome = outcome._replace(error=shown)
     if outcome.stage != "recovery":  # of the end of a recovery its own events tell

@@ -325,7 +325,7 @@ class Rescue:
         """What an author's hook says; if it raises, nothing was said, and that is reported."""
         answer, problem = await tried(_called(hook, context))
         if problem is not None:
-            self._turns.tenant.host.report_trouble(self._turns.tenant.agent_id, name, problem)
+            self._turns.tenant.trouble(name, problem)
         return answer
 
     # the author's code
@@ -342,7 +342,7 @@ class Rescue:
         info = {"request_id": play.turn.request_id, "stage": "turn", "reason": type(problem).__name__}
         shown, broken = await tried(self._turns.tenant.call(self._turns.agent.on_chat_error, words, info))
         if broken is not None:
-            self._turns.tenant.host.report_trouble(self._turns.tenant.agent_id, "on_chat_error", broken)
+            self._turns.tenant.trouble("on_chat_error", broken)
         return Outcome("error", shown or words, type(problem).__name__)
 
 

@@ -200,7 +200,7 @@ class Turns:
             return
         if turn.request_id in self.open and turn.is_over:
             turn.status = "running"  # its end is not durable, so nobody may see it
-        self.tenant.host.report_trouble(self.tenant.agent_id, f"turn {turn.request_id}", problem)
+        self.tenant.trouble(f"turn {turn.request_id}", problem)
         for waiter in [each for waiters in self._ends.values() for each in waiters]:
             if not waiter.done():
                 waiter.set_exception(problem)

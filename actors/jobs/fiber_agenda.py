@@ -101,7 +101,7 @@ class Agenda:
     async def _attend(self, lane: Lane, fiber_id: str) -> None:
         _, problem = await tried(lane.attend(fiber_id))
         if problem is not None and not self._tenant.is_leaving:
-            self._tenant.host.report_trouble(self._tenant.agent_id, f"fiber {fiber_id}", problem)
+            self._tenant.trouble(f"fiber {fiber_id}", problem)
             raise problem
 
     def _done(self, lane: Lane, fiber_id: str, task: asyncio.Task[None]) -> None:

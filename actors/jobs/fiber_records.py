@@ -152,7 +152,7 @@ class FiberRecords:
         _, problem = await tried(self._prune())
         self._is_caring = False
         if problem is not None and not self._tenant.is_leaving:
-            self._tenant.host.report_trouble(self._tenant.agent_id, "deleting old fibers", problem)
+            self._tenant.trouble("deleting old fibers", problem)
 
     async def _prune(self) -> None:
         stale = self._stale()

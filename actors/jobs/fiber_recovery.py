@@ -61,7 +61,7 @@ class Recoveries:
     def _lost(self, fiber: Fiber, why: str) -> None:
         """Work without a record has ended, and nobody took it up: at least the log is told."""
         self._fibers.emit("fiber:recovery:skipped", fiber, {"error": why})
-        self._tenant.host.report_trouble(self._tenant.agent_id, f"fiber {fiber.name!r}", RuntimeError(why))
+        self._tenant.trouble(f"fiber {fiber.name!r}", RuntimeError(why))
 
     # the author's hook
 

@@ -298,7 +298,7 @@ class Fibers:
             return
         _, problem = tried_now(lambda: self.store.change(lambda transaction: self.store.drop(transaction, fiber)))
         if problem is not None:
-            self.tenant.host.report_trouble(self.tenant.agent_id, f"forgetting fiber {fiber.name!r}", problem)
+            self.tenant.trouble(f"forgetting fiber {fiber.name!r}", problem)
 
     # what a body does
 

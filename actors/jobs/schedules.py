@@ -79,7 +79,7 @@ class Schedules:
     def _failed(self, problem: Exception) -> None:
         """The storage failed. Nothing is lost; the rows are looked at again in a while."""
         if not self._tenant.is_leaving:
-            self._tenant.host.report_trouble(self._tenant.agent_id, PART, problem)
+            self._tenant.trouble(PART, problem)
             self._tenant.alarms.set(PART, self.rows.now_ms() + AGAIN_MS, self._again)
 
     def _again(self) -> None:

@@ -80,7 +80,7 @@ class WaitingLine:
         if problem is None:
             self._go_on()
         elif not self._tenant.is_leaving:  # the storage: nothing is lost, the items are looked at again in a while
-            self._tenant.host.report_trouble(self._tenant.agent_id, PART, problem)
+            self._tenant.trouble(PART, problem)
             self._tenant.alarms.set(PART, self.rows.now_ms() + AGAIN_MS, self._again)
 
     def _again(self) -> None:

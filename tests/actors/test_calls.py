@@ -12,7 +12,7 @@ import pytest
 from actors import Agent, KillPoint, RemoteError, exposed
 from actors.calls import ANSWERS_KEPT, CALLS_KEPT, Calls
 from actors.sim_world import Weather
-from ledger import CallInterrupted, View, last_end, restore
+from ledger import OutcomeUnknown, View, last_end, restore
 from ledger.facts import AgentActivated, AgentLost, AgentReleased, RunCleared, RunCompleted
 from ledger.lives import LIVES_KEPT
 from ledger.snapshot import meta_of
@@ -145,7 +145,7 @@ def test_when_its_host_dies_too_a_call_may_be_refused_and_is_never_made_twice(
             stage.simulation.kill(host)
         try:
             outcomes.append(str(await calling))
-        except CallInterrupted:
+        except OutcomeUnknown:
             outcomes.append("refused")
         assert await stage.call(Counting, "counted") <= 1
 
@@ -164,7 +164,7 @@ def test_a_call_whose_answer_was_lost_with_its_agent_and_its_supervisor_is_refus
         await stage.until(lambda: not stage.host_of(address(Counting, "p")))
         stage.simulation.kill("supervisor")
         stage.simulation.kill(host)
-        with pytest.raises(CallInterrupted, match="may or may not have taken effect"):
+        with pytest.raises(OutcomeUnknown, match="may or may not have taken effect"):
             await calling
         assert await stage.call(Counting, "counted") == 1
 
@@ -194,7 +194,7 @@ def test_in_no_weather_is_a_call_made_twice_or_an_answer_given_for_nothing(seed:
         try:
             await stage.call(Counting, "count", 40 * (number % 5))
             answered += 1
-        except CallInterrupted:
+        except OutcomeUnknown:
             refused += 1
 
     async def story(stage: Stage) -> None:
@@ -230,7 +230,7 @@ def test_a_call_whose_agent_is_stopped_is_refused_or_made_again(method: str, out
         await asyncio.create_task(tenant.stop())
         try:
             return str(await calling)
-        except CallInterrupted:
+        except OutcomeUnknown:
             return "refused"
 
     assert play(story) == outcome

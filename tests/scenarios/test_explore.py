@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors import Client, KillPoint
-from ledger import CallInterrupted
+from ledger import OutcomeUnknown
 from scenarios.explore import Death, ExploreReport, die_at, explore, places
 from scenarios.simulation import QUICK
 from scenarios.workloads import Boss, Job, Task, Worker
@@ -24,7 +24,7 @@ async def errands(client: Client) -> None:
     while True:
         try:
             await client.call(Boss, "boss", "begin", (JOBS,), {})
-        except CallInterrupted:
+        except OutcomeUnknown:
             continue
         return
 

@@ -6,7 +6,7 @@ import pytest
 
 from actors import Agent, Client, Detached, RunInfo, RunResult, exposed
 from actors.sim_world import Overdue
-from ledger import CallInterrupted, UnknownRun
+from ledger import OutcomeUnknown, UnknownRun
 from ledger.storage import Transaction
 from scenarios.checks import unlike_the_inboxes
 from scenarios.explore import explore
@@ -138,7 +138,7 @@ async def calls_what_may_not_be_repeated(client: Client) -> None:
     for _ in range(30):
         try:
             await client.agent(Adder, "a").fragile()
-        except CallInterrupted:
+        except OutcomeUnknown:
             continue
 
 

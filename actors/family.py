@@ -1,0 +1,185 @@
+"""An agent's relatives: the sub-agents that it has, and the way to them from outside.
+
+A sub-agent is an agent like any other, whose address begins with its parent's. What makes it a child is a row in its parent's storage,
+written before the child is first reached. Its storage, runs, alarms and mail end with it, and with any of its ancestors: that is decided by
+the ledger, where the tombstone stands before anything is deleted, and no parent is needed to see it through. Children of a name that is
+still being deleted begin when it is free.
+
+Nobody is asked on the way up: a child that comes up reads its own address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actors.activity import ACTIVITY
+from actors.agent import Agent
+from actors.calling import THROUGH, Address, Calling
+from actors.code import load_type, type_name
+from actors.dispatch import pool_spec
+from actors.handle import Handle
+from ledger import BadRequest, check_id, digest_of, pack, parent_of, path_of, sub_agent_id, type_of, unpack
+from ledger.storage import SUB_AGENT
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+
+DEPTH_MAX = 32
+
+
+class SubAgentInfo(NamedTuple):
+    """A sub-agent as its parent knows it. `agent_type` is the name of its class, `created_at_ms` when it was first asked for."""
+
+    agent_type: str
+    name: str
+    created_at_ms: int
+
+
+class Settled:
+    """What is given where there is nothing to wait for; it may be awaited all the same."""
+
+    def __await__(self) -> Iterator[Any]:
+        """Nothing."""
+        return iter(())
+
+
+class Family:
+    """The relatives of one life of an agent."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._tenant = tenant
+        host = tenant.host
+        home = partial(pool_spec, package=host.package)
+        self._calling = Calling(
+            host.asking, host.world.dice, tenant.threads, tenant.limits, tenant.code_dir, home, gated=False
+        )
+
+    # the children
+
+    def child(self, agent_class: Any, name: str) -> Handle:
+        """A handle of a sub-agent, which is put on record if it is new: now, or with the open transaction."""
+        to = self._address(agent_class, name)
+        self._put(type_name(agent_class, self._tenant.code_dir), name)
+        return self._handle(to)
+
+    def _address(self, agent_class: Any, name: str) -> Address:
+        if not isinstance(agent_class, type) or not issubclass(agent_class, Agent):
+            raise BadRequest("agent_class", f"{agent_class!r} is no agent class")
+        check_id("name", name, self._tenant.limits.id_max)
+        agent_type = type_name(agent_class, self._tenant.code_dir)
+        if len(path_of(self._tenant.agent_id)) >= DEPTH_MAX:
+            raise BadRequest("name", f"{self._tenant.agent_id} is {DEPTH_MAX} deep; its sub-agents can have none")
+        return Address(agent_class, sub_agent_id(self._tenant.agent_id, agent_type, name))
+
+    def _put(self, agent_type: str, name: str) -> None:
+        if not self.has(agent_type, name):
+            created_at_ms = self._tenant.host.world.clock.now_ms()
+            with self._tenant.storage.transaction() as transaction:
+                transaction.put(SUB_AGENT, _key(agent_type, name), pack(created_at_ms))
+
+    def has(self, agent_type: str, name: str) -> bool:
+        """Whether it is on record."""
+        return self._tenant.has_storage and self._tenant.storage.document(SUB_AGENT, _key(agent_type, name)) is not None
+
+    def children(self, agent_class: Any = None) -> list[SubAgentInfo]:
+        """Those on record, in the order of their creation; optionally of one class."""
+        if not self._tenant.has_storage:
+            return []
+        rows = self._tenant.storage.documents(SUB_AGENT)
+        parts = [(*key.split("\0"), unpack(body)) for key, body in rows.items()]
+        found = [SubAgentInfo(agent_type, name, created_at_ms) for agent_type, name, created_at_ms in parts]
+        wanted = None if agent_class is None else type_name(agent_class, self._tenant.code_dir)
+        known = [each for each in found if wanted in (None, each.agent_type)]
+        return sorted(known, key=lambda each: (each.created_at_ms, each.agent_type, each.name))
+
+    async def abort(self, agent_class: Any, name: str, reason: str) -> None:
+        """End the lives of a sub-agent and its descendants."""
+        await self._tenant.ask("abort", self._address(agent_class, name).agent_id, str(reason))
+
+    def delete(self, agent_class: Any, name: str) -> None:
+        """Delete a sub-agent with all that descends from it: durable on return, or with the open transaction, and done soon after."""
+        to = self._address(agent_class, name)
+        with self._tenant.outbox.transact() as transaction:
+            transaction.put(SUB_AGENT, _key(type_of(to.agent_id), name), None)
+            transaction.add_outbox(pack(["forget", to.agent_id]))
+
+    async def destroy(self) -> None:
+        """Delete this agent with all that descends from it. A parent forgets it first, so that it is not on record without being there."""
+        agent = self._tenant.agent_id
+        if self._tenant.host_run:
+            raise BadRequest("agent", f"{agent} is the child of a run; it goes when its run is cleared")
+        parent = parent_of(agent)
+        if parent:
+            own_type, own_name = path_of(agent)[-1]
+            await self._calling.send(parent, FORGET, pack([own_type, own_name]), None, repeatable=True)
+        await self._tenant.ask("forget", agent)
+
+    # the parent
+
+    def parent(self) -> Handle | None:
+        """A handle of the parent."""
+        parent = parent_of(self._tenant.agent_id)
+        if not parent:
+            return None
+        return self._handle(Address(load_type(type_of(parent), self._tenant.code_dir), parent))
+
+    # calls and mail
+
+    def _handle(self, to: Address) -> Handle:
+        return Handle(to, self._call, self.tell)
+
+    def _call(self, *call: Any) -> Any:
+        return self._tenant.bridge(self._calling.call(*call))
+
+    def tell(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Tell a relative something: with the open transaction, or now. A run that is entered again tells it once all the same."""
+        tenant = self._tenant
+        letter = self._calling.letter(to, method, args, kwargs)
+        transaction = tenant.outbox.transaction
+        if transaction is not None:
+            transaction.add_outbox(pack(["tell", tenant.host.world.dice.token(), tenant.agent_id, letter]))
+            return Settled()
+        activity = ACTIVITY.get()
+        if activity is None or activity.run is None:
+            mail_id, is_new = tenant.host.world.dice.token(), True
+        else:
+            mail_id = activity.derive(f"tell {to.agent_id} {method}", digest_of(letter[2]))
+            is_new = activity.run.attempt == 1
+        return tenant.bridge(self._calling.tell(mail_id, tenant.agent_id, letter, is_new=is_new))
+
+    # from outside, and from below
+
+    async def answer(self, method: str, body: bytes) -> bytes | None:
+        """Answer what relatives and callers from outside ask of any agent; None if it is something else."""
+        if method == THROUGH:
+            return await self._through(*unpack(body))
+        if method == FORGET:
+            agent_type, name = unpack(body)
+            with self._tenant.storage.transaction() as transaction:
+                transaction.put(SUB_AGENT, _key(agent_type, name), None)
+            return pack(None)
+        return None
+
+    async def _through(self, way: list[list[str]], method: str, body: bytes, repeatable: bool) -> bytes:
+        """Hand a call from outside on to a child, if the author lets it pass."""
+        (agent_type, name), *rest = way
+        check_id("name", name, self._tenant.limits.id_max)
+        agent = self._tenant.agent
+        if not await self._tenant.call(agent.on_before_sub_agent, agent_type, name):
+            raise BadRequest("sub_agent", f"{self._tenant.agent_id} has no sub-agent {name!r} that can be reached")
+        agent_class = await self._tenant.threads.run(partial(load_type, agent_type, self._tenant.code_dir))
+        child = sub_agent_id(self._tenant.agent_id, agent_type, name)
+        self._put(agent_type, name)
+        home = pool_spec(agent_class, self._tenant.host.package)
+        if rest:
+            method, body = THROUGH, pack([rest, method, body, repeatable])
+        return await self._calling.send(child, method, body, home, repeatable=repeatable)
+
+
+FORGET = "\0forget"
+
+
+def _key(agent_type: str, name: str) -> str:
+    return f"{agent_type}\0{name}"

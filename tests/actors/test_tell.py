@@ -1,0 +1,145 @@
+"""Telling an agent something: exactly once in effect, whoever dies, and not at all if what tells it rolls back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors import Agent, KillPoint, RunContext, exposed
+from ledger import BadRequest
+from tests.kit import Stage, play
+
+
+class Listener(Agent):
+    """Writes down what it is told."""
+
+    @exposed
+    def hear(self, word: str) -> None:
+        if word == "bad":
+            raise ValueError("no such word")
+        with self.transaction():
+            self.state["words"] = [*self.state.get("words", []), word]
+
+    @exposed
+    def words(self) -> list[str]:
+        return list(self.state.get("words", []))
+
+
+class Speaker(Agent):
+    """Has a listener."""
+
+    @exposed
+    def say(self, words: list[str], fail: bool = False) -> None:
+        with self.transaction():
+            for word in words:
+                self.sub_agent(Listener, "l").hear.tell(word)  # type: ignore[attr-defined]
+            if fail:
+                raise RuntimeError("never mind")
+
+    @exposed
+    async def say_now(self, word: str) -> None:
+        await self.sub_agent(Listener, "l").hear.tell(word)  # type: ignore[attr-defined]
+
+    @exposed
+    async def heard(self) -> list[str]:
+        return list(await self.sub_agent(Listener, "l").words())  # type: ignore[misc]
+
+    async def run(self, input: int, run: RunContext) -> int:
+        for number in range(input):
+            await self.sub_agent(Listener, "l").hear.tell(str(number))  # type: ignore[attr-defined]
+            await run.report_progress(number / input)
+        return run.attempt
+
+
+async def heard(stage: Stage, name: str = "p") -> list[str]:
+    await asyncio.sleep(60)
+    return list(await stage.call(Speaker, "heard", name=name))
+
+
+def test_what_is_told_takes_effect_once_and_in_order() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Speaker, "say", ["a", "b"])
+        await stage.call(Speaker, "say_now", "c")
+        assert await heard(stage) == ["a", "b", "c"]
+        assert stage.deliveries()["delivered"] == 3
+
+    play(story)
+
+
+def test_a_client_tells_too_and_what_cannot_be_told_is_refused_at_once() -> None:
+    async def story(stage: Stage) -> None:
+        listener: Any = stage.client.agent(Listener, "x")
+        await listener.hear.tell("a")
+        with pytest.raises(BadRequest, match="word"):
+            await listener.hear.tell(["no", "string"])
+        with pytest.raises(BadRequest, match="no exposed method 'shout'"):
+            await listener.shout.tell("a")
+        await asyncio.sleep(5)
+        assert await listener.words() == ["a"]
+
+    play(story)
+
+
+def test_a_rollback_tells_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        with pytest.raises(Exception, match="never mind"):
+            await stage.call(Speaker, "say", ["a"], fail=True)
+        assert await heard(stage) == []
+
+    play(story)
+
+
+def test_what_a_listener_cannot_hear_is_tried_again_and_parked_and_holds_up_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Speaker, "say", ["a", "bad", "b"])
+        assert await heard(stage) == ["a", "b"]
+        await stage.until(lambda: stage.deliveries()["parked"] == 1)
+        (parked,) = (await stage.client.ask("audit"))["parked_mail"]
+        assert parked["handler"] == "hear"
+        assert "no such word" in parked["error"]
+        await stage.client.ask("requeue", parked["mail_id"])
+
+    play(story)
+
+
+POINTS = [
+    KillPoint.AFTER_COMMIT,
+    KillPoint.BEFORE_COMMIT,
+    KillPoint.MID_HANDLER,
+    KillPoint.BEFORE_HANDLER_COMMIT,
+    KillPoint.AFTER_HANDLER_COMMIT,
+]
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "hosts", "cluster"])
+@pytest.mark.parametrize("point", POINTS)
+def test_it_takes_effect_once_whoever_dies(point: KillPoint, victim: str) -> None:
+    left, telling = 3, False
+
+    def moment(stage: Stage, process: str, at: KillPoint, _detail: str) -> bool:
+        nonlocal left
+        if not left or not telling or at is not point:
+            return False
+        left -= 1
+        if victim == "cluster":
+            stage.simulation.kill_everything()
+            stage.simulation.loop.call_later(3, stage.simulation.restart_cluster)
+            return True
+        if victim == "supervisor":
+            return stage.simulation.kill("supervisor") and process == "supervisor"
+        for host in list(stage.view.hosts):
+            stage.simulation.kill(host)
+        return process != "supervisor"
+
+    async def story(stage: Stage) -> None:
+        nonlocal telling
+        await stage.call(Speaker, "heard")
+        telling = True
+        assert (await stage.client.run(Speaker, 6, run_id="s")).status == "completed"
+        telling = False
+        await asyncio.sleep(60)
+        assert sorted(await stage.call(Speaker, "heard", name="s")) == [str(number) for number in range(6)]
+
+    play(story, kill_when=moment)
