@@ -29,4 +29,9 @@ CATALOG: Final = (
         "The same agent; the connection to its model breaks at one place of each turn, while tools are at work.",
         "perdure run tool-disconnect --points 20 --seed 7",
     ),
+    Scenario(
+        "messenger",
+        "People write to a chat agent through a Telegram bot; webhooks come twice, posts get lost, and processes are killed.",
+        "perdure run messenger --updates 24 --kills 8 --seed 7",
+    ),
 )

@@ -57,7 +57,8 @@ def surroundings(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _model() -> Any:
+def model_here() -> Any:
+    """The model of whatever plays in this process, by its environment."""
     name = os.environ.get(MODEL)
     if not name:
         raise BadRequest("model", f"{MODEL} is not set in the environment of this process")
@@ -105,7 +106,7 @@ class Summariser(ChatAgent):
 
     def get_model(self) -> Any:
         """That of the scenario."""
-        return _model()
+        return model_here()
 
     def tools(self) -> list[Any]:
         """It can only read."""
@@ -123,7 +124,7 @@ class Guide(ChatAgent):
 
     def get_model(self) -> Any:
         """That of the scenario."""
-        return _model()
+        return model_here()
 
     def tools(self) -> list[Any]:
         """Four real tools and two sub-agents."""
