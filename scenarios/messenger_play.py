@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import httpx
 
-from actors import Handle
+from actors import MessengerEvent
 from scenarios.messenger_cast import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
 from scenarios.stage import Stage, Victim
 from scenarios.telegram_desk import BotFault
@@ -100,11 +100,18 @@ class Handles:
 
     def agent(self, agent_class: Any, name: str) -> Any:
         """A handle."""
+        return _Clerk(self._stage, agent_class, name)
 
-        def call(kind: Any, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return self._stage.call(kind, name, method, *args, **kwargs)
 
-        return Handle(agent_class, name, call)
+class _Clerk:
+    """As much of a handle as the app needs."""
+
+    def __init__(self, stage: Stage, agent_class: Any, name: str) -> None:
+        self._stage, self._to = stage, (agent_class, name)
+
+    async def receive(self, event: MessengerEvent) -> Any:
+        """Hand an event over."""
+        return await self._stage.call(*self._to, "receive", event)
 
 
 @dataclass
