@@ -67,7 +67,7 @@ class Limits:
     fibers_at_once_max: int = (
         1_000  # fibers of one agent that run at the same time; who waits for another does not count
     )
-    fiber_recoveries_at_once_max: int = 8  # recovery hooks of one agent that run at the same time
+    fiber_recoveries_at_once_max: int = 32  # recovery hooks of one agent that run at the same time
     fiber_recoveries_max: int = (
         20  # tries of a hook that comes to no verdict; with the pauses they span more than an hour
     )

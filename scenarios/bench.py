@@ -21,6 +21,7 @@ from scenarios.bench_apart import Failed, command_for, measure_apart
 from scenarios.bench_chat import chat_children, chat_streams, chat_turns
 from scenarios.bench_chat_deaths import chat_recovery, reconnection
 from scenarios.bench_deaths import child_death, cluster_death, handlers_death, supervisor_death
+from scenarios.bench_jobs import fibers
 from scenarios.bench_ledger import boot
 from scenarios.bench_report import Bench, Figure, known, report, show
 from scenarios.bench_speed import awaited, detached, fan_out, passivated, sleepers
@@ -57,6 +58,7 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "chat-turns": chat_turns,
     "chat-recovery": chat_recovery,
     "reconnection": reconnection,
+    "fibers": fibers,
 }
 
 

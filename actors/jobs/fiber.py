@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from ledger import pack, unpack
 from policies import FiberRetry, Interruption
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Fiber:
     """One fiber. Instants are milliseconds since the epoch; 0 stands for never.
 
@@ -81,19 +82,20 @@ class Fiber:
             idle_attempts=self.idle_attempts,
         )
 
+    def but(self, **changes: Any) -> Fiber:
+        """The same row with other values in these fields; what `dataclasses.replace` does, at a tenth of its cost."""
+        row = object.__new__(Fiber)
+        row.__dict__.update(self.__dict__, **changes)
+        return row
+
     def body(self) -> bytes:
-        """The row as it is stored: only what differs from the defaults."""
-        told = {}
-        for name in _NAMES:
-            value = getattr(self, name)
-            if value != _DEFAULTS.get(name, _NEVER):
-                told[name] = value
-        return pack(told)
+        """The row as it is stored: its values in the order of the fields, which is never changed; new ones come last."""
+        return pack(_VALUES(self))
 
     @classmethod
     def load(cls, body: bytes) -> Fiber:
-        """The row as it was stored. Fields of another version are left alone."""
-        return cls(**{name: value for name, value in unpack(body).items() if name in _KNOWN})
+        """The row as it was stored. One of an older version lacks the last fields, and one of a later version has more."""
+        return cls(*unpack(body)[: len(_NAMES)])
 
     def shown(self, life: int, snapshot: Any, *, accepted: bool = False) -> FiberInspection:
         """What an author may see of it, in this life of the agent."""
@@ -117,10 +119,8 @@ class Fiber:
         )
 
 
-_NEVER = object()
 _NAMES = [each.name for each in fields(Fiber)]
-_KNOWN = frozenset(_NAMES)
-_DEFAULTS = {each.name: each.default for each in fields(Fiber)}
+_VALUES = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

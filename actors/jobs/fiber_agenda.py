@@ -56,7 +56,10 @@ class Agenda:
             return
         self._waiting[fiber_id] = at_ms
         lane = self.entering if fiber.status == "pending" else self.recovering
-        heappush(self._later, (at_ms, fiber.number, fiber_id, lane))
+        if at_ms <= self._fibers.now_ms():
+            heappush(lane.due, (fiber.number, fiber_id))
+        else:
+            heappush(self._later, (at_ms, fiber.number, fiber_id, lane))
         self.look_soon()
 
     def look_soon(self) -> None:
@@ -91,8 +94,7 @@ class Agenda:
         self._tenant.alarms.set(PART, self._later[0][0] if self._later else None, self.look_soon)
 
     def _begin(self, lane: Lane, fiber_id: str) -> None:
-        self._waiting.pop(fiber_id, None)
-        if fiber_id in self._attended:
+        if self._waiting.pop(fiber_id, None) is None or fiber_id in self._attended:
             return
         lane.places -= 1
         task = self._attended[fiber_id] = self._tenant.spawn(self._attend(lane, fiber_id))
@@ -112,7 +114,8 @@ class Agenda:
         if self._tenant.is_leaving:
             return
         self._tenant.host.touch(self._tenant)
-        fiber, _ = tried_now(lambda: self._fibers.store.find(fiber_id))
-        if fiber is not None and not fiber.is_settled:
+        store = self._fibers.store
+        fiber, _ = tried_now(lambda: store.find(fiber_id) if store.is_open(fiber_id) else None)
+        if fiber is not None:
             self.add(fiber, after_ms=AGAIN_MS if has_failed else 0)
         self.look_soon()

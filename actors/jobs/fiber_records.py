@@ -19,9 +19,10 @@ from policies import FIBER_CLEANED, FIBER_SETTLED, FIBER_STATUSES, Settled, outl
 
 if TYPE_CHECKING:
     from actors.jobs.fibers import Fibers
+    from ledger.storage import Transaction
 
 LISTED_MAX, DELETED_MAX = 500, 1_000
-READ_AT_ONCE = 200
+READ_AT_ONCE = 100
 CARE_MS = 86_400_000
 
 
@@ -83,11 +84,11 @@ class FiberRecords:
         if not fiber_ids:
             return 0
 
-        def drop(transaction: object) -> int:
+        def drop(transaction: Transaction) -> int:
             rows = [store.find(fiber_id) for fiber_id in fiber_ids]
             gone = [row for row in rows if row is not None and row.is_settled and row.status in statuses]
             for row in gone:
-                store.drop(transaction, row)  # type: ignore[arg-type]
+                store.drop(transaction, row)
             return len(gone)
 
         dropped = store.change(drop)
@@ -130,8 +131,14 @@ class FiberRecords:
         if not self._fibers.store.ids():
             return
         body = self._tenant.storage.document(FIBER_CARE, "")
-        if body is None or unpack(body) <= self._fibers.now_ms():
+        if body is None:
+            self._fibers.store.change(self._care_later)
+        elif unpack(body) <= self._fibers.now_ms():
             self._care_soon()
+
+    def _care_later(self, transaction: Transaction) -> None:
+        interval_ms = min(CARE_MS, self._tenant.limits.fibers_kept_ms)
+        transaction.put(FIBER_CARE, "", pack(int(self._fibers.now_ms() + interval_ms)))
 
     def settled(self) -> None:
         """One more fiber is over. There is some slack, so that not every end is followed by a deletion."""
@@ -169,8 +176,7 @@ class FiberRecords:
             self._drop(old[first : first + READ_AT_ONCE], FIBER_CLEANED)
             await asyncio.sleep(0)
         self._settled = len(settled) - len(old)
-        next_at_ms = pack(int(self._fibers.now_ms() + min(CARE_MS, self._tenant.limits.fibers_kept_ms)))
-        await self._fibers.together(lambda transaction: transaction.put(FIBER_CARE, "", next_at_ms))
+        await self._fibers.together(self._care_later)
 
 
 def _entry(version: int, row: Fiber) -> _Entry:

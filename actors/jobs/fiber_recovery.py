@@ -8,7 +8,6 @@ keeps no place. Whatever it does late is fenced off by the number of the call.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,7 @@ class Recoveries:
     def _decide(self, transaction: Transaction, seen: Fiber, verdict: Enter | Settle | Drop) -> None:
         """Do what was decided about a fiber, unless somebody moved it since it was seen."""
         if self._fibers.store.find(seen.fiber_id) == seen:
-            moved = replace(seen, recoveries=0, is_recovering=isinstance(verdict, Enter))
+            moved = seen.but(recoveries=0, is_recovering=isinstance(verdict, Enter))
             self._fibers.move(transaction, moved, verdict)
             if isinstance(verdict, Drop):
                 transaction.then(partial(self._lost, seen, verdict.why))
@@ -69,8 +68,7 @@ class Recoveries:
         def claim(transaction: Transaction) -> Fiber | None:
             if self._fibers.store.find(fiber.fiber_id) != fiber:
                 return None
-            asked = replace(
-                fiber,
+            asked = fiber.but(
                 status="interrupted",
                 is_recovering=True,
                 recoveries=fiber.recoveries + 1,
@@ -124,13 +122,13 @@ class Recoveries:
         limits, roll = self._tenant.limits, self._fibers.roll()
         if problem is None:
             verdict = after_hook(result, fiber.interruption(has_hook=True), limits, roll)
-            moved = replace(fiber, recoveries=0, error=None)
+            moved = fiber.but(recoveries=0, error=None)
             self._fibers.move(transaction, moved, verdict, result if isinstance(result, FiberResult) else None)
             self._fibers.emit_after(transaction, "fiber:recovery:handled", fiber, {"status": _name_of(verdict)})
             return
         error = f"its recovery hook failed: {in_words(problem)}"[: limits.error_chars_max]
         due_at_ms = self._fibers.now_ms() + recovery_pause_after(fiber.recoveries, limits, roll)
-        self._fibers.store.put(transaction, replace(fiber, error=error, due_at_ms=due_at_ms))
+        self._fibers.store.put(transaction, fiber.but(error=error, due_at_ms=due_at_ms))
         self._fibers.emit_after(
             transaction, "fiber:recovery:failed", fiber, {"error": error, "reason": "handler_error"}
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.activity import ACTIVITY
@@ -112,8 +112,7 @@ class Requests:
         if known is not None:
             _refuse_conflict(known, asked.fiber)
             return known, False
-        fiber = replace(
-            asked.fiber,
+        fiber = asked.fiber.but(
             fiber_id=asked.fiber.fiber_id or self._tenant.host.world.dice.token(),
             number=self._fibers.next_number(),
             created_at_ms=self._fibers.now_ms(),
@@ -142,7 +141,7 @@ class Requests:
         if fiber.fiber_id or fiber.idempotency_key or activity is None:
             return asked
         derived = activity.derive(f"fiber {self._tenant.agent_id} {fiber.name} {fiber.fn_name}", fiber.digest)
-        return replace(asked, fiber=replace(fiber, fiber_id=derived))
+        return Asked(fiber.but(fiber_id=derived), asked.body)
 
 
 _ARGUMENTS = set(inspect.signature(Requests.checked).parameters) - {"self"}

@@ -112,6 +112,16 @@ class FiberStore:
             return transaction.own((kind, key)) is not None
         return self._tenant.storage.records().version((kind, key)) > 0
 
+    def _may_stand(self, kind: str, key: str) -> bool:
+        """Whether it is worth to ask for a document."""
+        transaction = self._tenant.outbox.transaction
+        is_put = transaction is not None and transaction.has_put((kind, key))
+        return is_put or self._tenant.storage.records().version((kind, key)) > 0
+
+    def is_open(self, fiber_id: str) -> bool:
+        """Whether something is still to come of a fiber, as far as is committed."""
+        return self._tenant.storage.records().version((FIBER_OPEN, fiber_id)) > 0
+
     def _committed(self, fiber: Fiber, *, is_own: bool) -> None:
         """What was committed here, with nobody in between, is what memory may trust."""
         if is_own and not fiber.is_settled:
@@ -165,7 +175,9 @@ class FiberStore:
         transaction = self._tenant.outbox.transaction
         if transaction is not None:
             transaction.depend_on((FIBER_KEY, key))
-        body = self._tenant.storage.bodies(FIBER_KEY, [key]).get(key)
+        if not self._may_stand(FIBER_KEY, key):
+            return None
+        body = self._tenant.storage.document(FIBER_KEY, key)
         return None if body is None else str(unpack(body))
 
     def ids(self) -> list[str]:
@@ -185,7 +197,9 @@ class FiberStore:
 
     def stashed(self, fiber_id: str) -> tuple[int, Any]:
         """How often a fiber stashed, and what last."""
-        body = None if self.is_empty else self._tenant.storage.document(FIBER_STASH, fiber_id)
+        body = None
+        if not self.is_empty and self._may_stand(FIBER_STASH, fiber_id):
+            body = self._tenant.storage.document(FIBER_STASH, fiber_id)
         if body is None:
             return 0, None
         times, value = unpack(body)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from actors.tenant import Tenant
     from ledger.storage import Transaction
 
-READ_AT_ONCE = 200
+READ_AT_ONCE = 100
 
 
 class Fibers:
@@ -50,7 +49,7 @@ class Fibers:
     def __init__(self, tenant: Tenant) -> None:
         self.tenant = tenant
         self.store = FiberStore(tenant, self._moved)
-        self.together = GroupCommit(tenant, self.store)
+        self.together = GroupCommit(tenant, self.store, lambda: bool(self.agenda.recovering.due))
         self.waiters = Waiters(self)
         self.recoveries = Recoveries(self)
         self.agenda = Agenda(self, self._enter, self.recoveries.recover)
@@ -128,14 +127,14 @@ class Fibers:
         if told.snapshot is not UNSET:
             self.store.stash(transaction, fiber.fiber_id, told.snapshot)
         if told.metadata is not UNSET:
-            fiber = replace(fiber, metadata=told.metadata)
+            fiber = fiber.but(metadata=told.metadata)
         if isinstance(verdict, Enter):
             due_at_ms = now_ms + verdict.after_ms if verdict.after_ms else 0
-            moved = replace(fiber, status="pending", due_at_ms=due_at_ms, settled_at_ms=0, error=told.error)
+            moved = fiber.but(status="pending", due_at_ms=due_at_ms, settled_at_ms=0, error=told.error)
         else:
             error = verdict.error and verdict.error[: self.tenant.limits.error_chars_max]
-            settled = replace(fiber, status=verdict.status, error=error, settled_at_ms=now_ms)
-            moved = replace(settled, due_at_ms=0, is_recovering=False)
+            settled = fiber.but(status=verdict.status, error=error, settled_at_ms=now_ms)
+            moved = settled.but(due_at_ms=0, is_recovering=False)
         self.store.put(transaction, moved)
 
     def cancel(self, fiber_id: str, reason: str | None) -> bool:
@@ -163,7 +162,7 @@ class Fibers:
             if fiber is None or not is_interrupted or not fiber.is_managed:
                 return False
             verdict = Enter() if given.status == "retry" else Settle(given.status, given.error)
-            anew = replace(fiber, recoveries=0, idle_attempts=0) if given.status == "retry" else fiber
+            anew = fiber.but(recoveries=0, idle_attempts=0) if given.status == "retry" else fiber
             self.move(transaction, anew, verdict, given)
             return True
 
@@ -189,8 +188,7 @@ class Fibers:
         fiber = self.store.find(fiber_id)
         if fiber is None or fiber.status != "pending":
             return None
-        entered = replace(
-            fiber,
+        entered = fiber.but(
             status="running",
             is_recovering=False,
             attempt=fiber.attempt + 1,
@@ -248,7 +246,7 @@ class Fibers:
         if problem is not None:
             error = in_words(problem)
             verdict = after_error(found, error, limits, self.roll())
-            self.move(transaction, replace(fiber, error=error[: limits.error_chars_max]), verdict)
+            self.move(transaction, fiber.but(error=error[: limits.error_chars_max]), verdict)
             self.emit_after(transaction, "fiber:run:failed", fiber, {**elapsed, "error": error})
         else:
             given = result or FiberResult("completed")
@@ -322,7 +320,7 @@ class Fibers:
                 return False
             self.store.save_step(transaction, context.id, name, body)
             if fiber.idle_attempts:
-                self.store.put(transaction, replace(fiber, idle_attempts=0))
+                self.store.put(transaction, fiber.but(idle_attempts=0))
             return True
 
         return self.store.change(keep)

@@ -17,14 +17,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Job = Callable[["Transaction"], Any]
+REST_S_MAX = 0.01
 AT_ONCE_MAX = 100  # so that nobody waits long for the loop
 
 
 class GroupCommit:
-    """What waits to be committed."""
+    """What waits to be committed.
 
-    def __init__(self, tenant: Tenant, store: FiberStore) -> None:
-        self._tenant, self._store = tenant, store
+    Args:
+        is_patient: whether there is much to do that nobody waits for. Then others have the loop for as long as each commit took.
+    """
+
+    def __init__(self, tenant: Tenant, store: FiberStore, is_patient: Callable[[], bool]) -> None:
+        self._tenant, self._store, self._is_patient = tenant, store, is_patient
         self._waiting: deque[tuple[Job, asyncio.Future[Any]]] = deque()
         self._is_busy = False
 
@@ -38,7 +43,9 @@ class GroupCommit:
         return await done
 
     async def _commit_all(self) -> None:
+        loop = asyncio.get_running_loop()
         while self._waiting:
+            begun_s = loop.time()
             group = [self._waiting.popleft() for _ in range(min(len(self._waiting), AT_ONCE_MAX))]
             results, problem = await tried(self._commit([job for job, _ in group]))
             for place, (_, done) in enumerate(group):
@@ -48,7 +55,7 @@ class GroupCommit:
                     done.set_result(results[place])
                 else:
                     done.set_exception(problem or StorageError(self._tenant.agent_id, "nothing was committed"))
-            await asyncio.sleep(0)
+            await asyncio.sleep(min(REST_S_MAX, loop.time() - begun_s) if self._is_patient() else 0)
         self._is_busy = False
 
     async def _commit(self, jobs: list[Job]) -> list[Any]:
