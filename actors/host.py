@@ -20,6 +20,7 @@ from actors.author import tried
 from actors.calls import Calls
 from actors.code import load_type
 from actors.handlers import Letter
+from actors.jobs.together import Paces
 from actors.peer import Peer
 from actors.ports import Courier, World
 from actors.relay import Relay
@@ -64,6 +65,7 @@ class Host:
         self._ended: dict[str, None] = {}
         self._ups: dict[str, Up] = {}
         self._left: dict[str, int] = {}
+        self.paces = Paces()
         self._calls = Calls()
         self._running: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[str] | None = None

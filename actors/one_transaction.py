@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.activity import ACTIVITY, Activity
@@ -35,12 +36,13 @@ class Piece(NamedTuple):
     """A piece of work for one transaction.
 
     `steps` says what is called, anew in each try, and may write what the methods shall find; `seal` writes what is left when they have
-    returned. `name` is told at the kill points.
+    returned. `name` is told at the kill points. `timeout_ms` is `Limits.handler_timeout_ms`, or less.
     """
 
     name: str
     steps: Callable[[Transaction], list[Step]]
     seal: Callable[[Transaction], None]
+    timeout_ms: float = math.inf
 
 
 async def done_in_one(
@@ -77,7 +79,8 @@ async def _once(tenant: Tenant, piece: Piece) -> Exception | None:
 
 
 async def _in_time(tenant: Tenant, piece: Piece) -> None:
-    async with asyncio.timeout(tenant.limits.handler_timeout_ms / 1000):  # `wait_for` may lose a cancellation (3.11)
+    timeout_ms = min(piece.timeout_ms, tenant.limits.handler_timeout_ms)
+    async with asyncio.timeout(timeout_ms / 1000):  # `wait_for` may lose a cancellation (3.11)
         await _transact(tenant, piece)
 
 
@@ -105,24 +108,28 @@ def _call_all(transaction: Transaction, steps: list[Step]) -> None:
     """Sync methods, all on one thread."""
     with transaction.active():
         for method, args, activity in steps:
-            token = ACTIVITY.set(activity)
-            try:
+            with at_work(activity):
                 method(*args)
-            finally:
-                ACTIVITY.reset(token)
 
 
 async def _call_each(transaction: Transaction, steps: list[Step]) -> None:
     """Methods of which some are async, in order on the loop."""
     for method, args, activity in steps:
-        with transaction.active():
-            token = ACTIVITY.set(activity)
-            try:
-                await _outcome(method(*args))
-            finally:
-                ACTIVITY.reset(token)
+        with transaction.active(), at_work(activity):
+            await outcome(method(*args))
 
 
-async def _outcome(given: Any) -> None:
+@contextmanager
+def at_work(activity: Activity) -> Iterator[None]:
+    """Inside, the current code works for this."""
+    token = ACTIVITY.set(activity)
+    try:
+        yield
+    finally:
+        ACTIVITY.reset(token)
+
+
+async def outcome(given: Any) -> None:
+    """Wait for what a method gave, if it has to be waited for."""
     if inspect.isawaitable(given):
         await given

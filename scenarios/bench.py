@@ -17,6 +17,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+from scenarios.bench_alarms import alarms
 from scenarios.bench_apart import Failed, command_for, measure_apart
 from scenarios.bench_chat import chat_children, chat_streams, chat_turns
 from scenarios.bench_chat_deaths import chat_recovery, reconnection
@@ -52,6 +53,7 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "boot": boot,
     "passivated": passivated,
     "handlers-death": handlers_death,
+    "alarms": alarms,
     "simulated-kills": simulated_kills,
     "chat-children": chat_children,
     "chat-streams": chat_streams,

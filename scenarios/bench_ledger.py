@@ -50,7 +50,7 @@ def boot(bench: Bench) -> list[Figure]:
     for count in (0, retained):
         place = bench.data / f"ledger-{count}"
         build(place, count, live, bench.say)
-        told[count] = [_boot_apart(place) for _ in range(repeats)]
+        told[count] = [boot_apart(place) for _ in range(repeats)]
         if any(each["live"] != live for each in told[count]):
             raise RuntimeError(f"a boot did not find the {live} live runs: {told[count]}")
     figures = []
@@ -89,11 +89,13 @@ def boot_once(place: Path) -> dict[str, float]:
     store = DuckDBStore(place)
     view = restore(store.boot())
     took_s = time.perf_counter() - begun_s
+    armed = sum(activation.alarm_at_ms > 0 for activation in view.agents.values())
     store.close()
-    return {"seconds": took_s, "peak_mb": _peak_mb(), "live": len(view.runs)}
+    return {"seconds": took_s, "peak_mb": _peak_mb(), "live": len(view.runs), "armed": armed}
 
 
-def _boot_apart(place: Path) -> dict[str, float]:
+def boot_apart(place: Path) -> dict[str, float]:
+    """Boot in a process of its own."""
     command = [sys.executable, "-m", "scenarios.bench_ledger", str(place)]
     home = Path(__file__).resolve().parents[1]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=home)

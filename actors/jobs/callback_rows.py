@@ -105,8 +105,8 @@ _DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Row)} | 
 class Rows:
     """The rows of one kind of document, in one life of an agent."""
 
-    def __init__(self, tenant: Tenant, kind: str, changed: Callable[[str, int | None], None]) -> None:
-        """`changed` is told on the loop, after each commit, which row has changed and when it is ready now."""
+    def __init__(self, tenant: Tenant, kind: str, changed: Callable[[Row], None]) -> None:
+        """`changed` is told on the loop, after each commit, of every row that was written."""
         self._tenant, self.kind, self._changed = tenant, kind, changed
         self._known: dict[str, tuple[int, Row]] = {}
         self._number = 0
@@ -195,8 +195,8 @@ class Rows:
     def _write(self, transaction: Transaction, row_id: str, row: Row | None) -> None:
         transaction.depend_on((self.kind, row_id))
         transaction.put(self.kind, row_id, None if row is None else row.body())
-        ready_at_ms = None if row is None else row.ready_at_ms
-        transaction.then(lambda: self._tenant.on_loop(lambda: self._changed(row_id, ready_at_ms)))
+        if row is not None:
+            transaction.then(lambda: self._tenant.on_loop(lambda: self._changed(row)))
 
     def tell(self, transaction: Transaction, what: str, row: Row, payload: dict[str, Any] | None = None) -> None:
         """Have an event told when this is durable, such as `schedule:create` or `queue:error`."""

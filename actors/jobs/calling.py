@@ -20,7 +20,7 @@ from actors.activity import Activity
 from actors.jobs.asked import retries_of
 from actors.jobs.callback_rows import Row, Rows
 from actors.jobs.occurrence import Occurrence
-from actors.one_transaction import Piece, Step, done_in_one, failure
+from actors.one_transaction import Piece, Step, at_work, done_in_one, failure, outcome
 from ledger import BadRequest, StorageError, unpack
 from policies import Firing, full_jitter_ms
 
@@ -57,7 +57,7 @@ class Calling:
         self._row: Row | None = None
         self._moved: Row | None = None
         self._firing = Firing(None, 0)
-        self._began_at_ms = 0
+        self._began_at_ms = self._called_at_ms = 0
 
     async def call(self, turn: AbstractAsyncContextManager[None], *, marks: bool = True) -> None:
         """Call it. Raises only what keeps the storage from being written."""
@@ -105,13 +105,27 @@ class Calling:
 
     # in the transaction
 
+    def whole(self, transaction: Transaction) -> None:
+        """All of it, within a transaction of several."""
+        for method, args, activity in self._steps(transaction):
+            with at_work(activity):
+                method(*args)
+        self._seal(transaction)
+
+    async def whole_async(self, transaction: Transaction) -> None:
+        """The same for an async callback."""
+        for method, args, activity in self._steps(transaction):
+            with at_work(activity):
+                await outcome(method(*args))
+        self._seal(transaction)
+
     def _steps(self, transaction: Transaction) -> list[Step]:
         now_ms = self._rows.now_ms()
         row = self._row = self._rows.read(transaction, self._id)
         if row is None or row.ready_at_ms is None or row.ready_at_ms > now_ms:
             self._row = None  # cancelled, paused, or called already
             return []
-        self._began_at_ms = row.began_at_ms or now_ms
+        self._began_at_ms, self._called_at_ms = row.began_at_ms or now_ms, now_ms
         self._firing = Firing(row.tick_ms, row.missed) if row.attempt else self._book.firing(row, now_ms)
         tick_ms = self._firing.tick_ms
         if tick_ms is None:
@@ -144,6 +158,7 @@ class Calling:
         row, now_ms = self._row, self._rows.now_ms()
         if row is None:
             return
+        self._tenant.host.paces.note(self._tenant.agent_id, row.callback, now_ms - self._called_at_ms)
         now_there = self._rows.get(row.id)
         if now_there == self._moved:
             now_there = self._book.moved(row, self._firing, self._began_at_ms, now_ms)
@@ -181,18 +196,18 @@ class Calling:
         )  # fmt: skip
         left: Row | None
         if is_gone or (failed.attempt >= attempts_max and not tried.is_recurring):
-            outcome, left = "parked", replace(failed, status="parked")
+            came_to, left = "parked", replace(failed, status="parked")
         elif failed.attempt >= attempts_max:
-            outcome, left = "failed", self._book.moved(tried, self._firing, self._began_at_ms, now_ms)
+            came_to, left = "failed", self._book.moved(tried, self._firing, self._began_at_ms, now_ms)
         else:
             pause_ms = full_jitter_ms(failed.attempt, first_ms, most_ms, self._tenant.host.world.dice.roll())
-            outcome, left = "failed", replace(failed, status="retrying", due_at_ms=now_ms + pause_ms)
-        self._book.note(transaction, tried, left, self._entry(tried, outcome, failed.error, now_ms))
+            came_to, left = "failed", replace(failed, status="retrying", due_at_ms=now_ms + pause_ms)
+        self._book.note(transaction, tried, left, self._entry(tried, came_to, failed.error, now_ms))
         is_last = is_gone or failed.attempt >= attempts_max
         self._rows.tell(
             transaction, "error" if is_last else "retry", tried, {"error": error, "attempts": failed.attempt}
         )
-        return outcome == "parked"
+        return came_to == "parked"
 
 
 class _NoCallback(BadRequest):

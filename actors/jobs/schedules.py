@@ -22,6 +22,7 @@ from actors.author import tried, tried_now
 from actors.jobs.asked import at_tick, pattern_of
 from actors.jobs.callback_rows import Row, Rows
 from actors.jobs.calling import Calling
+from actors.jobs.together import called_together, rounds
 from ledger import BadRequest, ConflictingRequest, pack, unpack
 from ledger.storage import SCHEDULE, SCHEDULE_HISTORY
 from policies import Firing, firing, next_tick
@@ -42,7 +43,7 @@ class Schedules:
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
         self.rows = Rows(tenant, SCHEDULE, self._changed)
-        self._reminders: list[tuple[int, str]] = []
+        self._reminders: list[tuple[int, int, str]] = []
         self._running: set[str] = set()
         self._turn, self._suspects = asyncio.Lock(), asyncio.Lock()
 
@@ -50,7 +51,9 @@ class Schedules:
 
     def woken(self) -> None:
         """Look at all rows: after waking, and after the storage failed."""
-        self._reminders = [(row.ready_at_ms, row.id) for row in self.rows.all() if row.ready_at_ms is not None]
+        self._reminders = [
+            (row.ready_at_ms, row.number, row.id) for row in self.rows.all() if row.ready_at_ms is not None
+        ]
         heapify(self._reminders)
         self._begin_due()
 
@@ -58,12 +61,14 @@ class Schedules:
         """The same for whoever cannot do anything about a storage that fails."""
         self._safely(self.woken)
 
-    def _changed(self, row_id: str, ready_at_ms: int | None) -> None:
-        if ready_at_ms is None:
-            return
-        heappush(self._reminders, (ready_at_ms, row_id))
-        if self._reminders[0] == (ready_at_ms, row_id):
+    def _changed(self, row: Row) -> None:
+        self._remind(row)
+        if self._reminders and self._reminders[0][2] == row.id:
             self._ring()
+
+    def _remind(self, row: Row | None) -> None:
+        if row is not None and row.ready_at_ms is not None:
+            heappush(self._reminders, (row.ready_at_ms, row.number, row.id))
 
     def _arm(self) -> None:
         self._tenant.alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
@@ -90,33 +95,47 @@ class Schedules:
     def _begin_due(self) -> None:
         """Begin what is due, in the order of the times."""
         now_ms, most = self.rows.now_ms(), self._tenant.limits.schedules_at_once_max
+        due: list[Row] = []
         while self._reminders and not self._tenant.is_leaving:
-            at_ms, row_id = self._reminders[0]
+            at_ms, _, row_id = self._reminders[0]
             row = None if row_id in self._running else self.rows.get(row_id)
             if row is not None and row.ready_at_ms == at_ms:
                 if at_ms > now_ms or len(self._running) >= most:
                     break
                 self._running.add(row_id)
-                self._tenant.spawn(self._run(row_id))
+                due.append(row)
             heappop(self._reminders)
+        for group in rounds(self._tenant, due, now_ms):
+            self._tenant.spawn(self._run(group))
         if len(self._running) < most:
             self._arm()
 
-    async def _run(self, row_id: str) -> None:
-        _, problem = await tried(self._call(row_id))
-        self._running.discard(row_id)
+    async def _run(self, rows: list[Row]) -> None:
+        if len(rows) > 1:
+            are_done, problem = await tried(self._call_together(rows))
+            if problem is None and not are_done:
+                for row in rows:
+                    self._tenant.spawn(self._run([row]))
+                return
+        else:
+            _, problem = await tried(self._call(rows[0].id))
+        row_ids = [row.id for row in rows]
+        self._running.difference_update(row_ids)
         self._tenant.host.touch(self._tenant)
         if problem is not None:
             self._failed(problem)
         elif not self._tenant.is_leaving:
-            self._safely(partial(self._go_on, row_id))
+            self._safely(partial(self._go_on, row_ids))
 
-    def _go_on(self, row_id: str) -> None:
-        row = self.rows.get(row_id)
-        if row is not None and row.ready_at_ms is not None:
-            heappush(self._reminders, (row.ready_at_ms, row_id))
+    def _go_on(self, row_ids: list[str]) -> None:
+        for row_id in row_ids:
+            self._remind(self.rows.get(row_id))
         self._begin_due()
         self._forget_oldest()
+
+    async def _call_together(self, rows: list[Row]) -> bool:
+        await self._tenant.ready()
+        return await called_together(self._tenant, self, rows, self._turn)
 
     async def _call(self, row_id: str) -> None:
         await self._tenant.ready()

@@ -59,9 +59,9 @@ class WaitingLine:
         else:
             heappush(self._aside, (row.ready_at_ms, row.id))
 
-    def _changed(self, row_id: str, ready_at_ms: int | None) -> None:
-        if ready_at_ms is not None:
-            heappush(self._aside, (ready_at_ms, row_id))
+    def _changed(self, row: Row) -> None:
+        if row.ready_at_ms is not None:
+            heappush(self._aside, (row.ready_at_ms, row.id))
             self._go_on()
 
     def _go_on(self) -> None:

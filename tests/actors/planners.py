@@ -55,6 +55,19 @@ class Planner(Agent):
         type(self).calls += 1
         self._write(payload, it)
 
+    def picky(self, payload: Any, it: Occurrence) -> None:
+        type(self).calls += 1
+        self._write(payload, it)
+        if payload == "bad":
+            raise RuntimeError("not this one")
+        if payload == "cancel":
+            self.cancel_schedule("victim")
+
+    async def picky_too(self, payload: Any, it: Occurrence) -> None:
+        self.picky(payload, it)
+        if payload == "slow":
+            await asyncio.sleep(60)
+
     def named(self, payload: Any, it: Occurrence) -> None:
         self._write(f"{self.name} {payload}", it)
 

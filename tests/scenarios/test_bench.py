@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,8 +11,9 @@ import pytest
 from actors import Client
 from ledger import BadRequest, restore
 from ledger.duckdb_store import DuckDBStore
-from scenarios import bench
+from scenarios import bench, bench_alarms
 from scenarios.bench_agents import Parent
+from scenarios.bench_alarms import Sleepyhead
 from scenarios.bench_apart import Failed, measure_apart
 from scenarios.bench_ledger import boot_once, build
 from scenarios.bench_report import Baseline, Figure, at_least, at_most, line, percentile, report
@@ -128,6 +130,23 @@ def test_the_ledger_that_is_booted_holds_what_it_is_said_to_hold(tmp_path: Path)
     (record,) = store.records("runs", ["retained-0000049"])
     assert {row.subject for row in store.facts(record.key)} == {"retained-0000049"}
     store.close()
+
+
+def test_the_agents_that_are_booted_asleep_have_their_alarms(tmp_path: Path) -> None:
+    bench_alarms.build(tmp_path, 30)
+    assert boot_once(tmp_path)["armed"] == 30
+
+
+def test_the_sleepyhead_of_the_benchmark_says_how_late_each_call_was(tmp_path: Path) -> None:
+    file = tmp_path / "late"
+
+    async def story(client: Client) -> None:
+        assert await client.call(Sleepyhead, "s", "plan", (1_000_000_000.0, 3, str(file)), {}) == 3
+        await asyncio.sleep(5)
+
+    with Laboratory(7) as laboratory:
+        laboratory.run(story)
+    assert len(file.read_text().split()) == 3
 
 
 def test_the_parent_of_the_benchmark_gets_what_it_asks_for() -> None:

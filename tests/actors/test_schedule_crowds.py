@@ -1,0 +1,93 @@
+"""Crowds: callbacks that are known to be quick are called in one transaction when they are due at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from actors import KillPoint
+from tests.actors.planners import Planner, do, notes
+from tests.actors.test_schedules import COMMITS, Death, outcomes
+from tests.kit import ROOMY, Stage, play
+
+AWAKE = replace(ROOMY, idle_ms=60_000)  # so that it stays on a host that knows its callbacks
+
+
+@pytest.fixture(autouse=True)
+def _nothing_fails() -> Iterator[None]:
+    yield
+    Planner.calls = 0
+
+
+async def crowd(stage: Stage, *payloads: str, callback: str = "picky") -> None:
+    """A callback that is known to be quick will be due for all of these in a second, at the same instant."""
+    told = await do(stage, "schedule", 0, callback, "first")
+    await asyncio.sleep(1)
+    Planner.calls = 0
+    at = datetime.fromtimestamp(told["created_at_ms"] / 1000 + 5, UTC).isoformat()
+    for each in payloads:
+        await do(stage, "schedule", f"at {at}", callback, each, schedule_id=each)
+    await asyncio.sleep(3)
+
+
+@pytest.mark.parametrize("callback", ["picky", "picky_too"])
+def test_a_crowd_of_quick_callbacks_is_called_in_one_transaction(callback: str) -> None:
+    async def story(stage: Stage) -> None:
+        await crowd(stage, "a", "b", "c", callback=callback)
+        begun = stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT]
+        await asyncio.sleep(10)
+        told = await notes(stage)
+        assert [note.payload for note in told] == ["first", "a", "b", "c"]
+        assert [note.delivery_id.partition("#")[0] for note in told[1:]] == ["a", "b", "c"]
+        assert [await outcomes(stage, each) for each in "abc"] == [["completed"]] * 3
+        assert stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT] == begun + 1
+
+    play(story, limits=AWAKE)
+
+
+def test_one_of_a_crowd_that_raises_costs_the_others_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        await crowd(stage, "a", "bad", "c")
+        await asyncio.sleep(1.1)
+        assert sorted(note.payload for note in await notes(stage)) == ["a", "c", "first"]
+        assert (await do(stage, "get_schedule", "bad"))["status"] == "retrying"
+        assert Planner.calls >= 5, "the two that were called first, and each by itself"
+
+    play(story, limits=AWAKE)
+
+
+def test_one_of_a_crowd_that_is_slow_delays_the_others_a_little() -> None:
+    async def story(stage: Stage) -> None:
+        await crowd(stage, "a", "slow", "c", callback="picky_too")
+        await asyncio.sleep(2)
+        assert [note.payload for note in await notes(stage)] == ["first", "a", "c"]
+        await asyncio.sleep(60)
+        assert [note.payload for note in await notes(stage)] == ["first", "a", "c", "slow"]
+
+    play(story, limits=AWAKE)
+
+
+def test_what_one_of_a_crowd_cancels_is_not_called_after_it() -> None:
+    async def story(stage: Stage) -> None:
+        await crowd(stage, "a", "cancel", "victim", "c")
+        await asyncio.sleep(5)
+        assert [note.payload for note in await notes(stage)] == ["first", "a", "cancel", "c"]
+
+    play(story, limits=AWAKE)
+
+
+@pytest.mark.parametrize("point", COMMITS)
+def test_a_crowd_counts_once_wherever_its_agent_is_killed(point: KillPoint) -> None:
+    death = Death(point, "a", 1)
+
+    async def story(stage: Stage) -> None:
+        await crowd(stage, "a", "b", "c")
+        await asyncio.sleep(60)
+        assert sorted(note.payload for note in await notes(stage)) == ["a", "b", "c", "first"]
+        assert death.left == 0
+
+    play(story, kill_when=death, limits=AWAKE)
