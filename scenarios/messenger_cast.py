@@ -58,6 +58,7 @@ class Clerk(MessengerAgent):
             base_url=api if api not in ("", SIMULATED) else REAL_API,
             text_max=TEXT_MAX if is_pretended else 4096,
             edit_every_ms=EDIT_MS if is_pretended else 1_000,
+            requests_per_s=1_000 if is_pretended else 25,
             wire=_wire_of_now if api == SIMULATED else None,
         )
         return [Messenger(id=MESSENGER, adapter=bot, delivery=Delivery(first_pause_ms=100))]

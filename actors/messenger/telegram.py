@@ -45,6 +45,9 @@ API: Final = "https://api.telegram.org/bot"
 SECRET_HEADER: Final = "x-telegram-bot-api-secret-token"  # noqa: S105 - the name of the header, which everybody knows
 TEXT_MAX: Final = 4096
 TIMEOUT_S: Final = 20.0
+CROWD_S: Final = (
+    5.0  # how long a request may stand in line; it has not been sent then, and is not taken for one that was
+)
 UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 GONE: Final = (
     "message to edit not found",
@@ -99,6 +102,7 @@ class Telegram:
         base_url: what the token is appended to.
         text_max: how long one message may be, in UTF-16 units.
         edit_every_ms, group_edit_every_ms: how often a message may be edited while it streams.
+        requests_per_s: how many requests this process makes in a second, over all threads; Telegram takes about thirty from one bot.
         wire: makes the way to the network; for worlds without one.
     """
 
@@ -114,6 +118,7 @@ class Telegram:
         text_max: int = TEXT_MAX,
         edit_every_ms: int = 1_000,
         group_edit_every_ms: int = 3_000,
+        requests_per_s: float = 25,
         wire: Callable[[], BaseRequest] | None = None,
     ) -> None:
         bot_id, parted, rest = token.partition(":")
@@ -123,10 +128,14 @@ class Telegram:
             raise BadRequest("secret_token", "is blank; leave it out, and give the messenger a `verify` of its own")
         if not 0 < text_max <= TEXT_MAX:
             raise BadRequest("text_max", f"{text_max!r} is not a length from 1 to {TEXT_MAX}")
+        if not 0 < requests_per_s < float("inf"):
+            raise BadRequest("requests_per_s", f"{requests_per_s!r} is no number above 0")
         self.bot_id, self.user_name = bot_id, user_name.removeprefix("@")
         self.verifies = secret_token is not None
         self._token, self._secret, self._base_url, self._wire = token, secret_token, base_url, wire
         self._text_max, self._every_ms = text_max, (edit_every_ms, group_edit_every_ms)
+        self._apart_s = 1 / requests_per_s
+        self._next_s: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()
         self._bots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Bot] = weakref.WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -146,7 +155,7 @@ class Telegram:
     async def prepare(self) -> None:
         """Ask Telegram for the bot's name, if it was not given."""
         if not self.user_name:
-            self.user_name = (await self._asked(self._bot.get_me())).username or ""
+            self.user_name = (await self._asked(self._bot.get_me)).username or ""
 
     # going out
 
@@ -159,7 +168,7 @@ class Telegram:
         chat_id, topic = _place(thread_id)
         shown, entities = _entities(text)
         sent = await self._asked(
-            self._bot.send_message(
+            lambda: self._bot.send_message(
                 chat_id, shown, entities=entities, message_thread_id=topic, link_preview_options=_NO_PREVIEW
             )
         )
@@ -170,26 +179,26 @@ class Telegram:
         chat_id, _ = _place(thread_id)
         shown, entities = _entities(text)
         await self._asked(
-            self._bot.edit_message_text(
+            lambda: self._bot.edit_message_text(
                 shown, chat_id, int(message_id), entities=entities, link_preview_options=_NO_PREVIEW
             )
         )
 
     async def delete(self, thread_id: str, message_id: str) -> None:
         """Delete a message."""
-        await self._asked(self._bot.delete_message(_place(thread_id)[0], int(message_id)))
+        await self._asked(lambda: self._bot.delete_message(_place(thread_id)[0], int(message_id)))
 
     async def typing(self, thread_id: str) -> None:
         """Telegram shows it for five seconds."""
         chat_id, topic = _place(thread_id)
-        await self._asked(self._bot.send_chat_action(chat_id, "typing", message_thread_id=topic))
+        await self._asked(lambda: self._bot.send_chat_action(chat_id, "typing", message_thread_id=topic))
 
     async def set_webhook(self, url: str) -> None:
         """Tell Telegram where webhooks go. Raises `BadRequest` if that is no address over HTTPS (case M60)."""
         if not url.startswith("https://"):
             raise BadRequest("url", f"{url!r:.200} is not an address over HTTPS, as Telegram demands")
         updates = ["message", "callback_query"]
-        await self._asked(self._bot.set_webhook(url, secret_token=self._secret, allowed_updates=updates))
+        await self._asked(lambda: self._bot.set_webhook(url, secret_token=self._secret, allowed_updates=updates))
 
     async def close(self) -> None:
         """Close the connections of this loop."""
@@ -209,9 +218,16 @@ class Telegram:
             )
         return found
 
-    async def _asked(self, request: Awaitable[T]) -> T:
+    async def _asked(self, request: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        at_s = max(loop.time(), self._next_s.get(loop, 0.0))
+        if at_s > loop.time() + CROWD_S:
+            raise ProviderBusy("too many requests of this process are waiting", (at_s - loop.time()) * 1000)
+        self._next_s[loop] = at_s + self._apart_s
+        if at_s > loop.time():
+            await asyncio.sleep(at_s - loop.time())
         try:
-            return await request
+            return await request()
         except TelegramError as problem:
             raise _told(problem) from problem
 

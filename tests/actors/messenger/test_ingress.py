@@ -175,6 +175,24 @@ def test_a_verifier_of_the_authors_may_answer_and_if_it_breaks_nobody_comes_in()
     assert [event.text for event in quick.heard] == ["hello"]
 
 
+class Lost(MessengerAgent):
+    """Cannot say which of its agents an event is for."""
+
+    @classmethod
+    def messengers(cls) -> Sequence[Messenger]:
+        return [Messenger(id="lost", adapter=Paper(), conversation=lambda event: {}[event.thread_id], path="/lost")]
+
+
+def test_an_event_for_which_no_agent_is_found_is_not_lost_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """Weakness 50: nothing was accepted, so the provider delivers it again; and the log says what is wrong."""
+
+    async def story(app: Any) -> None:
+        assert (await knock(app, b"hello", RIGHT, path="/lost"))[0] == 503
+
+    doors(story, Quick(), Lost)
+    assert "KeyError" in caplog.text
+
+
 def test_two_messengers_cannot_have_one_path() -> None:
     """M11, M12, M46."""
     with pytest.raises(BadRequest, match="path"):

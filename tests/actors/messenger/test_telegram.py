@@ -272,6 +272,20 @@ def test_an_edit_that_changes_nothing_and_one_of_nothing_are_told_apart() -> Non
     assert type(asked(lambda bot: bot.edit("telegram:7", "99", "x"))[0]) is MessageGone
 
 
+def test_a_process_keeps_its_pace_over_all_threads() -> None:
+    """Weakness 54: many conversations at once do not bring about a flood."""
+
+    async def job(bot: Telegram) -> float:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await asyncio.gather(*(bot.typing(f"telegram:{chat}") for chat in range(1, 6)))
+        return loop.time() - began_s
+
+    took_s, telegram = asked(job)
+    assert took_s >= 4 / 25
+    assert telegram.log()["methods"] == {"sendChatAction": 5}
+
+
 def test_a_webhook_is_set_over_https_only() -> None:
     """M60."""
     _, telegram = asked(lambda bot: bot.set_webhook("https://example.org/messengers/m/webhook"))
