@@ -34,4 +34,9 @@ CATALOG: Final = (
         "People write to a chat agent through a Telegram bot; webhooks come twice, posts get lost, and processes are killed.",
         "perdure run messenger --updates 24 --kills 8 --seed 7",
     ),
+    Scenario(
+        "jobs",
+        "Agents accept jobs as fibers, schedules and queued items, twice; some fail, some are cancelled; processes are killed meanwhile.",
+        "perdure run jobs --jobs 2000 --kills 4 --seed 7",
+    ),
 )

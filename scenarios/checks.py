@@ -263,7 +263,9 @@ def unfinished(view: View) -> Iterator[str]:
     for mail in view.mail.values():
         if mail.state == "pending":
             yield f"mail {mail.mail_id} to {mail.recipient} is pending"
-    for activation in filter(_owes, view.agents.values()):
+    for activation in view.agents.values():
+        if activation.alarm_at_ms > view.at_ms and not (activation.host_id or activation.unclean):
+            continue  # it sleeps until then
         yield f"agent {activation.agent_id} is on host {activation.host_id!r}, unclean {activation.unclean}"
 
 

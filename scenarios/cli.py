@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from ledger import PerdureError
-from scenarios import commands_chat, commands_data, commands_messenger, commands_proof, commands_run
+from scenarios import commands_chat, commands_data, commands_jobs, commands_messenger, commands_proof, commands_run
 from scenarios.commands_data import REFUSED
 from scenarios.commands_run import code_of
 
@@ -65,7 +65,7 @@ def _perdure(
     """Stand before every command."""
 
 
-for module in (commands_run, commands_chat, commands_messenger, commands_proof, commands_data):
+for module in (commands_run, commands_chat, commands_jobs, commands_messenger, commands_proof, commands_data):
     module.add_to(app)
 
 

@@ -13,6 +13,7 @@ from random import Random
 
 from ledger import BadRequest, ConflictingRequest, UnknownRun
 from scenarios.chat_workloads import chats
+from scenarios.desk_workloads import desks, families
 from scenarios.story_script import OFTEN, SELDOM, Part, Script, persist
 from scenarios.workloads import BOSSES, HANDLERS, Boss, Job, LoneWorker, OnceWorker, Task, Worker
 
@@ -162,6 +163,8 @@ STORIES: dict[str, tuple[Part, ...]] = {
     "everything": (trees, crowds, budgets, twins, meddling),
     "chats": (chats,),
     "offices": (chats, crowds),
+    "desks": (desks,),
+    "families": (families, crowds),
     "mixture": (trees, crowds, budgets, twins),
 }
 

@@ -31,7 +31,7 @@ FIRE_S = 25.0
 CALM_MS = 900_000.0
 KILL_SHARE = 0.7
 KILL_RATE_MAX = 0.5
-MIXTURE = ("trees", "crowds", "budgets", "twins", "meddling", "everything", "chats", "offices")
+MIXTURE = ("trees", "crowds", "budgets", "twins", "meddling", "everything", "chats", "offices", "desks", "families")
 
 SWIFT = Limits(
     hosts_max=3,
