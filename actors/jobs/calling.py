@@ -70,9 +70,7 @@ class Calling:
             raise problem
         error = failure(self._tenant, problem, "callback")
         if self._rows.write(lambda transaction: self._fail(transaction, error, isinstance(problem, _NoCallback))):
-            self._tenant.host.report_trouble(
-                self._tenant.agent_id, f"the callback of {self._id!r}, which is parked", problem
-            )
+            self._tenant.trouble(f"the callback of {self._id!r}, which is parked", problem)
         if isinstance(problem, StorageError) and self._tenant.is_broken:
             raise problem
 

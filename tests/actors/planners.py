@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from actors import Agent, Detached, Occurrence, RunInfo, RunResult, exposed
+from actors.author import tried
 from tests.actors.cast import Doubler
 from tests.kit import Stage
 
@@ -121,6 +122,30 @@ class Planner(Agent):
     @exposed(repeatable=True)
     def kept(self, key: str) -> Any:
         return self.state.get(key)
+
+
+class Leaver(Planner):
+    """Ends itself by a callback, hears of what goes wrong, and stays awake as long as it is told to."""
+
+    troubles: ClassVar[list[str]] = []
+
+    async def leave(self, payload: Any, it: Occurrence) -> None:
+        self._write(payload, it)
+        await self.destroy()
+
+    async def on_error(self, problem: Exception, doing: str) -> None:
+        self.troubles.append(f"{doing}: {problem}")
+
+    @exposed
+    async def stay(self, seconds: float, more_s: float, regrets: bool = False) -> None:
+        async def vigil(length_s: float) -> None:
+            with self.keep_alive():
+                await asyncio.sleep(length_s)
+                if regrets:
+                    raise RuntimeError("enough")
+
+        for each in (seconds, more_s):
+            asyncio.get_running_loop().create_task(tried(vigil(each)))
 
 
 class Blank(Planner):

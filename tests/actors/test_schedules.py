@@ -24,7 +24,7 @@ What the original leaves to be wished (its specification's list), and the test t
 | 28 | ordered by seconds | `test_items_are_done_in_the_order_in_which_they_were_queued` (queue) |
 | 28 | an item has the context of whoever called last | cannot arise: a callback's activity is its own occurrence |
 | 29 | deaths count at the root alone | `test_a_callback_that_kills_its_agent_again_and_again_is_parked_and_its_neighbours_are_not` |
-| 30 | an `onError` that swallows throws `undefined` | cannot arise: no hook stands between a callback and the record of its failure |
+| 30 | an `onError` that swallows throws `undefined` | `test_an_author_is_told_of_a_callback_that_is_parked` (ends) |
 
 Cases of its section 13.7: 8 is weakness 19, 9 is 21, 10 is 22, 11 is 24, 12 is 18, 13 is 28.
 """
