@@ -56,7 +56,7 @@ class Limits:
     schedule_history_max: int = 20  # entries of one schedule's history
     schedule_histories_max: int = 1_000  # schedules that are gone and whose history is kept
     queued_max: int = 10_000  # items in the queue of one agent
-    callback_losses_max: int = 5  # lives of an agent that an overdue callback may have ended, then it is parked
+    callback_losses_max: int = 10  # lives of an agent that an overdue callback may have ended, then it is parked
     callback_payload_bytes_max: int = 1024 * 1024  # of a schedule, or of an item of the queue
 
     reattach_no_progress_ms: float = 120_000  # seed 003; 0 does not wait, infinity never gives up on silence

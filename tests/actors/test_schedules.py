@@ -523,12 +523,12 @@ def test_a_callback_that_kills_its_agent_again_and_again_is_parked_and_its_neigh
         for number in range(3):
             await do(stage, "schedule", 1, "note", number)
         await do(stage, "schedule", 1, "note", "bad", schedule_id="bad")
-        await asyncio.sleep(900)
+        await asyncio.sleep(400)
         parked = await do(stage, "get_schedule", "bad")
         assert (parked["status"], "may be what kills it" in parked["error"]) == ("parked", True)
         assert sorted(await payloads(stage)) == ["0", "1", "2"]
 
-    play(story, kill_when=death)
+    play(story, kill_when=death, limits=replace(ROOMY, callback_losses_max=3))
 
 
 def test_the_class_says_how_often_a_callback_is_tried_unless_the_schedule_does() -> None:
