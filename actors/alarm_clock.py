@@ -15,11 +15,17 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from actors.author import tried_now
 from actors.dispatch import pool_spec
 from ledger import Alarm
+from ledger.storage import FIBER_OPEN, QUEUED, SCHEDULE
 
 if TYPE_CHECKING:
     from actors.tenant import Tenant
+
+
+COME_BACK_MS = 30_000
+JOBS = (FIBER_OPEN, SCHEDULE, QUEUED)
 
 
 class _Wish(NamedTuple):
@@ -63,6 +69,13 @@ class AlarmClock:
             self._owed.add(part)
         else:
             self._owed.discard(part)
+
+    def come_back(self) -> None:
+        """The agent could not come up, so none of its parts has looked at its rows. If there are any, another life tries after a while."""
+        tenant = self._tenant
+        waiting, _ = tried_now(lambda: tenant.has_storage and any(map(tenant.storage.records().keys, JOBS)))
+        if waiting and tenant.agent is not None:
+            self._set("start", tenant.host.world.clock.now_ms() + COME_BACK_MS, lambda: None)
 
     def say(self) -> None:
         """Tell the ledger the earliest instant, if it does not know it."""

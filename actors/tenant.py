@@ -187,6 +187,7 @@ class Tenant:
         _, problem = await tried(self.ready())
         if problem is not None:
             self.trouble("on_start", problem)
+            self.alarms.come_back()
             self.leave()
             return
         self.push(Awake(self.agent_id, self.incarnation))

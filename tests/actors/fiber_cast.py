@@ -300,8 +300,13 @@ class Slowly(Jobs):
     start_s: ClassVar[float] = 0  # of this process; a test sets it
     hung: ClassVar[Counter[str]] = Counter()
 
+    start_failures: ClassVar[int] = 0
+
     async def on_start(self) -> None:
         await asyncio.sleep(self.start_s)
+        if self.start_failures:
+            type(self).start_failures -= 1
+            raise ValueError("not today")
         self.seen.append("up")
 
     async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult:

@@ -277,6 +277,18 @@ def test_an_agent_that_is_stopped_in_the_middle_goes_on_with_its_fibers() -> Non
     play(story)
 
 
+def test_an_agent_that_cannot_come_up_is_tried_again_while_its_fibers_wait() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Slowly, "start", "slow", None, {"fiber_id": "f", "retry": True})
+        Slowly.start_failures = 3
+        await killed(stage, Slowly)
+        await stage.until(lambda: "asked" in Slowly.seen)
+        assert Slowly.start_failures == 0
+        assert (await stage.call(Slowly, "wait", "f"))["status"] == "completed"
+
+    play(story)
+
+
 def test_those_who_observe_are_told_what_happens_to_fibers() -> None:
     seen: list[tuple[str, Any]] = []
     leave = subscribe("fiber", lambda event: seen.append((event.type, event.payload["fiber_id"])))

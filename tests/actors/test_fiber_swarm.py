@@ -1,0 +1,19 @@
+"""Fibers under fire: in random weather, and with a death at every so many of the places where one can be."""
+
+from __future__ import annotations
+
+from scenarios.explore import explore
+from scenarios.swarm import swarm
+from tests.actors.fiber_story import fiber_story
+
+
+def test_fibers_come_to_their_ends_in_any_weather() -> None:
+    report = swarm(6, story=fiber_story)
+    assert report.ok, report.failures[0].trace
+    assert report.kills > 50
+
+
+def test_fibers_come_to_their_ends_wherever_somebody_dies() -> None:
+    report = explore(fiber_story, seed=5, stride=23)
+    assert report.ok, report.failures[0].trace
+    assert report.kills >= 7
