@@ -20,7 +20,7 @@ from actors.chat.turn import ActiveTurn, TurnResult
 from actors.client import Client
 from actors.cluster_record import read_record
 from actors.events import AgentToolEvents
-from actors.handle import Handle
+from actors.handle import Handle, tell
 from actors.host import Host
 from actors.jobs.fiber import FiberInspection, FiberPage
 from actors.jobs.fiber_context import FiberContext, FiberRecovery
@@ -131,6 +131,7 @@ __all__ = [
     "read_record",
     "resolve_model",
     "shard_of",
+    "tell",
     "tool",
 ]
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 from actors.calling import Address
+from ledger import BadRequest
+
+P = ParamSpec("P")
 
 Reach = Callable[[Address, str, tuple[Any, ...], dict[str, Any]], Any]
 """Makes a call, or tells something; what it returns is what the caller gets, be it an answer or an awaitable."""
 
 
 class Method:
-    """An exposed method of an agent elsewhere: `handle.add(5)` calls it, at most once, and `handle.add.tell(5)` has it called exactly
-    once, some time soon, in a transaction; of that nothing is answered, but it is durable on return."""
+    """An exposed method of an agent elsewhere: `handle.add(5)` calls it, at most once, and `tell(handle.add, 5)` has it called exactly
+    once."""
 
     def __init__(self, handle: Handle, name: str) -> None:
         self._handle, self._name = handle, name
@@ -23,7 +26,7 @@ class Method:
         return self._handle._call(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
 
     def tell(self, *args: Any, **kwargs: Any) -> Any:
-        """Have it called exactly once. Inside a transaction or a handler it is told when that commits."""
+        """Have it called exactly once; see `tell`."""
         return self._handle._tell(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
 
 
@@ -41,6 +44,20 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"<handle of {self._to.agent_id}>"
+
+
+def tell(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Any:
+    """Have an exposed method of another agent called exactly once, some time soon, in a transaction of that agent.
+
+        tell(handle.add, 5)
+
+    Nothing is answered. Inside a transaction or a handler it is told when that commits, and not at all if it rolls back; elsewhere it is
+    durable on return, and async code awaits it. A method that raises is tried again, and parked in the end (`perdure audit` lists it).
+    Raises `BadRequest` if it is no method of a handle, or if the arguments do not fit.
+    """
+    if not isinstance(method, Method):
+        raise BadRequest("method", f"{method!r} is no exposed method of a handle: tell(handle.method, …)")
+    return method.tell(*args, **kwargs)
 
 
 def address_of(handle: object) -> str:

@@ -103,7 +103,7 @@ def _steps(tenant: Tenant, letter: Letter) -> list[Step]:
 
 
 def _told(agent: Any, letter: Letter) -> Step:
-    """What somebody told the agent (`handle.method.tell`)."""
+    """What somebody told the agent (`tell(handle.method, …)`)."""
     try:
         arguments, _ = exposed_call(type(agent), letter.handler, letter.content["body"])
     except (BadRequest, TypeError) as problem:

@@ -188,7 +188,7 @@ class AgentAborted(WorldError):
 
 class OutcomeUnknown(WorldError):
     """The agent's host died while it answered a call, so the call may or may not have taken effect. What must take effect exactly once is
-    told (`handle.method.tell(…)`), or is a run.
+    told (`tell(handle.method, …)`), or is a run.
 
     One that was certainly not handed to the author's method is made again by itself, also after a supervisor's death. Certainty is
     impossible, and the call refused, if the life of the agent that may have had it is over; if the agent's last life ended so shortly

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
-from actors import Agent, exposed
+from actors import Agent, exposed, tell
 from scenarios.job_desk import JobDesk, differences, draw_jobs
 from scenarios.story_script import Script, persist
 
@@ -77,8 +77,7 @@ class Head(Agent):
             fresh = [word for word in words if word not in known]
             self.sql("INSERT INTO spread SELECT unnest($1)", [fresh])
             for word, name in product(fresh, names):
-                member: Any = self.sub_agent(Member, name)
-                member.hear.tell(word)
+                tell(self.sub_agent(Member, name).hear, word)
 
     @exposed(repeatable=True)
     async def heard(self, name: str) -> list[str]:

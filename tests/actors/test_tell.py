@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, KillPoint, RunContext, exposed
+from actors import Agent, KillPoint, RunContext, exposed, tell
 from ledger import BadRequest
 from tests.kit import Stage, play
 
@@ -34,13 +34,13 @@ class Speaker(Agent):
     def say(self, words: list[str], fail: bool = False) -> None:
         with self.transaction():
             for word in words:
-                self.sub_agent(Listener, "l").hear.tell(word)  # type: ignore[attr-defined]
+                tell(self.sub_agent(Listener, "l").hear, word)
             if fail:
                 raise RuntimeError("never mind")
 
     @exposed
     async def say_now(self, word: str) -> None:
-        await self.sub_agent(Listener, "l").hear.tell(word)  # type: ignore[attr-defined]
+        await tell(self.sub_agent(Listener, "l").hear, word)
 
     @exposed
     async def heard(self) -> list[str]:
@@ -48,7 +48,7 @@ class Speaker(Agent):
 
     async def run(self, input: int, run: RunContext) -> int:
         for number in range(input):
-            await self.sub_agent(Listener, "l").hear.tell(str(number))  # type: ignore[attr-defined]
+            await tell(self.sub_agent(Listener, "l").hear, str(number))
             await run.report_progress(number / input)
         return run.attempt
 
@@ -71,11 +71,13 @@ def test_what_is_told_takes_effect_once_and_in_order() -> None:
 def test_a_client_tells_too_and_what_cannot_be_told_is_refused_at_once() -> None:
     async def story(stage: Stage) -> None:
         listener: Any = stage.client.agent(Listener, "x")
-        await listener.hear.tell("a")
+        await tell(listener.hear, "a")
         with pytest.raises(BadRequest, match="word"):
-            await listener.hear.tell(["no", "string"])
+            await tell(listener.hear, ["no", "string"])
+        with pytest.raises(BadRequest, match="no exposed method of a handle"):
+            tell(Listener.hear, "a")
         with pytest.raises(BadRequest, match="no exposed method 'shout'"):
-            await listener.shout.tell("a")
+            await tell(listener.shout, "a")
         await asyncio.sleep(5)
         assert await listener.words() == ["a"]
 
