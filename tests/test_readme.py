@@ -94,6 +94,29 @@ def test_the_first_agent_counts_six_words(examples: Callable[[str], ModuleType])
     play(story)
 
 
+def test_the_office_ships_once_books_once_and_asks_later(examples: Callable[[str], ModuleType]) -> None:
+    office = examples("office")
+
+    async def story(client: Client) -> None:
+        async def desk(method: str, *args: Any) -> Any:
+            return await client.call(office.Office, "main", method, args, {})
+
+        first = await desk("order", "o-1", "Ada")
+        assert await desk("order", "o-1", "Ada") == first
+        await asyncio.sleep(700)
+        account = client.agent(office.Account, "Ada", of=client.agent(office.Office, "main"))
+        assert await account.book(0) == 1
+
+    play(story)
+
+
+def test_the_bot_can_be_served(examples: Callable[[str], ModuleType]) -> None:
+    bot = examples("bot")
+    (messenger,) = bot.Bot.messengers()
+    assert messenger.webhook_path == "/messengers/telegram/webhook"
+    assert actors.messenger_app(actors.Runtime("unused"), bot.Bot).routes
+
+
 def test_the_parents_that_wait_get_the_results(examples: Callable[[str], ModuleType]) -> None:
     research = examples("research")
     topics = [research.Topic(title="long", pages=9), research.Topic(title="short", pages=1)]
