@@ -13,7 +13,7 @@ from typing import Any
 from actors.peer import Peer
 from actors.ports import Dice
 from actors.wire import content_of, error_from_plain, message
-from ledger import PerdureError, Request, RunBeingCleared
+from ledger import AgentBeingDeleted, PerdureError, Request, RunBeingCleared
 from policies import backoff_ms, jittered_ms
 
 AGAIN_FIRST_MS, AGAIN_MOST_MS = 50, 1_000
@@ -108,16 +108,35 @@ class Asking:
 
     async def ask(self, name: str, *args: Any) -> Any:
         """Ask a question and wait for its answer. Raises the `PerdureError` with which it was refused."""
+        return await self.question(name, *args)
+
+    async def ask_when_free(self, name: str, *args: Any) -> Any:
+        """The same, again and again while the agent that it is about is being deleted."""
+        return await self.answer_when_free(self.question(name, *args), name, *args)
+
+    async def answer_when_free(self, answer: asyncio.Future[Any], name: str, *args: Any) -> Any:
+        """The same for a question that was asked already: the supervisor has heard it before whatever is said from now on."""
+        tries = 1
+        while True:
+            try:
+                return await answer
+            except AgentBeingDeleted as problem:
+                if problem.is_sender:
+                    raise
+            pause_ms = backoff_ms(tries, AGAIN_FIRST_MS, AGAIN_MOST_MS)
+            await asyncio.sleep(jittered_ms(pause_ms, self._dice.roll()) / 1000)
+            answer, tries = self.question(name, *args), tries + 1
+
+    def question(self, name: str, *args: Any) -> asyncio.Future[Any]:
+        """Ask a question now: the future of its answer."""
         self._expect_answers()
         ref = self._dice.token()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         said = ["ask", ref, name, list(args)]
         self._asks[ref] = (said, future)
+        future.add_done_callback(lambda _: self._asks.pop(ref, None))
         self.peer.push(said)
-        try:
-            return await future
-        finally:
-            self._asks.pop(ref, None)
+        return future
 
     def receive(self, said: list[Any]) -> bool:
         """Take a message of the supervisor, if it answers something here."""

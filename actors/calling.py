@@ -42,6 +42,7 @@ class Calling:
     Args:
         home: what a class asks of its host.
         gated: whether sub-agents are reached through their ancestors.
+        sender: the agent that calls, or nothing for somebody outside. What it waits for ends with it when it is deleted.
     """
 
     def __init__(
@@ -54,9 +55,10 @@ class Calling:
         home: Home,
         *,
         gated: bool,
+        sender: str = "",
     ) -> None:
         self.asking, self.dice, self.threads, self.limits, self.code_dir = asking, dice, threads, limits, code_dir
-        self._home, self._gated = home, gated
+        self._home, self._gated, self._sender = home, gated, sender
 
     async def call(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an exposed method, at most once. Raises `OutcomeUnknown` if nobody knows whether it took effect."""
@@ -76,7 +78,7 @@ class Calling:
 
     async def send(self, agent: str, method: str, body: bytes, home: list[Any] | None, *, repeatable: bool) -> bytes:
         """Make a call whose arguments are encoded; the answer is, too."""
-        said = (agent, method, body, home, repeatable, self.asking.peer.heard, False)
+        said = (agent, method, body, home, repeatable, self._sender, self.asking.peer.heard, False)
         return cast("bytes", await self.asking.ask("call", *said))
 
     def encoded(
@@ -104,7 +106,7 @@ class Calling:
         """Have the mail posted; durable on return. `is_new` says that nobody can have posted it before."""
         recipient, method, body, home = letter
         epoch = self.asking.peer.epoch if is_new else 0
-        await self.asking.ask("tell", mail_id, recipient, sender, method, body, home, epoch)
+        await self.asking.ask_when_free("tell", mail_id, recipient, sender, method, body, home, epoch)
 
 
 class Caller:

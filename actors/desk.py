@@ -19,6 +19,7 @@ from actors.switchboard import Port, Switchboard
 from actors.wire import error_to_plain
 from ledger import (
     AgentAborted,
+    AgentBeingDeleted,
     BadRequest,
     Cancel,
     Clear,
@@ -38,6 +39,7 @@ from ledger import (
     explain,
     frame_of,
     inspection,
+    is_within,
     last_end,
     lines,
     name_of,
@@ -63,6 +65,7 @@ class Call:
     method: str
     body: bytes
     repeatable: bool
+    sender: str = ""
     is_doubtful: bool = False
     suspect: int = 0
     host_id: str = ""
@@ -202,6 +205,7 @@ class Desk:
         if name == "tell":
             return Tell(*args)
         if name == "forget":
+            self._refuse_calls(*args)
             return Forget(*args)
         if name == "abort":
             self._abort(*args)
@@ -214,12 +218,12 @@ class Desk:
         return None
 
     def _call(self, port: Port, ref: str, args: list[Any]) -> None:
-        agent, method, body, home, repeatable, heard, again = args
+        agent, method, body, home, repeatable, sender, heard, again = args
         known = self._calls.get(ref)
         if known is not None:
             known.peer_id = port.peer_id
             return
-        call = self._calls[ref] = Call(port.peer_id, agent, method, body, repeatable)
+        call = self._calls[ref] = Call(port.peer_id, agent, method, body, repeatable, sender)
         if again:
             activation = self._view.agents.get(agent)
             call.is_doubtful = last_end(self._view, agent) > heard
@@ -227,6 +231,19 @@ class Desk:
         if home is not None:
             self._view.homes[agent] = home
         self._view.want(agent)
+
+    def _refuse_calls(self, agent: str) -> None:
+        """Who was called before its deletion was asked for, and has not been reached yet, will not be. Later calls are for the next one."""
+        for ref, call in list(self._calls.items()):
+            if not call.host_id and is_within(call.agent_id, agent):
+                self._answered(ref, False, error_to_plain(AgentBeingDeleted(call.agent_id)))
+
+    def _waits_for_deletion(self, ref: str, call: Call) -> bool:
+        """Whether a call has to wait until the name is free. One of somebody who is being deleted himself is refused."""
+        if self._view.doomed_by(call.sender):
+            self._answered(ref, False, error_to_plain(AgentBeingDeleted(call.sender, "sender")))
+            return True
+        return bool(self._view.doomed_by(call.agent_id))
 
     def _abort(self, agent: str, reason: str) -> None:
         """End the lives of an agent and of all that descends from it. Who waits for a call of theirs is told why."""
@@ -278,8 +295,8 @@ class Desk:
 
     def after_turn(self) -> None:
         """Hand over the calls whose agents are awake, and answer the questions; what they read is durable."""
-        for ref, call in self._calls.items():
-            if call.host_id:
+        for ref, call in list(self._calls.items()):
+            if call.host_id or (self._view.doomed and self._waits_for_deletion(ref, call)):
                 continue
             activation = self._view.agents.get(call.agent_id)
             port = self._switchboard.ports.get(activation.host_id) if activation is not None else None

@@ -53,7 +53,14 @@ class Family:
         host = tenant.host
         home = partial(pool_spec, package=host.package)
         self._calling = Calling(
-            host.asking, host.world.dice, tenant.threads, tenant.limits, tenant.code_dir, home, gated=False
+            host.asking,
+            host.world.dice,
+            tenant.threads,
+            tenant.limits,
+            tenant.code_dir,
+            home,
+            gated=False,
+            sender=tenant.agent_id,
         )
 
     # the children
@@ -67,6 +74,8 @@ class Family:
     def _address(self, agent_class: Any, name: str) -> Address:
         if not isinstance(agent_class, type) or not issubclass(agent_class, Agent):
             raise BadRequest("agent_class", f"{agent_class!r} is no agent class")
+        if lacks := ", ".join(sorted(getattr(agent_class, "__abstractmethods__", ()))):
+            raise BadRequest("agent_class", f"{agent_class.__name__} is abstract: it lacks {lacks}")
         check_id("name", name, self._tenant.limits.id_max)
         agent_type = type_name(agent_class, self._tenant.code_dir)
         if len(path_of(self._tenant.agent_id)) >= DEPTH_MAX:
@@ -81,16 +90,20 @@ class Family:
 
     def has(self, agent_type: str, name: str) -> bool:
         """Whether it is on record."""
-        return self._tenant.has_storage and self._tenant.storage.document(SUB_AGENT, _key(agent_type, name)) is not None
+        return self._has_records and self._tenant.storage.document(SUB_AGENT, _key(agent_type, name)) is not None
 
-    def children(self, agent_class: Any = None) -> list[SubAgentInfo]:
+    @property
+    def _has_records(self) -> bool:
+        return self._tenant.has_storage or self._tenant.outbox.transaction is not None
+
+    def children(self, agent_class: type[Any] | str | None = None) -> list[SubAgentInfo]:
         """Those on record, in the order of their creation; optionally of one class."""
-        if not self._tenant.has_storage:
+        if not self._has_records:
             return []
         rows = self._tenant.storage.documents(SUB_AGENT)
         parts = [(*key.split("\0"), unpack(body)) for key, body in rows.items()]
         found = [SubAgentInfo(agent_type, name, created_at_ms) for agent_type, name, created_at_ms in parts]
-        wanted = None if agent_class is None else type_name(agent_class, self._tenant.code_dir)
+        wanted = type_name(agent_class, self._tenant.code_dir) if isinstance(agent_class, type) else agent_class
         known = [each for each in found if wanted in (None, each.agent_type)]
         return sorted(known, key=lambda each: (each.created_at_ms, each.agent_type, each.name))
 
@@ -100,21 +113,23 @@ class Family:
 
     def delete(self, agent_class: Any, name: str) -> None:
         """Delete a sub-agent with all that descends from it: durable on return, or with the open transaction, and done soon after."""
-        to = self._address(agent_class, name)
+        self._delete(self._address(agent_class, name).agent_id)
+
+    def _delete(self, child: str) -> None:
         with self._tenant.outbox.transact() as transaction:
-            transaction.put(SUB_AGENT, _key(type_of(to.agent_id), name), None)
-            transaction.add_outbox(pack(["forget", to.agent_id]))
+            transaction.put(SUB_AGENT, _key(*path_of(child)[-1]), None)
+            transaction.add_outbox(pack(["forget", child]))
 
     async def destroy(self) -> None:
-        """Delete this agent with all that descends from it. A parent forgets it first, so that it is not on record without being there."""
+        """Delete this agent with all that descends from it. A parent does it, for it has the record, which goes in the same breath."""
         agent = self._tenant.agent_id
         if self._tenant.host_run:
             raise BadRequest("agent", f"{agent} is the child of a run; it goes when its run is cleared")
         parent = parent_of(agent)
         if parent:
-            own_type, own_name = path_of(agent)[-1]
-            await self._calling.send(parent, FORGET, pack([own_type, own_name]), None, repeatable=True)
-        await self._tenant.ask("forget", agent)
+            await self._calling.send(parent, FORGET, pack(agent), None, repeatable=True)
+        else:
+            await self._tenant.ask("forget", agent)
 
     # the parent
 
@@ -130,12 +145,21 @@ class Family:
     def _handle(self, to: Address) -> Handle:
         return Handle(to, self._call, self.tell)
 
-    def _call(self, *call: Any) -> Any:
-        return self._tenant.bridge(self._calling.call(*call))
+    def _call(self, to: Address, *call: Any) -> Any:
+        problem = self._missing(to)
+        return self._tenant.bridge(_refused(problem) if problem else self._calling.call(to, *call))
+
+    def _missing(self, to: Address) -> BadRequest | None:
+        """Why the agent of a handle cannot be reached: what was deleted does not come back by a handle from before."""
+        if parent_of(to.agent_id) != self._tenant.agent_id or self.has(*path_of(to.agent_id)[-1]):
+            return None
+        return BadRequest("sub_agent", f"{to.agent_id} no longer exists; sub_agent() makes a new one")
 
     def tell(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Tell a relative something: with the open transaction, or now. A run that is entered again tells it once all the same."""
-        tenant = self._tenant
+        tenant, problem = self._tenant, self._missing(to)
+        if problem is not None:
+            raise problem
         letter = self._calling.letter(to, method, args, kwargs)
         transaction = tenant.outbox.transaction
         if transaction is not None:
@@ -156,9 +180,7 @@ class Family:
         if method == THROUGH:
             return await self._through(*unpack(body))
         if method == FORGET:
-            agent_type, name = unpack(body)
-            with self._tenant.storage.transaction() as transaction:
-                transaction.put(SUB_AGENT, _key(agent_type, name), None)
+            self._delete(unpack(body))
             return pack(None)
         return None
 
@@ -178,7 +200,11 @@ class Family:
         return await self._calling.send(child, method, body, home, repeatable=repeatable)
 
 
-FORGET = "\0forget"
+FORGET = "\0forget"  # answered before the agent has come up: it may be coming up with the help of the one who asks
+
+
+async def _refused(problem: BadRequest) -> None:
+    raise problem
 
 
 def _key(agent_type: str, name: str) -> str:

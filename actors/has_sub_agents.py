@@ -27,11 +27,11 @@ class HasSubAgents:
         """
         return cast("A", self._perdure.family.child(agent_class, name))
 
-    def list_sub_agents(self, agent_class: type[Any] | None = None) -> list[SubAgentInfo]:
-        """The sub-agents on record, in the order of their creation; optionally of one class."""
+    def list_sub_agents(self, agent_class: type[Any] | str | None = None) -> list[SubAgentInfo]:
+        """The sub-agents on record, in the order of their creation; optionally of one class, or of the name of one."""
         return self._perdure.family.children(agent_class)
 
-    def has_sub_agent(self, agent_class: type[Any], name: str) -> bool:
+    def has_sub_agent(self, agent_class: type[Any] | str, name: str) -> bool:
         """Whether that sub-agent is on record."""
         return any(each.name == name for each in self._perdure.family.children(agent_class))
 

@@ -8,7 +8,7 @@ refused it for good: then nobody is left to be told but the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,11 @@ class Outbox:
     def transaction(self) -> Transaction | None:
         """The transaction in which the current code runs, if it runs in one."""
         return bound_to(self._tenant.storage) if self._tenant.is_storage_open else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left to be said."""
+        return not self._tenant.has_storage or not self._tenant.storage.outbox()
 
     @contextmanager
     def transact(self) -> Iterator[Transaction]:
@@ -66,18 +71,23 @@ class Outbox:
                 self._tenant.spawn(self._say(requests))
             for number, said in fresh:
                 if said[0] != "Request":
-                    self._tenant.spawn(self._ask(number, said, is_new=self._is_known))
+                    self._ask(number, said, is_new=self._is_known)
         self._is_known = True
 
-    async def _ask(self, number: int, said: list[Any], *, is_new: bool) -> None:
-        """Have an agent told something, or deleted. What an earlier life left may have been asked for by it already."""
+    def _ask(self, number: int, said: list[Any], *, is_new: bool) -> None:
+        """Have an agent told something, or deleted: asked for before anything that the agent asks for from now on."""
         tenant = self._tenant
         name, *args = said
         if name == "tell":
             mail_id, sender, (recipient, method, body, home) = args
-            epoch = tenant.host.peer.epoch if is_new else 0
+            epoch = tenant.host.peer.epoch if is_new else 0  # an earlier life may have had it posted already
             args = [mail_id, recipient, sender, method, body, home, epoch]
-        _, problem = await tried(tenant.ask(name, *args))
+        answer = tenant.host.asking.question(name, *args)
+        tenant.spawn(self._done(number, tenant.host.asking.answer_when_free(answer, name, *args), name, args))
+
+    async def _done(self, number: int, answer: Coroutine[Any, Any, Any], name: str, args: list[Any]) -> None:
+        tenant = self._tenant
+        _, problem = await tried(answer)
         if isinstance(problem, BadRequest):
             tenant.trouble(f"asking to {name} {args[0]!r}", problem)
         elif problem is not None:

@@ -334,13 +334,12 @@ class Supervisor:
         """
         self._checkpoint_due = False
         view = self.view
-        forgotten = [key for key in dict.fromkeys(self._forgetting) if view.may_be_forgotten(key)]
-        doomed = [key for key in dict.fromkeys(self._forgetting) if key in view.doomed]
-        self._forgetting = []
-        await self._delete(doomed)
+        due, self._forgetting = dict.fromkeys(self._forgetting), []
+        await self._delete([key for key in due if key in view.doomed])
+        forgotten = [key for key in due if view.may_be_forgotten(key)]
         children = [view.runs[run_id].child for run_id in forgotten]
         for child in children:
-            await self.world.threads.commit(partial(self._cabinet.forget, child))
+            await self.world.threads.commit(partial(self._cabinet.forget_family, child))
             self.world.faults.at(KillPoint.MID_CLEAR, child)
         for run_id in forgotten:
             view.dirty_runs.pop(run_id, None)

@@ -17,7 +17,7 @@ from actors.attempt import carry
 from actors.author import is_async, tried
 from actors.code import load_type
 from actors.dispatch import Dispatch
-from actors.family import Family
+from actors.family import FORGET, Family
 from actors.jobs.fibers import Fibers
 from actors.jobs.schedules import Schedules
 from actors.jobs.waiting_line import WaitingLine
@@ -65,7 +65,7 @@ class Tenant:
         self._is_up = False
         self.is_first_life = False
         self._runs: dict[str, None] = {}
-        self._vigils = 0
+        self._vigils: set[object] = set()
 
     @cached_property
     def dispatch(self) -> Dispatch:
@@ -148,9 +148,7 @@ class Tenant:
         return self.overrides("on_start") or not (fresh or not self.has_storage)
 
     async def _come_up(self) -> None:
-        if (
-            self.agent is None
-        ):  # its code is imported on a thread, for that may take long, and the host must go on answering
+        if self.agent is None:  # its code is imported on a thread, so that the host goes on answering meanwhile
             await self.threads.run(lambda: load_type(type_of(self.agent_id), self.code_dir))
             self.host.loaded.add(type_of(self.agent_id))
             self._constructed_for_start()
@@ -236,7 +234,8 @@ class Tenant:
         self.host.touch(self)
 
     async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:
-        await self.ready()
+        if method_name != FORGET:
+            await self.ready()
         ACTIVITY.set(Activity(f"call/{ref}"))
         if method_name.startswith("\0"):
             answered = await self.family.answer(method_name, body)
@@ -286,9 +285,8 @@ class Tenant:
 
     def save_step(self, run_id: str, name: str, body: bytes) -> None:
         """Remember a step; durable on return."""
-        with self.storage.transaction() as transaction:
-            transaction.save_step(run_id, name, body)
-            transaction.then(lambda: self.steps(run_id).update({name: body}))
+        self.storage.save_step(run_id, name, body)
+        self.steps(run_id)[name] = body
 
     def push(self, stimulus: Stimulus) -> None:
         """Say something to the supervisor."""
@@ -343,11 +341,12 @@ class Tenant:
     @contextmanager
     def kept_awake(self) -> Iterator[None]:
         """No sleep meanwhile."""
-        self._vigils += 1
+        vigil = object()
+        self._vigils.add(vigil)  # on whichever thread
         try:
             yield
         finally:
-            self._vigils -= 1
+            self._vigils.discard(vigil)
             self.on_loop(partial(self.host.touch, self))
 
     def trouble(self, doing: str, problem: Exception) -> None:
@@ -381,13 +380,14 @@ class Tenant:
         cancelled: its storage and the runtime are closed to it, and as long as its thread goes on its host counts as worn."""
         self.is_leaving = True
         self.faults.at(KillPoint.MID_CANCEL, self.agent_id)
-        mine = asyncio.current_task()
         coming = [self._up] if self._up is not None and not self._up.done() else []
-        tasks = [task for task in (*self._tasks, *coming) if task is not mine]
+        tasks = [task for task in (*self._tasks, *coming) if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if not self.host_run and not self.is_broken and not self.outbox.is_empty:
+            self.alarms.owe("outbox", owes=True)
         self.leave()
 
     def _close(self) -> None:

@@ -67,11 +67,17 @@ class UnknownTool(BadRequest):
 
 
 class AgentBeingDeleted(BadRequest):
-    """The agent is being deleted with its storage. Its name is free again when that is done."""
+    """The agent is being deleted with its storage. Its name is free again when that is done.
 
-    def __init__(self, agent_id: str, problem: str = "is being deleted; try again when that is done") -> None:
-        super().__init__("agent", f"{agent_id} {problem}")
-        self.args = (agent_id, problem)
+    Whoever asks for the name waits by itself, and this is what is told about a call that had been made before. With the role `sender` it is
+    the one who asks, of whom nothing is done any more.
+    """
+
+    def __init__(self, agent_id: str, role: str = "recipient") -> None:
+        self.agent_id, self.is_sender = agent_id, role == "sender"
+        then = "nothing that it asks for is done any more" if self.is_sender else "its name is free when that is done"
+        super().__init__("agent", f"{agent_id} is being deleted; {then}")
+        self.args = (agent_id, role)
 
 
 class TooLarge(BadRequest):

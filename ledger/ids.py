@@ -68,13 +68,15 @@ def derived_run_id(origin: str, agent_type: str, digest: str, occurrence: int) -
 
 
 def check_id(field: str, value: object, most: int) -> str:
-    """Return the id if it is one: a string, not blank, without NUL, at most `most` characters."""
+    """Return the id if it is one: a string of real characters, not blank, without NUL, at most `most` of them."""
     if not isinstance(value, str):
         raise BadRequest(field, f"{value!r} is not a string")
     if not value.strip():
         raise BadRequest(field, "is blank")
     if "\x00" in value:
         raise BadRequest(field, "contains a NUL character")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise BadRequest(field, "contains half a character (a lone surrogate)")
     if len(value) > most:
         raise BadRequest(field, f"has {len(value)} characters; the limit is {most}")
     return value

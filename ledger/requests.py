@@ -126,12 +126,21 @@ def clear(view: View, asked: Clear) -> Iterator[Fact]:
             if state in (PENDING, PARKED):
                 yield MailSuppressed(run.mail_id(slot))
         yield RunCleared(run_id)
-        yield from clear(view, Clear([each for each in view.runs if view.runs[each].parent == run.child]))
+        yield from clear(view, Clear([each for each in view.runs if is_within(view.runs[each].parent, run.child)]))
+        for agent in _descendants(view, run.child):
+            yield from forget(view, Forget(agent))
+
+
+def _descendants(view: View, agent: str) -> list[str]:
+    """Those of an agent's descendants that are awake or have something to wake for; the storages of the others go with its own."""
+    return [each for each in dict.fromkeys([*view.agents, *view.mailbox]) if each.startswith(f"{agent}>")]
 
 
 def tell(view: View, said: Tell) -> Iterator[Fact]:
     """Post what somebody tells an agent. A doomed one is not told any more: its successor would be."""
-    if view.doomed_by(said.recipient) or view.doomed_by(said.sender):
+    if view.doomed_by(said.sender):
+        raise AgentBeingDeleted(said.sender, "sender")
+    if view.doomed_by(said.recipient):
         raise AgentBeingDeleted(said.recipient)
     if said.mail_id not in view.mail:
         yield MailPosted(said.mail_id, said.recipient, said.sender, said.method, said.body, said.home)

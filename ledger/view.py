@@ -229,10 +229,12 @@ class View:
         return [activation for key, activation in self.agents.items() if is_within(key, agent)]
 
     def may_be_forgotten(self, run_id: str) -> bool:
-        """Whether a run was cleared, and its child is nowhere."""
+        """Whether a run was cleared, and its child is nowhere, nor is any sub-agent of it."""
         run = self.runs.get(run_id)
-        awake = self.agents.get(run.child) if run is not None else None
-        return run is not None and run.cleared and not (awake is not None and awake.host_id)
+        if run is None or not run.cleared or any(is_within(each, run.child) for each in self.doomed):
+            return False
+        awake = self.agents.get(run.child)
+        return awake is None or not awake.host_id
 
     def forget_run(self, run_id: str) -> None:
         """A cleared run was deleted, and so is all that is known of its child: whatever that still owed died with its storage."""

@@ -1,0 +1,100 @@
+"""What sub-agents do by the clock and in the background is theirs alone: each in its own storage, with its own alarm."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.actors.family_cast import Elder, Kid, ask, kid
+from tests.kit import Stage, address, play
+
+
+def test_a_sub_agent_calls_back_in_time_while_its_whole_family_sleeps() -> None:
+    async def story(stage: Stage) -> None:
+        Kid.effects.clear()
+        await ask(stage, ["a", "b"], "plan", 120, "once")
+        await ask(stage, ["a"], "plan_every", 50, "often")
+        await ask(stage, ["a"], "plan_cron", "*/2 * * * *", "cron")
+        await stage.until(lambda: not any(stage.host_of(each) for each in (kid("a", "b"), kid("a"))))
+        elder = address(Elder, "p")
+        await stage.until(lambda: not stage.host_of(elder))
+        await asyncio.sleep(90)
+        assert not stage.host_of(elder), "nobody has to be woken for it"
+        await asyncio.sleep(90)
+        assert Kid.effects["once"] == 1
+        assert Kid.effects["often"] >= 3
+        assert Kid.effects["cron"] >= 1
+        assert await ask(stage, ["a", "b"], "notes") == ["once"]
+        assert len(await ask(stage, ["a"], "plans")) == 2
+        assert await ask(stage, [], "plans") == []
+
+    play(story)
+
+
+def test_siblings_and_parents_neither_see_nor_cancel_each_others_schedules() -> None:
+    async def story(stage: Stage) -> None:
+        for name in ("a", "b"):
+            await ask(stage, [name], "plan", 5, "same", "key")
+        (mine,) = await ask(stage, ["a"], "plans")
+        assert await ask(stage, [], "plans") == []
+        assert not await ask(stage, [], "unplan", mine)
+        assert await ask(stage, ["a"], "unplan", mine)
+        assert await ask(stage, ["a"], "plans") == []
+        assert len(await ask(stage, ["b"], "plans")) == 1, "the same key of somebody else is another schedule"
+        await asyncio.sleep(10)
+        assert await ask(stage, ["a"], "notes") == []
+        assert await ask(stage, ["b"], "notes") == ["same"]
+
+    play(story)
+
+
+def test_a_callback_of_a_sub_agent_may_cancel_its_own_schedule() -> None:
+    async def story(stage: Stage) -> None:
+        await ask(stage, ["a"], "plan_every", 2, "only once")
+        await asyncio.sleep(20)
+        assert await ask(stage, ["a"], "notes") == ["only once"]
+        assert await ask(stage, ["a"], "plans") == []
+
+    play(story)
+
+
+def test_names_that_are_patterns_or_ways_touch_no_sibling() -> None:
+    async def story(stage: Stage) -> None:
+        names = ["a", "a/b", "a>b", "a%", "_", "%", "*", "sub", "Kid", "a@x:Y", "..", "ä", "constructor", "__class__"]
+        for name in names:
+            await ask(stage, [name], "plan", 30, name)
+        await stage.call(Elder, "drop", "%")
+        await stage.call(Elder, "drop", "a")
+        await asyncio.sleep(60)
+        left = [name for name in names if name not in ("%", "a")]
+        assert sorted(await stage.call(Elder, "kids")) == sorted(left)
+        for name in left:
+            assert await ask(stage, [name], "notes") == [name]
+
+    play(story)
+
+
+def test_a_fiber_keeps_its_sub_agent_awake_and_no_other() -> None:
+    async def story(stage: Stage) -> None:
+        await ask(stage, ["a"], "begin", 10, 10)
+        await asyncio.sleep(60)
+        assert stage.host_of(kid("a"))
+        assert not stage.host_of(address(Elder, "p"))
+        await asyncio.sleep(90)
+        assert not stage.host_of(kid("a"))
+        assert await ask(stage, ["a"], "fiber_status") == "completed"
+
+    play(story)
+
+
+def test_a_fiber_of_a_sub_agent_is_recovered_once_without_its_parents() -> None:
+    async def story(stage: Stage) -> None:
+        Kid.effects.clear()
+        await ask(stage, ["a", "b"], "begin", 8, 5)
+        await asyncio.sleep(12)
+        stage.kill_host_of(kid("a", "b"))
+        await asyncio.sleep(90)
+        assert await ask(stage, ["a", "b"], "fiber_status") == "completed"
+        assert 8 <= Kid.effects["step"] <= 9, "a step that was under way may be done again"
+        assert not stage.host_of(kid("a", "b")) or await ask(stage, ["a"], "fiber_status") == ""
+
+    play(story)
