@@ -45,12 +45,12 @@ class Paces:
         return self._slowest_ms.get((type_of(agent_id), callback), QUICK_MS) < QUICK_MS
 
 
-def rounds(tenant: Tenant, rows: Sequence[Row], now_ms: int) -> Iterator[list[Row]]:
-    """Rows that are due, in order: those that are called together, and each of the others by itself."""
+def rounds(tenant: Tenant, rows: Sequence[Row], now_ms: int, late_ms: float = LATE_MS) -> Iterator[list[Row]]:
+    """Rows that are due, in order: those that are called together, and each of the others by itself; so too what is later than that."""
 
     def kind(row: Row) -> int | str:
         method: Any = getattr(tenant.agent, row.callback, None)
-        is_plain = not row.attempt and not row.losses and now_ms - row.due_at_ms <= LATE_MS
+        is_plain = not row.attempt and not row.losses and now_ms - row.due_at_ms <= late_ms
         if is_plain and callable(method) and tenant.host.paces.is_quick(tenant.agent_id, row.callback):
             return "async" if is_async(method) else "sync"
         return row.number

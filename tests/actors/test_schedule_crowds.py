@@ -80,6 +80,55 @@ def test_what_one_of_a_crowd_cancels_is_not_called_after_it() -> None:
     play(story, limits=AWAKE)
 
 
+@pytest.mark.parametrize("callback", ["picky", "picky_too"])
+def test_a_line_of_quick_items_is_done_in_order_and_in_few_transactions(callback: str) -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "queue", callback, "first")
+        await asyncio.sleep(1)
+        begun = stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT]
+        asked = [["queue", [callback, f"{number:02d}"], {}] for number in range(30)]
+        await stage.call(Planner, "do_all", asked)
+        await asyncio.sleep(5)
+        assert [note.payload for note in await notes(stage)] == ["first", *(f"{number:02d}" for number in range(30))]
+        assert stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT] - begun <= 2
+
+    play(story, limits=AWAKE)
+
+
+def test_one_of_a_line_that_raises_or_is_taken_out_costs_the_others_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "queue", "picky", "first")
+        await do(stage, "queue", "cancels", "nobody")
+        asked = [["queue", ["picky", each], {}] for each in ("a", "bad", "b", "slow", "c")]
+        await stage.call(Planner, "do_all", asked)
+        await asyncio.sleep(0.5)
+        assert [note.payload for note in await notes(stage)] == ["first", "nobody", "a", "b", "slow", "c"]
+        assert [item["payload"] for item in await do(stage, "list_queue")] == ["bad"]
+
+    play(story, limits=AWAKE)
+
+
+@pytest.mark.parametrize("point", COMMITS)
+def test_a_line_that_is_done_together_counts_once_wherever_its_agent_is_killed(point: KillPoint) -> None:
+    left = 1
+
+    def rule(stage: Stage, _process: str, at: KillPoint, detail: str) -> bool:
+        nonlocal left
+        strikes = at is point and left > 0 and stage.simulation.now_ms() > 2_000
+        left -= strikes
+        return strikes
+
+    async def story(stage: Stage) -> None:
+        await do(stage, "queue", "picky", "first")
+        await asyncio.sleep(2)
+        await stage.call(Planner, "do_all", [["queue", ["picky", str(number)], {}] for number in range(9)])
+        await asyncio.sleep(60)
+        assert [note.payload for note in await notes(stage)] == ["first", *map(str, range(9))]
+        assert left == 0
+
+    play(story, kill_when=rule, limits=AWAKE)
+
+
 @pytest.mark.parametrize("point", COMMITS)
 def test_a_crowd_counts_once_wherever_its_agent_is_killed(point: KillPoint) -> None:
     death = Death(point, "a", 1)
