@@ -25,6 +25,7 @@ from ledger.facts import (
     RunInterrupted,
     RunStarted,
 )
+from ledger.ids import name_of
 from ledger.requests import abort_awaited
 from ledger.run import Run
 from ledger.status import InterruptedReason
@@ -150,8 +151,9 @@ def alarm(view: View, said: Alarm) -> Iterator[Fact]:
     activation = view.agents.get(said.agent_id)
     if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
         return
-    if view.doomed_by(said.agent_id):
-        return
+    run = view.runs.get(name_of(said.agent_id))
+    if view.doomed_by(said.agent_id) or (run is not None and run.cleared and run.child == said.agent_id):
+        return  # nothing of it comes back
     if said.at_ms != activation.alarm_at_ms or activation.owes:
         yield AlarmSet(said.agent_id, said.at_ms, said.home)
 

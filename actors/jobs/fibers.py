@@ -89,6 +89,7 @@ class Fibers:
         if open_ids:
             self.tenant.spawn(self._take_up(open_ids))
         self.records.woken()
+        self.agenda.look_soon()  # for what `on_start` began
 
     async def _take_up(self, open_ids: list[str]) -> None:
         """Read the rows piece by piece, so that whoever calls the agent meanwhile need not wait for that."""
@@ -130,7 +131,8 @@ class Fibers:
             fiber = fiber.but(metadata=told.metadata)
         if isinstance(verdict, Enter):
             due_at_ms = now_ms + verdict.after_ms if verdict.after_ms else 0
-            moved = fiber.but(status="pending", due_at_ms=due_at_ms, settled_at_ms=0, error=told.error)
+            error = told.error and told.error[: self.tenant.limits.error_chars_max]
+            moved = fiber.but(status="pending", due_at_ms=due_at_ms, settled_at_ms=0, error=error)
         else:
             error = verdict.error and verdict.error[: self.tenant.limits.error_chars_max]
             settled = fiber.but(status=verdict.status, error=error, settled_at_ms=now_ms)

@@ -301,12 +301,17 @@ class Slowly(Jobs):
     hung: ClassVar[Counter[str]] = Counter()
 
     start_failures: ClassVar[int] = 0
+    on_start_fiber: ClassVar[str] = ""
 
     async def on_start(self) -> None:
         await asyncio.sleep(self.start_s)
         if self.start_failures:
             type(self).start_failures -= 1
             raise ValueError("not today")
+        if self.on_start_fiber:
+            self.start_fiber("early", "quick", fiber_id=self.on_start_fiber)
+            await asyncio.sleep(1)
+            self.effects["quick"] *= 100  # it must not have begun
         self.seen.append("up")
 
     async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult:

@@ -191,6 +191,19 @@ def test_no_recovery_begins_before_the_agent_has_come_up() -> None:
         Slowly.start_s = 0
 
 
+def test_a_fiber_that_is_started_while_the_agent_comes_up_begins_afterwards() -> None:
+    async def story(stage: Stage) -> None:
+        Slowly.on_start_fiber = "early"
+        assert await stage.call(Slowly, "inspect", "early") is not None
+        await stage.until(lambda: Slowly.effects["quick"] == 1)
+        assert (await stage.call(Slowly, "wait", "early"))["attempt"] == 1
+
+    try:
+        play(story)
+    finally:
+        Slowly.on_start_fiber = ""
+
+
 def test_a_fiber_may_name_its_own_hook_which_decides_by_what_was_stashed() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Recovering, "start", "slow", None, {"fiber_id": "f", "on_recovered": "own_hook"})

@@ -106,3 +106,19 @@ def test_a_chat_agent_has_fibers_like_any_other() -> None:
         assert Chatty.asked == [("job", "here")]
 
     play(story)
+
+
+@pytest.mark.parametrize("after_s", [0.5, 1.5])
+def test_what_is_cleared_in_the_middle_takes_its_fibers_with_it(after_s: float) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.start(Jobs, None, run_id="p")
+        await stage.until(lambda: Jobs.effects["slow 0"] == 1)
+        await asyncio.sleep(after_s)
+        done = Jobs.effects.copy()
+        await stage.client.clear()
+        await asyncio.sleep(120)
+        assert not stage.laboratory.disk.has(address(Jobs, "p"))
+        assert not stage.host_of(address(Jobs, "p"))
+        assert Jobs.effects == done
+
+    play(story)
