@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from actors.jobs.fiber import Fiber, FiberInspection
 from actors.jobs.fiber_context import CURRENT
 from ledger import AwaitedInsideHandler, BadRequest
+from policies import INFINITY
 
 if TYPE_CHECKING:
     from actors.jobs.fibers import Fibers
@@ -39,7 +40,7 @@ class Waiters:
         mine = CURRENT.get()
         is_lending = mine is not None and mine.is_managed and self._fibers.lend(mine)
         try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            async with asyncio.timeout(None if timeout_ms is None or timeout_ms == INFINITY else timeout_ms / 1000):
                 await self._until_settled(fiber_id)
         except TimeoutError:
             pass

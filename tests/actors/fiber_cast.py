@@ -12,6 +12,7 @@ from actors import (
     ChatAgent,
     Detached,
     FiberContext,
+    FiberInspection,
     FiberRecovery,
     FiberResult,
     FiberRetry,
@@ -21,7 +22,7 @@ from actors import (
     exposed,
 )
 from ledger import FiberStopped
-from tests.actors.cast import Doubler
+from tests.actors.cast import Doubler, Number
 
 
 class Jobs(Agent):
@@ -92,6 +93,16 @@ class Jobs(Agent):
     async def waits(self, fiber: FiberContext, input: str) -> None:
         told = await self.start_fiber("inner", "slow", fiber_id=input, wait_for_completion=True)
         fiber.stash(told.status)
+
+    async def doubles(self, fiber: FiberContext, input: Number) -> None:
+        fiber.stash(input.n * 2)
+
+    @exposed
+    async def double(self, given: Any, timeout_ms: float) -> FiberInspection:
+        told: FiberInspection = await self.start_fiber(
+            "double", self.doubles, given, wait_for_completion=True, timeout_ms=timeout_ms
+        )
+        return told
 
     async def decides(self, fiber: FiberContext, input: str) -> FiberResult:
         return FiberResult(input, error="as I said", snapshot=1, metadata={"by": "itself"})  # type: ignore[arg-type]

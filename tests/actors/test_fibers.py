@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
 
-from ledger import ConflictingRequest
+from actors import FiberInspection
+from ledger import BadRequest, ConflictingRequest
 from tests.actors.fiber_cast import Jobs
 from tests.kit import Stage, play
 
@@ -114,5 +116,18 @@ def test_a_body_that_goes_on_after_a_cancel_changes_nothing_any_more() -> None:
         told = await stage.call(Jobs, "inspect", "f")
         assert (told["status"], told["snapshot"], told["error"]) == ("aborted", "before", "by key")
         assert Jobs.seen == [("cancelled", True), ("stashed", False)]
+
+    play(story)
+
+
+def test_a_body_s_input_is_typed_and_so_is_an_inspection() -> None:
+    async def story(stage: Stage) -> None:
+        told = await stage.call(Jobs, "double", {"n": 4}, math.inf)
+        assert isinstance(told, FiberInspection)
+        assert (told.ok, told.snapshot, told.is_settled) == (True, 8, True)
+        assert not (await stage.call(Jobs, "double", {"n": 5}, 0)).is_settled
+        with pytest.raises(BadRequest) as refused:
+            await stage.call(Jobs, "double", {"n": "many"}, 0)
+        assert refused.value.field == "input"
 
     play(story)
