@@ -28,7 +28,8 @@ from scenarios.bench_ledger import AT_MS, CHUNK, HOST, LIMITS, boot_apart
 from scenarios.bench_report import Bench, Figure, at_most, handle, percentile, wait_for
 
 PER_AGENT = 10  # alarms of one agent; they ring together
-PER_SECOND = 500  # alarms that ring in one second
+SLOWLY, PER_SECOND = 50, 500  # alarms that ring in one second
+WRONG = "alarms that rang early"
 AT_ONCE = 32
 PATIENCE_S = 120.0
 QUIET_S = 5.0
@@ -60,30 +61,74 @@ def append(file: Path, line: str) -> None:
 
 
 def alarms(bench: Bench) -> list[Figure]:
-    """Many sleeping agents with alarms; some of these alarms ring, at a given pace."""
-    agents, ringing = bench.size(2_000, 100), bench.size(250, 25)
-    marks = bench.data / "alarms-marks"
+    """Many sleeping agents with alarms; some of these alarms ring, at one pace and at another."""
+    agents, marks = bench.size(2_000, 100), bench.data / "alarms-marks"
     marks.mkdir(parents=True)
     with bench.cluster("alarms", idle_ms=300) as runtime:
-        _plan(runtime, agents, lambda _: (datetime.now(UTC) + FAR).timestamp(), str(marks / "never"))
+        _plan(runtime, agents, lambda _: (datetime.now(UTC) + FAR).timestamp(), marks / "never")
         bench.say(f"{agents * PER_AGENT:,} alarms of {agents:,} agents are set")
         _until_asleep(runtime)
-        idle = _busy_share(runtime)
-        begin_s = time.time() + max(5.0, ringing / 25)
-        pace_s = PER_AGENT / PER_SECOND
-        _plan(runtime, ringing, lambda number: begin_s + number * pace_s, str(marks / "late"))
-        _until_asleep(runtime, until_s=begin_s)
-        expected = ringing * PER_AGENT
-        wait_for(lambda: len(_late(marks)) >= expected, PATIENCE_S, pause_s=0.2)
-        late = _late(marks)
-    name = f"{PER_SECOND} alarms/s of sleeping agents"
+        idle = Figure(
+            f"{agents * PER_AGENT:,} alarms asleep, processor time", "% of a core", [_busy_share(runtime) * 100]
+        )
+        slow = _rung(runtime, marks / "slow", bench.size(50, 10), SLOWLY)
+        fast = _rung(runtime, marks / "fast", bench.size(250, 25), PER_SECOND)
+    wrong = sum(each < 0 for each in [*slow, *fast])
     return [
-        Figure(f"{agents * PER_AGENT:,} alarms asleep, processor time", "% of a core", [idle * 100]),
-        Figure(f"{name}: late, median", "ms", [statistics.median(late)], at_most(100)),
-        Figure(f"{name}: late, 99 %", "ms", [percentile(late, 0.99)], at_most(100)),
-        Figure("alarms that rang early, twice or not at all", "", [_wrong(late, expected)], at_most(0)),
+        idle,
+        *_figures(SLOWLY, slow),
+        *_figures(PER_SECOND, fast),
+        Figure(WRONG, "", [wrong], at_most(0)),
         boot(bench),
     ]
+
+
+def _figures(pace: int, late: list[float]) -> Iterator[Figure]:
+    name = f"{pace} alarms/s of sleeping agents: late"
+    yield Figure(f"{name}, median", "ms", [statistics.median(late)], at_most(100))
+    yield Figure(f"{name}, 99 %", "ms", [percentile(late, 0.99)], at_most(100))
+
+
+def _rung(runtime: Runtime, file: Path, agents: int, pace: int) -> list[float]:
+    """How late each alarm of so many agents was, at so many in a second. Raises if one did not ring, or twice."""
+    begin_s = time.time() + max(5.0, agents / 25)
+    _plan(runtime, agents, lambda number: begin_s + number * PER_AGENT / pace, file)
+    _until_asleep(runtime, until_s=begin_s)
+    wait_for(lambda: len(_late(file)) >= agents * PER_AGENT, PATIENCE_S, pause_s=0.2)
+    time.sleep(QUIET_S)
+    late = _late(file)
+    if len(late) != agents * PER_AGENT:
+        raise RuntimeError(f"of {agents * PER_AGENT} alarms {len(late)} rang")
+    return late
+
+
+def _plan(runtime: Runtime, agents: int, at_s: Callable[[int], float], file: Path) -> None:
+    def plan(number: int) -> None:
+        handle(runtime, Sleepyhead, f"sleepyhead-{number}").plan(at_s(number), PER_AGENT, str(file))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(plan, range(agents)))
+
+
+def _until_asleep(runtime: Runtime, until_s: float = 0.0) -> None:
+    """Until no agent is awake, or that time has come."""
+
+    def is_so() -> bool:
+        return not any(host["tenants"] for host in runtime.ps()["hosts"]) or 0 < until_s <= time.time()
+
+    wait_for(is_so, PATIENCE_S)
+
+
+def _busy_share(runtime: Runtime) -> float:
+    """How much of one core supervisor and hosts use while nothing happens."""
+    pids = list(runtime.cluster.pids().values())
+    before_s = cpu_s(pids)
+    time.sleep(QUIET_S)
+    return (cpu_s(pids) - before_s) / QUIET_S
+
+
+def _late(file: Path) -> list[float]:
+    return [float(each) for each in file.read_text().split()] if file.exists() else []
 
 
 def boot(bench: Bench) -> Figure:
@@ -120,35 +165,3 @@ def _asleep(view: View, name: str) -> Iterator[FactRow]:
     life = view.agents[name].incarnation
     for said in (Alarm(name, life, AT_MS + 86_400_000, None), Released(name, life)):
         yield from [view.record(fact, AT_MS) for fact in decide(view, said, AT_MS, LIMITS)]
-
-
-def _plan(runtime: Runtime, agents: int, at_s: Callable[[int], float], file: str) -> None:
-    def plan(number: int) -> None:
-        handle(runtime, Sleepyhead, f"sleepyhead-{number}").plan(at_s(number), PER_AGENT, file)
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(plan, range(agents)))
-
-
-def _until_asleep(runtime: Runtime, until_s: float = 0.0) -> None:
-    """Until no agent is awake, or that time has come."""
-    wait_for(
-        lambda: not any(host["tenants"] for host in runtime.ps()["hosts"]) or 0 < until_s <= time.time(), PATIENCE_S
-    )
-
-
-def _busy_share(runtime: Runtime) -> float:
-    """How much of one core supervisor and hosts use while nothing happens."""
-    pids = list(runtime.cluster.pids().values())
-    before_s = cpu_s(pids)
-    time.sleep(QUIET_S)
-    return (cpu_s(pids) - before_s) / QUIET_S
-
-
-def _late(marks: Path) -> list[float]:
-    file = marks / "late"
-    return [float(each) for each in file.read_text().split()] if file.exists() else []
-
-
-def _wrong(late: list[float], expected: int) -> int:
-    return abs(len(late) - expected) + sum(each < 0 for each in late)
