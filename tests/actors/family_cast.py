@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter
 from typing import Any, ClassVar
 
-from actors import Agent, FiberContext, RunContext, exposed
+from actors import Agent, FiberContext, RunContext, RunInfo, RunResult, exposed
 from ledger import PerdureError, sub_agent_id
 from tests.kit import Stage, address
 
@@ -131,8 +131,11 @@ class Kid(Agent):
         return "" if fiber is None else f"{fiber.status}{fiber.error or ''}"
 
     @exposed
-    async def start_run(self, run_id: str, kind: str = "quick") -> None:
-        await self.run_agent_tool(Slow, 0 if kind == "quick" else 120, run_id=run_id, detached=True)
+    async def start_run(self, run_id: str, seconds: int = 0) -> None:
+        await self.run_agent_tool(Slow, seconds, run_id=run_id, detached=True)
+
+    async def on_agent_tool_finish(self, run: RunInfo, result: RunResult) -> None:
+        self.note(f"{run.run_id} {result.status}")
 
     @exposed
     def tell_kid(self, name: str, *words: str) -> None:
@@ -146,11 +149,16 @@ class Slow(Agent):
 
     async def run(self, input: int, run: RunContext) -> int:
         await asyncio.sleep(input)
+        if input == 3:
+            raise ValueError("three")
         return input
 
 
 class Cousin(Kid):
-    """Another class of kids."""
+    """Another class of kids, who begin with a run."""
+
+    async def on_start(self) -> None:
+        await self.run_agent_tool(Slow, 1, run_id=f"first run of {self.name}", detached=True)
 
 
 class Elder(Kid):

@@ -146,13 +146,13 @@ def test_a_root_may_end_itself_with_its_whole_family(method: str) -> None:
 
 def test_runs_of_what_is_deleted_are_cancelled_and_forgotten() -> None:
     async def story(stage: Stage) -> None:
-        await ask(stage, ["a", "b"], "start_run", "r", "slow")
+        await ask(stage, ["a", "b"], "start_run", "r", 120)
         await stage.until(lambda: stage.status("r") == "running")
         await stage.call(Elder, "drop", "a")
         await gone(stage, kid("a"))
         assert stage.record("r") is None
         assert not any("Slow" in each for each in stage.view.agents)
-        await ask(stage, ["a", "b"], "start_run", "r", "quick")
+        await ask(stage, ["a", "b"], "start_run", "r")
         assert (await stage.ended("r")).status == "completed"
 
     play(story)

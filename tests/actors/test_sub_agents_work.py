@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from actors.observability import Event, subscribe
 from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import Stage, address, play
 
@@ -96,5 +97,44 @@ def test_a_fiber_of_a_sub_agent_is_recovered_once_without_its_parents() -> None:
         assert await ask(stage, ["a", "b"], "fiber_status") == "completed"
         assert 8 <= Kid.effects["step"] <= 9, "a step that was under way may be done again"
         assert not stage.host_of(kid("a", "b")) or await ask(stage, ["a"], "fiber_status") == ""
+
+    play(story)
+
+
+def test_what_happens_to_a_schedule_of_a_sub_agent_is_told_of_it_alone() -> None:
+    heard: list[Event] = []
+
+    async def story(stage: Stage) -> None:
+        await ask(stage, ["a"], "way")
+        leave = subscribe("schedule", heard.append)
+        await ask(stage, ["a"], "unplan", await ask(stage, ["a"], "plan", 60, "x"))
+        await ask(stage, ["a"], "plan", 1, "y")
+        await asyncio.sleep(5)
+        leave()
+
+    play(story)
+    assert [each.type for each in heard] == [
+        "schedule:create",
+        "schedule:cancel",
+        "schedule:create",
+        "schedule:execute",
+    ]
+    assert {f"{each.agent_name}@{each.agent_type}" for each in heard} == {kid("a")}
+
+
+def test_what_a_run_comes_to_is_told_to_the_sub_agent_that_asked_for_it_and_to_nobody_else() -> None:
+    async def story(stage: Stage) -> None:
+        await ask(stage, ["a", "b"], "start_run", "good", 5)
+        await ask(stage, ["a", "b"], "start_run", "bad", 3)
+        await stage.call(Elder, "cousin", "c", "begun")
+        await asyncio.sleep(1)
+        await stage.call(Elder, "abort", "a")
+        await asyncio.sleep(30)
+        assert sorted(await ask(stage, ["a", "b"], "notes")) == ["bad error", "good completed"]
+        assert await ask(stage, ["a"], "notes") == await ask(stage, [], "notes") == []
+        told = sorted(await stage.call(Elder, "cousin", "c", "end"))
+        assert told[:2] == ["begun", "end"]
+        assert told[2].endswith(" completed"), "a run may be asked for while its agent comes up"
+        assert len(told) == 3
 
     play(story)

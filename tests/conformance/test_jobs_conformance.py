@@ -10,8 +10,11 @@ import pytest
 
 from tests.conformance.test_chat_conformance import COLUMNS, offences, rows_of
 
+SUB_AGENTS = {"G": 97, "R": 78, "B": 186}  # sub-agents, their routing, the base agent
+
 CASES = {
     "fibers.csv": [f"F{number}" for number in range(1, 71)],
+    "sub_agents.csv": [f"{letter}{number}" for letter, most in SUB_AGENTS.items() for number in range(1, most + 1)],
     "schedules.csv": [f"S{number}" for number in range(1, 159)],
 }
 OPEN: dict[str, int] = {}

@@ -12,6 +12,7 @@ from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart
 from pydantic_ai.models.function import FunctionModel
 
 from actors import Agent, Detached, RunContext, exposed, tool
+from actors.observability import subscribe
 from ledger import BadRequest, TooLarge
 from scenarios.provider_script import Call, Question, Script
 from tests.actors.chat.desk import Adder, Outside
@@ -171,8 +172,12 @@ def test_a_message_that_is_replaced_is_looked_at_again() -> None:
         assert (await room.do("chat", "words")).ok
         assert [state for state, _ in outcomes((await room.do("get_messages"))[1])] == ["output-error"]
 
+    heard: list[Any] = []
+    leave = subscribe("transcript", heard.append)
     visit(Scribe, story, GO)
+    leave()
     assert not Outside.effects
+    assert [(event.type, event.payload["toolCallIds"]) for event in heard] == [("chat:transcript:repaired", ["c"])]
 
 
 def test_a_new_conversation_knows_nothing_of_the_calls_that_were_lost_in_the_old_one() -> None:
