@@ -50,6 +50,8 @@ class RunContext(RemembersSteps):
         self._tenant.save_step(self.run_id, STASH, plain("stash", value))
 
     def _remembered(self, name: str) -> bytes | None:
+        if self._tenant.outbox.transaction is not None:  # it may roll back what it remembers
+            return self._tenant.storage.steps(self.run_id).get(name)
         return self._tenant.steps(self.run_id).get(name)
 
     def _remember(self, name: str, body: bytes) -> None:

@@ -285,8 +285,9 @@ class Tenant:
 
     def save_step(self, run_id: str, name: str, body: bytes) -> None:
         """Remember a step; durable on return."""
-        self.storage.save_step(run_id, name, body)
-        self.steps(run_id)[name] = body
+        with self.storage.transaction() as transaction:
+            transaction.save_step(run_id, name, body)
+            transaction.then(lambda: self.steps(run_id).update({name: body}))
 
     def push(self, stimulus: Stimulus) -> None:
         """Say something to the supervisor."""

@@ -51,10 +51,7 @@ class FiberContext(RemembersSteps):
         limit = self._fibers.tenant.limits.stash_bytes_max
         if len(body) > limit:
             raise TooLarge("data", f"a snapshot of {len(body)} bytes; the limit stash_bytes_max is {limit}")
-        kept = self._fibers.stash(self, unpack(body))
-        if kept:
-            self.snapshot = unpack(body)
-        return kept
+        return self._fibers.stash(self, unpack(body))
 
     # for the engine
 
@@ -81,6 +78,7 @@ class FiberContext(RemembersSteps):
         if self._steps is None:
             self._steps = self._fibers.store.steps(self.id)
         known = self._steps.get(check_id("step", name, self._fibers.tenant.limits.id_max))
+        known = known or self._fibers.store.pending_step(self.id, name)
         if known is None and self.is_cancelled:
             raise FiberStopped(self.id, name)
         return known
@@ -91,8 +89,15 @@ class FiberContext(RemembersSteps):
             raise TooLarge("step", f"{name!r} gave {len(body)} bytes; the limit stash_bytes_max is {limit}")
         if not self._fibers.save_step(self, name, body):
             raise FiberStopped(self.id, name)
+
+    def saved(self, name: str, body: bytes) -> None:
+        """A step is durable."""
         assert self._steps is not None
         self._steps[name] = body
+
+    def stashed(self, value: Any) -> None:
+        """A stashed value is durable."""
+        self.snapshot = value
 
 
 class FiberRecovery(FiberContext):

@@ -231,6 +231,11 @@ class FiberStore:
         found = self._tenant.storage.bodies(FIBER_STEP, keys) if keys else {}
         return {key.partition("\0")[2]: body for key, body in found.items()}
 
+    def pending_step(self, fiber_id: str, name: str) -> bytes | None:
+        """What a step gave in the transaction that is open, which may still roll back."""
+        transaction = self._tenant.outbox.transaction
+        return None if transaction is None else transaction.own((FIBER_STEP, f"{fiber_id}\0{name}"))
+
     def save_step(self, transaction: Transaction, fiber_id: str, name: str, body: bytes) -> None:
         """Keep what a step gave."""
         names = self._step_names(fiber_id)

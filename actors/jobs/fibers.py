@@ -309,6 +309,7 @@ class Fibers:
             is_held = context.holds(self.store.find(context.id), self.tenant.incarnation)
             if is_held:
                 self.store.stash(transaction, context.id, value)
+                transaction.then(partial(context.stashed, value))
             return is_held
 
         return self.store.change(keep)
@@ -321,6 +322,7 @@ class Fibers:
             if fiber is None or not context.holds(fiber, self.tenant.incarnation):
                 return False
             self.store.save_step(transaction, context.id, name, body)
+            transaction.then(partial(context.saved, name, body))
             if fiber.idle_attempts:
                 self.store.put(transaction, fiber.but(idle_attempts=0))
             return True

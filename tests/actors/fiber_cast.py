@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -73,6 +74,25 @@ class Jobs(Agent):
         self.effects["flaky"] += 1
         if fiber.attempt <= input:
             raise ValueError(f"attempt {fiber.attempt}")
+
+    async def hesitant(self, fiber: FiberContext) -> None:
+        """Rolls back a transaction with a step and a stash in it, and does it again."""
+        fiber.stash(self._hesitate(fiber))
+
+    def _hesitate(self, run: Any) -> list[Any]:
+        seen = []
+        for fails in (True, False):
+            with suppress(ValueError), self.transaction():
+                for _ in range(2):
+                    run.step("note", self._note)
+                run.stash("in it")
+                if fails:
+                    raise ValueError("not yet")
+            seen.append([self.state.get("notes", 0), run.snapshot if isinstance(run, FiberContext) else run.stashed])
+        return seen
+
+    def _note(self) -> None:
+        self.state["notes"] = self.state.get("notes", 0) + 1
 
     async def haunted(self, fiber: FiberContext) -> None:
         """Its first attempt fails, and leaves somebody behind who speaks during the second one."""
@@ -248,9 +268,12 @@ class Jobs(Agent):
     async def stash_outside(self) -> None:
         self.stash(1)
 
-    async def run(self, input: Any, run: RunContext) -> None:
+    async def run(self, input: Any, run: RunContext) -> Any:
+        if input == "hesitate":
+            return self._hesitate(run)
         await self.start_fiber("slow", "slow", fiber_id="own", retry=True)
         await asyncio.sleep(3_600)
+        return None
 
     # unmanaged work
 

@@ -1,5 +1,5 @@
-"""The weaknesses of the fibers that we answer (spec §11, 1 to 17) and the cases that a better system should add (§13.7, 1 to 7), each
-shown by a story below or by a test that is named."""
+"""The weaknesses of the fibers that we answer (spec §11, 1 to 17), the windows for a crash (§9, W1 to W13), and the cases that a better
+system should add (§13.7, 1 to 7), each shown by a story below or by a test that is named."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ SHOWN_BY = """
 15 test_fiber_weaknesses.py::test_what_came_of_work_counts_although_its_end_could_not_be_written_down
 16 test_fiber_recovery.py::test_no_recovery_begins_before_the_agent_has_come_up
 17 test_fibers.py::test_a_cancel_is_durable_at_once_and_stops_async_code
+W1  test_fiber_deaths.py::test_a_fiber_with_retry_comes_to_its_end_whenever_it_is_killed
+W2  test_fiber_deaths.py::test_a_fiber_with_retry_comes_to_its_end_whenever_it_is_killed
+W3  test_fiber_recovery.py::test_unmanaged_work_that_died_is_told_to_the_hook_once_with_what_it_stashed
+W4  test_fiber_swarm.py::test_fibers_come_to_their_ends_wherever_somebody_dies
+W5  test_fiber_weaknesses.py::test_what_came_of_work_counts_although_its_end_could_not_be_written_down
+W6  test_fiber_deaths.py::test_a_fiber_with_retry_comes_to_its_end_whenever_it_is_killed
+W7  test_fiber_weaknesses.py::test_a_child_that_was_killed_goes_on_and_sleeps_when_it_has_nothing_more_to_do
+W8  test_fiber_weaknesses.py::test_a_child_that_was_killed_goes_on_and_sleeps_when_it_has_nothing_more_to_do
+W9  test_fiber_deaths.py::test_a_death_in_the_hook_has_it_called_again_after_a_longer_pause_each_time
+W10 test_fiber_deaths.py::test_a_death_in_the_hook_has_it_called_again_after_a_longer_pause_each_time
+W11 test_fiber_recovery.py::test_a_hook_may_resolve_the_fiber_itself_and_start_another
+W12 test_fiber_deaths.py::test_a_cancelled_fiber_is_not_recovered
+W13 test_fiber_deaths.py::test_while_it_is_being_recovered_it_is_not_over_and_whoever_waits_goes_on_waiting
 13.7-1 test_fiber_deaths.py::test_a_death_in_the_hook_has_it_called_again_after_a_longer_pause_each_time
 13.7-2 test_fiber_deaths.py::test_while_it_is_being_recovered_it_is_not_over_and_whoever_waits_goes_on_waiting
 13.7-3 test_fiber_recovery.py::test_a_hook_that_hangs_is_cancelled_and_holds_up_nobody
@@ -46,7 +59,11 @@ def _nothing_happened_yet() -> None:
 
 
 def test_every_weakness_is_shown_absent_by_a_test_that_exists() -> None:
-    assert [row[0] for row in TABLE] == [*(str(n) for n in range(1, 18)), *(f"13.7-{n}" for n in range(1, 8))]
+    assert [row[0] for row in TABLE] == [
+        *(str(n) for n in range(1, 18)),
+        *(f"W{n}" for n in range(1, 14)),
+        *(f"13.7-{n}" for n in range(1, 8)),
+    ]
     assert [row for row in TABLE if not is_test(f"tests/actors/{row[1]}")] == []
 
 
@@ -56,6 +73,18 @@ def test_what_an_earlier_attempt_says_late_does_not_count() -> None:
         told = await stage.call(Jobs, "wait", "f")
         assert (told["status"], told["attempt"], told["snapshot"]) == ("completed", 2, "mine")
         assert Jobs.seen == [False, "late"]
+
+    play(story)
+
+
+def test_a_step_that_was_rolled_back_is_done_again_and_one_that_was_not_is_remembered() -> None:
+    """In fibers, and in runs."""
+    expected = [[0, None], [1, "in it"]]
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Jobs, "start", "hesitant", None, {"fiber_id": "f", "retry": True})
+        assert (await stage.call(Jobs, "wait", "f"))["snapshot"] == expected
+        assert (await stage.client.run(Jobs, "hesitate")).output == expected
 
     play(story)
 
