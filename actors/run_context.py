@@ -47,7 +47,7 @@ class RunContext(RemembersSteps):
 
     def stash(self, value: Any) -> None:
         """Remember a value for a later attempt; durable on return."""
-        self._tenant.save_step(self.run_id, STASH, plain("stash", value))
+        self._remember(STASH, plain("stash", value))
 
     def _remembered(self, name: str) -> bytes | None:
         if self._tenant.outbox.transaction is not None:  # it may roll back what it remembers
@@ -55,7 +55,9 @@ class RunContext(RemembersSteps):
         return self._tenant.steps(self.run_id).get(name)
 
     def _remember(self, name: str, body: bytes) -> None:
-        self._tenant.save_step(self.run_id, name, body)
+        with self._tenant.storage.transaction() as transaction:
+            transaction.save_step(self.run_id, name, body)
+            transaction.then(lambda: self._tenant.steps(self.run_id).update({name: body}))
 
     def report_progress(
         self,

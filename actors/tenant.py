@@ -283,12 +283,6 @@ class Tenant:
             self._steps[run_id] = self.storage.steps(run_id) if self.has_storage else {}
         return self._steps[run_id]
 
-    def save_step(self, run_id: str, name: str, body: bytes) -> None:
-        """Remember a step; durable on return."""
-        with self.storage.transaction() as transaction:
-            transaction.save_step(run_id, name, body)
-            transaction.then(lambda: self.steps(run_id).update({name: body}))
-
     def push(self, stimulus: Stimulus) -> None:
         """Say something to the supervisor."""
         self.host.peer.push(message(stimulus))

@@ -29,6 +29,7 @@ class Fiber:
         recoveries: how often its recovery hook was called since the last attempt.
         life: the life of the agent that is at work on it.
         is_recovering: its process died, and what becomes of it is not decided yet.
+        input_bytes: how large its input is; 0 if it has none.
         retry: `FiberRetry` as plain data.
     """
 
@@ -51,7 +52,7 @@ class Fiber:
     recoveries: int = 0
     life: int = 0
     is_recovering: bool = False
-    has_input: bool = False
+    input_bytes: int = 0
     retry: list[Any] | None = None
     on_recovered: str = ""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from actors.jobs.fiber import Fiber
 from actors.steps import RemembersSteps, plain
 from ledger import FiberStopped, TooLarge, check_id, unpack
+from policies import UNSET
 
 if TYPE_CHECKING:
     from actors.jobs.fibers import Fibers
@@ -23,19 +25,25 @@ class FiberContext(RemembersSteps):
         key: its idempotency key, or None.
         metadata: what was said about it, or None.
         attempt: 1, 2, …; above 1 it was entered before, and `snapshot` and `step` tell how far it had come.
-        snapshot: what was stashed last, in this attempt or in an earlier one.
         cancelled: is set when the fiber is over although this code still runs: it was cancelled, or resolved.
     """
 
     def __init__(self, fibers: Fibers, fiber: Fiber) -> None:
         self.id, self.name, self.attempt = fiber.fiber_id, fiber.name, fiber.attempt
         self.key, self.metadata = fiber.idempotency_key or None, fiber.metadata
-        self.snapshot = fibers.store.stashed(self.id)[1]
+        self._snapshot: Any = UNSET
         self.cancelled = asyncio.Event()
         self.is_managed = fiber.is_managed
         self._fibers = fibers
         self._steps: dict[str, bytes] | None = None if self.attempt > 1 else {}
         self._task: asyncio.Task[Any] | None = None
+
+    @property
+    def snapshot(self) -> Any:
+        """What was stashed last, in this attempt or in an earlier one, or None."""
+        if self._snapshot is not UNSET and self._fibers.tenant.outbox.transaction is None:
+            return self._snapshot
+        return self._fibers.store.stashed(self.id)[1]  # a transaction sees what it stashed itself, and may roll back
 
     @property
     def is_cancelled(self) -> bool:
@@ -97,7 +105,7 @@ class FiberContext(RemembersSteps):
 
     def stashed(self, value: Any) -> None:
         """A stashed value is durable."""
-        self.snapshot = value
+        self._snapshot = value
 
 
 class FiberRecovery(FiberContext):
@@ -106,7 +114,6 @@ class FiberRecovery(FiberContext):
     Attributes:
         reason: `interrupted`: the process of its body, or of an earlier recovery, died.
         recoveries: 1, 2, …: how often the hook was called for this interruption. It is called at least once.
-        input: what its body was given.
         status: `interrupted`.
     """
 
@@ -116,9 +123,14 @@ class FiberRecovery(FiberContext):
     def __init__(self, fibers: Fibers, fiber: Fiber) -> None:
         super().__init__(fibers, fiber)
         self.recoveries, self.created_at_ms = fiber.recoveries, fiber.created_at_ms
-        body = fibers.store.input(fiber)
-        self.input = None if body is None else unpack(body)
         self._steps = None
+        self._row = fiber
+
+    @cached_property
+    def input(self) -> Any:
+        """What its body was given, as plain data."""
+        body = self._fibers.store.input(self._row)
+        return None if body is None else unpack(body)
 
     def holds(self, fiber: Fiber | None, life: int) -> bool:
         """Whether this is the recovery that is at the fiber."""

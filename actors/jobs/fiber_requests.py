@@ -64,7 +64,7 @@ class Requests:
             digest=digest_of(body),
             idempotency_key=idempotency_key or "",
             metadata=self._metadata(metadata),
-            has_input=input is not None,
+            input_bytes=0 if input is None else len(body),
             retry=_retry(retry),
             on_recovered="" if on_recovered is None else self._method("on_recovered", on_recovered),
         )

@@ -193,7 +193,13 @@ class FiberStore:
         at_hand = self._inputs.pop(fiber.fiber_id, None)
         if at_hand is not None:
             return at_hand
-        return self._tenant.storage.document(FIBER_INPUT, fiber.fiber_id) if fiber.has_input else None
+        return self._tenant.storage.document(FIBER_INPUT, fiber.fiber_id) if fiber.input_bytes else None
+
+    def fetch_inputs(self, fibers: Iterable[Fiber]) -> None:
+        """Have the small inputs of these at hand, with one question: they will soon be entered."""
+        small = [each.fiber_id for each in fibers if 0 < each.input_bytes <= AT_HAND_BYTES_MAX]
+        if small:
+            self._inputs |= self._tenant.storage.bodies(FIBER_INPUT, small)
 
     def stashed(self, fiber_id: str) -> tuple[int, Any]:
         """How often a fiber stashed, and what last."""
