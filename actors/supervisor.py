@@ -244,15 +244,20 @@ class Supervisor:
                     keys[key] = None
         if keys:
             self._remember(await self.world.threads.commit(lambda: self.store.records("runs", list(keys))))
-        clearing = [
-            key for _, _, message in arrived if message[0] == "ask" and message[2] == "clear" for key in message[3][0]
-        ]
-        while clearing:  # whoever clears a run clears what it asked for, in memory or not
-            run = self.view.runs.get(clearing.pop())
-            if run is not None:
-                family = partial(self.store.ended_runs, run.child, None, None, FAMILY_MAX)
-                found = await self.world.threads.commit(family)
-                clearing += self._remember(found)
+        asked = [message[2:4] for _, _, message in arrived if message[0] == "ask"]
+        clearing = [key for name, args in asked if name == "clear" for key in args[0]]
+        going = [args[0] for name, args in asked if name == "forget"]
+        while (
+            clearing or going
+        ):  # with a run, and with an agent, goes what they and their families asked for, in memory or not
+            if clearing:
+                run = self.view.runs.get(clearing.pop())
+                going += [run.child] if run is not None else []
+                continue
+            agent = going.pop()
+            for parent in (agent, f"{agent}>"):
+                family = partial(self.store.ended_runs, parent, None, None, FAMILY_MAX)
+                clearing += self._remember(await self.world.threads.commit(family))
 
     async def _recall_tells(self, arrived: list[tuple[Port, int, list[Any]]]) -> None:
         """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""

@@ -92,7 +92,7 @@ class MemoryStore:
             status, _, its_parent, requested_at_ms, *_ = record.columns
             return (
                 not record.live
-                and parent in (None, its_parent)
+                and (parent in (None, its_parent) or _is_below(its_parent, parent))
                 and (statuses is None or status in statuses)
                 and (older_than_ms is None or (isinstance(requested_at_ms, int) and requested_at_ms < older_than_ms))
             )
@@ -142,6 +142,10 @@ class MemoryStore:
         for place, (seq, _) in list(self._payloads.items()):
             if seq < bounds.get(place[0], 0):
                 del self._payloads[place]
+
+
+def _is_below(parent: object, way: str | None) -> bool:
+    return bool(way) and str(way).endswith(">") and str(parent).startswith(str(way))
 
 
 def forget_bounds(upto_seq: int, records: list[Record], forgotten: list[str]) -> dict[str, int]:

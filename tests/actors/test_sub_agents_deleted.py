@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from ledger import BadRequest, OutcomeUnknown, PerdureError, is_within
 from tests.actors.family_cast import Elder, Kid, ask, kid
-from tests.kit import Stage, address, play
+from tests.kit import ROOMY, Stage, address, play
 
 
 def is_gone(stage: Stage, agent: str) -> bool:
@@ -170,3 +171,19 @@ def test_what_is_told_to_somebody_who_is_deleted_meanwhile_blocks_nobody_else() 
         assert stage.deliveries()["pending"] == 0
 
     play(story)
+
+
+def test_runs_that_ended_long_ago_and_are_in_memory_no_more_go_too() -> None:
+    async def story(stage: Stage) -> None:
+        for number in range(4):
+            await ask(stage, ["a", "b"][: 1 + number % 2], "start_run", f"r{number}")
+            await stage.ended(f"r{number}")
+        await ask(stage, ["c"], "start_run", "kept")
+        await stage.ended("kept")
+        await asyncio.sleep(60)
+        assert sum(stage.record(f"r{number}") is not None for number in range(4)) < 4, "some are on disk only"
+        await stage.call(Elder, "drop", "a")
+        await gone(stage, kid("a"))
+        assert await stage.client.ask("known", [*(f"r{number}" for number in range(4)), "kept"]) == ["kept"]
+
+    play(story, limits=replace(ROOMY, retained_in_memory=1))

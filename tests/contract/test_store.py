@@ -231,7 +231,14 @@ def test_a_dead_record_without_a_body_is_a_deletion(store: Store) -> None:
 def test_ended_runs_are_listed_by_age_and_what_is_asked(store: Store) -> None:
     store.append([fact(seq, f"r{seq}") for seq in range(1, 7)], [])
     ended = [
-        run(f"r{seq}", seq, seq, live=False, status="error" if seq % 2 else "completed", parent="p" if seq < 4 else "q")
+        run(
+            f"r{seq}",
+            seq,
+            seq,
+            live=False,
+            status="error" if seq % 2 else "completed",
+            parent="p" if seq < 4 else "p>q",
+        )
         for seq in (5, 3, 1, 2, 4)
     ]
     store.checkpoint(b"m", 6, [*ended, run("r6", 6, 6)], [])
@@ -251,7 +258,8 @@ def test_ended_runs_are_listed_by_age_and_what_is_asked(store: Store) -> None:
     assert listed(statuses=["error"]) == "r1 r3 r5"
     assert listed(statuses=[]) == ""
     assert listed(older_than_ms=1_003) == "r1 r2"
-    assert listed("q", ["completed", "aborted"], 2_000) == "r4"
+    assert listed(parent="p>") == "r4 r5", "those of all that descend from it"
+    assert listed("p>q", ["completed", "aborted"], 2_000) == "r4"
     assert listed(first="newest") == "r5 r4 r3 r2 r1"
     assert listed(statuses=["error"], limit=2, first="newest") == "r5 r3"
 
