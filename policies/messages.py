@@ -80,6 +80,8 @@ def spoken(parts: Iterable[Mapping[str, Any]]) -> str:
     """The text of an answer: its text parts, with a space between two that a tool call parted and that would run together."""
     said, was_parted = "", False
     for part in parts:
+        if part.get("type") == "step-start":
+            continue  # an answer that broke off in its text goes on with the very next letter
         if part.get("type") != "text":
             was_parted = was_parted or bool(said)
             continue

@@ -24,6 +24,7 @@ from scenarios.bench_chat_deaths import chat_recovery, reconnection
 from scenarios.bench_deaths import child_death, cluster_death, handlers_death, supervisor_death
 from scenarios.bench_jobs import fibers
 from scenarios.bench_ledger import boot
+from scenarios.bench_messenger import webhooks
 from scenarios.bench_report import Bench, Figure, known, report, show
 from scenarios.bench_speed import awaited, detached, fan_out, passivated, sleepers
 from scenarios.swarm import swarm
@@ -61,6 +62,7 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "chat-recovery": chat_recovery,
     "reconnection": reconnection,
     "fibers": fibers,
+    "webhooks": webhooks,
 }
 
 

@@ -48,7 +48,7 @@ class WebServer(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def served(app: Any, port: int = 0, host: str = HOST) -> AsyncIterator[str]:
     """Serve an app over HTTP meanwhile; gives its address."""
-    server = WebServer(uvicorn.Config(app, host, port, log_level="warning", access_log=False))
+    server = WebServer(uvicorn.Config(app, host, port, log_level="warning", access_log=False, timeout_keep_alive=75))
     serving = asyncio.ensure_future(server.serve())
     while not server.started and not serving.done():  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.01)

@@ -94,6 +94,7 @@ class Seen:
         """What stands there and in no row was sent by somebody who never knew; its successor must say so."""
         orphans = [each for each in here.values() if each["message_id"] not in recorded and not each["is_deleted"]]
         said_so = sum(post["is_repeated"] for row in rows for post in row["posts"])
+        said_so += sum(each["said"][-1][1].startswith(NOTE) for each in orphans)
         self.told_twice += len(orphans)
         if len(orphans) > said_so:
             yield f"in chat {chat_id} {len(orphans)} messages stand twice, and {said_so} of them say so"

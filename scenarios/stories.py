@@ -14,6 +14,7 @@ from random import Random
 from ledger import BadRequest, ConflictingRequest, UnknownRun
 from scenarios.chat_workloads import chats
 from scenarios.desk_workloads import desks, families
+from scenarios.messenger_workloads import letters
 from scenarios.story_script import OFTEN, SELDOM, Part, Script, persist
 from scenarios.workloads import BOSSES, HANDLERS, Boss, Job, LoneWorker, OnceWorker, Task, Worker
 
@@ -165,6 +166,7 @@ STORIES: dict[str, tuple[Part, ...]] = {
     "offices": (chats, crowds),
     "desks": (desks,),
     "families": (families, crowds),
+    "letters": (letters,),
     "mixture": (trees, crowds, budgets, twins),
 }
 

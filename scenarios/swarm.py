@@ -11,18 +11,20 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from random import Random
 from time import perf_counter
+from typing import Any
 
 from actors import Client, KillPoint
 from actors.sim_world import Span
 from actors.system_world import die_with_parent
 from policies import Limits
 from scenarios.chat_workloads import chats, outside
+from scenarios.messenger_workloads import letters, post_office
 from scenarios.simulation import Laboratory, Story, Violation, Weather, finding
 from scenarios.stories import STORIES, play_parts
 from scenarios.story_script import Script
@@ -31,7 +33,22 @@ FIRE_S = 25.0
 CALM_MS = 900_000.0
 KILL_SHARE = 0.7
 KILL_RATE_MAX = 0.5
-MIXTURE = ("trees", "crowds", "budgets", "twins", "meddling", "everything", "chats", "offices", "desks", "families")
+MIXTURE = (
+    "trees",
+    "crowds",
+    "budgets",
+    "twins",
+    "meddling",
+    "everything",
+    "chats",
+    "offices",
+    "desks",
+    "families",
+    "letters",
+)
+
+AROUND: dict[Any, Callable[[], Any]] = {chats: outside, letters: post_office}
+"""What a part of a story needs outside of the simulated processes."""
 
 SWIFT = Limits(
     hosts_max=3,
@@ -168,11 +185,9 @@ def _play_ours(laboratory: Laboratory, name: str) -> None:
 @contextmanager
 def surroundings(name: str) -> Iterator[Callable[[], Iterable[str]]]:
     """What a story needs outside of the simulated processes, and what is wrong there in the end."""
-    if chats not in STORIES[name]:
-        yield tuple
-        return
-    with outside() as world:
-        yield world.complaints
+    with ExitStack() as stack:
+        worlds = [stack.enter_context(around()) for part, around in AROUND.items() if part in STORIES[name]]
+        yield lambda: [complaint for world in worlds for complaint in world.complaints()]
 
 
 def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:

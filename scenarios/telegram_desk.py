@@ -188,6 +188,7 @@ class BotDesk:
         return {
             "messages": [each.model_dump() for each in self.messages.values()],
             "asked": [each.model_dump() for each in self.asked],
+            "webhook": self.webhook,
             "methods": dict(Counter(each.method for each in self.asked)),
         }
 

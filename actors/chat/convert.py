@@ -59,8 +59,9 @@ def to_model(
     writer = _Writer(provider)
     for message in messages:
         if message["role"] == "assistant":
+            has_begun = False
             for step in _steps(message["parts"]):
-                writer.answer(step)
+                has_begun = writer.answer(step, goes_on=has_begun) or has_begun
         else:
             writer.say(message)
     if not writer.history:
@@ -106,8 +107,8 @@ class _Writer:
             whole = texts[0] if content == texts and len(texts) == 1 else content
             self._add([self._lib.UserPromptPart(whole)])
 
-    def answer(self, step: list[Part]) -> None:
-        """One answer, and the results of its calls."""
+    def answer(self, step: list[Part], *, goes_on: bool) -> bool:
+        """One answer, and the results of its calls; whether there was anything in it. One that `goes_on` is not its message's first."""
         parts: list[lib.ModelResponsePart] = []
         results: list[lib.ModelRequestPart] = []
         for part in _with_what_it_led_to([part for part in step if _is_sendable(part)]):
@@ -122,20 +123,27 @@ class _Writer:
                 parts.append(self._lib.ToolCallPart(name, given, call_id, **_told(part, "callProviderMetadata", "id")))
                 results.append(self._lib.ToolReturnPart(name, content, call_id, outcome=outcome))
         if not parts:
-            return
+            return False
         about = next(
             (found for part in step if (found := _about(part, "providerMetadata", "callProviderMetadata"))), {}
         )
-        self._respond(parts, about.get("provider"), about.get("canonical"))
+        self._respond(parts, about.get("provider"), about.get("canonical"), goes_on=goes_on)
         if results:
             self._add(results)
+        return True
 
-    def _respond(self, parts: list[lib.ModelResponsePart], provider: str | None, canonical: str | None) -> None:
+    def _respond(
+        self, parts: list[lib.ModelResponsePart], provider: str | None, canonical: str | None, *, goes_on: bool
+    ) -> None:
         last = self.history[-1] if self.history else None
         if isinstance(last, self._lib.ModelResponse) and (last.provider_name, last.canonical_system) == (
             provider,
             canonical,
         ):
+            before, text = last.parts[-1], parts[0]
+            if goes_on and isinstance(before, self._lib.TextPart) and isinstance(text, self._lib.TextPart):
+                # The text broke off there. As two parts the library would put blank lines between its halves, perhaps inside a word.
+                before.content, parts = before.content + text.content, parts[1:]
             last.parts = [*last.parts, *parts]
         else:
             self.history.append(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from actors.tenant import Tenant
 
 AGAIN_S = 5.0
+BURST_MAX = 100  # events of one reply; its row names them all, and is written with each
 FIBER = "perdure:reply"
 RETRY = FiberRetry(attempts_max=1_000, first_ms=10, most_ms=1_000, on_error=False)
 log = logging.getLogger("perdure.messenger")
@@ -93,7 +94,13 @@ class Deliveries:
         """The reply that takes this event in: the newest of its thread, if it waits."""
         mine = [each for each in self.open.values() if self._is_of(each, event.messenger_id, event.thread_id)]
         newest = max(mine, key=lambda each: each.number, default=None)
-        fits = newest is not None and newest.status == "waiting" and newest.words is None and newest.cancelled is None
+        fits = (
+            newest is not None
+            and newest.status == "waiting"
+            and newest.words is None
+            and newest.cancelled is None
+            and len(newest.heard) < BURST_MAX
+        )
         return newest if fits else None
 
     @staticmethod

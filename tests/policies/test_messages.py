@@ -93,3 +93,4 @@ def test_texts_that_a_tool_call_parted_do_not_run_together() -> None:
     assert spoken([text("One. "), tool, text("Two.")]) == "One. Two."
     assert spoken([text("One"), text("Two")]) == "OneTwo"
     assert spoken([tool, text("Two.")]) == "Two."
+    assert spoken([text("answ"), {"type": "step-start"}, text("ered")]) == "answered", "it broke off there, and went on"

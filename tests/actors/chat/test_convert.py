@@ -78,7 +78,16 @@ def test_answers_with_nothing_between_them_are_one() -> None:
     history = to_model(
         [ASK, message("assistant", STEP, text("a"), STEP, text("b")), message("assistant", text("c")), ASK]
     )
-    assert shape(history) == ["user-prompt", "[text text text]", "user-prompt"]
+    assert shape(history) == ["user-prompt", "[text text]", "user-prompt"]
+
+
+def test_a_text_that_broke_off_and_went_on_is_one_for_the_model() -> None:
+    """As two parts the library puts blank lines between them, so a second break would show the model a text that it never said."""
+    turn = message("assistant", STEP, text("It broke o"), STEP, text("ff, and ag"), STEP, text("ain."))
+    (answer,) = only(lib.TextPart, to_model([ASK, turn, ASK]))
+    assert answer.content == "It broke off, and again."
+    apart = to_model([ASK, turn, message("assistant", STEP, text("Another.")), ASK])
+    assert len(only(lib.TextPart, apart)) == 2, "messages stay apart"
 
 
 def test_the_last_word_is_never_the_models_own() -> None:
