@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from actors.jobs.fibers import Fibers
 from actors.jobs.schedules import Schedules
 from actors.jobs.waiting_line import WaitingLine
 from actors.mailbox import Mailbox
+from actors.once import once
 from actors.outbox import Outbox
 from actors.ports import KillPoint
 from actors.results import RunInfo
@@ -67,37 +68,37 @@ class Tenant:
         self._runs: dict[str, None] = {}
         self._vigils: set[object] = set()
 
-    @cached_property
+    @once
     def dispatch(self) -> Dispatch:
         """Asks for runs on behalf of the agent."""
         return Dispatch(self)
 
-    @cached_property
+    @once
     def alarms(self) -> AlarmClock:
         """When the agent must be awake again."""
         return AlarmClock(self)
 
-    @cached_property
+    @once
     def fibers(self) -> Fibers:
         """The agent's own durable jobs."""
         return Fibers(self)
 
-    @cached_property
+    @once
     def schedules(self) -> Schedules:
         """What is called at its time."""
         return Schedules(self)
 
-    @cached_property
+    @once
     def waiting_line(self) -> WaitingLine:
         """What is called one after the other."""
         return WaitingLine(self)
 
-    @cached_property
+    @once
     def family(self) -> Family:
         """The agent's relatives."""
         return Family(self)
 
-    @cached_property
+    @once
     def outbox(self) -> Outbox:
         """The agent's transactions, and what they leave to be said."""
         return Outbox(self)

@@ -116,24 +116,31 @@ def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
 
 def clear(view: View, asked: Clear) -> Iterator[Fact]:
     """Forget runs: live ones are cancelled first, mail about them loses its meaning, and the tombstone stands before anything is
-    deleted."""
-    for run_id in asked.run_ids:
-        run = view.runs.get(run_id)
+    deleted. With a run goes what its child asked for, and what that child's sub-agents did."""
+    asked_by: dict[str, list[str]] = {}
+    for each in view.runs.values():
+        asked_by.setdefault(each.parent, []).append(each.run_id)
+    below = [agent for agent in asked_by if ">" in agent]
+    awake = [agent for agent in dict.fromkeys([*view.agents, *view.mailbox]) if ">" in agent]
+    due = list(reversed(asked.run_ids))
+    while due:
+        run = view.runs.get(due.pop())
         if run is None or run.cleared:
             continue
-        yield from abort(view, run, "cleared")
-        for slot, state in list(run.slots.items()):
-            if state in (PENDING, PARKED):
-                yield MailSuppressed(run.mail_id(slot))
-        yield RunCleared(run_id)
-        yield from clear(view, Clear([each for each in view.runs if is_within(view.runs[each].parent, run.child)]))
-        for agent in _descendants(view, run.child):
-            yield from forget(view, Forget(agent))
+        yield from _clear_one(view, run)
+        parents = [run.child, *(agent for agent in below if is_within(agent, run.child))]
+        due += [child for parent in parents for child in asked_by.get(parent, ())]
+        for agent in awake:  # the storages of those that sleep for nothing go with their ancestor's
+            if is_within(agent, run.child):
+                yield from forget(view, Forget(agent))
 
 
-def _descendants(view: View, agent: str) -> list[str]:
-    """Those of an agent's descendants that are awake or have something to wake for; the storages of the others go with its own."""
-    return [each for each in dict.fromkeys([*view.agents, *view.mailbox]) if each.startswith(f"{agent}>")]
+def _clear_one(view: View, run: Run) -> Iterator[Fact]:
+    yield from abort(view, run, "cleared")
+    for slot, state in list(run.slots.items()):
+        if state in (PENDING, PARKED):
+            yield MailSuppressed(run.mail_id(slot))
+    yield RunCleared(run.run_id)
 
 
 def tell(view: View, said: Tell) -> Iterator[Fact]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from actors.once import once
 from actors.threads import Crew, wait_for
 from tests.actors.one_process import OneProcess, play
 from tests.actors.sync_cast import Clockwork, Family, Leaf, Stuck, StuckAtFirst, Tree, Waiting
@@ -324,3 +325,28 @@ def test_callbacks_on_threads_that_meet_each_other_count_once_each() -> None:
         return [counted, await call("counted")]
 
     assert play(story, threads_max=8) == [41, 41]
+
+
+def test_a_part_is_made_once_whichever_thread_looks_first() -> None:
+    made, ready = list[object](), threading.Barrier(8)
+
+    class Whole:
+        @once
+        def part(self) -> object:
+            """Slow to make."""
+            made.append(object())
+            return made[-1]
+
+    whole, seen = Whole(), list[object]()
+
+    def look() -> None:
+        ready.wait()
+        seen.append(whole.part)
+
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [whole.part]
+    assert seen == made * 8

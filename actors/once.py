@@ -1,0 +1,38 @@
+"""A part that is made when it is first looked at, by whichever thread: once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, Generic, TypeVar, overload
+
+T = TypeVar("T")
+_MAKING = RLock()
+
+
+class once(Generic[T]):  # noqa: N801 - it stands where `property` would
+    """Like `functools.cached_property`, which has had no lock since Python 3.12: two threads would make two."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make, self.__doc__ = make, make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Remember under which name."""
+        self._name = name
+
+    @overload
+    def __get__(self, whole: None, owner: type) -> once[T]: ...
+
+    @overload
+    def __get__(self, whole: object, owner: type) -> T: ...
+
+    def __get__(self, whole: Any, owner: type) -> once[T] | T:
+        """The part; from then on it is an attribute, and this is not asked any more."""
+        if whole is None:
+            return self
+        kept = vars(whole)
+        with _MAKING:
+            if self._name not in kept:
+                kept[self._name] = self._make(whole)
+            part: T = kept[self._name]
+            return part
