@@ -113,7 +113,7 @@ def test_a_hook_that_always_raises_after_the_transaction_is_parked_and_the_run_g
         await stage.call(Hooked, "detach_together", 1)
         await stage.until(lambda: stage.deliveries()["parked"] == 1)
         (parked,) = (await stage.client.ask("audit"))["parked_mail"]
-        assert (parked["mail_id"], parked["error"]) == ("s0!start", "RuntimeError: not today")
+        assert (parked["mail_id"], parked["error"]) == (stage.run("s0").mail_id("start"), "RuntimeError: not today")
         assert [row.what for row in await settled(stage, Hooked, 2)] == ["hook", "done"]
 
     play(story, limits=replace(ROOMY, handler_attempts_max=2))
