@@ -240,6 +240,7 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
         ChatAgent,
         ChatRecovery,
         Listener,
+        actors.MessengerAgent,
         RunContext,
         Detached,
         Limits,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from actors.author import tried, tried_now
 from actors.jobs.asked import at_tick, pattern_of
 from actors.jobs.callback_rows import Row, Rows
-from actors.jobs.calling import Calling
+from actors.jobs.callbacks import Callbacks
 from actors.jobs.together import called_together, rounds
 from ledger import BadRequest, ConflictingRequest, pack, unpack
 from ledger.storage import SCHEDULE, SCHEDULE_HISTORY
@@ -139,7 +139,7 @@ class Schedules:
 
     async def _call(self, row_id: str) -> None:
         await self._tenant.ready()
-        calling = Calling(self._tenant, self, row_id)
+        calling = Callbacks(self._tenant, self, row_id)
         if calling.is_suspect:
             async with self._suspects:
                 await calling.call(self._turn)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from actors.activity import Activity
 from actors.author import is_async
-from actors.jobs.calling import LATE_MS, Calling
+from actors.jobs.callbacks import LATE_MS, Callbacks
 from actors.one_transaction import Piece, Step, done_in_one
 from ledger import type_of
 
 if TYPE_CHECKING:
     from actors.jobs.callback_rows import Row
-    from actors.jobs.calling import Book
+    from actors.jobs.callbacks import Book
     from actors.tenant import Tenant
     from ledger.storage import Transaction
 
@@ -63,7 +63,7 @@ async def called_together(
     tenant: Tenant, book: Book, rows: Sequence[Row], turn: AbstractAsyncContextManager[None]
 ) -> bool:
     """Call the callbacks of these rows in one transaction; False if nothing came of it, and each must be called by itself."""
-    callings = [Calling(tenant, book, row.id) for row in rows]
+    callings = [Callbacks(tenant, book, row.id) for row in rows]
     waits = is_async(getattr(tenant.agent, rows[0].callback))  # like all of the same round
 
     def steps(transaction: Transaction) -> list[Step]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from actors.author import tried, tried_now
 from actors.jobs.callback_rows import Row, Rows
-from actors.jobs.calling import Calling
+from actors.jobs.callbacks import Callbacks
 from actors.jobs.schedules import AGAIN_MS, tried_again
 from actors.jobs.together import called_together, rounds
 from ledger import BadRequest, ConflictingRequest
@@ -111,7 +111,7 @@ class WaitingLine:
         if len(group) > 1 and await called_together(self._tenant, self, group, self._turn):
             return
         for row in group:
-            await Calling(self._tenant, self, row.id).call(self._turn, marks=self._is_first)
+            await Callbacks(self._tenant, self, row.id).call(self._turn, marks=self._is_first)
             self._is_first = False
 
     def _next_few(self) -> list[Row]:

@@ -49,7 +49,7 @@ class Book(Protocol):
         """Write the row, or its absence, and what happened to it."""
 
 
-class Calling:
+class Callbacks:
     """A row whose callback is called once."""
 
     def __init__(self, tenant: Tenant, book: Book, row_id: str) -> None:
