@@ -191,7 +191,7 @@ def test_a_refused_change_is_refused_in_any_block_and_what_was_caught_costs_noth
     play(story)
 
 
-class Talker(ChatAgent):
+class Moody(ChatAgent):
     """A chat agent with state of its own, and sub-agents."""
 
     told: list[dict[str, Any]]
@@ -221,11 +221,11 @@ class Talker(ChatAgent):
 
 def test_a_chat_agent_has_state_hooks_and_sub_agents_like_any_other() -> None:
     async def story(stage: Stage) -> None:
-        assert await stage.call(Talker, "feel", "good") == [{"mood": "good"}]
+        assert await stage.call(Moody, "feel", "good") == [{"mood": "good"}]
         with pytest.raises(ValueError, match="no bad mood"):
-            await stage.call(Talker, "feel", "bad")
-        assert await stage.call(Talker, "ask_member", "m", "1") == ["1", "m"]
-        member: Any = stage.client.agent(Member, "m", of=stage.client.agent(Talker, "p"))
+            await stage.call(Moody, "feel", "bad")
+        assert await stage.call(Moody, "ask_member", "m", "1") == ["1", "m"]
+        member: Any = stage.client.agent(Member, "m", of=stage.client.agent(Moody, "p"))
         assert await member.look("x") == "1"
 
     play(story)

@@ -20,6 +20,7 @@ from scenarios.swarm import MIXTURE, SWIFT, SeedReport, SwarmReport, play, story
 KILLS_MIN = 10_000
 PARTS = 6  # so that those who test in several processes share the work
 FIRST_SEED = 10_000
+LEISURELY = ("desks", "families", "letters")  # few deaths in much time; each part plays one seed of each
 REPLAY = "from scenarios.swarm import play; print(play(10_007).digest, play(11, 'chats').digest)"
 
 
@@ -28,7 +29,9 @@ REPLAY = "from scenarios.swarm import play; print(play(10_007).digest, play(11, 
 def test_a_swarm_of_seeds_with_ten_thousand_kills_breaks_no_invariant(part: int) -> None:
     total, seeds = SwarmReport(), count(FIRST_SEED * (part + 1))
     while total.kills < KILLS_MIN / PARTS:
-        total.add(play(next(seeds)))
+        seed = next(seeds)
+        if story_of(seed) not in total.stories or story_of(seed) not in LEISURELY:
+            total.add(play(seed))
     assert total.ok, "\n".join(f"{failure.replay}: {failure.problem}" for failure in total.failures)
     assert set(total.stories) == set(MIXTURE)
 
@@ -109,12 +112,12 @@ def test_a_core_that_forgets_who_has_mail_is_found_out(monkeypatch: pytest.Monke
         view.dirty_agents[agent] = None
 
     monkeypatch.setattr(View, "drop_agent", forget)
-    assert not all(play(seed, "meddling").ok for seed in range(12))
+    assert not all(play(seed, "meddling").ok for seed in range(5, 17))
 
 
 def test_a_core_that_forgets_which_mail_it_handled_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transaction, "record_inbox", lambda _transaction, _mail_ids: None)
-    assert any("took effect 2 times" in play(seed, "crowds").problem for seed in range(40))
+    assert any("took effect 2 times" in play(seed, "crowds").problem for seed in range(31, 71))
 
 
 def test_an_engine_that_forgets_under_which_name_it_made_a_call_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
