@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,7 +14,7 @@ from scenarios.chat_cast_play import Company, Watcher
 from scenarios.chat_cast_verdict import Tally
 from scenarios.chat_cast_worlds import SCRIPTED, in_simulation, named_model, simulated_workshop, under_ray
 from scenarios.chat_recovery import chat_recovery, every_death
-from scenarios.commands_run import AsJson, Data, WorldName, app
+from scenarios.commands_run import AsJson, Data, WorldName, app, tell_end
 from scenarios.tool_disconnect import tool_disconnect
 
 RAY_POINTS: Final = 12
@@ -133,7 +131,7 @@ def _perform(
         checked = None if model is None else named_model(model)
         with logbook.playing(data):
             under_ray(data, checked, seed, watcher, play, tally, questions=most + QUESTIONS)
-    _tell(tally.as_object(name, str(world), seed, model or SCRIPTED), tally.wrong, as_json=as_json)
+    tell_end(tally.as_object(name, str(world), seed, model or SCRIPTED), tally.wrong, _sentences, as_json=as_json)
 
 
 def _simulated(name: str, story: Story, most: int, seed: int, watcher: Watcher, tally: Tally) -> None:
@@ -148,15 +146,6 @@ def _simulated(name: str, story: Story, most: int, seed: int, watcher: Watcher, 
         in_simulation(quiz, script, seed, watcher, play, tally)
         if deaths:
             every_death(quiz, script, seed, watcher, tally, deaths, most - deaths + 1)
-
-
-def _tell(told: dict[str, Any], wrong: list[str], *, as_json: bool) -> None:
-    """The end: the object, or a few sentences; what differs goes to stderr. Exits 1 if anything does."""
-    print(json.dumps(told) if as_json else "\n".join(_sentences(told)))
-    for difference in wrong:
-        print(f"differs: {difference}", file=sys.stderr)
-    if wrong:
-        raise typer.Exit(1)
 
 
 def _sentences(told: dict[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 from actors import Client
 from scenarios import logbook
 from scenarios.commands_chat import Words
-from scenarios.commands_run import SIM_TIMEOUT_MS, AsJson, Data, WorldName, app, code_of
+from scenarios.commands_run import SIM_TIMEOUT_MS, AsJson, Data, WorldName, app, code_of, tell_end
 from scenarios.jobs import VICTIMS, Jobs, Order, Outcome
 from scenarios.simulation import Laboratory
 from scenarios.stage import RayStage, SimStage
@@ -63,7 +62,7 @@ def run_jobs(
     else:
         with logbook.playing(data):
             outcome = _under_ray(order, watcher, data)
-    _tell(outcome, str(world), as_json=as_json)
+    tell_end(_as_object(outcome, str(world)), outcome.wrong, _sentences, as_json=as_json)
 
 
 def _simulated(order: Order, watcher: Words) -> Outcome:
@@ -85,18 +84,6 @@ def _under_ray(order: Order, watcher: Words, data: Path) -> Outcome:
         again = ["perdure", "run", "jobs", "--jobs", order.jobs, "--desks", order.desks, "--seed", order.seed]
         print(f"\nStopped. `{shlex.join([*map(str, again), '--data', str(data)])}` carries on.", file=sys.stderr)
         raise typer.Exit(code_of(stop)) from None
-
-
-def _tell(outcome: Outcome, world: str, *, as_json: bool) -> None:
-    told = _as_object(outcome, world)
-    if as_json:
-        print(json.dumps(told))
-    else:
-        print("\n".join(_sentences(told)))
-    for difference in outcome.wrong:
-        print(f"differs: {difference}", file=sys.stderr)
-    if outcome.wrong:
-        raise typer.Exit(1)
 
 
 def _as_object(outcome: Outcome, world: str) -> dict[str, Any]:

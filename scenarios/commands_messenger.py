@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,7 +11,7 @@ import typer
 from ledger import BadRequest
 from scenarios import logbook
 from scenarios.commands_chat import Words
-from scenarios.commands_run import AsJson, Data, WorldName, app
+from scenarios.commands_run import AsJson, Data, WorldName, app, tell_end
 from scenarios.messenger import behind_a_bot, in_simulation, under_ray
 
 UPDATES_MAX: Final = 10_000
@@ -85,7 +83,7 @@ def run_messenger(
     else:
         with logbook.playing(data):
             told, wrong = under_ray(data, updates, kills, chats, seed, words)
-    _tell(told, wrong, as_json=as_json)
+    tell_end(told, wrong, _sentences, as_json=as_json)
 
 
 def _serve(
@@ -104,15 +102,6 @@ def _serve(
         missing = "public-url" if public_url is None else "model"
         raise BadRequest(missing, f"is needed with --token: say --{missing}")
     behind_a_bot(data, token, secrets.token_urlsafe(32), public_url, port, model, api, words)
-
-
-def _tell(told: dict[str, Any], wrong: list[str], *, as_json: bool) -> None:
-    """The end: the object, or a few sentences; what differs goes to stderr. Exits 1 if anything does."""
-    print(json.dumps(told) if as_json else "\n".join(_sentences(told)))
-    for difference in wrong:
-        print(f"differs: {difference}", file=sys.stderr)
-    if wrong:
-        raise typer.Exit(1)
 
 
 def _sentences(told: dict[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -31,6 +32,8 @@ SIM_TIMEOUT_MS: Final = 24 * 3_600_000.0
 CHILDREN_MAX: Final = 200_000  # as many as may wait for a place
 KILLS_MAX: Final = 1_000
 PACE_MAX_S: Final = 3_600.0
+
+Sentences = Callable[[dict[str, Any]], list[str]]  # what the object says, for people
 
 app = typer.Typer(no_args_is_help=True, help="Play a scenario; `perdure list` names them all.", rich_markup_mode=None)
 
@@ -149,7 +152,7 @@ def fan_out(
         for given, option in ((resume, "resume"), (address, "address")):
             if given:
                 raise BadRequest(option, "the simulated world keeps nothing and joins nothing; use it with --world ray")
-        _tell(*_simulated(order, watcher), as_json=as_json)
+        tell_end(*_simulated(order, watcher), _sentences, as_json=as_json)
         return
     if address is not None and not address.strip():
         raise BadRequest("address", "is blank; name host:port of a Ray cluster, or leave it out")
@@ -168,7 +171,7 @@ def fan_out(
             raise
         book.finished = True
         book.save()
-    _tell(object_, wrong, as_json=as_json)
+    tell_end(object_, wrong, _sentences, as_json=as_json)
 
 
 def code_of(stop: KeyboardInterrupt) -> int:
@@ -217,12 +220,9 @@ def _simulated(order: Order, watcher: Silence) -> tuple[dict[str, Any], list[str
     return verdict(order, book.progress, "sim", told)
 
 
-def _tell(told: dict[str, Any], wrong: list[str], *, as_json: bool) -> None:
-    """The end: the object, or a few sentences; what differs goes to stderr. Exits 1 if anything does."""
-    if as_json:
-        print(json.dumps(told))
-    else:
-        print("\n".join(_sentences(told)))
+def tell_end(told: dict[str, Any], wrong: list[str], sentences: Sentences, *, as_json: bool) -> None:
+    """The end of a scenario: the object, or a few sentences; what differs goes to stderr. Exits 1 if anything does."""
+    print(json.dumps(told) if as_json else "\n".join(sentences(told)))
     for difference in wrong:
         print(f"differs: {difference}", file=sys.stderr)
     if wrong:
