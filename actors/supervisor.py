@@ -245,19 +245,12 @@ class Supervisor:
         if keys:
             self._remember(await self.world.threads.commit(lambda: self.store.records("runs", list(keys))))
         asked = [message[2:4] for _, _, message in arrived if message[0] == "ask"]
-        clearing = [key for name, args in asked if name == "clear" for key in args[0]]
-        going = [args[0] for name, args in asked if name == "forget"]
-        while (
-            clearing or going
-        ):  # with a run, and with an agent, goes what they and their families asked for, in memory or not
-            if clearing:
-                run = self.view.runs.get(clearing.pop())
-                going += [run.child] if run is not None else []
-                continue
-            agent = going.pop()
-            for parent in (agent, f"{agent}>"):
-                family = partial(self.store.ended_runs, parent, None, None, FAMILY_MAX)
-                clearing += self._remember(await self.world.threads.commit(family))
+        cleared = [self.view.runs.get(key) for name, args in asked if name == "clear" for key in args[0]]
+        agents = [run.child for run in cleared if run is not None]
+        agents += [args[0] for name, args in asked if name == "forget"]
+        while agents:  # with a run, and with an agent, goes what they and their families asked for, in memory or not
+            found = await self.world.threads.commit(partial(self.store.family_runs, agents.pop(), FAMILY_MAX))
+            agents += [self.view.runs[key].child for key in self._remember(found)]
 
     async def _recall_tells(self, arrived: list[tuple[Port, int, list[Any]]]) -> None:
         """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""

@@ -45,6 +45,7 @@ from ledger.duckdb_tables import (
     by_key,
     ended_counts,
     ended_runs,
+    family_runs,
     forget,
     replace,
 )
@@ -142,6 +143,12 @@ class DuckDBStore:
         con = self._ready()
         with self._fatal():
             return ended_runs(con, parent, statuses, older_than_ms, limit, first)
+
+    def family_runs(self, agent: str, limit: int) -> list[Record]:
+        """The snapshot's runs that an agent or its descendants have asked for, and that are not live."""
+        con = self._ready()
+        with self._fatal():
+            return family_runs(con, agent, limit)
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000

@@ -138,10 +138,15 @@ def ended_runs(
 ) -> list[Record]:
     """The runs that are not live, in the order of their requests or the other way round, chosen by what is given."""
     way = "DESC NULLS LAST" if first == "newest" else "ASC NULLS FIRST"
-    condition = f"""NOT live AND ($1::VARCHAR IS NULL OR parent = $1 OR (suffix($1, '>') AND prefix(parent, $1)))
-        AND ($2::VARCHAR[] IS NULL OR status = ANY($2::VARCHAR[]))
+    condition = f"""NOT live AND ($1::VARCHAR IS NULL OR parent = $1) AND ($2::VARCHAR[] IS NULL OR status = ANY($2::VARCHAR[]))
         AND ($3::BIGINT IS NULL OR requested_at_ms < $3) ORDER BY requested_at_ms {way}, first_seq {way}, run_id {way} LIMIT $4"""
     return read(con, "runs", condition, [parent, statuses, older_than_ms, limit])
+
+
+def family_runs(con: duckdb.DuckDBPyConnection, agent: str, limit: int) -> list[Record]:
+    """The runs that are not live and that an agent or its descendants have asked for (`ledger.ids.is_within`)."""
+    condition = "NOT live AND (parent = $1 OR prefix(parent, $2)) ORDER BY requested_at_ms, first_seq LIMIT $3"
+    return read(con, "runs", condition, [agent, f"{agent}>", limit])
 
 
 def ended_counts(con: duckdb.DuckDBPyConnection) -> dict[str, int]:

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import NoReturn
 
 from ledger.errors import LedgerError
+from ledger.ids import is_within
 from ledger.store import Boot, FactRow, First, Payload, Record
 
 TABLES = ("runs", "agents", "mail")
@@ -92,12 +93,18 @@ class MemoryStore:
             status, _, its_parent, requested_at_ms, *_ = record.columns
             return (
                 not record.live
-                and (parent in (None, its_parent) or _is_below(its_parent, parent))
+                and parent in (None, its_parent)
                 and (statuses is None or status in statuses)
                 and (older_than_ms is None or (isinstance(requested_at_ms, int) and requested_at_ms < older_than_ms))
             )
 
         return sorted(filter(wanted, self._records["runs"].values()), key=_age, reverse=first == "newest")[:limit]
+
+    def family_runs(self, agent: str, limit: int) -> list[Record]:
+        """The snapshot's runs that an agent or its descendants have asked for, and that are not live."""
+        self._check()
+        runs = self._records["runs"].values()
+        return sorted((run for run in runs if not run.live and is_within(str(run.columns[2]), agent)), key=_age)[:limit]
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
@@ -142,10 +149,6 @@ class MemoryStore:
         for place, (seq, _) in list(self._payloads.items()):
             if seq < bounds.get(place[0], 0):
                 del self._payloads[place]
-
-
-def _is_below(parent: object, way: str | None) -> bool:
-    return bool(way) and str(way).endswith(">") and str(parent).startswith(str(way))
 
 
 def forget_bounds(upto_seq: int, records: list[Record], forgotten: list[str]) -> dict[str, int]:

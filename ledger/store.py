@@ -84,8 +84,11 @@ class Store(Protocol):
         limit: int,
         first: First = "oldest",
     ) -> list[Record]:
-        """The snapshot's runs that are not live, oldest request first or the other way round; optionally those of one parent (or,
-        if it ends in `>`, of all that descend from that agent), of these statuses, or requested before an instant."""
+        """The snapshot's runs that are not live, oldest request first or the other way round; optionally those of one parent, of these
+        statuses, or requested before an instant."""
+
+    def family_runs(self, agent: str, limit: int) -> list[Record]:
+        """The snapshot's runs that are not live and that an agent, or one that descends from it, has asked for; oldest request first."""
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000

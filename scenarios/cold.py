@@ -87,7 +87,7 @@ class ColdLedger:
         """Clear these runs, and what their children had asked for, which may be in the snapshot alone."""
         families = [self._run(run_id).child for run_id in run_ids]
         while families:
-            for record in self._store.ended_runs(families.pop(), None, None, FAMILY_MAX):
+            for record in self._store.family_runs(families.pop(), FAMILY_MAX):
                 families.append(self._view.recall(run_from(record)).child)
         self._settle(Clear(run_ids))
 

@@ -258,7 +258,8 @@ def test_ended_runs_are_listed_by_age_and_what_is_asked(store: Store) -> None:
     assert listed(statuses=["error"]) == "r1 r3 r5"
     assert listed(statuses=[]) == ""
     assert listed(older_than_ms=1_003) == "r1 r2"
-    assert listed(parent="p>") == "r4 r5", "those of all that descend from it"
+    assert [record.key for record in store.family_runs("p", 9)] == ["r1", "r2", "r3", "r4", "r5"]
+    assert [record.key for record in store.family_runs("p>q", 9)] == ["r4", "r5"], "those of all that descend from it"
     assert listed("p>q", ["completed", "aborted"], 2_000) == "r4"
     assert listed(first="newest") == "r5 r4 r3 r2 r1"
     assert listed(statuses=["error"], limit=2, first="newest") == "r5 r3"
