@@ -75,7 +75,7 @@ class AlarmClock:
         tenant = self._tenant
         waiting, _ = tried_now(lambda: tenant.has_storage and any(map(tenant.storage.records().keys, JOBS)))
         if waiting and tenant.agent is not None:
-            self._set("start", tenant.host.world.clock.now_ms() + COME_BACK_MS, lambda: None)
+            self._set("start", tenant.now_ms() + COME_BACK_MS, lambda: None)
 
     def say(self) -> None:
         """Tell the ledger the earliest instant, if it does not know it."""
@@ -88,7 +88,7 @@ class AlarmClock:
 
     def _next_ms(self) -> int:
         if self._owed and self._tenant.is_leaving:
-            return max(1, self._tenant.host.world.clock.now_ms())
+            return max(1, self._tenant.now_ms())
         return max(1, min(wish.at_ms for wish in self._wishes.values())) if self._wishes else 0
 
     def _arm(self) -> None:
@@ -96,7 +96,7 @@ class AlarmClock:
             self._timer.cancel()
             self._timer = None
         if self._wishes:
-            left_s = (self._next_ms() - self._tenant.host.world.clock.now_ms()) / 1000
+            left_s = (self._next_ms() - self._tenant.now_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
 
     def _ring(self) -> None:
@@ -104,7 +104,7 @@ class AlarmClock:
         self._timer = None
         if self._tenant.is_leaving:
             return
-        now_ms = self._tenant.host.world.clock.now_ms()
+        now_ms = self._tenant.now_ms()
         due = [part for part, wish in self._wishes.items() if wish.at_ms <= now_ms]
         rung = [self._wishes.pop(part) for part in due]
         for wish in rung:

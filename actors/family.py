@@ -84,7 +84,7 @@ class Family:
 
     def _put(self, agent_type: str, name: str) -> None:
         if not self.has(agent_type, name):
-            created_at_ms = self._tenant.host.world.clock.now_ms()
+            created_at_ms = self._tenant.now_ms()
             with self._tenant.storage.transaction() as transaction:
                 transaction.put(SUB_AGENT, _key(agent_type, name), pack(created_at_ms))
 
@@ -123,7 +123,7 @@ class Family:
     async def destroy(self) -> None:
         """Delete this agent with all that descends from it. A parent does it, for it has the record, which goes in the same breath."""
         agent = self._tenant.agent_id
-        if self._tenant.host_run:
+        if self._tenant.is_of_run:
             raise BadRequest("agent", f"{agent} is the child of a run; it goes when its run is cleared")
         parent = parent_of(agent)
         if parent:

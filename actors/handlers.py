@@ -2,8 +2,8 @@
 
 A group of mails is handled in **one transaction** of the agent's storage (`one_transaction`), which also writes the inbox rows (primary
 key: the mail's id). Killed before the commit, nothing happened and the mail comes again. Killed after it, the inbox refuses the second
-delivery, and only the acknowledgement is said again. When a handler of a group fails,
-the group is rolled back and handled one by one, so that one poisonous mail costs the others nothing.
+delivery, and only the acknowledgement is said again. When a handler of a group fails, the group is rolled back and handled one by one,
+so that one poisonous mail costs the others nothing.
 """
 
 from __future__ import annotations

@@ -31,20 +31,14 @@ from actors.schema import exposed_call
 from actors.state_watch import StateWatch
 from actors.threads import wait_for
 from actors.wire import error_to_plain, message
-from ledger import (
-    Awake,
-    Released,
-    StaleIncarnation,
-    Stimulus,
-    agent_id,
-    check_id,
-    name_of,
-    type_of,
-)
-from ledger.storage import Storage, unbound
+from ledger import Awake, Released, StaleIncarnation, Stimulus, agent_id, check_id, name_of, type_of
+from ledger.storage import FIBER, QUEUED, SCHEDULE, Storage, unbound
 
 if TYPE_CHECKING:
     from actors.host import Host
+
+
+JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("waiting_line", QUEUED))
 
 
 class Tenant:
@@ -63,7 +57,7 @@ class Tenant:
         self.mail = Mailbox(self)
         self._steps: dict[str, dict[str, bytes]] = {}
         self._up: asyncio.Task[None] | None = None
-        self._is_up = False
+        self.is_up = False  # whether `on_start` has returned
         self.is_first_life = False
         self._runs: dict[str, None] = {}
         self._vigils: set[object] = set()
@@ -128,11 +122,11 @@ class Tenant:
 
     async def ready(self) -> None:
         """Bring the agent up, once; everything else of this life waits for it. What `on_start` raises is raised to all who wait."""
-        if self._is_up:
+        if self.is_up:
             return
         if self._up is None:
             if type_of(self.agent_id) in self.host.loaded and not self._constructed_for_start():
-                self._is_up = True
+                self.is_up = True
                 return
             self._up = asyncio.get_running_loop().create_task(self._come_up())
             self._up.add_done_callback(lambda task: None if task.cancelled() else task.exception())
@@ -158,17 +152,21 @@ class Tenant:
         if self.overrides("on_start"):
             ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
             await self.call(self.agent.on_start)
-        self._is_up = True
+        self.is_up = True
         if self.has_storage:
-            self.fibers.woken()
-            self.schedules.woken()
-            self.waiting_line.woken()
+            self._take_up_jobs()
             self.agent.woken()
 
-    @property
-    def is_up(self) -> bool:
-        """Whether `on_start` has returned."""
-        return self._is_up
+    def _take_up_jobs(self) -> None:
+        """Wake the parts whose rows an earlier life left, and those that `on_start` has used already."""
+        records = self.storage.records()
+        for part, kind in JOBS:
+            if part in vars(self) or records.keys(kind):
+                getattr(self, part).woken()
+
+    def now_ms(self) -> int:
+        """Wall time, in milliseconds since the epoch."""
+        return self.host.world.clock.now_ms()
 
     def overrides(self, method: str) -> bool:
         """Whether the author's class has its own version of a method of `Agent`."""
@@ -195,7 +193,7 @@ class Tenant:
     # a run
 
     @property
-    def host_run(self) -> bool:
+    def is_of_run(self) -> bool:
         """Whether the agent is the child of a run."""
         return bool(self._runs)
 
@@ -263,8 +261,8 @@ class Tenant:
             self._storage.close()
             self._storage = None
         self.host.cabinet.restore(self.agent_id, path)
-        self.on_loop(self.schedules.look)
-        self.on_loop(self.waiting_line.look)
+        self.on_loop(self.schedules.second_look.look)
+        self.on_loop(self.waiting_line.second_look.look)
 
     def reopen(self) -> None:
         """Open the storage again, after an error of the disk ended the handle."""
@@ -356,7 +354,7 @@ class Tenant:
     @property
     def may_sleep(self) -> bool:
         """Whether nothing is under way, and the agent is up: one that is coming up has work to do."""
-        return not (self._tasks or self._vigils or self.is_leaving) and self.mail.is_empty and self._is_up
+        return not (self._tasks or self._vigils or self.is_leaving) and self.mail.is_empty and self.is_up
 
     @property
     def is_broken(self) -> bool:
@@ -382,7 +380,7 @@ class Tenant:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        if not self.host_run and not self.is_broken and not self.outbox.is_empty:
+        if not self.is_of_run and not self.is_broken and not self.outbox.is_empty:
             self.alarms.owe("outbox", owes=True)
         self.leave()
 

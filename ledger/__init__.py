@@ -42,6 +42,7 @@ from ledger.facts import AgentForgotten, Fact, SupervisorStarted
 from ledger.frames import frame_of
 from ledger.ids import (
     agent_id,
+    check_count,
     check_id,
     derived_run_id,
     digest_of,
@@ -175,6 +176,7 @@ __all__ = [
     "agent_id",
     "arm",
     "audit",
+    "check_count",
     "check_id",
     "counts",
     "decide",

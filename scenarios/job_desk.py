@@ -146,7 +146,7 @@ class JobDesk(Agent):
 
     def due(self, payload: dict[str, Any], occurrence: Occurrence) -> None:
         """The time of a scheduled job has come. The note of it and the fiber that does it become durable together."""
-        early_ms = occurrence.scheduled_at_ms - self._perdure.host.world.clock.now_ms()
+        early_ms = occurrence.scheduled_at_ms - self._perdure.now_ms()
         self.sql("INSERT INTO fired VALUES ($1, $2)", [payload["key"], early_ms])
         self.start_fibers([self._fiber(Job(**payload))])
 

@@ -69,7 +69,7 @@ class Turns:
 
     def now_ms(self) -> int:
         """Wall time."""
-        return self.tenant.host.world.clock.now_ms()
+        return self.tenant.now_ms()
 
     def roll(self) -> float:
         """A throw of the dice."""

@@ -218,15 +218,16 @@ def _fit(job: Callable[[], Any]) -> Any:
 
 def chosen_statuses(given: Any) -> frozenset[str]:
     """Statuses that are asked for: one, several, or all of them (None)."""
-    return _chosen("status", given, STATUSES)
+    return chosen("status", given, STATUSES)
 
 
 def chosen_types(given: Any) -> frozenset[str]:
     """Types that are asked for."""
-    return _chosen("type", given, TYPES)
+    return chosen("type", given, TYPES)
 
 
-def _chosen(field: str, given: Any, known: tuple[str, ...]) -> frozenset[str]:
+def chosen(field: str, given: Any, known: tuple[str, ...]) -> frozenset[str]:
+    """Some of the words that are known: one, several, or all of them (None)."""
     if given is None:
         return frozenset(known)
     wanted = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
@@ -252,11 +253,4 @@ def _end(given: Any, default: float) -> float:
         raise BadRequest(
             "between", f"{given!r:.200} is neither milliseconds since 1970 nor a datetime with a time zone"
         )
-    return given
-
-
-def count_of(field: str, given: Any, most: int) -> int:
-    """A whole number from 1 to a bound."""
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= most:
-        raise BadRequest(field, f"{given!r:.200} is no whole number from 1 to {most}")
     return given

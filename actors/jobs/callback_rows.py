@@ -111,10 +111,6 @@ class Rows:
         self._known: dict[str, tuple[int, Row]] = {}
         self._number = 0
 
-    def now_ms(self) -> int:
-        """Wall time."""
-        return self._tenant.host.world.clock.now_ms()
-
     # reading
 
     def get(self, row_id: str) -> Row | None:
@@ -169,7 +165,7 @@ class Rows:
         with self._tenant.storage.committing:
             if not self._number:
                 self._number = max((row.number for row in self.all()), default=0)
-            self._number = max(self._number + 1, self.now_ms())
+            self._number = max(self._number + 1, self._tenant.now_ms())
             return self._number
 
     def write(self, job: Callable[[Transaction], T]) -> T:
@@ -198,11 +194,23 @@ class Rows:
         if row is not None:
             transaction.then(lambda: self._tenant.on_loop(lambda: self._changed(row)))
 
+    def try_again(self, row_id: str) -> bool:
+        """A row that is parked, or waits for its next try, gets all its tries again, from now. Whether there was one."""
+
+        def renew(transaction: Transaction) -> bool:
+            row = self.read(transaction, row_id)
+            if row is None or row.status not in ("parked", "retrying"):
+                return False
+            self.put(transaction, row.afresh(row.tick_ms, min(row.due_at_ms, self._tenant.now_ms())))
+            return True
+
+        return self.write(renew)
+
     def tell(self, transaction: Transaction, what: str, row: Row, payload: dict[str, Any] | None = None) -> None:
         """Have an event told when this is durable, such as `schedule:create` or `queue:error`."""
         domain = "schedule" if self.kind == SCHEDULE else "queue"
         told = {"id": row.id, "callback": row.callback, **(payload or {})}
-        address, at_ms = self._tenant.agent_id, self.now_ms()
+        address, at_ms = self._tenant.agent_id, self._tenant.now_ms()
         transaction.then(lambda: emit(Channel.SCHEDULE, f"{domain}:{what}", agent=address, payload=told, at_ms=at_ms))
 
     def read(self, transaction: Transaction, row_id: str) -> Row | None:

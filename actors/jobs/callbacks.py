@@ -83,7 +83,7 @@ class Callbacks:
     def _is_spent(self) -> bool:
         """Mark what is late; what has been marked too often is parked instead of being called."""
         row = self._rows.get(self._id)
-        is_late = row is not None and self._rows.now_ms() - row.due_at_ms > LATE_MS
+        is_late = row is not None and self._tenant.now_ms() - row.due_at_ms > LATE_MS
         return is_late and self._rows.write(self._mark)
 
     def _mark(self, transaction: Transaction) -> bool:
@@ -94,7 +94,7 @@ class Callbacks:
         if row.losses < most:
             self._rows.put(transaction, replace(row, losses=row.losses + 1))
             return False
-        now_ms = self._rows.now_ms()
+        now_ms = self._tenant.now_ms()
         error = f"the agent died {most} times while {row.callback} was called or about to be; it may be what kills it"
         entry = [row.tick_ms, now_ms, now_ms, row.attempt + 1, row.missed, "parked", error]
         self._book.note(transaction, row, replace(row, status="parked", error=error, losses=0), entry)
@@ -118,7 +118,7 @@ class Callbacks:
         self._seal(transaction)
 
     def _steps(self, transaction: Transaction) -> list[Step]:
-        now_ms = self._rows.now_ms()
+        now_ms = self._tenant.now_ms()
         row = self._row = self._rows.read(transaction, self._id)
         if row is None or row.ready_at_ms is None or row.ready_at_ms > now_ms:
             self._row = None  # cancelled, paused, or called already
@@ -153,7 +153,7 @@ class Callbacks:
             self._rows.put(transaction, self._moved)
 
     def _seal(self, transaction: Transaction) -> None:
-        row, now_ms = self._row, self._rows.now_ms()
+        row, now_ms = self._row, self._tenant.now_ms()
         if row is None:
             return
         self._tenant.host.paces.note(self._tenant.agent_id, row.callback, now_ms - self._called_at_ms)
@@ -182,7 +182,7 @@ class Callbacks:
 
     def _fail(self, transaction: Transaction, error: str, is_gone: bool) -> bool:
         """Write down a failure. Whether the row is parked now."""
-        tried, now_ms = self._row, self._rows.now_ms()
+        tried, now_ms = self._row, self._tenant.now_ms()
         if tried is None or self._rows.read(transaction, self._id) != tried:
             return False  # cancelled or changed meanwhile
         retries = retries_of(self._tenant, tried)

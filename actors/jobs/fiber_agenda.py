@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from actors.author import tried, tried_now
 from actors.jobs.fiber import Fiber
+from actors.jobs.second_look import AGAIN_MS
 
 if TYPE_CHECKING:
     from actors.jobs.fibers import Fibers
 
-AGAIN_MS = 5_000
 PART = "fibers"
 
 
@@ -51,12 +51,12 @@ class Agenda:
     def add(self, fiber: Fiber, *, after_ms: int = 0) -> None:
         """Attend to this fiber when it is due, if nobody does. The earliest instant that was given counts."""
         fiber_id = fiber.fiber_id
-        at_ms = max(fiber.due_at_ms, self._fibers.now_ms() + after_ms if after_ms else 0)
+        at_ms = max(fiber.due_at_ms, self._tenant.now_ms() + after_ms if after_ms else 0)
         if fiber_id in self._attended or self._waiting.get(fiber_id, at_ms + 1) <= at_ms:
             return
         self._waiting[fiber_id] = at_ms
         lane = self.entering if fiber.status == "pending" else self.recovering
-        if at_ms <= self._fibers.now_ms():
+        if at_ms <= self._tenant.now_ms():
             heappush(lane.due, (fiber.number, fiber_id))
         else:
             heappush(self._later, (at_ms, fiber.number, fiber_id, lane))
@@ -81,7 +81,7 @@ class Agenda:
         self._is_looking = False
         if self._tenant.is_leaving:
             return
-        now_ms = self._fibers.now_ms()
+        now_ms = self._tenant.now_ms()
         while self._later and self._later[0][0] <= now_ms:
             at_ms, number, fiber_id, lane = heappop(self._later)
             if self._waiting.get(fiber_id) == at_ms:  # else it has been given an earlier instant

@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.author import tried
+from actors.jobs.asked import chosen
 from actors.jobs.fiber import Fiber, FiberPage
-from ledger import BadRequest, pack, unpack
+from ledger import BadRequest, check_count, pack, unpack
 from ledger.storage import FIBER, FIBER_CARE
 from policies import FIBER_CLEANED, FIBER_SETTLED, FIBER_STATUSES, Settled, outlived
 
@@ -49,26 +50,26 @@ class FiberRecords:
 
     def page(self, status: str | Sequence[str] | None, name: str | None, limit: int, cursor: str | None) -> FiberPage:
         """Some fibers, the newest first."""
-        statuses = _statuses(status, FIBER_STATUSES)
+        statuses = chosen("status", status, FIBER_STATUSES)
         before = _place(cursor)
-        _check_limit(limit, LISTED_MAX)
+        check_count("limit", limit, LISTED_MAX)
         self._read(self._stale())
         found = sorted(
             (entry.number, fiber_id)
             for fiber_id, entry in self._entries.items()
             if entry.is_managed and self._status(entry) in statuses and name in (None, entry.name)
         )
-        chosen = [each for each in reversed(found) if before is None or each < before][: limit + 1]
-        rows = {row.fiber_id: row for row in self._fibers.store.find_many([each[1] for each in chosen[:limit]])}
-        shown = tuple(self._fibers.inspected(rows[fiber_id]) for _, fiber_id in chosen[:limit] if fiber_id in rows)
-        number, last_id = chosen[limit - 1] if len(chosen) > limit else (0, "")
+        here = [each for each in reversed(found) if before is None or each < before][: limit + 1]
+        rows = {row.fiber_id: row for row in self._fibers.store.find_many([each[1] for each in here[:limit]])}
+        shown = tuple(self._fibers.inspected(rows[fiber_id]) for _, fiber_id in here[:limit] if fiber_id in rows)
+        number, last_id = here[limit - 1] if len(here) > limit else (0, "")
         return FiberPage(shown, f"{number}:{last_id}" if last_id else None)
 
     def delete(self, settled_before: float | datetime | None, status: str | Sequence[str] | None, limit: int) -> int:
         """Delete settled fibers, the longest settled first; interrupted ones only if it is said so."""
-        statuses = _statuses(status, FIBER_SETTLED) if status is not None else set(FIBER_CLEANED)
+        statuses = chosen("status", status, FIBER_SETTLED) if status is not None else frozenset(FIBER_CLEANED)
         before_ms = _instant(settled_before)
-        _check_limit(limit, DELETED_MAX)
+        check_count("limit", limit, DELETED_MAX)
         self._read(self._stale())
         found = sorted(
             (entry.settled_at_ms, fiber_id)
@@ -133,12 +134,12 @@ class FiberRecords:
         body = self._tenant.storage.document(FIBER_CARE, "")
         if body is None:
             self._fibers.store.change(self._care_later)
-        elif unpack(body) <= self._fibers.now_ms():
+        elif unpack(body) <= self._tenant.now_ms():
             self._care_soon()
 
     def _care_later(self, transaction: Transaction) -> None:
         interval_ms = min(CARE_MS, self._tenant.limits.fibers_kept_ms)
-        transaction.put(FIBER_CARE, "", pack(int(self._fibers.now_ms() + interval_ms)))
+        transaction.put(FIBER_CARE, "", pack(int(self._tenant.now_ms() + interval_ms)))
 
     def settled(self) -> None:
         """One more fiber is over. There is some slack, so that not every end is followed by a deletion."""
@@ -171,7 +172,7 @@ class FiberRecords:
             for fiber_id, entry in self._entries.items()
             if entry.settled_at_ms
         ]
-        old = outlived(settled, self._fibers.now_ms(), self._tenant.limits)
+        old = outlived(settled, self._tenant.now_ms(), self._tenant.limits)
         for first in range(0, len(old), READ_AT_ONCE):
             self._drop(old[first : first + READ_AT_ONCE], FIBER_CLEANED)
             await asyncio.sleep(0)
@@ -181,21 +182,6 @@ class FiberRecords:
 
 def _entry(version: int, row: Fiber) -> _Entry:
     return _Entry(version, row.number, row.name, row.status, row.life, row.settled_at_ms, row.is_managed)
-
-
-def _statuses(given: str | Sequence[str] | None, known: Sequence[str]) -> set[str]:
-    if given is None:
-        return set(known)
-    statuses = {given} if isinstance(given, str) else set(given)
-    for each in statuses:
-        if each not in known:
-            raise BadRequest("status", f"{each!r} is none of {', '.join(known)}")
-    return statuses
-
-
-def _check_limit(limit: int, most: int) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
-        raise BadRequest("limit", f"{limit!r} is not a whole number from 1 to {most}")
 
 
 def _place(cursor: str | None) -> tuple[int, str] | None:

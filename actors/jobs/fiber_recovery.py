@@ -40,7 +40,7 @@ class Recoveries:
         if fiber is None or fiber.is_settled or fiber.status == "pending":
             return
         if not fiber.is_recovering:
-            told = {"reason": "interrupted", "elapsed_ms": self._fibers.now_ms() - fiber.created_at_ms}
+            told = {"reason": "interrupted", "elapsed_ms": self._tenant.now_ms() - fiber.created_at_ms}
             self._fibers.emit("fiber:run:interrupted", fiber, told)
             self._fibers.emit("fiber:recovery:detected", fiber, told)
         verdict = take_up(fiber.interruption(has_hook=self.has_hook(fiber)), self._tenant.limits, self._fibers.roll())
@@ -73,7 +73,7 @@ class Recoveries:
                 is_recovering=True,
                 recoveries=fiber.recoveries + 1,
                 life=self._tenant.incarnation,
-                due_at_ms=self._fibers.now_ms() + ask.then_ms,
+                due_at_ms=self._tenant.now_ms() + ask.then_ms,
             )
             return self._fibers.store.put(transaction, asked)
 
@@ -127,7 +127,7 @@ class Recoveries:
             self._fibers.emit_after(transaction, "fiber:recovery:handled", fiber, {"status": _name_of(verdict)})
             return
         error = f"its recovery hook failed: {in_words(problem)}"[: limits.error_chars_max]
-        due_at_ms = self._fibers.now_ms() + recovery_pause_after(fiber.recoveries, limits, roll)
+        due_at_ms = self._tenant.now_ms() + recovery_pause_after(fiber.recoveries, limits, roll)
         self._fibers.store.put(transaction, fiber.but(error=error, due_at_ms=due_at_ms))
         self._fibers.emit_after(
             transaction, "fiber:recovery:failed", fiber, {"error": error, "reason": "handler_error"}

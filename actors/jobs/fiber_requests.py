@@ -115,7 +115,7 @@ class Requests:
         fiber = asked.fiber.but(
             fiber_id=asked.fiber.fiber_id or self._tenant.host.world.dice.token(),
             number=self._fibers.next_number(),
-            created_at_ms=self._fibers.now_ms(),
+            created_at_ms=self._tenant.now_ms(),
         )
         return self._fibers.store.put_new(transaction, fiber, asked.body), True
 

@@ -58,17 +58,13 @@ class Fibers:
         self.at_work: dict[str, FiberContext] = {}
         self._number = 0
 
-    def now_ms(self) -> int:
-        """Wall time."""
-        return self.tenant.host.world.clock.now_ms()
-
     def roll(self) -> float:
         """A throw of the dice."""
         return self.tenant.host.world.dice.roll()
 
     def next_number(self) -> int:
         """The place of a new fiber among the others."""
-        self._number = max(self._number + 1, self.now_ms())
+        self._number = max(self._number + 1, self.tenant.now_ms())
         return self._number
 
     def inspect(self, fiber_id: str) -> FiberInspection | None:
@@ -123,7 +119,7 @@ class Fibers:
         result: FiberResult | None = None,
     ) -> None:
         """Bring a fiber to where a verdict wants it, with what its result says beside."""
-        now_ms, told = self.now_ms(), result or FiberResult("retry", fiber.error)
+        now_ms, told = self.tenant.now_ms(), result or FiberResult("retry", fiber.error)
         if isinstance(verdict, Drop):
             self.store.drop(transaction, fiber)
             return
@@ -198,7 +194,7 @@ class Fibers:
             attempt=fiber.attempt + 1,
             idle_attempts=fiber.idle_attempts + 1,
             life=self.tenant.incarnation,
-            started_at_ms=fiber.started_at_ms or self.now_ms(),
+            started_at_ms=fiber.started_at_ms or self.tenant.now_ms(),
             due_at_ms=0,
         )
         return self.store.put(transaction, entered)
@@ -246,7 +242,7 @@ class Fibers:
         if fiber is None or not context.holds(fiber, self.tenant.incarnation):
             return
         found, limits = fiber.interruption(has_hook=False), self.tenant.limits
-        elapsed = {"elapsed_ms": self.now_ms() - fiber.started_at_ms}
+        elapsed = {"elapsed_ms": self.tenant.now_ms() - fiber.started_at_ms}
         if problem is not None:
             error = in_words(problem)
             verdict = after_error(found, error, limits, self.roll())
@@ -264,7 +260,7 @@ class Fibers:
         return await self.tenant.spawn(self._run(name, fn))
 
     async def _run(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
-        now_ms = self.now_ms()
+        now_ms = self.tenant.now_ms()
         fiber = Fiber(
             fiber_id=self.tenant.host.world.dice.token(),
             number=self.next_number(),
@@ -286,7 +282,7 @@ class Fibers:
             self._forget(fiber)
             raise
         self._forget(fiber)
-        elapsed = {"elapsed_ms": self.now_ms() - now_ms}
+        elapsed = {"elapsed_ms": self.tenant.now_ms() - now_ms}
         if problem is not None:
             self.emit("fiber:run:failed", fiber, {**elapsed, "error": in_words(problem)})
             raise problem
@@ -363,7 +359,7 @@ class Fibers:
     def emit(self, name: str, fiber: Fiber, payload: dict[str, Any]) -> None:
         """Tell those who observe what happened to a fiber."""
         told = {"fiber_id": fiber.fiber_id, "fiber_name": fiber.name, "managed": fiber.is_managed, **payload}
-        emit(Channel.FIBER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())
+        emit(Channel.FIBER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.tenant.now_ms())
 
     def emit_after(self, transaction: Transaction, name: str, fiber: Fiber, payload: dict[str, Any]) -> None:
         """Tell it once it is durable."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actors.jobs.asked import chosen_statuses, chosen_types, count_of, every, queued, retries_of, span_of, timed
+from actors.jobs.asked import chosen_statuses, chosen_types, every, queued, retries_of, span_of, timed
 from actors.jobs.callback_rows import Row
 from actors.jobs.occurrence import Past, QueuedItem, Schedule
-from ledger import unpack
+from ledger import check_count, unpack
 
 if TYPE_CHECKING:
     from actors.tenant import Tenant
@@ -72,7 +72,7 @@ class KeepsSchedules:
         told: dict[str, Any] = {"key": key, "retry": retry, "schedule_id": schedule_id, "time_zone": time_zone}
         told |= {"catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms}
         schedules = tenant.schedules
-        return self._told(schedules.add(timed(tenant, when, callback, payload, schedules.rows.now_ms(), told)))
+        return self._told(schedules.add(timed(tenant, when, callback, payload, tenant.now_ms(), told)))
 
     def schedule_every(
         self,
@@ -95,7 +95,7 @@ class KeepsSchedules:
         told: dict[str, Any] = {"key": key, "retry": retry, "schedule_id": schedule_id}
         told |= {"catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms}
         schedules = tenant.schedules
-        return self._told(schedules.add(every(tenant, interval_s, callback, payload, schedules.rows.now_ms(), told)))
+        return self._told(schedules.add(every(tenant, interval_s, callback, payload, tenant.now_ms(), told)))
 
     def cancel_schedule(self, schedule_id: str) -> bool:
         """Delete a schedule. If its callback is just being called, that has no effect. False if there is none."""
@@ -135,7 +135,7 @@ class KeepsSchedules:
             cursor: only those after this one: the `number` of the last one of the page before.
         """
         types, statuses, (first, last) = chosen_types(type), chosen_statuses(status), span_of(between)
-        most, found = count_of("limit", limit, LISTED_MAX), []
+        most, found = check_count("limit", limit, LISTED_MAX), []
         for row in self._perdure.schedules.rows.all():
             fits = (
                 row.kind in types
@@ -193,7 +193,7 @@ class KeepsSchedules:
         tenant = self._perdure
         told = {"key": key, "retry": retry}
         line = tenant.waiting_line
-        return self._item(line.add(queued(tenant, callback, payload, line.rows.now_ms(), told)))
+        return self._item(line.add(queued(tenant, callback, payload, tenant.now_ms(), told)))
 
     def dequeue(self, item_id: str) -> bool:
         """Delete an item. If it is just being done, that has no effect. False if there is none."""

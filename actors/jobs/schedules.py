@@ -12,16 +12,16 @@ a later one has committed is not run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from actors.author import tried, tried_now
+from actors.author import tried
 from actors.jobs.asked import at_tick, pattern_of
 from actors.jobs.callback_rows import Row, Rows
 from actors.jobs.callbacks import Callbacks
+from actors.jobs.second_look import SecondLook
 from actors.jobs.together import called_together, rounds
 from ledger import BadRequest, ConflictingRequest, pack, unpack
 from ledger.storage import SCHEDULE, SCHEDULE_HISTORY
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from actors.tenant import Tenant
     from ledger.storage import Transaction
 
-AGAIN_MS = 5_000
 HISTORIES_OVER = 100
 PART = "schedules"
 CONTENT = ("callback", "payload", "retry", "catch_up", "overlap", "jitter_ms")
@@ -43,6 +42,7 @@ class Schedules:
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
         self.rows = Rows(tenant, SCHEDULE, self._changed)
+        self.second_look = SecondLook(tenant, PART, self.woken)
         self._reminders: list[tuple[int, int, str]] = []
         self._running: set[str] = set()
         self._turn, self._suspects = asyncio.Lock(), asyncio.Lock()
@@ -57,10 +57,6 @@ class Schedules:
         heapify(self._reminders)
         self._begin_due()
 
-    def look(self) -> None:
-        """The same for whoever cannot do anything about a storage that fails."""
-        self._safely(self.woken)
-
     def _changed(self, row: Row) -> None:
         self._remind(row)
         if self._reminders and self._reminders[0][2] == row.id:
@@ -74,27 +70,11 @@ class Schedules:
         self._tenant.alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
 
     def _ring(self) -> None:
-        self._safely(self._begin_due)
-
-    def _safely(self, job: Callable[[], None]) -> None:
-        _, problem = tried_now(job)
-        if problem is not None:
-            self._failed(problem)
-
-    def _failed(self, problem: Exception) -> None:
-        """The storage failed. Nothing is lost; the rows are looked at again in a while."""
-        if not self._tenant.is_leaving:
-            self._tenant.trouble(PART, problem)
-            self._tenant.alarms.set(PART, self.rows.now_ms() + AGAIN_MS, self._again)
-
-    def _again(self) -> None:
-        if self._tenant.is_broken:
-            self._tenant.reopen()
-        self.look()
+        self.second_look.safely(self._begin_due)
 
     def _begin_due(self) -> None:
         """Begin what is due, in the order of the times."""
-        now_ms, most = self.rows.now_ms(), self._tenant.limits.schedules_at_once_max
+        now_ms, most = self._tenant.now_ms(), self._tenant.limits.schedules_at_once_max
         due: list[Row] = []
         while self._reminders and not self._tenant.is_leaving:
             at_ms, _, row_id = self._reminders[0]
@@ -123,9 +103,9 @@ class Schedules:
         self._running.difference_update(row_ids)
         self._tenant.host.touch(self._tenant)
         if problem is not None:
-            self._failed(problem)
+            self.second_look.failed(problem)
         elif not self._tenant.is_leaving:
-            self._safely(partial(self._go_on, row_ids))
+            self.second_look.safely(partial(self._go_on, row_ids))
 
     def _go_on(self, row_ids: list[str]) -> None:
         for row_id in row_ids:
@@ -254,7 +234,7 @@ class Schedules:
         """Go on. The ticks of the pause are passed over; a single time that came meanwhile runs at once."""
 
         def go_on(transaction: Transaction) -> bool:
-            row, now_ms = self.rows.read(transaction, row_id), self.rows.now_ms()
+            row, now_ms = self.rows.read(transaction, row_id), self._tenant.now_ms()
             if row is None or row.status != "paused":
                 return False
             if row.is_recurring and not row.attempt and row.tick_ms <= now_ms:
@@ -267,18 +247,9 @@ class Schedules:
 
     def retry(self, row_id: str) -> bool:
         """Try a parked row again now, or one that waits for its next try. Whether it was one."""
-        return self.rows.write(lambda transaction: tried_again(self.rows, transaction, row_id))
+        return self.rows.try_again(row_id)
 
     def history(self, row_id: str) -> list[list[Any]]:
         """What happened to a schedule, the oldest first; also when it is gone."""
         row = self.rows.get(row_id)
         return [*self._left_behind(row_id), *(row.history if row is not None else [])]
-
-
-def tried_again(rows: Rows, transaction: Transaction, row_id: str) -> bool:
-    """A row that failed gets all its tries again, from now."""
-    row = rows.read(transaction, row_id)
-    if row is None or row.status not in ("parked", "retrying"):
-        return False
-    rows.put(transaction, row.afresh(row.tick_ms, min(row.due_at_ms, rows.now_ms())))
-    return True

@@ -17,10 +17,10 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from actors.author import tried, tried_now
+from actors.author import tried
 from actors.jobs.callback_rows import Row, Rows
 from actors.jobs.callbacks import Callbacks
-from actors.jobs.schedules import AGAIN_MS, tried_again
+from actors.jobs.second_look import SecondLook
 from actors.jobs.together import called_together, rounds
 from ledger import BadRequest, ConflictingRequest
 from ledger.storage import QUEUED
@@ -40,6 +40,7 @@ class WaitingLine:
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
         self.rows = Rows(tenant, QUEUED, self._changed)
+        self.second_look = SecondLook(tenant, PART, self.woken)
         self._line: list[tuple[int, str]] = []  # ready, by number
         self._aside: list[tuple[int, str]] = []  # for later, by instant
         self._turn = asyncio.Lock()
@@ -60,7 +61,7 @@ class WaitingLine:
     def _place(self, row: Row) -> None:
         if row.ready_at_ms is None:
             return
-        if row.ready_at_ms <= self.rows.now_ms():
+        if row.ready_at_ms <= self._tenant.now_ms():
             heappush(self._line, (row.number, row.id))
         else:
             heappush(self._aside, (row.ready_at_ms, row.id))
@@ -74,7 +75,7 @@ class WaitingLine:
         """See to it that the line is drained, now or when its next item is due."""
         if self._drain is None and not self._tenant.is_leaving:
             at_ms = 0 if self._line else self._aside[0][0] if self._aside else None
-            if at_ms is not None and at_ms <= self.rows.now_ms():
+            if at_ms is not None and at_ms <= self._tenant.now_ms():
                 self._drain = self._tenant.spawn(self._drain_all())
             else:
                 self._tenant.alarms.set(PART, at_ms, self._go_on)
@@ -85,25 +86,13 @@ class WaitingLine:
         self._tenant.host.touch(self._tenant)
         if problem is None:
             self._go_on()
-        elif not self._tenant.is_leaving:  # the storage: nothing is lost, the items are looked at again in a while
-            self._tenant.trouble(PART, problem)
-            self._tenant.alarms.set(PART, self.rows.now_ms() + AGAIN_MS, self._again)
-
-    def _again(self) -> None:
-        if self._tenant.is_broken:
-            self._tenant.reopen()
-        self.look()
-
-    def look(self) -> None:
-        """Look at all items, and again in a while if the storage fails."""
-        _, problem = tried_now(self.woken)
-        if problem is not None:
-            self._tenant.alarms.set(PART, self.rows.now_ms() + AGAIN_MS, self._again)
+        else:
+            self.second_look.failed(problem)
 
     async def _do_all(self) -> None:
         await self._tenant.ready()
         while few := self._next_few():
-            for group in rounds(self._tenant, few, self.rows.now_ms(), math.inf):
+            for group in rounds(self._tenant, few, self._tenant.now_ms(), math.inf):
                 await self._do(group)
 
     async def _do(self, group: list[Row]) -> None:
@@ -121,7 +110,7 @@ class WaitingLine:
 
     def _next(self) -> Row | None:
         """The first item of the line. Who stepped aside comes back to its old place when its time has come."""
-        now_ms = self.rows.now_ms()
+        now_ms = self._tenant.now_ms()
         while self._aside and self._aside[0][0] <= now_ms:
             at_ms, row_id = heappop(self._aside)
             row = self.rows.get(row_id)
@@ -196,4 +185,4 @@ class WaitingLine:
 
     def retry(self, row_id: str) -> bool:
         """Try a parked item again now, or one that waits for its next try. Whether it was one."""
-        return self.rows.write(lambda transaction: tried_again(self.rows, transaction, row_id))
+        return self.rows.try_again(row_id)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from actors.author import tried
 from actors.messenger.delivery import Delivering
 from actors.messenger.store import MessengerStore, ReplyRow, heard_key
-from actors.observability import emit
+from actors.observability import Channel, emit
 from ledger import BadRequest
 from policies import FiberRetry, Outcome, ready_at_ms
 
@@ -48,7 +48,7 @@ class Deliveries:
 
     def now_ms(self) -> int:
         """Wall time."""
-        return self.tenant.host.world.clock.now_ms()
+        return self.tenant.now_ms()
 
     def roll(self) -> float:
         """A throw of the dice."""
@@ -160,7 +160,7 @@ class Deliveries:
             _, problem = await tried(Delivering(self, reply, self.messenger(reply.messenger_id)).run())
             if problem is None or self.tenant.is_leaving:
                 break
-            self.tenant.host.report_trouble(self.tenant.agent_id, f"delivering reply {reply.reply_id}", problem)
+            self.tenant.trouble(f"delivering reply {reply.reply_id}", problem)
             await asyncio.sleep(AGAIN_S)
         return reply or self.store.reply(reply_id)
 
@@ -290,4 +290,4 @@ class Deliveries:
     def tell(self, name: str, reply: ReplyRow, payload: dict[str, Any]) -> None:
         """Tell those who observe the channel."""
         told = {"replyId": reply.reply_id, "messengerId": reply.messenger_id, "threadId": reply.thread_id, **payload}
-        emit("messenger", name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())
+        emit(Channel.MESSENGER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())

@@ -17,6 +17,7 @@ import math
 from typing import Any, Final
 
 from actors.agent import Agent, exposed
+from actors.steps import plain
 from ledger import BadRequest, TooLarge, check_id, pack, unpack
 from ledger.storage import SHELF
 
@@ -269,10 +270,7 @@ def _packed(value: Any) -> bytes:
 def _value(value: Any) -> Any:
     if value is None:
         raise BadRequest("value", "None stands for no value, so it cannot be kept")
-    try:
-        size = len(pack(value))
-    except (TypeError, ValueError, OverflowError) as problem:
-        raise BadRequest("value", f"is no plain data: {problem}") from problem
+    size = len(plain("value", value))
     if size > VALUE_BYTES_MAX:
         raise TooLarge("value", f"has {size} bytes encoded; the limit is {VALUE_BYTES_MAX}")
     return value
