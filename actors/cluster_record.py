@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ledger import BadRequest, LedgerUnwritable, SupervisorUnreachable
+from ledger import BadRequest, LedgerUnwritable, NoLongerServed, SupervisorUnreachable
 
 RECORD: Final = "cluster.json"
 LOCK: Final = "cluster.lock"
@@ -33,7 +33,7 @@ ENVIRONMENT: Final = {
     "RAY_core_worker_internal_heartbeat_ms": "50",  # after the supervisor's death, callers find its next life so soon, not in 1 s
     "RAY_timeout_ms_task_wait_for_death_info": "50",  # and a call that went down with it fails so soon, not in 1 s
     "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000000",  # or Ray ends a process whose GCS was away for a minute
-    "RAY_preload_python_modules": "actors.ray_world",
+    "RAY_preload_python_modules": "actors.ray_world,actors.supervisor,actors.host,actors.chat.chat_agent,actors.messenger.messenger_agent",
 }
 
 # How long Ray tries to reach a cluster: some 15 s. By itself it tries a quarter of an hour if the cluster dies while it is joined.
@@ -60,26 +60,55 @@ def deciding(data: Path) -> Iterator[None]:
 
 
 class Record(NamedTuple):
-    """Where a Ray is, and how it wants to be spoken to: `auth` is Ray's `RAY_AUTH_MODE` (the token itself is Ray's business)."""
+    """Where a Ray is, and how it wants to be spoken to: `auth` is Ray's `RAY_AUTH_MODE` (the token itself is Ray's business).
+
+    `starter` is the process that started that Ray for this directory, and 0 if the Ray was there before. `stopped` says that somebody has
+    stopped what served the directory there, so that nobody who is still connected makes it anew.
+    """
 
     address: str
     auth: str = ""
+    starter: int = 0
+    stopped: bool = False
 
 
 def read_record(data: Path) -> Record | None:
-    """The Ray that was last used with this directory, if somebody answers there."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        record = Record(**json.loads((data / RECORD).read_text(encoding="utf-8")))
-        return record if answers(record.address) else None
+    """The Ray that was last used with this directory, if somebody answers there and nobody has stopped what served it."""
+    record = _written(data)
+    with contextlib.suppress(BadRequest):
+        return record if record is not None and not record.stopped and answers(record.address) else None
     return None
 
 
-def write_record(data: Path, address: str) -> None:
+def _written(data: Path) -> Record | None:
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        record = Record(**json.loads((data / RECORD).read_text(encoding="utf-8")))
+        return record if isinstance(record.address, str) else None
+    return None
+
+
+def write_record(data: Path, address: str, starter: int = 0) -> None:
     """Remember where this directory's Ray is."""
+    _write(data, Record(address, os.environ.get(AUTH, ""), starter))
+
+
+def _write(data: Path, record: Record) -> None:
     draft = data / f"{RECORD}.{os.getpid()}"
-    record = Record(address, os.environ.get(AUTH, ""))
     draft.write_text(json.dumps(record._asdict()), encoding="utf-8")
     draft.replace(data / RECORD)
+
+
+def mark_stopped(data: Path, address: str) -> None:
+    """What serves this directory at that address is being stopped."""
+    _write(data, Record(address, stopped=True))
+
+
+def refuse_if_stopped(data: Path, address: str) -> None:
+    """Raises `NoLongerServed` if what served this directory at that address was stopped, and nobody serves it anew since."""
+    record = _written(data)
+    if record is not None and record.stopped and record.address == address:
+        advice = "open it anew: what was under way goes on then"
+        raise NoLongerServed(str(data), "what served it was stopped (`perdure stop`)", advice)
 
 
 def forget_record(data: Path, address: str) -> None:

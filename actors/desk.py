@@ -16,6 +16,7 @@ from typing import Any
 from actors.bulletin import Bulletin
 from actors.ports import World
 from actors.switchboard import Port, Switchboard
+from actors.winding_down import WindingDown
 from actors.wire import error_to_plain
 from ledger import (
     AgentAborted,
@@ -93,6 +94,7 @@ class Desk:
     ) -> None:
         self._world, self._view, self._switchboard, self._store, self._limits = world, view, switchboard, store, limits
         self._now_ms, self._findings, self._bulletin = now_ms, findings, bulletin
+        self.winding_down = WindingDown(view, switchboard)
         self._calls: dict[str, Call] = {}
         self._questions: list[tuple[Port, str, str, list[Any]]] = []
         self._inboxes: list[tuple[Port, str, int, list[str]]] = []
@@ -107,6 +109,7 @@ class Desk:
             "ps": self._ps,
             "audit": self._audit,
             "limits": self._limits_shown,
+            "wind_down": self.winding_down.ask,
         }
 
     def hello(self, port: Port, said: dict[str, Any]) -> Iterator[Stimulus]:
@@ -186,14 +189,8 @@ class Desk:
             self._switchboard.wait(port, run_id)
             self._view.touched[run_id] = None
         else:
-            gone = {
-                "status": "aborted",
-                "summary": "",
-                "error": "the run was cleared",
-                "output": None,
-                "agent_type": "",
-            }
-            port.say("end", run_id, gone)
+            empty = {"summary": "", "output": None, "agent_type": ""}
+            port.say("end", run_id, {**empty, "status": "aborted", "error": "the run was cleared"})
 
     def _asked(self, port: Port, ref: str, name: str, args: list[Any]) -> Stimulus | None:
         if name == "cancel":
@@ -295,7 +292,7 @@ class Desk:
 
     def after_turn(self) -> None:
         """Hand over the calls whose agents are awake, and answer the questions; what they read is durable."""
-        for ref, call in list(self._calls.items()):
+        for ref, call in [] if self.winding_down.is_on else list(self._calls.items()):
             if call.host_id or (self._view.doomed and self._waits_for_deletion(ref, call)):
                 continue
             activation = self._view.agents.get(call.agent_id)

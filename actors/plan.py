@@ -87,3 +87,8 @@ class About(NamedTuple):
 
     pid: int
     machine: str
+
+    @property
+    def node(self) -> str:
+        """The name of the machine."""
+        return self.machine.partition(" ")[0]

@@ -59,15 +59,29 @@ def join(data: Path, address: str | None) -> bool:
     if address not in (None, "local"):
         _join_named(str(address))
         return True
-    known = read_record(data)
-    if known is None or address == "local":
+    if address == "local":
         return False
-    with contextlib.suppress(ValueError, SupervisorUnreachable), surroundings({AUTH: known.auth}):
-        _init(address=known.address)  # something else may have taken the address since
-        ray.get_actor(Plan(data, Limits()).supervisor, NAMESPACE)
-        return True
-    shut_down()
+    with contextlib.suppress(ValueError, SupervisorUnreachable):
+        return join_recorded(data)
     return False
+
+
+def join_recorded(data: Path) -> bool:
+    """Join the Ray that serves the directory. True, since it was joined.
+
+    Raises `SupervisorUnreachable` if it cannot be joined, and `ValueError` if nothing serves the directory.
+    """
+    known = read_record(data)
+    if known is None:
+        raise ValueError(f"there is no Ray for {data}")
+    with surroundings({AUTH: known.auth}):
+        _init(address=known.address)
+        try:
+            ray.get_actor(Plan(data, Limits()).supervisor, NAMESPACE)  # something else may have taken the address since
+        except ValueError:
+            shut_down()
+            raise
+    return True
 
 
 def join_again(data: Path, address: str | None) -> bool:

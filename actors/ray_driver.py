@@ -24,7 +24,16 @@ from typing import Any, Final, NamedTuple
 
 from actors.cluster_record import answers, deciding, forget_record, read_record, surroundings, write_record
 from actors.lifetime import Lifetime, aside, settle
-from actors.ray_connection import connection, join, join_again, place, shut_down, start, starts_by_itself
+from actors.ray_connection import (
+    connection,
+    join,
+    join_again,
+    join_recorded,
+    place,
+    shut_down,
+    start,
+    starts_by_itself,
+)
 from actors.system_world import bearing, children, descendants, is_alive, strike, wait_for_death
 from ledger import BadRequest, PerdureError, SupervisorUnreachable
 from policies import backoff_ms
@@ -83,14 +92,16 @@ class Driver:
             raise SupervisorUnreachable(self._why)
         return life
 
-    def enter(self, member: Member, address: str | None, num_cpus: int | None = None) -> Life:
+    def enter(
+        self, member: Member, address: str | None, num_cpus: int | None = None, *, may_start: bool = True
+    ) -> Life:
         """Start or join the Ray of this directory, or share the one that this process is in.
 
         Raises `LedgerUnwritable`, `BadRequest` for another address than that of the Ray it is in, and `SupervisorUnreachable` if nobody
-        answers there.
+        answers there. If none may be started, `ValueError` says that nothing serves the directory.
         """
-        address = address or os.environ.get("RAY_ADDRESS")
-        entered: Future[Life] = self._kept(functools.partial(self._enter, member, address, num_cpus))
+        start_with = functools.partial(start, num_cpus) if may_start else None
+        entered: Future[Life] = self._kept(functools.partial(self._enter, member, address, start_with))
         try:
             return entered.result()
         except BaseException:
@@ -141,7 +152,7 @@ class Driver:
             else:
                 settle(future, job)
 
-    def _enter(self, member: Member, address: str | None, num_cpus: int | None) -> Life:
+    def _enter(self, member: Member, address: str | None, start_with: Callable[[], bool] | None) -> Life:
         if self._life is not None and connection() is None:
             self._end(SHUT_DOWN)
         with deciding(member.data):
@@ -150,7 +161,7 @@ class Driver:
             elif connection() is not None:
                 self._life, self._again = _life(borrowed=True), None
             else:
-                self._begin(member.data, address, num_cpus)
+                self._begin(member.data, address, start_with)
             starts_by_itself(may=False)
             self._members.append(member)
             try:
@@ -159,12 +170,12 @@ class Driver:
                 self._leave(member)
                 raise
 
-    def _begin(self, data: Path, address: str | None, num_cpus: int | None) -> None:
+    def _begin(self, data: Path, address: str | None, start_with: Callable[[], bool] | None) -> None:
         with surroundings():
-            joined = join(data, address)
+            joined = join(data, address) if address is not None or start_with is not None else join_recorded(data)
             self._again = functools.partial(join_again, data, address)
-            if not joined:
-                self._again = functools.partial(start, num_cpus)
+            if not joined and start_with is not None:
+                self._again = start_with
                 self._again()
             self._life = _life(own=not joined)
 
@@ -177,7 +188,8 @@ class Driver:
             raise SupervisorUnreachable(f"the Ray at {life.address} does not answer") from None
         known = read_record(member.data)
         if life.own or (not life.borrowed and (known is None or known.address != life.address)):
-            write_record(member.data, life.address)  # who joins what is on record knows no more than the record does
+            # who joins what is on record knows no more than the record does
+            write_record(member.data, life.address, os.getpid() if life.own else 0)
         return life
 
     def _leave(self, member: Member) -> None:

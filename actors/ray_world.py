@@ -22,6 +22,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util import list_named_actors, metrics
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.cluster_record import refuse_if_stopped
 from actors.code import prefer_sent, refuse_while_loading
 from actors.fleet import ActorFleet, HostGone, HostSilent
 from actors.lifetime import Lifetime, aside
@@ -32,7 +33,7 @@ from actors.ports import PoolSpec
 from actors.processes import HostProcess, Process, SupervisorProcess
 from actors.ray_connection import NAMESPACE, cause_of, exit_on_sigterm
 from actors.ray_driver import DRIVER, Member
-from actors.system_world import descendants, die_with_parent, own_pid, strike, system_world, wait_for_death
+from actors.system_world import descendants, die_with_parent, machine, own_pid, strike, system_world, wait_for_death
 from ledger import BadRequest, HostUnavailable, PerdureError, SupervisorUnreachable
 from policies import Limits
 
@@ -99,6 +100,14 @@ def _ensure_supervisor(plan: Plan) -> Handle:
             options = {"name": plan.supervisor, "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": here}
             return _actor(RaySupervisor, **options).remote(plan)
     raise SupervisorUnreachable(f"the name {plan.supervisor} is neither free nor taken")
+
+
+def _find_again(plan: Plan) -> Handle:
+    """Find the supervisor, or create it if Ray has lost it. One that somebody has stopped is not created by who was connected then."""
+    with contextlib.suppress(ValueError):
+        return _find_supervisor(plan)
+    refuse_if_stopped(plan.data, ray.get_runtime_context().gcs_address)
+    return _ensure_supervisor(plan)
 
 
 class RaySupervisor(SupervisorProcess):
@@ -270,17 +279,32 @@ class RayCluster:
         plan = Plan(data.resolve(), limits or Limits(), False, parts or Parts())
         member = Member(plan.data, lambda own: _ensure_supervisor(plan._replace(own=own)))
         exit_on_sigterm()
-        life = DRIVER.enter(member, address, num_cpus)
+        life = DRIVER.enter(member, address or os.environ.get("RAY_ADDRESS"), num_cpus)
         return cls(plan._replace(own=life.own), member)
+
+    @classmethod
+    def found(cls, data: Path, address: str | None = None) -> Self | None:
+        """Join what serves the directory, if anything does, and create nothing. Raises `SupervisorUnreachable` if that is refused."""
+        plan = Plan(data.resolve(), Limits())
+        member = Member(plan.data, lambda _own: _find_supervisor(plan))
+        with contextlib.suppress(ValueError):
+            life = DRIVER.enter(member, address, may_start=False)
+            return cls(plan._replace(own=life.own), member)
+        return None
 
     @property
     def address(self) -> str:
         """Where its Ray is. Raises `SupervisorUnreachable` while it has none."""
         return DRIVER.living().address
 
+    @property
+    def session(self) -> str:
+        """Ray's name for that cluster."""
+        return DRIVER.living().session
+
     def courier(self) -> RayCourier:
         """A way to the supervisor for one event loop of this driver."""
-        return RayCourier(functools.partial(_ensure_supervisor, self.plan), DRIVER.living)
+        return RayCourier(functools.partial(_find_again, self.plan), DRIVER.living)
 
     def pids(self, patience_s: float = 1.0) -> dict[str, int]:
         """The processes by `supervisor` or id of host. Those that do not answer, or are not up yet, are left out."""
@@ -297,7 +321,7 @@ class RayCluster:
         self._closed = True
         if self.own and DRIVER.is_last(self._member):
             with contextlib.suppress(SupervisorUnreachable, TimeoutError):  # then there is nobody left to be stopped
-                _within_life(self._stop_actors, patience_s=3 * STOP_S)
+                self.stop_actors()
         DRIVER.leave(self._member)
 
     def kill_everything(self) -> None:
@@ -312,15 +336,30 @@ class RayCluster:
         names = {SUPERVISOR: self.plan.supervisor, **{key: self.plan.host(key, spec) for key, spec in hosts.items()}}
         return {key: handle for key, name in names.items() if (handle := _named(name)) is not None}
 
-    def _stop_actors(self) -> None:
-        """First the supervisor, lest it replaces the hosts. Back when their processes are gone, which are all on this machine."""
+    def stop_actors(self) -> dict[str, About | None]:
+        """Stop the supervisor and the hosts. Returns who they were by `supervisor` or id of host, with None for who did not say.
+
+        Raises `TimeoutError`, and `SupervisorUnreachable` if that Ray ends meanwhile.
+        """
+        return _within_life(self._stop_actors, patience_s=4 * STOP_S)
+
+    def _stop_actors(self) -> dict[str, About | None]:
+        """First the supervisor, lest it replaces the hosts. Back when those of their processes are gone that are on this machine."""
         handles = self._handles()
-        abouts = _answers({key: _about(handle) for key, handle in handles.items()}, STOP_S)
+        answers = _answers({key: _about(handle) for key, handle in handles.items()}, STOP_S)
+        abouts = {key: About(*about) for key, about in answers.items()}
         for group in (handles.keys() & {SUPERVISOR}, handles.keys() - {SUPERVISOR}):
             _answers({key: handles[key].stop.remote() for key in group}, STOP_S)
             for key in group:
                 _kill(handles[key])
-        strike(wait_for_death([About(*about).pid for about in abouts.values()], DEATH_S))
+        near = [about.pid for about in abouts.values() if about.machine == machine()]
+        strike(wait_for_death(near, DEATH_S))
+        return {key: abouts.get(key) for key in handles}
+
+    def neighbours(self) -> list[str]:
+        """The names of actors in this Ray that belong to other directories."""
+        names = _within_life(_names, STOP_S)
+        return [name for name in names if name != self.plan.supervisor and not self.plan.hosts_among([name])]
 
 
 def _within_life(work: Callable[[], T], patience_s: float | None = None) -> T:

@@ -152,8 +152,8 @@ class Supervisor:
             self._decide(stimulus, at_ms, rows, payloads)
         for port, _number, message in arrived:
             self._receive(port, message, at_ms, rows, payloads)
-        for fact in seat(self.view, at_ms, self.limits):
-            rows.append(self.view.record(fact, at_ms))
+        if not self.desk.winding_down.is_on:
+            rows += [self.view.record(fact, at_ms) for fact in seat(self.view, at_ms, self.limits)]
         touched = list(self.view.touched)
         self.view.touched.clear()
         for key in touched:
@@ -168,7 +168,8 @@ class Supervisor:
         self.bulletin.publish(rows)
         self.desk.hosts_changed()
         self.desk.after_turn()
-        self.pool.ensure()
+        if not self.desk.winding_down.is_on:
+            self.pool.ensure()
         for port in {port.peer_id: port for port, _, _ in arrived}.values():
             port.committed(port.durable)
         self.switchboard.flush()

@@ -198,6 +198,11 @@ def children(pid: int, *marks: str) -> list[int]:
     return [child for child in found if all(mark in _command(child) for mark in marks)]
 
 
+def commanded(mark: str) -> list[int]:
+    """The processes of this machine that have `mark` in their command line."""
+    return [pid for pid in _processes() if mark in _command(pid)]
+
+
 def bearing(mark: str) -> list[int]:
     """The processes that had this in their environment when they began; of other people's that cannot be known."""
     return [pid for pid in _processes() if mark in _text(pid, "environ").split("\0")]

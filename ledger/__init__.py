@@ -23,6 +23,7 @@ from ledger.errors import (
     LedgerLocked,
     LedgerTooNew,
     LedgerUnwritable,
+    NoLongerServed,
     OutcomeUnknown,
     Overloaded,
     PerdureError,
@@ -54,6 +55,7 @@ from ledger.ids import (
     sub_agent_id,
     type_of,
 )
+from ledger.lives import last_end
 from ledger.mail import TELL, Mail
 from ledger.outstanding import about, everything, outstanding
 from ledger.preview import preview_of, shown_input
@@ -90,7 +92,7 @@ from ledger.stimulus import (
     Up,
 )
 from ledger.store import Boot, FactRow, First, Payload, Record, Store
-from ledger.view import View, last_end
+from ledger.view import View
 
 __all__ = [
     "COLLECTED_NOTHING",
@@ -138,6 +140,7 @@ __all__ = [
     "LedgerUnwritable",
     "Mail",
     "Milestone",
+    "NoLongerServed",
     "OutcomeUnknown",
     "Overloaded",
     "Payload",

@@ -14,7 +14,8 @@
     │   ├── LedgerLocked              another process owns the data directory
     │   ├── LedgerTooNew              a newer Perdure wrote it
     │   ├── LedgerDamaged             what was found does not verify; `perdure doctor` tells more
-    │   └── LedgerUnwritable          read-only, or no space left
+    │   ├── LedgerUnwritable          read-only, or no space left
+    │   └── NoLongerServed            somebody stopped what served the data directory
     ├── StorageError                  the same for one agent's storage
     │   ├── StorageConflict           another transaction of this agent wrote the same rows; run it again
     │   └── StaleIncarnation          this life of the agent is over; its storage is closed to it
@@ -119,6 +120,10 @@ class LedgerDamaged(LedgerError):
 
 class LedgerUnwritable(LedgerError):
     """The data directory is read-only or full."""
+
+
+class NoLongerServed(LedgerError):
+    """Somebody stopped what served the data directory (`perdure stop`). Who was connected is told; who opens it anew serves it again."""
 
 
 class StorageError(PerdureError):

@@ -74,6 +74,16 @@ def is_begun(directory: Path) -> bool:
     return any((directory / name).exists() for name in (DATABASE, JOURNAL))
 
 
+def refuse_if_in_use(directory: Path) -> None:
+    """Raises `LedgerLocked`, which names the process, if one is using this ledger, and `LedgerUnwritable` if that cannot be known."""
+    if not is_begun(directory):
+        return
+    try:
+        Lock(directory).release()
+    except OSError as problem:
+        raise told(directory, problem) from problem
+
+
 def repair(directory: Path) -> list[Finding]:
     """Mend what can be mended and give up what cannot, with copies of every file kept. Ends with a new examination."""
     before = examine(directory)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from actors.cluster_record import AUTH, shut_out
-from ledger import SupervisorUnreachable
+from actors.cluster_record import (
+    AUTH,
+    RECORD,
+    mark_stopped,
+    read_record,
+    refuse_if_stopped,
+    shut_out,
+    write_record,
+)
+from ledger import NoLongerServed, SupervisorUnreachable
 
 REFUSED = SupervisorUnreachable("Ray cannot be started or joined: Failed to connect")
 
@@ -22,3 +32,23 @@ def test_nobody_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shut_out(REFUSED, None) is REFUSED
     silence = SupervisorUnreachable("no Ray answers at 10.0.0.1:6379")
     assert shut_out(silence, "10.0.0.1:6379") is silence
+
+
+def test_who_is_still_connected_when_a_directory_is_stopped_is_refused_until_it_is_served_anew(tmp_path: Path) -> None:
+    write_record(tmp_path, "127.0.0.1:1")
+    refuse_if_stopped(tmp_path, "127.0.0.1:1")
+    mark_stopped(tmp_path, "127.0.0.1:1")
+    with pytest.raises(NoLongerServed, match=r"was stopped \(`perdure stop`\) — open it anew"):
+        refuse_if_stopped(tmp_path, "127.0.0.1:1")
+    refuse_if_stopped(tmp_path, "127.0.0.1:2")
+    write_record(tmp_path, "127.0.0.1:1")
+    refuse_if_stopped(tmp_path, "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"address": 5}', '{"address": "nowhere"}', '{"address": "a:1", "b": 2}']
+)
+def test_a_record_that_makes_no_sense_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / RECORD).write_text(text, encoding="utf-8")
+    assert read_record(tmp_path) is None
+    refuse_if_stopped(tmp_path, "127.0.0.1:1")

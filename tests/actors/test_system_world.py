@@ -15,6 +15,7 @@ from actors.system_world import (
     NoFaults,
     bearing,
     children,
+    commanded,
     descendants,
     faults_from,
     is_alive,
@@ -130,6 +131,7 @@ def test_processes_are_found_by_all_their_marks_and_by_their_environment() -> No
     ):
         assert children(os.getpid(), "one ", "two ") == [both.pid]
         assert bearing("MARK_OF_THE_TEST=1") == [both.pid]
+        assert commanded("one two ") == [both.pid]
         strike([both.pid, one.pid])
 
 
