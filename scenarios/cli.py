@@ -1,17 +1,17 @@
-"""The `perdure` command."""
+"""The `perdure` command. Each of its commands is imported when it is used (see `shelf`)."""
 
 from __future__ import annotations
 
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import typer
 
 from ledger import PerdureError
-from scenarios import commands_chat, commands_data, commands_jobs, commands_messenger, commands_proof, commands_run
-from scenarios.commands_data import REFUSED
-from scenarios.commands_run import code_of
+from scenarios.catalog import CATALOG
+from scenarios.exits import REFUSED, code_of
+from scenarios.shelf import Entry, LazyGroup
 
 
 def say_version(asked: bool) -> None:
@@ -30,7 +30,7 @@ HELP: Final = """Perdure: durable AI agents on Ray. Whatever dies, every run rea
 Begin:    perdure run fan-out
 Play:     run, list                          scenarios, with kills
 Look:     ps, show, explain, audit, doctor   a data directory, served or cold
-Steer:    cancel, retry, clear               its runs and its parked mail
+Steer:    cancel, retry, clear, stop         its runs and mail, what serves it
 Prove:    swarm, replay, explore             simulated worlds
 Measure:  bench
 
@@ -45,15 +45,50 @@ them as they are, and an infinite limit as null. Times are UTC.
 Exit codes: 0 well; 1 something differs or is damaged; 2 refused, and nothing was done; 130 stopped by Ctrl-C; 143 by SIGTERM.
 """
 
+
+class Scenarios(LazyGroup):
+    """What `perdure run` can play; what it says of each is what `perdure list` says."""
+
+    entries: ClassVar = {each.name: Entry(each.command, each.sentence) for each in CATALOG}
+
+
+class Commands(LazyGroup):
+    """All others."""
+
+    entries: ClassVar = {
+        "list": Entry("scenarios.commands_list:list_scenarios", "Name the scenarios that `run` can play."),
+        "ps": Entry("scenarios.commands_data:ps", "Show what is going on, or list runs."),
+        "show": Entry("scenarios.commands_data:show", "Show everything about a run, or about the directory."),
+        "explain": Entry("scenarios.commands_data:explain", "Say where a run is and why, and what comes next."),
+        "cancel": Entry("scenarios.commands_data:cancel", "Cancel a run and what its child waits for."),
+        "retry": Entry("scenarios.commands_data:retry", "Try a parked mail again."),
+        "clear": Entry("scenarios.commands_data:clear", "Forget runs and their children's storage."),
+        "stop": Entry("scenarios.commands_stop:stop", "Stop what serves the directory."),
+        "audit": Entry("scenarios.commands_data:audit", "Account for every completion."),
+        "doctor": Entry("scenarios.commands_data:doctor", "Verify a directory that nobody serves, or mend it."),
+        "swarm": Entry("scenarios.commands_proof:swarm_command", "Play many simulated worlds with faults."),
+        "replay": Entry("scenarios.commands_proof:replay", "Play one seed of the swarm again."),
+        "explore": Entry("scenarios.commands_proof:explore_command", "Play one story, killed at every place."),
+        "bench": Entry("scenarios.commands_proof:bench", "Measure throughput, latency and recovery."),
+    }
+
+
 app = typer.Typer(
     name="perdure",
+    cls=Commands,
     help=HELP,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(commands_run.app, name="run")
+app.add_typer(
+    typer.Typer(cls=Scenarios, rich_markup_mode=None),
+    name="run",
+    no_args_is_help=True,
+    help="Play a scenario; `perdure list` names them all.",
+    short_help="Play a scenario.",
+)
 
 
 @app.callback()
@@ -63,10 +98,6 @@ def _perdure(
     ] = False,
 ) -> None:
     """Stand before every command."""
-
-
-for module in (commands_run, commands_chat, commands_jobs, commands_messenger, commands_proof, commands_data):
-    module.add_to(app)
 
 
 def main() -> None:

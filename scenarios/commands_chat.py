@@ -14,7 +14,8 @@ from scenarios.chat_cast_play import Company, Watcher
 from scenarios.chat_cast_verdict import Tally
 from scenarios.chat_cast_worlds import SCRIPTED, in_simulation, named_model, simulated_workshop, under_ray
 from scenarios.chat_recovery import chat_recovery, every_death
-from scenarios.commands_run import AsJson, Data, WorldName, app, tell_end
+from scenarios.commands_run import tell_end
+from scenarios.options import AsJson, Data, WorldName
 from scenarios.tool_disconnect import tool_disconnect
 
 RAY_POINTS: Final = 12
@@ -45,12 +46,6 @@ class Words:
         """A line."""
         if not self._silent:
             print(text, flush=True)
-
-
-def add_to(_root: typer.Typer) -> None:
-    """Add them to `perdure run`."""
-    app.command("chat-recovery")(run_chat_recovery)
-    app.command("tool-disconnect")(run_tool_disconnect)
 
 
 def run_chat_recovery(

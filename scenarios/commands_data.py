@@ -4,35 +4,28 @@ steer (`cancel`, `retry`, `clear`).
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 import actors
-from actors import Runtime, read_record
-from ledger import HARD, BadRequest, Status, lasting
+from actors import read_record
+from ledger import HARD, BadRequest, Status
 from ledger.integrity import Finding, examine, repair
 from scenarios.cold import LEDGER, ColdLedger
-from scenarios.commands_run import AsJson, Data
+from scenarios.exits import REFUSED
+from scenarios.options import HERE, AsJson, Data, duration_ms
 from scenarios.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
 
+if TYPE_CHECKING:
+    from actors import Runtime  # which brings Ray with it; a cold directory needs none
+
 RunId = Annotated[str, typer.Argument(help="The id of the run; `perdure ps` shows those that are live.")]
-HERE: Final = Path("perdure-data")
-REFUSED: Final = 2
-AGE_MAX_MS: Final = 36_500 * 86_400_000
 PAGE_MAX: Final = 1_000_000
-UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def add_to(root: typer.Typer) -> None:
-    """Add these commands."""
-    for command in (ps, show, explain, cancel, retry, clear, audit, doctor):
-        root.command()(command)
 
 
 def opened(data: Path) -> ColdLedger | Runtime:
@@ -199,7 +192,7 @@ def clear(
 
         perdure clear --yes
     """
-    before_ms = None if older_than is None else time.time_ns() // 1_000_000 - duration_ms(older_than)
+    before_ms = None if older_than is None else time.time_ns() // 1_000_000 - duration_ms(older_than, "older-than")
     if run_ids:
         if status is not None or older_than is not None:
             raise BadRequest("run", "name runs, or choose them by --status and --older-than, but not both")
@@ -278,19 +271,6 @@ def doctor(
 
 def _runs(count: int) -> str:
     return "1 run was" if count == 1 else f"{count} runs were"
-
-
-def duration_ms(words: str) -> int:
-    """`90m` in milliseconds. Raises `BadRequest`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", words.strip())
-    if found is None:
-        raise BadRequest("older-than", f"{words!r} is not a duration like 30s, 90m, 12h or 7d")
-    ms = float(found[1]) * UNITS_MS[found[2]]
-    if ms > AGE_MAX_MS:
-        raise BadRequest(
-            "older-than", f"{words!r} is longer ago than {lasting(AGE_MAX_MS)}, the longest that can be asked for"
-        )
-    return int(ms)
 
 
 def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:

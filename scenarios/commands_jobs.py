@@ -13,8 +13,10 @@ import typer
 from actors import Client
 from scenarios import logbook
 from scenarios.commands_chat import Words
-from scenarios.commands_run import SIM_TIMEOUT_MS, AsJson, Data, WorldName, app, code_of, tell_end
+from scenarios.commands_run import SIM_TIMEOUT_MS, tell_end
+from scenarios.exits import code_of
 from scenarios.jobs import VICTIMS, Jobs, Order, Outcome
+from scenarios.options import AsJson, Data, WorldName
 from scenarios.simulation import Laboratory
 from scenarios.stage import RayStage, SimStage
 from scenarios.verdict import percentiles
@@ -22,11 +24,6 @@ from scenarios.verdict import percentiles
 JOBS_MAX: Final = 100_000
 STATUSES: Final = ("completed", "error", "aborted", "interrupted")
 KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
-
-
-def add_to(_root: typer.Typer) -> None:
-    """Add it to `perdure run`."""
-    app.command("jobs")(run_jobs)
 
 
 def run_jobs(

@@ -11,8 +11,9 @@ import typer
 from ledger import BadRequest
 from scenarios import logbook
 from scenarios.commands_chat import Words
-from scenarios.commands_run import AsJson, Data, WorldName, app, tell_end
+from scenarios.commands_run import tell_end
 from scenarios.messenger import behind_a_bot, in_simulation, under_ray
+from scenarios.options import AsJson, Data, WorldName
 
 UPDATES_MAX: Final = 10_000
 
@@ -35,11 +36,6 @@ Model = Annotated[
 BotApi = Annotated[
     str, typer.Option(help="With --token: another server of the Bot API, such as https://example.org/bot.")
 ]
-
-
-def add_to(_root: typer.Typer) -> None:
-    """Add it to `perdure run`."""
-    app.command("messenger")(run_messenger)
 
 
 def run_messenger(

@@ -16,22 +16,14 @@ import typer
 import scenarios.bench
 from actors import Client
 from ledger import BadRequest
-from scenarios.commands_run import AsJson
 from scenarios.explore import ExploreReport, explore
+from scenarios.options import AsJson
 from scenarios.simulation import Violation
 from scenarios.stories import STORIES, play_parts
 from scenarios.story_script import Script
 from scenarios.swarm import SeedReport, SwarmReport, play, surroundings, swarm
 
 Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws it.")]
-
-
-def add_to(root: typer.Typer) -> None:
-    """Add these commands."""
-    root.command("swarm")(swarm_command)
-    root.command("replay")(replay)
-    root.command("explore")(explore_command)
-    root.command("bench")(bench)
 
 
 def swarm_command(

@@ -1,4 +1,4 @@
-"""`perdure list` and `perdure run`."""
+"""`perdure run fan-out`, and how every scenario tells its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,18 +15,17 @@ import typer
 from actors import Client
 from ledger import BadRequest, LedgerError
 from scenarios import logbook
-from scenarios.catalog import CATALOG
 from scenarios.census import standard_library
+from scenarios.exits import code_of
 from scenarios.fan_out import FanOut, Order, pace_for
 from scenarios.live_table import Lines, LiveTable, Silence
 from scenarios.logbook import Logbook
+from scenarios.options import AsJson, Data, WorldName
 from scenarios.shown import equation
 from scenarios.simulation import Laboratory
-from scenarios.stage import RayStage, SimStage, Terminated
+from scenarios.stage import RayStage, SimStage
 from scenarios.verdict import verdict
 
-STOPPED: Final = 130  # what shells expect after Ctrl-C
-TERMINATED: Final = 143  # and after SIGTERM
 SIM_TIMEOUT_MS: Final = 24 * 3_600_000.0
 CHILDREN_MAX: Final = 200_000  # as many as may wait for a place
 KILLS_MAX: Final = 1_000
@@ -35,59 +33,7 @@ PACE_MAX_S: Final = 3_600.0
 
 Sentences = Callable[[dict[str, Any]], list[str]]  # what the object says, for people
 
-app = typer.Typer(no_args_is_help=True, help="Play a scenario; `perdure list` names them all.", rich_markup_mode=None)
 
-
-class WorldName(StrEnum):
-    """Where a scenario plays."""
-
-    RAY = "ray"
-    SIM = "sim"
-
-
-def directory(given: str | Path) -> Path:
-    """The directory that is meant. A blank name would be the current one, which nobody means by it."""
-    if not str(given).strip():
-        raise typer.BadParameter("it is blank; name a directory, or say . for the current one")
-    path = Path(given)
-    if path.exists() and not path.is_dir():
-        raise typer.BadParameter(f"{str(path)!r} is no directory")
-    return path
-
-
-Data = Annotated[
-    Path,
-    typer.Option(help="The directory under which everything durable lies.", parser=directory, metavar="DIR"),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
-
-
-def add_to(root: typer.Typer) -> None:
-    """Add the commands that stand beside `run`."""
-    root.command("list")(list_scenarios)
-
-
-def list_scenarios(as_json: AsJson = False) -> None:
-    """Name the scenarios that `perdure run` can play, each with a sentence and an example.
-
-    Examples:
-        perdure list
-
-        perdure list --json
-    """
-    if as_json:
-        print(json.dumps([scenario._asdict() for scenario in CATALOG]))
-        return
-    for scenario in CATALOG:
-        print(f"{scenario.name:17}{scenario.sentence}\n{'':17}{scenario.example}\n")
-
-
-@app.callback()
-def _scenarios() -> None:
-    """Keep the name of a scenario a subcommand, also while there is only one."""
-
-
-@app.command("fan-out")
 def fan_out(
     children: Annotated[
         int | None, typer.Option(min=1, max=CHILDREN_MAX, help="How many child agents; by default one for each file.")
@@ -172,11 +118,6 @@ def fan_out(
         book.finished = True
         book.save()
     tell_end(object_, wrong, _sentences, as_json=as_json)
-
-
-def code_of(stop: KeyboardInterrupt) -> int:
-    """The exit code that shells expect of whoever was stopped."""
-    return TERMINATED if isinstance(stop, Terminated) else STOPPED
 
 
 def _stopped(data: Path) -> str:

@@ -14,22 +14,10 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast
 import actors
 from actors import Agent, Client, RunResult
 from ledger import BadRequest
+from scenarios.exits import heed_sigterm
 from scenarios.simulation import Laboratory
 
 POWER_CUT_S: Final = 1.0  # how long the simulated cluster stays dark
-
-
-class Terminated(KeyboardInterrupt):
-    """Somebody asked this process to end (`SIGTERM`). What stops for Ctrl-C stops for this in the same way."""
-
-
-def heed_sigterm() -> None:
-    """Let `SIGTERM` stop this process like Ctrl-C. To be said again whenever Ray has started, because Ray puts its own way in place."""
-
-    def stop(_number: int, _frame: object) -> None:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, stop)
 
 
 class Victim(NamedTuple):

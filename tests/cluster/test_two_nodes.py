@@ -1,19 +1,25 @@
-"""A cluster of two nodes on one machine: one of them dies in the middle of a fan-out."""
+"""A cluster of two nodes on one machine: one of them dies in the middle of a fan-out; what serves a directory there is stopped."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
+from typer.testing import CliRunner
 
 from actors import Agent, RunContext, Runtime
+from actors.cluster_record import answers
+from actors.system_world import is_alive
+from ledger import NoLongerServed
 from policies import Limits
+from scenarios.cli import app
 
 
 class Rester(Agent):
@@ -35,11 +41,33 @@ class Sender(Agent):
         return [result.output for result in results]
 
 
-@pytest.fixture
-def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, Any]]:
-    monkeypatch.setenv("RAY_health_check_period_ms", "500")
-    monkeypatch.setenv("RAY_health_check_failure_threshold", "3")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+class Patient(Agent):
+    """Works for a minute, but for a moment only if it has to begin again."""
+
+    async def run(self, input: None, run: RunContext) -> int:
+        await asyncio.sleep(60 if run.attempt == 1 else 0)
+        return run.attempt
+
+
+def perdure(*words: str | Path) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def soon(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[tuple[Cluster, Any]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_health_check_period_ms", "500")
+        patch.setenv("RAY_health_check_failure_threshold", "3")
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
     second = cluster.add_node(num_cpus=1, resources={"second": 1.0})
     cluster.wait_for_nodes()
     yield cluster, second
@@ -60,4 +88,27 @@ def test_a_fan_out_outlives_the_node_on_which_its_children_live(two_nodes: tuple
         result = runtime.run(Sender, 6, run_id=run.run_id)
         assert sorted(number for number, _ in result.output) == list(range(6))
         assert {attempt for _, attempt in result.output} == {2}, "every child was on the node that died"
+        assert runtime.audit()["balanced"]
+
+
+def test_what_serves_a_directory_is_stopped_for_all_and_the_cluster_and_the_work_stay(
+    two_nodes: tuple[Cluster, Any], tmp_path: Path
+) -> None:
+    cluster, _ = two_nodes
+    limits = Limits(hosts_max=1)
+    with Runtime(data=tmp_path, address=cluster.address, limits=limits) as runtime:
+        runtime.start(Patient, run_id="long")
+        soon(lambda: runtime.ps()["runs"]["running"] == 1)
+        pids = runtime.cluster.pids()
+        told = json.loads(perdure("stop", "--data", tmp_path, "--timeout", "0s", "--json"))
+        assert {told["supervisor"]["pid"], *(host["pid"] for host in told["hosts"])} == set(pids.values())
+        assert (told["cut_off"], told["ray"]) == (1, "goes on")
+        assert [pid for pid in pids.values() if is_alive(pid)] == []
+        with pytest.raises(NoLongerServed, match="open it anew"):
+            runtime.ps()
+    assert perdure("stop", "--data", tmp_path) == f"Nothing serves {tmp_path}.\n"
+    assert "1 running" in perdure("ps", "--data", tmp_path)
+    assert answers(cluster.address)
+    with Runtime(data=tmp_path, address=cluster.address, limits=limits) as runtime:
+        assert runtime.run(Patient, run_id="long").output == 2
         assert runtime.audit()["balanced"]

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ledger import (
+    LedgerLocked,
     LedgerUnwritable,
     PerdureError,
     Request,
@@ -31,8 +32,9 @@ from ledger.facts import MailFailed, RunAborted, RunFailed, RunRequested
 from policies import Limits
 from scenarios import logbook
 from scenarios.cli import app, main
+from scenarios.exits import Terminated
 from scenarios.fan_out import Order, Progress
-from scenarios.stage import RayStage, Terminated
+from scenarios.stage import RayStage
 
 
 def perdure(*words: str | Path) -> Result:
@@ -87,6 +89,7 @@ COMMANDS = [
     "cancel",
     "retry",
     "clear",
+    "stop",
     "audit",
     "doctor",
     "swarm",
@@ -329,6 +332,15 @@ def test_without_a_terminal_nothing_is_cleared_unasked(data: Path) -> None:
     assert perdure("clear", "--yes", "--data", data).stdout == "1 run was cleared.\n"
 
 
+def test_what_nothing_serves_need_not_be_stopped(data: Path) -> None:
+    told = perdure("stop", "--data", data)
+    assert (told.exit_code, told.stdout) == (0, f"Nothing serves {data}.\n")
+    assert json.loads(perdure("stop", "--json", "--data", data).stdout) == {"served": False}
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        store.boot()
+        assert isinstance(perdure("stop", "--data", data).exception, LedgerLocked), "somebody out of reach serves it"
+
+
 def test_the_version_is_told() -> None:
     assert perdure("--version").stdout.startswith("perdure")
 
@@ -388,7 +400,9 @@ def test_retry_shows_ids_as_they_are() -> None:
         (["run", "fan-out", "--world", "sim", "--resume"], "resume"),
         (["run", "fan-out", "--cold-restart", "--address", "127.0.0.1:1"], "cold-restart"),
         (["run", "fan-out", "--address", " "], "address: is blank"),
-        (["clear", "--older-than", "99999999999999999999d"], "longer ago than"),
+        (["stop", "--data", "nowhere"], "there is no directory"),
+        (["stop", "--timeout", "2h"], "timeout: '2h' is longer than 1 h"),
+        (["clear", "--older-than", "99999999999999999999d"], "longer than"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_paragraph(

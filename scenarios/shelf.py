@@ -1,0 +1,56 @@
+"""A group of commands that costs nothing until one of them is taken: then its module is imported, and no other.
+
+What `perdure` can do is much, and brings much with it (Ray, DuckDB, a library of models). Who asks for help, or for one thing, should not
+wait for the rest.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+
+class Entry(NamedTuple):
+    """A command before it is taken: where its function is, as `module:name`, and one sentence for the list of its group."""
+
+    place: str
+    sentence: str
+
+    def taken(self, name: str) -> Any:
+        """The command itself."""
+        module, _, function = self.place.partition(":")
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone.command(name)(getattr(import_module(module), function))
+        return typer.main.get_command(alone)
+
+
+class Shelf(UserDict[str, Any]):
+    """Commands by name, as entries or already taken."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.data[name]
+        if isinstance(found, Entry):
+            found = self.data[name] = found.taken(name)
+        return found
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands stand in a table. Those that were added in another way come first."""
+
+    entries: ClassVar[Mapping[str, Entry]]
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self._sentences = {name: each.get_short_help_str() for name, each in self.commands.items()}
+        self._sentences |= {name: entry.sentence for name, entry in self.entries.items()}
+        self.commands = Shelf({**self.commands, **self.entries})
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands without taking them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._sentences.items()))
