@@ -4,8 +4,8 @@
         census = runtime.agent(Census, "stdlib")
         report = census.take(root)
 
-In sync code every call blocks until its answer; in code that runs on an event loop the same call gives an awaitable. Both are served by one
-thread with a loop of its own, so a client keeps its conversation with the supervisor whatever the author's code does.
+In sync code every call blocks until its answer; in code that runs on an event loop the same call gives an awaitable (`cells`). Both are
+served by one thread with a loop of its own, so a client keeps its conversation with the supervisor whatever the author's code does.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from actors.agent import Agent
+from actors.cells import can_await
 from actors.client import Client
 from actors.cluster_record import shut_out
 from actors.event_stream import EventStream
@@ -180,11 +181,7 @@ class Runtime:
 
     def _settle(self, job: Coroutine[Any, Any, Any]) -> Any:
         future = self._submit(job)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return wait_for(future)
-        return asyncio.wrap_future(future)
+        return asyncio.wrap_future(future) if can_await() else wait_for(future)
 
     # agents and runs
 
