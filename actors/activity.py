@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from actors.run_context import RunContext
 from ledger import derived_run_id
-
-if TYPE_CHECKING:
-    from actors.run_context import RunContext
 
 
 @dataclass(slots=True)

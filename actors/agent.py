@@ -13,16 +13,14 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, overload
+from typing import Any, ClassVar, Literal, TypeVar, overload
 
 from actors.activity import ACTIVITY
+from actors.author import hook
 from actors.has_sub_agents import HasSubAgents
 from actors.jobs.keeps_schedules import KeepsSchedules
 from actors.jobs.runs_fibers import RunsFibers
 from actors.results import Detached, RunInfo, RunResult
-
-if TYPE_CHECKING:
-    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,9 +103,11 @@ class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
 
     # what an author overrides
 
+    @hook
     async def on_start(self) -> None:
         """Called when the agent has come up, before any other work of this life."""
 
+    @hook
     async def on_agent_tool_start(self, run: RunInfo) -> None:
         """Called before a run is asked for, once for each run. An exception refuses it, and nothing has happened.
 
@@ -115,9 +115,11 @@ class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
         accepted, in a transaction, exactly once in effect. It cannot refuse any more; if it raises it is tried again like a handler.
         """
 
+    @hook
     async def on_agent_tool_finish(self, run: RunInfo, result: RunResult) -> None:
         """Called once for every end of a run of this agent, in the transaction that consumes it, before a named handler."""
 
+    @hook
     async def on_progress(self, run: RunInfo, progress: dict[str, Any]) -> None:
         """Called, at best effort, for progress and milestones of this agent's runs while it is awake."""
 
@@ -132,12 +134,15 @@ class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
         run = await self.inspect_agent_tool_run(name)
         return run is not None and run["agent_type"] == agent_type and run["attempt"] > 0
 
+    @hook
     def validate_state(self, state: dict[str, Any]) -> None:
         """Called before a change of `state` with what it would become. An exception refuses the change: nothing is written."""
 
+    @hook
     async def on_state_changed(self, state: dict[str, Any]) -> None:
         """Called, at best effort, after changes of `state` became durable, with what it is then; several changes may be told as one."""
 
+    @hook
     async def on_error(self, error: Exception, doing: str) -> None:
         """Called, at best effort, when a hook or something in the background failed, where no caller, run or mail carries the error."""
 

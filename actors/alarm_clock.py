@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from actors.author import tried_now
-from actors.dispatch import pool_spec
+from actors.class_options import pool_spec
+from actors.life import Life
 from ledger import Alarm
 from ledger.storage import FIBER_OPEN, QUEUED, SCHEDULE
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
-
 
 COME_BACK_MS = 30_000
 JOBS = (FIBER_OPEN, SCHEDULE, QUEUED)
@@ -36,8 +33,8 @@ class _Wish(NamedTuple):
 class AlarmClock:
     """The alarms of one life of an agent."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
+    def __init__(self, life: Life) -> None:
+        self._life = life
         self._wishes: dict[str, _Wish] = {}
         self._owed: set[str] = set()
         self._told_ms = 0  # what the ledger has heard from this life
@@ -49,10 +46,10 @@ class AlarmClock:
 
         May be called on any thread. It is part of no transaction: call it after the commit (`transaction.then`).
         """
-        self._tenant.on_loop(lambda: self._set(part, at_ms, ring))
+        self._life.on_loop(lambda: self._set(part, at_ms, ring))
 
     def _set(self, part: str, at_ms: int | None, ring: Callable[[], None]) -> None:
-        if self._tenant.is_leaving:
+        if self._life.is_leaving:
             return  # whoever wakes next looks at the rows
         if at_ms is None:
             self._wishes.pop(part, None)
@@ -72,10 +69,10 @@ class AlarmClock:
 
     def come_back(self) -> None:
         """The agent could not come up, so none of its parts has looked at its rows. If there are any, another life tries after a while."""
-        tenant = self._tenant
-        waiting, _ = tried_now(lambda: tenant.has_storage and any(map(tenant.storage.records().keys, JOBS)))
-        if waiting and tenant.agent is not None:
-            self._set("start", tenant.now_ms() + COME_BACK_MS, lambda: None)
+        life = self._life
+        waiting, _ = tried_now(lambda: life.has_storage and any(map(life.storage.records().keys, JOBS)))
+        if waiting and life.agent is not None:
+            self._set("start", life.now_ms() + COME_BACK_MS, lambda: None)
 
     def say(self) -> None:
         """Tell the ledger the earliest instant, if it does not know it."""
@@ -83,12 +80,12 @@ class AlarmClock:
         at_ms = self._next_ms()
         if at_ms != self._told_ms:
             self._told_ms = at_ms
-            home = pool_spec(type(self._tenant.agent), self._tenant.host.package)
-            self._tenant.push(Alarm(self._tenant.agent_id, self._tenant.incarnation, at_ms, home))
+            home = pool_spec(type(self._life.agent), self._life.premises.package)
+            self._life.push(Alarm(self._life.agent_id, self._life.incarnation, at_ms, home))
 
     def _next_ms(self) -> int:
-        if self._owed and self._tenant.is_leaving:
-            return max(1, self._tenant.now_ms())
+        if self._owed and self._life.is_leaving:
+            return max(1, self._life.now_ms())
         return max(1, min(wish.at_ms for wish in self._wishes.values())) if self._wishes else 0
 
     def _arm(self) -> None:
@@ -96,15 +93,15 @@ class AlarmClock:
             self._timer.cancel()
             self._timer = None
         if self._wishes:
-            left_s = (self._next_ms() - self._tenant.now_ms()) / 1000
+            left_s = (self._next_ms() - self._life.now_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
 
     def _ring(self) -> None:
         """Ring whose time has come. Each says then when it is to be rung next."""
         self._timer = None
-        if self._tenant.is_leaving:
+        if self._life.is_leaving:
             return
-        now_ms = self._tenant.now_ms()
+        now_ms = self._life.now_ms()
         due = [part for part, wish in self._wishes.items() if wish.at_ms <= now_ms]
         rung = [self._wishes.pop(part) for part in due]
         for wish in rung:

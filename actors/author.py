@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
@@ -54,3 +55,15 @@ def is_async(method: Callable[..., Any]) -> bool:
 @lru_cache(maxsize=4096)
 def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function)
+
+
+def hook(method: Method) -> Method:
+    """Mark a method that is there to be overridden. Whoever would call it may find out that nobody has (`overrides`), and save the call."""
+    method.__perdure_hook__ = method  # type: ignore[attr-defined]
+    return method
+
+
+def overrides(agent_class: type, name: str) -> bool:
+    """Whether an author's class has its own version of a hook."""
+    method = getattr(agent_class, name)
+    return getattr(method, "__perdure_hook__", None) is not method  # what wraps the hook has its mark too

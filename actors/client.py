@@ -13,8 +13,9 @@ from typing import Any, TypeVar, cast
 from actors.agent import Agent
 from actors.asking import Asking
 from actors.calling import Address, Calling
+from actors.class_options import class_options, pool_spec
 from actors.code import type_name
-from actors.dispatch import class_options, encoded_input, pool_spec, preview, result_of
+from actors.dispatch import encoded_input, preview, result_of
 from actors.handle import Handle, address_of
 from actors.observability import Callback, Channels, EventType
 from actors.packing import Packer

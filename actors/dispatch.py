@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-from collections.abc import AsyncIterator, Hashable, Sequence
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any, cast
 
 from actors.activity import ACTIVITY, Activity
-from actors.agent import Agent
+from actors.class_options import class_options
 from actors.code import type_name
+from actors.life import Life
+from actors.outbox import Outbox
 from actors.results import Detached, RunHandle, RunInfo, RunResult, check_budget
 from actors.schema import run_shapes
 from ledger import (
@@ -27,37 +27,34 @@ from ledger import (
 )
 from policies import Limits
 
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
-
 CLEARED_AT_ONCE = 500
 PLAIN = Detached()
 
-Entry = tuple[type[Agent], Request]
+Entry = tuple[type[Any], Request]
 """What is asked for, and of which class."""
 
 
 class Dispatch:
     """Asks for runs on behalf of one agent."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
+    def __init__(self, life: Life, outbox: Outbox) -> None:
+        self._life, self._outbox = life, outbox
         self._checked: tuple[Detached, dict[str, Any]] | None = None
         self._starting: dict[str, asyncio.Future[Any]] = {}
 
-    def run(self, agent_class: type[Agent], input: Any, **asked: Any) -> Any:
+    def run(self, agent_class: type[Any], input: Any, **asked: Any) -> Any:
         """One run; see `Agent.run_agent_tool`."""
         entry = agent_class, self.request(agent_class, input, **asked)
-        if self._tenant.outbox.transaction is not None:
+        if self._life.transaction is not None:
             return self._post([entry])[0]
-        return self._tenant.bridge(self._one(entry))
+        return self._life.bridge(self._one(entry))
 
     def run_many(self, requests: Sequence[Any], *, detached: bool | Detached) -> Any:
         """Many runs; see `Agent.run_agent_tools`."""
         asked = [self._from_plain(each, detached) for each in requests]
-        if self._tenant.outbox.transaction is not None:
+        if self._life.transaction is not None:
             return self._post(asked)
-        return self._tenant.bridge(self._many(asked))
+        return self._life.bridge(self._many(asked))
 
     def _post(self, asked: list[Entry]) -> list[RunHandle]:
         """Ask for runs as part of the open transaction."""
@@ -70,7 +67,7 @@ class Dispatch:
                 "on_limit", "a transaction begins its runs when it commits: nobody would be there to be told 'reject'"
             )
         for _, request in asked:
-            self._tenant.outbox.post(request)
+            self._outbox.post(request)
         return [RunHandle(request.run_id, request.agent_type) for _, request in asked]
 
     async def _one(self, entry: Entry) -> Any:
@@ -101,12 +98,12 @@ class Dispatch:
 
     async def _ask_for(self, requests: list[Request]) -> list[asyncio.Future[Any]]:
         """Ask for runs, after the author's hook was told of those that are new. What it raises refuses all of them."""
-        if self._tenant.overrides("on_agent_tool_start"):
-            known = await self._tenant.ask("known", [request.run_id for request in requests])
+        if self._life.overrides("on_agent_tool_start"):
+            known = await self._life.ask("known", [request.run_id for request in requests])
             for request in requests:
                 if request.run_id not in known:
                     await self._tell_of_start(request)
-        futures = self._tenant.host.asking.begin_many(requests)
+        futures = self._life.premises.asking.begin_many(requests)
         for request, future in zip(requests, futures, strict=True) if self._starting else ():
             if request.run_id in self._starting:
                 future.add_done_callback(partial(self._known, request.run_id))
@@ -125,7 +122,7 @@ class Dispatch:
                 detached=bool(options.get("detached")),
                 input_preview=shown_input(options, request.input),
             )
-            hook = self._tenant.call(self._tenant.agent.on_agent_tool_start, info)
+            hook = self._life.call(self._life.agent.on_agent_tool_start, info)
             self._starting[run_id] = asyncio.ensure_future(hook)
             self._starting[run_id].add_done_callback(partial(self._refused, run_id))
         await self._starting[run_id]
@@ -151,7 +148,7 @@ class Dispatch:
 
     def request(
         self,
-        agent_class: type[Agent],
+        agent_class: type[Any],
         input: Any,
         *,
         run_id: str | None = None,
@@ -163,10 +160,10 @@ class Dispatch:
         on_limit: str = "queue",
     ) -> Request:
         """The request for a run, checked: what is wrong with it is said before anything is written."""
-        tenant = self._tenant
-        body = encoded_input(agent_class, input, tenant.limits.input_bytes_max)
-        agent_type, digest = type_name(agent_class, tenant.code_dir), digest_of(body)
-        options = class_options(agent_class, tenant.agent, tenant.host.package) | preview(body, tenant.limits)
+        life = self._life
+        body = encoded_input(agent_class, input, life.limits.input_bytes_max)
+        agent_type, digest = type_name(agent_class, life.code_dir), digest_of(body)
+        options = class_options(agent_class, life.agent, life.premises.package) | preview(body, life.limits)
         if detached:
             options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
         for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):
@@ -178,19 +175,19 @@ class Dispatch:
             options["on_limit"] = "reject"
         elif on_limit != "queue":
             raise BadRequest("on_limit", f"{on_limit!r} is not 'queue' or 'reject'")
-        activity = ACTIVITY.get() or Activity(tenant.agent_id)
+        activity = ACTIVITY.get() or Activity(life.agent_id)
         if run_id is None:
             run_id = activity.derive(agent_type, digest)
-        check_id("run_id", run_id, tenant.limits.id_max)
+        check_id("run_id", run_id, life.limits.id_max)
         return Request(
             run_id,
             agent_type,
-            tenant.agent_id,
+            life.agent_id,
             activity.run_id,
             digest,
             body,
             options,
-            tenant.incarnation,
+            life.incarnation,
             wait=not detached,
         )
 
@@ -202,7 +199,7 @@ class Dispatch:
 
     def _check(self, detached: Detached) -> dict[str, Any]:
         options = detached.options()
-        agent = self._tenant.agent
+        agent = self._life.agent
         for field in ("on_finish", "on_give_up", "on_milestone"):
             name = options.get(field)
             if name is not None and not callable(getattr(agent, name, None)):
@@ -227,15 +224,15 @@ class Dispatch:
 
     async def inspect(self, run_id: str) -> dict[str, Any] | None:
         """What is known of a run of this agent."""
-        told = await self._tenant.ask("inspect", check_id("run_id", run_id, self._tenant.limits.id_max))
-        if told is None or told["parent"] != self._tenant.agent_id:
+        told = await self._life.ask("inspect", check_id("run_id", run_id, self._life.limits.id_max))
+        if told is None or told["parent"] != self._life.agent_id:
             return None
         return cast("dict[str, Any]", told)
 
-    async def has(self, agent_class: type[Agent] | str, run_id: str) -> bool:
+    async def has(self, agent_class: type[Any] | str, run_id: str) -> bool:
         """Whether a run of this class under this id ever had a place."""
         told = await self.inspect(run_id)
-        wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class, self._tenant.code_dir)
+        wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class, self._life.code_dir)
         return told is not None and told["agent_type"] == wanted and told["attempt"] > 0
 
     async def clear(self, status: Sequence[str] | None, older_than: int | None) -> int:
@@ -243,10 +240,10 @@ class Dispatch:
         statuses = None if status is None else [str(each) for each in status]
         cleared = 0
         while True:
-            found = await self._tenant.ask("list", self._tenant.agent_id, statuses, older_than, CLEARED_AT_ONCE)
+            found = await self._life.ask("list", self._life.agent_id, statuses, older_than, CLEARED_AT_ONCE)
             if not found:
                 return cleared
-            await self._tenant.ask("clear", [run["run_id"] for run in found])
+            await self._life.ask("clear", [run["run_id"] for run in found])
             cleared += len(found)
 
 
@@ -267,73 +264,7 @@ def preview(body: bytes, limits: Limits) -> dict[str, Any]:
     return {"preview": preview_of(unpack(body))} if len(body) > limits.inline_bytes_max else {}
 
 
-def class_options(agent_class: type[Agent], parent: Agent | None, package: str = "") -> dict[str, Any]:
-    """What the child's class and the parent's object say about the run; only what differs from the defaults.
-
-    `package` is what their code comes in, if it is not installed (`packing`).
-    """
-    if parent is None:
-        return dict(_class_options(cast("Hashable", agent_class), None, math.inf, package))
-    kind = cast("Hashable", type(parent))
-    return dict(_class_options(cast("Hashable", agent_class), kind, parent.max_concurrent_agent_tools, package))
-
-
-@lru_cache(maxsize=1024)
-def _class_options(agent_class: Any, kind: Any, limit: float, package: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if agent_class.attempts_max is not None:
-        options["attempts_max"] = _count("attempts_max", agent_class.attempts_max)
-    pool = pool_spec(agent_class, package)
-    if pool is not None:
-        options["pool"] = pool
-    if kind is None:
-        return options
-    if limit != math.inf:
-        options["limit"] = _count("max_concurrent_agent_tools", limit)
-    for option, attribute in (
-        ("reattach_no_progress_ms", "agent_tool_reattach_no_progress_timeout_ms"),
-        ("reattach_window_ms", "agent_tool_reattach_max_window_ms"),
-    ):
-        value = getattr(kind, attribute)
-        if value is not None:
-            options[option] = check_budget(attribute, value)
-    home = pool_spec(kind, package)
-    if home is not None:
-        options["home"] = home
-    for option, hook in (("hook", "on_agent_tool_finish"), ("on_progress", "on_progress")):
-        if getattr(kind, hook) is not getattr(Agent, hook):
-            options[option] = True
-    return options
-
-
-def _count(field: str, value: object) -> int:
-    """Return the limit if it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer() or value < 1:
-        raise BadRequest(field, f"{value!r} is not a whole number of at least 1")
-    return int(value)
-
-
-def pool_spec(agent_class: type[Agent], package: str = "") -> list[Any] | None:
-    """What a class asks of its host, as plain data, or None for the default pool. A package stands beside its `runtime_env`."""
-    environment = agent_class.runtime_env
-    if package and isinstance(environment, dict):
-        environment = {**environment, "package": package}
-    if not (agent_class.num_cpus or agent_class.resources or environment or agent_class.exclusive):
-        return None
-    resources = [[name, amount] for name, amount in sorted(agent_class.resources.items())]
-    return [agent_class.num_cpus, resources, _as_text(environment) if environment else "", agent_class.exclusive]
-
-
-def _as_text(environment: object) -> str:
-    try:
-        if isinstance(environment, dict):
-            return json.dumps(environment, sort_keys=True)
-    except (TypeError, ValueError) as problem:
-        raise BadRequest("runtime_env", f"cannot be sent to Ray as JSON: {problem}") from None
-    raise BadRequest("runtime_env", f"{environment!r} is not a mapping")
-
-
-def result_of(agent_class: type[Agent], run_id: str, outcome: dict[str, Any]) -> RunResult:
+def result_of(agent_class: type[Any], run_id: str, outcome: dict[str, Any]) -> RunResult:
     """The end of a run as its parent sees it, the output typed by the child's annotation."""
     output = outcome.get("output")
     return RunResult(

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from actors.activity import ACTIVITY
-from actors.agent import Agent
 from actors.calling import THROUGH, Address, Calling
+from actors.class_options import pool_spec
 from actors.code import load_type, type_name
-from actors.dispatch import pool_spec
 from actors.handle import Handle
+from actors.life import Life
+from actors.outbox import Outbox
 from ledger import BadRequest, check_id, digest_of, pack, parent_of, path_of, sub_agent_id, type_of, unpack
 from ledger.storage import SUB_AGENT
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
 
 DEPTH_MAX = 32
 
@@ -48,19 +46,18 @@ class Settled:
 class Family:
     """The relatives of one life of an agent."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
-        host = tenant.host
-        home = partial(pool_spec, package=host.package)
+    def __init__(self, life: Life, outbox: Outbox) -> None:
+        self._life, self._outbox = life, outbox
+        home = partial(pool_spec, package=life.premises.package)
         self._calling = Calling(
-            host.asking,
-            host.world.dice,
-            tenant.threads,
-            tenant.limits,
-            tenant.code_dir,
+            life.premises.asking,
+            life.dice,
+            life.threads,
+            life.limits,
+            life.code_dir,
             home,
             gated=False,
-            sender=tenant.agent_id,
+            sender=life.agent_id,
         )
 
     # the children
@@ -68,77 +65,75 @@ class Family:
     def child(self, agent_class: Any, name: str) -> Handle:
         """A handle of a sub-agent, which is put on record if it is new: now, or with the open transaction."""
         to = self._address(agent_class, name)
-        self._put(type_name(agent_class, self._tenant.code_dir), name)
+        self._put(type_name(agent_class, self._life.code_dir), name)
         return self._handle(to)
 
     def _address(self, agent_class: Any, name: str) -> Address:
-        if not isinstance(agent_class, type) or not issubclass(agent_class, Agent):
-            raise BadRequest("agent_class", f"{agent_class!r} is no agent class")
         if lacks := ", ".join(sorted(getattr(agent_class, "__abstractmethods__", ()))):
             raise BadRequest("agent_class", f"{agent_class.__name__} is abstract: it lacks {lacks}")
-        check_id("name", name, self._tenant.limits.id_max)
-        agent_type = type_name(agent_class, self._tenant.code_dir)
-        if len(path_of(self._tenant.agent_id)) >= DEPTH_MAX:
-            raise BadRequest("name", f"{self._tenant.agent_id} is {DEPTH_MAX} deep; its sub-agents can have none")
-        return Address(agent_class, sub_agent_id(self._tenant.agent_id, agent_type, name))
+        check_id("name", name, self._life.limits.id_max)
+        agent_type = type_name(agent_class, self._life.code_dir)
+        if len(path_of(self._life.agent_id)) >= DEPTH_MAX:
+            raise BadRequest("name", f"{self._life.agent_id} is {DEPTH_MAX} deep; its sub-agents can have none")
+        return Address(agent_class, sub_agent_id(self._life.agent_id, agent_type, name))
 
     def _put(self, agent_type: str, name: str) -> None:
         if not self.has(agent_type, name):
-            created_at_ms = self._tenant.now_ms()
-            with self._tenant.storage.transaction() as transaction:
+            created_at_ms = self._life.now_ms()
+            with self._life.storage.transaction() as transaction:
                 transaction.put(SUB_AGENT, _key(agent_type, name), pack(created_at_ms))
 
     def has(self, agent_type: str, name: str) -> bool:
         """Whether it is on record."""
-        return self._has_records and self._tenant.storage.document(SUB_AGENT, _key(agent_type, name)) is not None
+        return self._has_records and self._life.storage.document(SUB_AGENT, _key(agent_type, name)) is not None
 
     @property
     def _has_records(self) -> bool:
-        return self._tenant.has_storage or self._tenant.outbox.transaction is not None
+        return self._life.has_storage or self._life.transaction is not None
 
     def children(self, agent_class: type[Any] | str | None = None) -> list[SubAgentInfo]:
         """Those on record, in the order of their creation; optionally of one class."""
         if not self._has_records:
             return []
-        rows = self._tenant.storage.documents(SUB_AGENT)
+        rows = self._life.storage.documents(SUB_AGENT)
         parts = [(*key.split("\0"), unpack(body)) for key, body in rows.items()]
         found = [SubAgentInfo(agent_type, name, created_at_ms) for agent_type, name, created_at_ms in parts]
-        wanted = type_name(agent_class, self._tenant.code_dir) if isinstance(agent_class, type) else agent_class
+        wanted = type_name(agent_class, self._life.code_dir) if isinstance(agent_class, type) else agent_class
         known = [each for each in found if wanted in (None, each.agent_type)]
         return sorted(known, key=lambda each: (each.created_at_ms, each.agent_type, each.name))
 
     async def abort(self, agent_class: Any, name: str, reason: str) -> None:
         """End the lives of a sub-agent and its descendants."""
-        await self._tenant.ask("abort", self._address(agent_class, name).agent_id, str(reason))
+        await self._life.ask("abort", self._address(agent_class, name).agent_id, str(reason))
 
     def delete(self, agent_class: Any, name: str) -> None:
         """Delete a sub-agent with all that descends from it: durable on return, or with the open transaction, and done soon after."""
         self._delete(self._address(agent_class, name).agent_id)
 
     def _delete(self, child: str) -> None:
-        with self._tenant.outbox.transact() as transaction:
+        with self._outbox.transact() as transaction:
             transaction.put(SUB_AGENT, _key(*path_of(child)[-1]), None)
             transaction.add_outbox(pack(["forget", child]))
 
     async def destroy(self) -> None:
         """Delete this agent with all that descends from it. A parent does it, for it has the record, which goes in the same breath."""
-        agent = self._tenant.agent_id
-        if self._tenant.is_of_run:
+        agent = self._life.agent_id
+        if self._life.is_of_run:
             raise BadRequest("agent", f"{agent} is the child of a run; it goes when its run is cleared")
         parent = parent_of(agent)
         if parent:
             await self._calling.send(parent, FORGET, pack(agent), None, repeatable=True)
         else:
-            await self._tenant.ask("forget", agent)
+            await self._life.ask("forget", agent)
 
     # the parent
 
     def parent(self) -> Handle | None:
         """A handle of the parent."""
-        parent = parent_of(self._tenant.agent_id)
+        parent = parent_of(self._life.agent_id)
         if not parent:
             return None
-        return self._handle(Address(load_type(type_of(parent), self._tenant.code_dir), parent))
+        return self._handle(Address(load_type(type_of(parent), self._life.code_dir), parent))
 
     # calls and mail
 
@@ -147,31 +142,31 @@ class Family:
 
     def _call(self, to: Address, *call: Any) -> Any:
         problem = self._missing(to)
-        return self._tenant.bridge(_refused(problem) if problem else self._calling.call(to, *call))
+        return self._life.bridge(_refused(problem) if problem else self._calling.call(to, *call))
 
     def _missing(self, to: Address) -> BadRequest | None:
         """Why the agent of a handle cannot be reached: what was deleted does not come back by a handle from before."""
-        if parent_of(to.agent_id) != self._tenant.agent_id or self.has(*path_of(to.agent_id)[-1]):
+        if parent_of(to.agent_id) != self._life.agent_id or self.has(*path_of(to.agent_id)[-1]):
             return None
         return BadRequest("sub_agent", f"{to.agent_id} no longer exists; sub_agent() makes a new one")
 
     def tell(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Tell a relative something: with the open transaction, or now. A run that is entered again tells it once all the same."""
-        tenant, problem = self._tenant, self._missing(to)
+        life, problem = self._life, self._missing(to)
         if problem is not None:
             raise problem
         letter = self._calling.letter(to, method, args, kwargs)
-        transaction = tenant.outbox.transaction
+        transaction = life.transaction
         if transaction is not None:
-            transaction.add_outbox(pack(["tell", tenant.host.world.dice.token(), tenant.agent_id, letter]))
+            transaction.add_outbox(pack(["tell", life.dice.token(), life.agent_id, letter]))
             return Settled()
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:
-            mail_id, is_new = tenant.host.world.dice.token(), True
+            mail_id, is_new = life.dice.token(), True
         else:
             mail_id = activity.derive(f"tell {to.agent_id} {method}", digest_of(letter[2]))
             is_new = activity.run.attempt == 1
-        return tenant.bridge(self._calling.tell(mail_id, tenant.agent_id, letter, is_new=is_new))
+        return life.bridge(self._calling.tell(mail_id, life.agent_id, letter, is_new=is_new))
 
     # from outside, and from below
 
@@ -187,14 +182,14 @@ class Family:
     async def _through(self, way: list[list[str]], method: str, body: bytes, repeatable: bool) -> bytes:
         """Hand a call from outside on to a child, if the author lets it pass."""
         (agent_type, name), *rest = way
-        check_id("name", name, self._tenant.limits.id_max)
-        agent = self._tenant.agent
-        if not await self._tenant.call(agent.on_before_sub_agent, agent_type, name):
-            raise BadRequest("sub_agent", f"{self._tenant.agent_id} has no sub-agent {name!r} that can be reached")
-        agent_class = await self._tenant.threads.run(partial(load_type, agent_type, self._tenant.code_dir))
-        child = sub_agent_id(self._tenant.agent_id, agent_type, name)
+        check_id("name", name, self._life.limits.id_max)
+        agent = self._life.agent
+        if not await self._life.call(agent.on_before_sub_agent, agent_type, name):
+            raise BadRequest("sub_agent", f"{self._life.agent_id} has no sub-agent {name!r} that can be reached")
+        agent_class = await self._life.threads.run(partial(load_type, agent_type, self._life.code_dir))
+        child = sub_agent_id(self._life.agent_id, agent_type, name)
         self._put(agent_type, name)
-        home = pool_spec(agent_class, self._tenant.host.package)
+        home = pool_spec(agent_class, self._life.premises.package)
         if rest:
             method, body = THROUGH, pack([rest, method, body, repeatable])
         return await self._calling.send(child, method, body, home, repeatable=repeatable)

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from actors.activity import Activity
 from actors.code import load_type
+from actors.life import Life
 from actors.one_transaction import Piece, Step, done_in_one, failure
+from actors.outbox import Outbox
 from actors.results import MilestoneInfo, RunInfo, RunResult
 from actors.schema import exposed_call, run_shapes
 from ledger import TELL, BadRequest, UnknownAgentType, unpack
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
 
 
 class Letter(NamedTuple):
@@ -41,17 +40,17 @@ class Failure(NamedTuple):
     park: bool
 
 
-async def handle(tenant: Tenant, letters: list[Letter]) -> tuple[list[str], list[Failure]]:
+async def handle(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[list[str], list[Failure]]:
     """Handle these mails exactly once each; returns the ids that are done (now or earlier) and the failures."""
-    known = tenant.storage.known_inbox([letter.mail_id for letter in letters]) if tenant.has_storage else set()
+    known = life.storage.known_inbox([letter.mail_id for letter in letters]) if life.has_storage else set()
     fresh = [letter for letter in letters if letter.mail_id not in known]
     done = [letter.mail_id for letter in letters if letter.mail_id in known]
-    problem = await _attempt(tenant, fresh) if fresh else None
+    problem = await _attempt(life, outbox, fresh) if fresh else None
     if problem is None:
         return done + [letter.mail_id for letter in fresh], []
     failures: list[Failure] = []
     for letter in fresh:
-        problem = await _attempt(tenant, [letter]) if len(fresh) > 1 else problem
+        problem = await _attempt(life, outbox, [letter]) if len(fresh) > 1 else problem
         if problem is None:
             done.append(letter.mail_id)
         else:
@@ -59,21 +58,21 @@ async def handle(tenant: Tenant, letters: list[Letter]) -> tuple[list[str], list
     return done, failures
 
 
-async def _attempt(tenant: Tenant, letters: list[Letter]) -> tuple[str, bool] | None:
+async def _attempt(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[str, bool] | None:
     """One transaction over these mails. Returns what went wrong, if anything."""
     ids = [letter.mail_id for letter in letters]
     piece = Piece(
         ids[0],
-        lambda _: [step for letter in letters for step in _steps(tenant, letter)],
+        lambda _: [step for letter in letters for step in _steps(life, letter)],
         lambda transaction: transaction.record_inbox(ids),
     )
-    problem = await done_in_one(tenant, piece)
-    return None if problem is None else (failure(tenant, problem, "handler"), isinstance(problem, _NoHandler))
+    problem = await done_in_one(life, outbox, piece)
+    return None if problem is None else (failure(life, problem, "handler"), isinstance(problem, _NoHandler))
 
 
-def _steps(tenant: Tenant, letter: Letter) -> list[Step]:
+def _steps(life: Life, letter: Letter) -> list[Step]:
     """The methods that a mail calls, with their arguments: the agent's own hook first, then the named handler."""
-    agent = tenant.agent
+    agent = life.agent
     if letter.slot == TELL:
         return [_told(agent, letter)]
     known = {key: value for key, value in letter.run.items() if key in RunInfo.__dataclass_fields__}
@@ -90,10 +89,8 @@ def _steps(tenant: Tenant, letter: Letter) -> list[Step]:
         told: Any = MilestoneInfo(name=letter.content["milestone"], sequence=letter.content["number"], **content)
         calls = []
     else:
-        told = _result(letter, tenant)
-        calls = (
-            [(agent.on_agent_tool_finish, (run, told), activity)] if tenant.overrides("on_agent_tool_finish") else []
-        )
+        told = _result(letter, life)
+        calls = [(agent.on_agent_tool_finish, (run, told), activity)] if life.overrides("on_agent_tool_finish") else []
     if letter.handler:
         method = getattr(agent, letter.handler, None)
         if not callable(method):
@@ -114,12 +111,12 @@ def _told(agent: Any, letter: Letter) -> Step:
     return call, tuple(arguments.args[1:]), Activity(origin=letter.mail_id)
 
 
-def _result(letter: Letter, tenant: Tenant) -> RunResult:
+def _result(letter: Letter, life: Life) -> RunResult:
     content = letter.content
     output = None
     if content.get("output") is not None:
         try:
-            output = run_shapes(load_type(letter.run["agent_type"], tenant.code_dir))[1].decode(
+            output = run_shapes(load_type(letter.run["agent_type"], life.code_dir))[1].decode(
                 "output", content["output"]
             )
         except UnknownAgentType:

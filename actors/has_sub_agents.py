@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from ledger import path_of
-
-if TYPE_CHECKING:
-    from actors.family import SubAgentInfo
-    from actors.tenant import Tenant
+from actors.family import SubAgentInfo
+from actors.tenant import Tenant
+from ledger import BadRequest, path_of
 
 A = TypeVar("A")
 
@@ -25,7 +23,7 @@ class HasSubAgents:
         It is put on record when it is first asked for, and begins with the first call. Exposed methods are called as over any handle;
         what they raise is raised here as the error that it is.
         """
-        return cast("A", self._perdure.family.child(agent_class, name))
+        return cast("A", self._perdure.family.child(_checked(agent_class), name))
 
     def list_sub_agents(self, agent_class: type[Any] | str | None = None) -> list[SubAgentInfo]:
         """The sub-agents on record, in the order of their creation; optionally of one class, or of the name of one."""
@@ -40,14 +38,14 @@ class HasSubAgents:
 
         Storage stays, and the next call, mail or alarm begins another life.
         """
-        return self._perdure.bridge(self._perdure.family.abort(agent_class, name, reason))
+        return self._perdure.bridge(self._perdure.family.abort(_checked(agent_class), name, reason))
 
     def delete_sub_agent(self, agent_class: type[Any], name: str) -> None:
         """Delete a sub-agent and all that descends from it: storages, runs, alarms and mail. Harmless if it does not exist.
 
         Durable on return, or with the transaction in which it is asked for. Whoever asks for the name again gets a new sub-agent.
         """
-        self._perdure.family.delete(agent_class, name)
+        self._perdure.family.delete(_checked(agent_class), name)
 
     @property
     def parent(self) -> Any:
@@ -66,3 +64,9 @@ class HasSubAgents:
     def keep_alive(self) -> AbstractContextManager[None]:
         """While this is open the agent is not put to sleep for idleness. A death ends it, like everything else in memory."""
         return self._perdure.kept_awake()
+
+
+def _checked(agent_class: Any) -> Any:
+    if not isinstance(agent_class, type) or not issubclass(agent_class, HasSubAgents):
+        raise BadRequest("agent_class", f"{agent_class!r} is no agent class")
+    return agent_class

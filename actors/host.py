@@ -8,32 +8,27 @@ whoever is told to go on.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from actors.asking import Asking
 from actors.author import tried
-from actors.calls import Calls
 from actors.code import load_type
 from actors.handlers import Letter
-from actors.jobs.together import Paces
 from actors.peer import Peer
 from actors.ports import Courier, World
+from actors.premises import Premises
 from actors.relay import Relay
 from actors.results import RunInfo
 from actors.tenant import Tenant
-from actors.wire import message
-from ledger import StorageError, Up
+from ledger import StorageError
 from ledger.storage import Cabinet
 from policies import Limits
 
 FAREWELLS = ("Ended", "Unstarted", "Released")  # their third item is the incarnation
 LEFT_KEPT = 100_000
-log = logging.getLogger("perdure.host")
 
 
 class Host:
@@ -55,27 +50,21 @@ class Host:
         code_dir: Path | None = None,
         package: str = "",
     ) -> None:
-        self.world, self.cabinet, self.host_id, self.limits = world, cabinet, host_id, limits
-        self.code_dir, self.package = code_dir, package
-        self.tenants: dict[str, Tenant] = {}
-        self.loaded: set[str] = (
-            set()
-        )  # the types whose code was imported here; of the host, so that a simulation is the same each time
+        self.world, self.host_id, self.limits = world, host_id, limits
         self.asking = Asking(world.dice)
-        self._ended: dict[str, None] = {}
-        self._ups: dict[str, Up] = {}
+        self.peer = self.asking.peer = Peer(world, courier, host_id, limits, self._hello, self._receive)
+        self.premises = Premises(world, limits, cabinet, self.peer, self.asking, code_dir, package)
+        self.tenants: dict[str, Tenant] = {}
         self._left: dict[str, int] = {}
-        self.paces = Paces()
-        self._calls = Calls()
         self._running: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[str] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.peer = self.asking.peer = Peer(world, courier, host_id, limits, self._hello, self._receive)
-        self.relay = Relay(self.tenants, lambda said: self.on_loop(lambda: self.peer.push(said)))
+        self.relay = Relay(self.tenants, lambda said: self.premises.on_loop(lambda: self.peer.push(said)))
 
     async def serve(self) -> str:
         """Live until retired or orphaned; returns why it ended."""
         self._loop = asyncio.get_running_loop()
+        self.premises.open()
         self._end = self._loop.create_future()
         tasks = [self._loop.create_task(job) for job in (self.peer.serve(), self._tidy())]
         waited: list[asyncio.Future[Any]] = [self._end, *tasks]
@@ -126,7 +115,7 @@ class Host:
     async def _load(self, types: list[str]) -> None:
         """Import the code of agents that may come to live here. What goes wrong is told to the run that needs it."""
         for each in types:
-            await tried(self.world.threads.run(partial(_load_ahead, each, self.code_dir)))
+            await tried(self.world.threads.run(partial(_load_ahead, each, self.premises.code_dir)))
 
     def _passivate(self) -> None:
         """Let those go at once that have nothing to do."""
@@ -154,9 +143,9 @@ class Host:
         if self._left.get(agent_id, 0) >= incarnation:
             return None  # it is over; the supervisor has yet to hear so
         try:
-            tenant = Tenant(self, agent_id, incarnation)
+            tenant = Tenant(self.premises, agent_id, incarnation, self.forget)
         except StorageError as problem:
-            self.report_trouble(agent_id, "opening its storage", problem)
+            self.premises.report_trouble(agent_id, "opening its storage", problem)
             return None
         self.tenants[agent_id] = tenant
         return tenant
@@ -210,7 +199,7 @@ class Host:
         self, agent_id: str, incarnation: int, ref: str, method: str, body: bytes, repeatable: bool, lost: bool
     ) -> None:
         """Make a call, once. With `lost` another life of the agent, perhaps on another host, may have begun it before."""
-        handed = self._calls.find(ref)
+        handed = self.premises.calls.find(ref)
         if handed is not None and handed.answer is not None:
             self.peer.push(["answer", ref, *handed.answer])
         elif handed is not None and not handed.is_over:
@@ -220,14 +209,14 @@ class Host:
         elif not self._is_current(agent_id, incarnation):
             self.peer.push(["astray", ref])
         else:
-            self._calls.begin(ref)
+            self.premises.calls.begin(ref)
             tenant = self.tenants[agent_id]
             tenant.spawn(tenant.answer(ref, method, body)).add_done_callback(partial(self._call_over, ref))
 
     def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
         """A call whose agent was told to stop is not answered any more."""
         if task.cancelled():
-            self._calls.cut_off(ref)
+            self.premises.calls.cut_off(ref)
             self.peer.push(["cut", ref])
 
     def _signal(self, agent_id: str, incarnation: int, run: dict[str, Any], snapshot: dict[str, Any]) -> None:
@@ -251,62 +240,12 @@ class Host:
         "ping": _ping,
     }
 
-    # what tenants need
-
-    def answer(self, ref: str, ok: bool, value: Any) -> None:
-        """Answer a call, and keep the answer for a supervisor that asks again."""
-        self._calls.answer(ref, ok, value)
-        self.peer.push(["answer", ref, ok, value])
-
-    def soon_up(self, said: Up) -> None:
-        """Say that an attempt is at work, unless it ends in this very turn of the loop."""
-        if not self._ups:
-            asyncio.get_running_loop().call_soon(self._say_ups)
-        self._ups[said.run_id] = said
-
-    def _say_ups(self) -> None:
-        ups, self._ups = self._ups, {}
-        for said in ups.values():
-            self.peer.push(message(said))
-
-    def ended(self, run_id: str) -> None:
-        """An attempt is over; that it began need not be said any more."""
-        self._ups.pop(run_id, None)
-
     def forget(self, tenant: Tenant) -> None:
         """A tenant has left. Its life is never opened again, though a command for it may still be under way."""
         self._left[tenant.agent_id] = max(tenant.incarnation, self._left.get(tenant.agent_id, 0))
         if self.tenants.get(tenant.agent_id) is tenant:
             del self.tenants[tenant.agent_id]
-
-    def touch(self, tenant: Tenant) -> None:
-        """A tenant did something; its idle time begins anew."""
-        tenant.idle_since_s = asyncio.get_running_loop().time()
-
-    def report_trouble(self, agent_id: str, doing: str, problem: Exception) -> None:
-        """An author's hook, or a storage, failed where no run or mail can carry the error."""
-        log.warning("agent %s failed in %s: %s: %s", agent_id, doing, type(problem).__name__, problem)
-
-    @property
-    def is_on_loop(self) -> bool:
-        """Whether this is code on the loop, and not on a thread beside it."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return False
-        return True
-
-    def from_thread(self, job: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Begin a coroutine on the loop, from a thread beside it."""
-        assert self._loop is not None, "authors' code runs on hosts that serve"
-        return asyncio.run_coroutine_threadsafe(job, self._loop)
-
-    def on_loop(self, job: Callable[[], None]) -> None:
-        """Do something on the loop, from whichever thread."""
-        if self.is_on_loop:
-            job()
-        elif self._loop is not None:
-            self._loop.call_soon_threadsafe(job)
+        tenant.has_place = False
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(job)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from actors.author import tried
 from actors.handlers import Letter, handle
+from actors.life import Life, Ready
+from actors.outbox import Outbox
 from ledger import Handled, StorageError
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
 
 
 class Mailbox:
     """What has come for an agent and is not handled yet."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
+    def __init__(self, life: Life, outbox: Outbox, ready: Ready) -> None:
+        self._life, self._outbox, self._ready = life, outbox, ready
         self._letters: dict[str, Letter] = {}
         self._handling = False
         self._handled: int | None = None  # mail that may be in the inbox; not known before the first
@@ -33,41 +31,41 @@ class Mailbox:
             self._letters.setdefault(letter.mail_id, letter)
         if not self._handling and self._letters:
             self._handling = True
-            self._tenant.spawn(self._handle())
+            self._life.spawn(self._handle())
 
     async def _handle(self) -> None:
-        tenant = self._tenant
+        life = self._life
         _, problem = await tried(self._handle_all())
         self._handling = False
-        if problem is not None and not tenant.is_leaving:
-            tenant.trouble("handling mail", problem)
+        if problem is not None and not life.is_leaving:
+            life.trouble("handling mail", problem)
             self._letters.clear()
-        tenant.host.touch(tenant)
+        life.touch()
 
     async def _handle_all(self) -> None:
-        tenant = self._tenant
-        await tenant.ready()
-        while self._letters and not tenant.is_leaving:
-            group = [self._letters[key] for key in list(self._letters)[: tenant.limits.group_max]]
-            done, failures = await handle(tenant, group)
+        life = self._life
+        await self._ready()
+        while self._letters and not life.is_leaving:
+            group = [self._letters[key] for key in list(self._letters)[: life.limits.group_max]]
+            done, failures = await handle(life, self._outbox, group)
             failed = [(each.mail_id, each.error, each.park) for each in failures]
-            tenant.push(Handled(tenant.agent_id, tenant.incarnation, done, failed))
+            life.push(Handled(life.agent_id, life.incarnation, done, failed))
             for letter in group:
                 self._letters.pop(letter.mail_id, None)
             self._weigh_inbox(len(done))
 
     def _weigh_inbox(self, handled: int) -> None:
         """Ask what of a long inbox may be forgotten."""
-        tenant = self._tenant
-        if not tenant.has_storage:
+        life = self._life
+        if not life.has_storage:
             return
-        self._handled = len(tenant.storage.inbox()) if self._handled is None else self._handled + handled
-        if self._handled >= tenant.limits.inbox_max:
+        self._handled = len(life.storage.inbox()) if self._handled is None else self._handled + handled
+        if self._handled >= life.limits.inbox_max:
             self._handled = 0
-            tenant.host.peer.push(["inbox", tenant.agent_id, tenant.incarnation, list(tenant.storage.inbox())])
+            life.premises.peer.push(["inbox", life.agent_id, life.incarnation, list(life.storage.inbox())])
 
     def settled(self, mail_ids: list[str]) -> None:
         """The ledger will not send these to this life any more, and what it had sent it before has come in by now."""
-        if not self._tenant.is_leaving:
+        if not self._life.is_leaving:
             with suppress(StorageError):  # then they come back with the next life, and nobody asks for them
-                self._tenant.storage.forget_inbox([each for each in mail_ids if each not in self._letters])
+                self._life.storage.forget_inbox([each for each in mail_ids if each not in self._letters])

@@ -15,16 +15,15 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from actors.activity import ACTIVITY, Activity
 from actors.author import in_words, is_async, tried
+from actors.life import Life
+from actors.outbox import Outbox
 from actors.ports import KillPoint
 from ledger import StaleIncarnation, StorageConflict
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
-    from ledger.storage import Transaction
+from ledger.storage import Transaction
 
 CONFLICTS_MAX = 20
 
@@ -46,62 +45,62 @@ class Piece(NamedTuple):
 
 
 async def done_in_one(
-    tenant: Tenant, piece: Piece, turn: AbstractAsyncContextManager[Any] | None = None
+    life: Life, outbox: Outbox, piece: Piece, turn: AbstractAsyncContextManager[Any] | None = None
 ) -> Exception | None:
     """Do a piece of work, again while others get in its way. Returns what went wrong for good, if anything.
 
     Pieces that may meet each other share a lock, `turn`: whoever was overtaken goes on in it, one after the other, lest a crowd in which
     each try has only one winner use up all its tries. Raises `StaleIncarnation` when this life is over.
     """
-    problem = await _once(tenant, piece)
+    problem = await _once(life, outbox, piece)
     if not isinstance(problem, StorageConflict):
         return problem
     async with turn or nullcontext():
         for _ in range(CONFLICTS_MAX - 1):
-            problem = await _once(tenant, piece)
+            problem = await _once(life, outbox, piece)
             if not isinstance(problem, StorageConflict):
                 break
     return problem
 
 
-def failure(tenant: Tenant, problem: Exception, what: str) -> str:
+def failure(life: Life, problem: Exception, what: str) -> str:
     """What went wrong, as a person reads it."""
     if isinstance(problem, TimeoutError):
-        return f"the {what} did not return within {tenant.limits.handler_timeout_ms} ms"
+        return f"the {what} did not return within {life.limits.handler_timeout_ms} ms"
     return in_words(problem)
 
 
-async def _once(tenant: Tenant, piece: Piece) -> Exception | None:
-    _, problem = await tried(_in_time(tenant, piece))
+async def _once(life: Life, outbox: Outbox, piece: Piece) -> Exception | None:
+    _, problem = await tried(_in_time(life, outbox, piece))
     if isinstance(problem, StaleIncarnation):
         raise problem
     return problem
 
 
-async def _in_time(tenant: Tenant, piece: Piece) -> None:
-    timeout_ms = min(piece.timeout_ms, tenant.limits.handler_timeout_ms)
+async def _in_time(life: Life, outbox: Outbox, piece: Piece) -> None:
+    timeout_ms = min(piece.timeout_ms, life.limits.handler_timeout_ms)
     async with asyncio.timeout(timeout_ms / 1000):  # `wait_for` may lose a cancellation (3.11)
-        await _transact(tenant, piece)
+        await _transact(life, outbox, piece)
 
 
-async def _transact(tenant: Tenant, piece: Piece) -> None:
-    transaction = tenant.storage.begin()
+async def _transact(life: Life, outbox: Outbox, piece: Piece) -> None:
+    transaction = life.storage.begin()
     try:
         with transaction.active():
             steps = piece.steps(transaction)
         if any(is_async(method) for method, _, _ in steps):
             await _call_each(transaction, steps)
         elif steps:
-            await tenant.threads.run(lambda: _call_all(transaction, steps))
-        tenant.faults.at(KillPoint.MID_HANDLER, piece.name)
+            await life.threads.run(lambda: _call_all(transaction, steps))
+        life.faults.at(KillPoint.MID_HANDLER, piece.name)
         with transaction.active():
             piece.seal(transaction)
-        tenant.faults.at(KillPoint.BEFORE_HANDLER_COMMIT, piece.name)
-        tenant.outbox.commit(transaction)
+        life.faults.at(KillPoint.BEFORE_HANDLER_COMMIT, piece.name)
+        outbox.commit(transaction)
     except BaseException:
         transaction.rollback()
         raise
-    tenant.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
+    life.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
 
 
 def _call_all(transaction: Transaction, steps: list[Step]) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from actors.life import Life
 from actors.ports import KillPoint
 from actors.steps import RemembersSteps, plain
 from ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, unpack
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
 
 STASH = "\x00stash"
 
@@ -25,9 +23,9 @@ class RunContext(RemembersSteps):
         parent_tool_call_id: the model's tool call that asked for it, if one did.
     """
 
-    def __init__(self, tenant: Tenant, run_id: str, attempt: int, incarnation: int, tool_call: str | None) -> None:
+    def __init__(self, life: Life, run_id: str, attempt: int, incarnation: int, tool_call: str | None) -> None:
         self.run_id, self.attempt, self.parent_tool_call_id = run_id, attempt, tool_call
-        self._tenant, self._incarnation = tenant, incarnation
+        self._life, self._incarnation = life, incarnation
         self._latest: bytes | None = None
         self._sent_s = -math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -37,27 +35,27 @@ class RunContext(RemembersSteps):
     @property
     def stashed(self) -> Any:
         """What an earlier attempt stashed last, or None."""
-        body = self._tenant.steps(self.run_id).get(STASH)
+        body = self._life.steps(self.run_id).get(STASH)
         return None if body is None else unpack(body)
 
     @property
     def is_cancelled(self) -> bool:
         """Whether the run was told to stop; for sync code, which cannot be interrupted."""
-        return self._tenant.is_leaving
+        return self._life.is_leaving
 
     def stash(self, value: Any) -> None:
         """Remember a value for a later attempt; durable on return."""
         self._remember(STASH, plain("stash", value))
 
     def _remembered(self, name: str) -> bytes | None:
-        if self._tenant.outbox.transaction is not None:  # it may roll back what it remembers
-            return self._tenant.storage.steps(self.run_id).get(name)
-        return self._tenant.steps(self.run_id).get(name)
+        if self._life.transaction is not None:  # it may roll back what it remembers
+            return self._life.storage.steps(self.run_id).get(name)
+        return self._life.steps(self.run_id).get(name)
 
     def _remember(self, name: str, body: bytes) -> None:
-        with self._tenant.storage.transaction() as transaction:
+        with self._life.storage.transaction() as transaction:
             transaction.save_step(self.run_id, name, body)
-            transaction.then(lambda: self._tenant.steps(self.run_id).update({name: body}))
+            transaction.then(lambda: self._life.steps(self.run_id).update({name: body}))
 
     def report_progress(
         self,
@@ -76,27 +74,27 @@ class RunContext(RemembersSteps):
         `milestone` is durable on return, numbered, replayed, and the same one in a later attempt is not a second one.
         """
         signal = _signal(fraction, message, phase, data, keep_data=persist or milestone is not None)
-        limit = self._tenant.limits.progress_bytes_max
+        limit = self._life.limits.progress_bytes_max
         if len(signal) > limit:
             raise TooLarge("data", f"a progress signal of {len(signal)} bytes; the limit is {limit}")
-        self._tenant.faults.at(KillPoint.MID_RUN, "progress")
+        self._life.faults.at(KillPoint.MID_RUN, "progress")
         if milestone is not None:
-            return self._tenant.bridge(self._milestone(milestone, signal))
-        self._tenant.on_loop(lambda: self._progress(signal, urgent=fraction is not None and fraction >= 1))
-        return self._tenant.done()
+            return self._life.bridge(self._milestone(milestone, signal))
+        self._life.on_loop(lambda: self._progress(signal, urgent=fraction is not None and fraction >= 1))
+        return self._life.done()
 
     async def _milestone(self, name: str, body: bytes) -> None:
         if not isinstance(name, str) or not name:
             raise BadRequest("milestone", f"{name!r} is not a name")
         nth = self._occurrences[name] = self._occurrences.get(name, 0) + 1
         self._flush()
-        await self._tenant.durable(Milestone(self.run_id, self._incarnation, name, nth, body))
-        self._tenant.faults.at(KillPoint.MID_RUN, f"milestone {name}")
+        await self._life.durable(Milestone(self.run_id, self._incarnation, name, nth, body))
+        self._life.faults.at(KillPoint.MID_RUN, f"milestone {name}")
 
     def _progress(self, body: bytes, *, urgent: bool) -> None:
         self._latest = body
         loop = asyncio.get_running_loop()
-        wait_s = 0.0 if urgent else self._sent_s + self._tenant.limits.progress_ms / 1000 - loop.time()
+        wait_s = 0.0 if urgent else self._sent_s + self._life.limits.progress_ms / 1000 - loop.time()
         if wait_s <= 0:
             self._flush()
         elif self._timer is None:
@@ -107,7 +105,7 @@ class RunContext(RemembersSteps):
             self._timer.cancel()
             self._timer = None
         if self._latest is not None:
-            self._tenant.push(Progress(self.run_id, self._incarnation, self._latest))
+            self._life.push(Progress(self.run_id, self._incarnation, self._latest))
             self._latest, self._sent_s = None, asyncio.get_running_loop().time()
 
     def emit(self, body: Any) -> None:
@@ -115,10 +113,10 @@ class RunContext(RemembersSteps):
         encoded = plain("chunk", body)
 
         def push() -> None:
-            self._tenant.push(Chunk(self.run_id, self._incarnation, self._chunks, encoded))
+            self._life.push(Chunk(self.run_id, self._incarnation, self._chunks, encoded))
             self._chunks += 1
 
-        self._tenant.on_loop(push)
+        self._life.on_loop(push)
 
     def close(self) -> None:
         """The attempt is over: send what was coalesced, and no signal after it."""

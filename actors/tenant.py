@@ -1,71 +1,61 @@
-"""One life of one agent on a host: it comes up, carries a run (`attempt`), handles mail (`mailbox`), answers calls, and leaves."""
+"""A tenant: one life of one agent on a host, with its parts. It comes up, carries a run, handles mail, answers calls, and leaves.
+
+The parts stand on the life and on each other, each on those that it is given here:
+
+    life ← outbox, alarms, state watch ← dispatch, family, mailbox, fibers, schedules, queue
+"""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.activity import ACTIVITY, Activity
-from actors.agent import Agent
 from actors.alarm_clock import AlarmClock
 from actors.attempt import carry
-from actors.author import is_async, tried
+from actors.author import tried
 from actors.code import load_type
 from actors.dispatch import Dispatch
 from actors.family import FORGET, Family
 from actors.jobs.fibers import Fibers
 from actors.jobs.schedules import Schedules
 from actors.jobs.waiting_line import WaitingLine
+from actors.life import Life
 from actors.mailbox import Mailbox
 from actors.once import once
 from actors.outbox import Outbox
 from actors.ports import KillPoint
+from actors.premises import Premises
 from actors.results import RunInfo
 from actors.run_context import RunContext
 from actors.schema import exposed_call
 from actors.state_watch import StateWatch
-from actors.threads import wait_for
-from actors.wire import error_to_plain, message
-from ledger import Awake, Released, StaleIncarnation, Stimulus, agent_id, check_id, name_of, type_of
-from ledger.storage import FIBER, QUEUED, SCHEDULE, Storage, unbound
-
-if TYPE_CHECKING:
-    from actors.host import Host
-
+from actors.wire import error_to_plain
+from ledger import Awake, Released, Stimulus, Unstarted, agent_id, check_id, type_of
+from ledger.storage import FIBER, QUEUED, SCHEDULE, State
 
 JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("waiting_line", QUEUED))
 
 
-class Tenant:
-    """An agent in memory, and everything that is under way for it."""
+class Tenant(Life):
+    """An agent in memory, and everything that is under way for it.
 
-    def __init__(self, host: Host, agent_id: str, incarnation: int) -> None:
-        self.host, self.agent_id, self.incarnation = host, agent_id, incarnation
-        self.name = name_of(agent_id)
-        self.limits, self.threads, self.faults = host.limits, host.world.threads, host.world.faults
-        self.code_dir = host.code_dir
-        self.agent: Any = None
-        self._storage: Storage | None = None
-        self.is_leaving = False
-        self.idle_since_s = 0.0
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.mail = Mailbox(self)
-        self._steps: dict[str, dict[str, bytes]] = {}
+    Args:
+        gone: is told when the life is over, and nothing is left of it here.
+    """
+
+    def __init__(self, premises: Premises, agent_id: str, incarnation: int, gone: Callable[[Tenant], None]) -> None:
+        super().__init__(premises, agent_id, incarnation)
+        self._gone = gone
         self._up: asyncio.Task[None] | None = None
-        self.is_up = False  # whether `on_start` has returned
-        self.is_first_life = False
-        self._runs: dict[str, None] = {}
-        self._vigils: set[object] = set()
+        self._is_first_life = False
 
     @once
-    def dispatch(self) -> Dispatch:
-        """Asks for runs on behalf of the agent."""
-        return Dispatch(self)
+    def outbox(self) -> Outbox:
+        """The agent's transactions, and what they leave to be said."""
+        return Outbox(self)
 
     @once
     def alarms(self) -> AlarmClock:
@@ -73,50 +63,34 @@ class Tenant:
         return AlarmClock(self)
 
     @once
-    def fibers(self) -> Fibers:
-        """The agent's own durable jobs."""
-        return Fibers(self)
+    def mail(self) -> Mailbox:
+        """What has come for the agent."""
+        return Mailbox(self, self.outbox, self.ready)
 
     @once
-    def schedules(self) -> Schedules:
-        """What is called at its time."""
-        return Schedules(self)
-
-    @once
-    def waiting_line(self) -> WaitingLine:
-        """What is called one after the other."""
-        return WaitingLine(self)
+    def dispatch(self) -> Dispatch:
+        """Asks for runs on behalf of the agent."""
+        return Dispatch(self, self.outbox)
 
     @once
     def family(self) -> Family:
         """The agent's relatives."""
-        return Family(self)
+        return Family(self, self.outbox)
 
     @once
-    def outbox(self) -> Outbox:
-        """The agent's transactions, and what they leave to be said."""
-        return Outbox(self)
+    def fibers(self) -> Fibers:
+        """The agent's own durable jobs."""
+        return Fibers(self, self.alarms)
 
-    @property
-    def storage(self) -> Storage:
-        """The agent's storage, opened when it is first looked at: an instant child never does."""
-        if self._storage is None:
-            self._storage = self.host.cabinet.open(self.agent_id, self.incarnation)
-            if self.agent is not None:
-                StateWatch(self).begin(self._storage.state)
-        return self._storage
+    @once
+    def schedules(self) -> Schedules:
+        """What is called at its time."""
+        return Schedules(self, self.outbox, self.alarms, self.ready)
 
-    @property
-    def is_storage_open(self) -> bool:
-        """Whether this life has looked at its storage."""
-        return self._storage is not None
-
-    @property
-    def has_storage(self) -> bool:
-        """Whether anything was ever written."""
-        if self._storage is None:
-            return self.host.cabinet.exists(self.agent_id)
-        return self._storage.exists
+    @once
+    def waiting_line(self) -> WaitingLine:
+        """What is called one after the other."""
+        return WaitingLine(self, self.outbox, self.alarms, self.ready)
 
     # coming up
 
@@ -125,7 +99,7 @@ class Tenant:
         if self.is_up:
             return
         if self._up is None:
-            if type_of(self.agent_id) in self.host.loaded and not self._constructed_for_start():
+            if type_of(self.agent_id) in self.premises.loaded and not self._constructed_for_start():
                 self.is_up = True
                 return
             self._up = asyncio.get_running_loop().create_task(self._come_up())
@@ -137,15 +111,17 @@ class Tenant:
         agent_class = load_type(type_of(self.agent_id), self.code_dir)
         self.agent = agent_class()
         vars(self.agent)["_perdure"] = self  # the one attribute of ours
-        if self._storage is not None:
-            StateWatch(self).begin(self._storage.state)
-        fresh = self._storage is None and self.is_first_life
+        fresh = self._is_first_life and not self.is_storage_open
+        self.watch_state(self._watch_over)
         return self.overrides("on_start") or not (fresh or not self.has_storage)
+
+    def _watch_over(self, state: State) -> None:
+        StateWatch(self).begin(state)
 
     async def _come_up(self) -> None:
         if self.agent is None:  # its code is imported on a thread, so that the host goes on answering meanwhile
             await self.threads.run(lambda: load_type(type_of(self.agent_id), self.code_dir))
-            self.host.loaded.add(type_of(self.agent_id))
+            self.premises.loaded.add(type_of(self.agent_id))
             self._constructed_for_start()
         if self.has_storage:
             self.outbox.flush()
@@ -161,23 +137,8 @@ class Tenant:
         """Wake the parts whose rows an earlier life left, and those that `on_start` has used already."""
         records = self.storage.records()
         for part, kind in JOBS:
-            if part in vars(self) or records.keys(kind):
+            if self._has(part) or records.keys(kind):
                 getattr(self, part).woken()
-
-    def now_ms(self) -> int:
-        """Wall time, in milliseconds since the epoch."""
-        return self.host.world.clock.now_ms()
-
-    def overrides(self, method: str) -> bool:
-        """Whether the author's class has its own version of a method of `Agent`."""
-        return getattr(type(self.agent), method) is not getattr(Agent, method)
-
-    async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call an author's method: async ones on the loop, sync ones on a worker thread."""
-        if is_async(method):
-            return await method(*args, **kwargs)
-        outcome = await self.threads.run(partial(method, *args, **kwargs))
-        return await outcome if inspect.isawaitable(outcome) else outcome
 
     async def wake(self) -> None:
         """Come up without work of its own."""
@@ -188,38 +149,50 @@ class Tenant:
             self.leave()
             return
         self.push(Awake(self.agent_id, self.incarnation))
-        self.host.touch(self)
+        self.touch()
 
     # a run
-
-    @property
-    def is_of_run(self) -> bool:
-        """Whether the agent is the child of a run."""
-        return bool(self._runs)
-
-    def carries(self, run_id: str) -> bool:
-        """Whether this life has been given the run."""
-        return run_id in self._runs
 
     def begin_run(self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool) -> None:
         """Begin one attempt."""
         self._runs[run_id] = None
-        self.is_first_life = attempt == 1
+        self._is_first_life = attempt == 1
         run = RunContext(self, run_id, attempt, self.incarnation, options.get("tool_call"))
-        self.spawn(carry(self, run, body, collect=collect))
+        self.spawn(self._carry(run, body, collect=collect))
 
-    def leave_with(self, farewell: Stimulus) -> None:
+    async def _carry(self, run: RunContext, body: bytes, *, collect: bool) -> None:
+        """Carry an attempt and say what it came to; a child that has nothing else to do leaves in the same breath."""
+        said = await carry(self, self.ready, run, body, collect=collect)
+        if isinstance(said, Unstarted):
+            self._leave_with(said)
+        elif said is not None and self._has_other_work:
+            self.push(said)
+            self.touch()
+        elif said is not None:
+            self._leave_with(said._replace(released=True))
+
+    def _leave_with(self, farewell: Stimulus) -> None:
         """Leave in the same breath as the last word: everything is durable, or becomes so with it."""
-        self._close()
-        self.alarms.say()
+        self.close()
+        if self._has("alarms"):
+            self.alarms.say()
         self.push(farewell)
-        self.host.forget(self)
+        self._gone(self)
 
     @property
-    def has_other_work(self) -> bool:
+    def _has_other_work(self) -> bool:
         """Whether anything but the current task is under way."""
         mine = asyncio.current_task()
-        return not self.mail.is_empty or any(task is not mine and not task.done() for task in self._tasks)
+        return self._has_mail or any(task is not mine and not task.done() for task in self._tasks)
+
+    @property
+    def _has_mail(self) -> bool:
+        """Whether mail waits, or is being handled."""
+        return self._has("mail") and not self.mail.is_empty
+
+    def _has(self, part: str) -> bool:
+        """Whether a part was ever looked at, in this life."""
+        return part in vars(self)
 
     # calls and signals
 
@@ -227,10 +200,10 @@ class Tenant:
         """Answer a call from outside."""
         reply, problem = await tried(self._answer(ref, method_name, body))
         if problem is None:
-            self.host.answer(ref, True, reply)
+            self.premises.answer(ref, True, reply)
         else:
-            self.host.answer(ref, False, error_to_plain(problem))
-        self.host.touch(self)
+            self.premises.answer(ref, False, error_to_plain(problem))
+        self.touch()
 
     async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:
         if method_name != FORGET:
@@ -253,121 +226,32 @@ class Tenant:
         if problem is not None:
             self.trouble("on_progress", problem)
 
-    # what runs and agents use
+    # another storage
 
     def restore(self, path: Path) -> None:
         """Begin with a copy of another storage, and with what is planned there."""
-        if self._storage is not None:
-            self._storage.close()
-            self._storage = None
-        self.host.cabinet.restore(self.agent_id, path)
+        self.reopen()
+        self.premises.cabinet.restore(self.agent_id, path)
         self.on_loop(self.schedules.second_look.look)
         self.on_loop(self.waiting_line.second_look.look)
-
-    def reopen(self) -> None:
-        """Open the storage again, after an error of the disk ended the handle."""
-        if self._storage is not None:
-            self._storage.close()
-            self._storage = None
 
     def fork(self, name: str) -> None:
         """Copy this agent's storage for another agent of its class."""
         self.storage.checkpoint()
         target = agent_id(type_of(self.agent_id), check_id("name", name, self.limits.id_max))
-        self.host.cabinet.fork(self.agent_id, target)
-
-    def steps(self, run_id: str) -> dict[str, bytes]:
-        """The steps that this run remembers."""
-        if run_id not in self._steps:
-            self._steps[run_id] = self.storage.steps(run_id) if self.has_storage else {}
-        return self._steps[run_id]
-
-    def push(self, stimulus: Stimulus) -> None:
-        """Say something to the supervisor."""
-        self.host.peer.push(message(stimulus))
-
-    async def durable(self, stimulus: Stimulus) -> None:
-        """Say something to the supervisor and wait until it is durable."""
-        await self.host.peer.durable(message(stimulus))
-
-    async def ask(self, name: str, *args: Any) -> Any:
-        """Ask the supervisor a question."""
-        return await self.host.asking.ask(name, *args)
-
-    def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:
-        """The way from sync code on a worker thread into the loop; in async code just the coroutine.
-
-        A thread that waits here lends its slot. Raises `StaleIncarnation` there as soon as this life is over.
-        """
-        return job if self.host.is_on_loop else wait_for(self.host.from_thread(self._for_thread(job)))
-
-    async def _for_thread(self, job: Coroutine[Any, Any, Any]) -> Any:
-        """What a thread waits for is a task of this life, and ends with it."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            if not self.is_leaving:
-                return await job
-        except asyncio.CancelledError:
-            if not self.is_leaving:
-                raise
-        finally:
-            self._tasks.discard(task)
-        job.close()
-        raise StaleIncarnation(self.agent_id, "this life of the agent was told to stop")
-
-    def on_loop(self, job: Callable[[], None]) -> None:
-        """Do something on the host's loop, from whichever thread."""
-        self.host.on_loop(job)
-
-    def done(self) -> Any:
-        """Nothing to wait for. A thread waits for the loop's turn even so, lest it run away from it; for that it lends no slot."""
-        return _nothing() if self.host.is_on_loop else self.host.from_thread(_nothing()).result()
-
-    def spawn(self, job: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Begin a task of this life. It is no part of a transaction that happens to be open where it is begun."""
-        task = asyncio.get_running_loop().create_task(job, context=unbound())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    @contextmanager
-    def kept_awake(self) -> Iterator[None]:
-        """No sleep meanwhile."""
-        vigil = object()
-        self._vigils.add(vigil)  # on whichever thread
-        try:
-            yield
-        finally:
-            self._vigils.discard(vigil)
-            self.on_loop(partial(self.host.touch, self))
-
-    def trouble(self, doing: str, problem: Exception) -> None:
-        """Something failed where no caller, run or mail carries the error. The log and the author are told."""
-        self.host.report_trouble(self.agent_id, doing, problem)
-        if self.agent is not None and self.overrides("on_error") and not self.is_leaving:
-            self.spawn(tried(self.call(self.agent.on_error, problem, doing)))
+        self.premises.cabinet.fork(self.agent_id, target)
 
     # leaving
 
     @property
     def may_sleep(self) -> bool:
         """Whether nothing is under way, and the agent is up: one that is coming up has work to do."""
-        return not (self._tasks or self._vigils or self.is_leaving) and self.mail.is_empty and self.is_up
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether an error of the disk ended the handle on the storage. Nothing can be done with it; the next life opens another."""
-        return self._storage is not None and self._storage.file.ended
+        return not (self._tasks or self._vigils or self.is_leaving or self._has_mail) and self.is_up
 
     def leave(self) -> None:
         """Leave the host cleanly: everything durable, nothing in memory."""
         self.faults.at(KillPoint.MID_PASSIVATION, self.agent_id)
-        self._close()
-        self.alarms.say()
-        self.push(Released(self.agent_id, self.incarnation))
-        self.host.forget(self)
+        self._leave_with(Released(self.agent_id, self.incarnation))
 
     async def stop(self) -> None:
         """End all work of this life and leave. Async code that does not let itself be cancelled keeps the place. Sync code cannot be
@@ -383,12 +267,3 @@ class Tenant:
         if not self.is_of_run and not self.is_broken and not self.outbox.is_empty:
             self.alarms.owe("outbox", owes=True)
         self.leave()
-
-    def _close(self) -> None:
-        self.is_leaving = True
-        if self._storage is not None:
-            self._storage.close()
-
-
-async def _nothing() -> None:
-    return None

@@ -55,7 +55,6 @@ from ledger.ids import (
     sub_agent_id,
     type_of,
 )
-from ledger.lives import last_end
 from ledger.mail import TELL, Mail
 from ledger.outstanding import about, everything, outstanding
 from ledger.preview import preview_of, shown_input
@@ -92,7 +91,7 @@ from ledger.stimulus import (
     Up,
 )
 from ledger.store import Boot, FactRow, First, Payload, Record, Store
-from ledger.view import View
+from ledger.view import View, last_end
 
 __all__ = [
     "COLLECTED_NOTHING",

@@ -1,12 +1,12 @@
 """What each fact does to the view: records first, then the indexes that follow from them.
 
-These functions are the second half of `View.fold`. A fact that has none changes its run alone (`run.apply`).
+These functions are the larger half of `View.fold`. A fact that has none changes its run alone (`run.apply`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ledger.activation import Activation
 from ledger.facts import (
@@ -48,16 +48,14 @@ from ledger.mail import (
     Mail,
 )
 from ledger.run import open_run, outcome_of
-
-if TYPE_CHECKING:
-    from ledger.view import View
+from ledger.standing import Standing
 
 
-def _supervisor_started(view: View, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
+def _supervisor_started(view: Standing, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
     view.epoch, view.limits = fact.epoch, fact.limits or view.limits
 
 
-def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
+def _run_requested(view: Standing, fact: RunRequested, seq: int, at_ms: int) -> int:
     run = view.runs[fact.run_id] = open_run(fact, seq, at_ms)
     view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
     view.enqueue(run)
@@ -67,7 +65,7 @@ def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
     return 0
 
 
-def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> int | None:
+def _attempt_started(view: Standing, fact: AttemptStarted, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     view.dequeue(run)
@@ -78,7 +76,7 @@ def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> 
     return frame
 
 
-def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int, at_ms: int) -> int | None:
+def _run_ended(view: Standing, fact: RunCompleted | RunFailed | RunAborted, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     if not isinstance(fact, RunAborted) and fact.released and run.child in view.agents:
@@ -91,7 +89,7 @@ def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int
     return frame
 
 
-def _run_interrupted(view: View, fact: RunInterrupted, seq: int, at_ms: int) -> int | None:
+def _run_interrupted(view: Standing, fact: RunInterrupted, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     if run.wants_mail:
@@ -99,7 +97,7 @@ def _run_interrupted(view: View, fact: RunInterrupted, seq: int, at_ms: int) -> 
     return frame
 
 
-def _milestone_reached(view: View, fact: MilestoneReached, seq: int, at_ms: int) -> int | None:
+def _milestone_reached(view: Standing, fact: MilestoneReached, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     listed = (run.options.get("milestones") or {}).get("names", ())
@@ -109,7 +107,7 @@ def _milestone_reached(view: View, fact: MilestoneReached, seq: int, at_ms: int)
     return frame
 
 
-def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | None:
+def _attempt_lost(view: Standing, fact: AttemptLost, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     view.move(run.child, "").run_id = ""
@@ -119,13 +117,13 @@ def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | 
     return frame
 
 
-def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | None:
+def _run_cleared(view: Standing, fact: RunCleared, seq: int, at_ms: int) -> int | None:
     view.lives.forget(seq)  # with its run, the attempts of a child are forgotten
     view.cleared[fact.run_id] = None
     return view.advance(view.runs[fact.run_id], fact, seq, at_ms)
 
 
-def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
+def _agent_activated(view: Standing, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
     activation = view.move(fact.agent_id, fact.host_id)
     activation.incarnation, activation.unclean, activation.run_id = fact.incarnation, False, ""
     activation.owes = False
@@ -134,7 +132,7 @@ def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -
     view.wanted.pop(fact.agent_id, None)
 
 
-def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> None:
+def _agent_released(view: Standing, fact: AgentReleased, seq: int, _at_ms: int) -> None:
     activation = view.move(fact.agent_id, "")
     run = view.runs.get(activation.run_id)
     if run is not None and run.incarnation == fact.incarnation:
@@ -147,7 +145,7 @@ def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> N
     view.lives.ended(fact.agent_id, seq)
 
 
-def _agent_lost(view: View, fact: AgentLost, seq: int, _at_ms: int) -> None:
+def _agent_lost(view: Standing, fact: AgentLost, seq: int, _at_ms: int) -> None:
     activation = view.move(fact.agent_id, "")
     view.lives.ended(fact.agent_id, seq)
     if view.doomed_by(fact.agent_id):
@@ -158,7 +156,7 @@ def _agent_lost(view: View, fact: AgentLost, seq: int, _at_ms: int) -> None:
     view.arm(fact.agent_id, fact.wake_at_ms)
 
 
-def _alarm_set(view: View, fact: AlarmSet, _seq: int, _at_ms: int) -> None:
+def _alarm_set(view: Standing, fact: AlarmSet, _seq: int, _at_ms: int) -> None:
     activation = view.agents[fact.agent_id]
     activation.alarm_at_ms, activation.owes = fact.at_ms, False
     activation.home = fact.home
@@ -167,7 +165,7 @@ def _alarm_set(view: View, fact: AlarmSet, _seq: int, _at_ms: int) -> None:
         view.arm(fact.agent_id, fact.at_ms)
 
 
-def _alarm_rang(view: View, fact: AlarmRang, _seq: int, at_ms: int) -> None:
+def _alarm_rang(view: Standing, fact: AlarmRang, _seq: int, at_ms: int) -> None:
     activation = view.agents[fact.agent_id]
     activation.alarm_at_ms = 0
     view.dirty_agents[fact.agent_id] = None
@@ -178,7 +176,7 @@ def _alarm_rang(view: View, fact: AlarmRang, _seq: int, at_ms: int) -> None:
         view.want(fact.agent_id)
 
 
-def _agent_doomed(view: View, fact: AgentDoomed, _seq: int, _at_ms: int) -> None:
+def _agent_doomed(view: Standing, fact: AgentDoomed, _seq: int, _at_ms: int) -> None:
     view.doomed[fact.agent_id] = None
     view.agents.setdefault(fact.agent_id, Activation(fact.agent_id)).doomed = True
     for activation in view.family(fact.agent_id):
@@ -188,7 +186,7 @@ def _agent_doomed(view: View, fact: AgentDoomed, _seq: int, _at_ms: int) -> None
             del view.agents[activation.agent_id]
 
 
-def _agent_forgotten(view: View, fact: AgentForgotten, seq: int, _at_ms: int) -> None:
+def _agent_forgotten(view: Standing, fact: AgentForgotten, seq: int, _at_ms: int) -> None:
     view.doomed.pop(fact.agent_id, None)
     view.lives.ended(fact.agent_id, seq)
     for activation in view.family(fact.agent_id):
@@ -196,12 +194,12 @@ def _agent_forgotten(view: View, fact: AgentForgotten, seq: int, _at_ms: int) ->
         view.dirty_agents[activation.agent_id] = None
 
 
-def _mail_posted(view: View, fact: MailPosted, seq: int, at_ms: int) -> None:
+def _mail_posted(view: Standing, fact: MailPosted, seq: int, at_ms: int) -> None:
     content = {"sender": fact.sender, "body": fact.body, "home": fact.home}
     view.put(Mail(fact.mail_id, fact.recipient, "", TELL, fact.method, content, at_ms, seq=seq))
 
 
-def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
+def _mail_delivered(view: Standing, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
     for key in fact.mail_ids:
         mail = view.mail[key]
         view.settle(key, DELIVERED)
@@ -214,7 +212,7 @@ def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> 
         view.dirty_agents[fact.recipient] = None
 
 
-def _mail_failed(view: View, fact: MailFailed, _seq: int, _at_ms: int) -> None:
+def _mail_failed(view: Standing, fact: MailFailed, _seq: int, _at_ms: int) -> None:
     mail = view.mail[fact.mail_id]
     mail.attempts += 1
     mail.error, mail.retry_at_ms = fact.error, fact.retry_at_ms or 0
@@ -225,17 +223,17 @@ def _mail_failed(view: View, fact: MailFailed, _seq: int, _at_ms: int) -> None:
         view.arm(mail.recipient, fact.retry_at_ms)
 
 
-def _mail_suppressed(view: View, fact: MailSuppressed, _seq: int, _at_ms: int) -> None:
+def _mail_suppressed(view: Standing, fact: MailSuppressed, _seq: int, _at_ms: int) -> None:
     view.settle(fact.mail_id, SUPPRESSED)
 
 
-def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> None:
+def _mail_requeued(view: Standing, fact: MailRequeued, seq: int, _at_ms: int) -> None:
     mail = view.mail[fact.mail_id]
     mail.attempts, mail.retry_at_ms, mail.seq = 0, 0, seq
     view.settle(fact.mail_id, PENDING)
 
 
-FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
+FOLDS: dict[type[Fact], Callable[[Standing, Any, int, int], int | None]] = {
     SupervisorStarted: _supervisor_started,
     RunRequested: _run_requested,
     AttemptStarted: _attempt_started,

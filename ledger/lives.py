@@ -8,12 +8,7 @@ nothing is certain before the last that was forgotten.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from ledger.ids import name_of
-
-if TYPE_CHECKING:
-    from ledger.view import View
+from typing import Any
 
 LIVES_KEPT = 1000
 
@@ -42,15 +37,3 @@ class Lives:
     def to_plain(self) -> list[Any]:
         """Everything as plain data, for the snapshot."""
         return [self._forgotten, self._ends]
-
-
-def last_end(view: View, agent: str) -> int:
-    """The fact after which no life of this agent has ended.
-
-    The child of a run also lived in its attempts, which are not written down one by one: of these only the first one's beginning is sure.
-    """
-    end = view.lives.last_end(agent)
-    run = view.runs.get(name_of(agent))
-    if run is None or run.child != agent or not run.attempt or (run.attempt == 1 and run.is_placed):
-        return end
-    return max(end, run.last_seq)

@@ -35,13 +35,12 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True)
 class Import:
-    """One name that a module imports. `within` names the function it is imported in, if any; `hint` marks one for types only."""
+    """One name that a module imports. `within` names the function it is imported in, if any."""
 
     line: int
     module: str
     name: str = ""
     within: str = ""
-    hint: bool = False
 
     @property
     def path(self) -> str:
@@ -89,12 +88,12 @@ def sources(*folders: str) -> tuple[Source, ...]:
 
 def imports(source: Source) -> Iterator[Import]:
     """Everything a module imports, wherever in it. Relative imports are resolved."""
-    for node, within, hint in _surroundings(source.tree, "", hint=False):
+    for node, within in _surroundings(source.tree, ""):
         if isinstance(node, ast.Import):
-            yield from (Import(node.lineno, alias.name, within=within, hint=hint) for alias in node.names)
+            yield from (Import(node.lineno, alias.name, within=within) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             module = ".".join(filter(None, [_anchor(source, node.level), node.module]))
-            yield from (Import(node.lineno, module, alias.name, within, hint) for alias in node.names)
+            yield from (Import(node.lineno, module, alias.name, within) for alias in node.names)
 
 
 def _anchor(source: Source, level: int) -> str:
@@ -102,16 +101,11 @@ def _anchor(source: Source, level: int) -> str:
     return ".".join(parts[:-level]) if level else ""
 
 
-def _surroundings(node: ast.AST, within: str, *, hint: bool) -> Iterator[tuple[ast.AST, str, bool]]:
-    """Every node below, with the function it stands in and whether only a type checker sees it."""
+def _surroundings(node: ast.AST, within: str) -> Iterator[tuple[ast.AST, str]]:
+    """Every node below, with the function it stands in."""
     for child in ast.iter_child_nodes(node):
-        yield child, within, hint
-        below = child.name if isinstance(child, Function) else within
-        yield from _surroundings(child, below, hint=hint or _is_for_types(child))
-
-
-def _is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        yield child, within
+        yield from _surroundings(child, child.name if isinstance(child, Function) else within)
 
 
 def functions(source: Source) -> Iterator[Function]:

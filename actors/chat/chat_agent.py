@@ -14,24 +14,21 @@ A turn survives the process, the provider and the network (`actors.chat.turns`, 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-from actors.agent import Agent, exposed
+from actors.agent import exposed
 from actors.chat.callback import follow, refused
+from actors.chat.chat_hooks import ChatHooks
 from actors.chat.conversation import Conversation
 from actors.chat.messages import as_messages, checked_data
-from actors.chat.model import load_library
-from actors.chat.notices import Notices
 from actors.chat.plain import checked_text
 from actors.chat.turn import ActiveTurn, TurnResult
 from actors.jobs.fiber_context import CURRENT
 from actors.results import MilestoneInfo, RunInfo, RunResult
 from actors.run_context import RunContext
-from ledger import StaleIncarnation, StorageError, digest_of, pack, unpack
-from policies import ChatRecovery
+from ledger import digest_of, pack, unpack
 
 Afar = Callable[..., Any]
 
@@ -72,88 +69,8 @@ async def _submit(caller: Any, messages: Any, **options: Any) -> Any:
     return await caller.call("accept_turn", "submission", messages, request_id, options)
 
 
-class ChatAgent(Agent):
-    """A chat: turns one after the other, each durable from its acceptance to its end.
-
-    Class attributes:
-        model: a pydantic-ai model, or its name, such as `openai:gpt-5`.
-        instructions: what the model is told before the conversation.
-        max_steps: requests to the model that one turn may make.
-        chat_recovery: the budgets of recovery after a death or a stall.
-        chat_stream_stall_timeout_ms: after which a silent stream counts as broken; 0 never. A turn may bring its own.
-        chat_first_token_timeout_ms: the same for the first event of an answer; None takes the former.
-        tool_timeout_ms: how long a tool may take that does not say it itself; None for ever.
-        message_concurrency: what becomes of a message that comes while a turn is under way: `queue`, `latest`, `merge`, `drop`, or
-            `{"strategy": "debounce", "debounce_ms": 750}`.
-    """
-
-    model: ClassVar[Any] = None
-    instructions: ClassVar[str | None] = None
-    max_steps: ClassVar[int] = 50
-    chat_recovery: ClassVar[ChatRecovery] = ChatRecovery()
-    chat_stream_stall_timeout_ms: ClassVar[float] = 0
-    chat_first_token_timeout_ms: ClassVar[float | None] = None
-    tool_timeout_ms: ClassVar[float | None] = None
-    message_concurrency: ClassVar[str | dict[str, Any]] = "queue"
-
-    recalls_results: ClassVar[bool] = True
-    fatal: ClassVar[tuple[type[Exception], ...]] = (StaleIncarnation, StorageError)
-
-    @classmethod
-    def prepare(cls) -> None:
-        """Load the library of models."""
-        load_library(cls.model)
-
-    # what an author overrides
-
-    def tools(self) -> Sequence[Any]:
-        """The tools: functions marked with `@tool`, and what `agent_tool` and `client_tool` make. Marked methods are added."""
-        return ()
-
-    def get_model(self) -> Any:
-        """The model of the next request."""
-        return self.model
-
-    def get_model_settings(self) -> dict[str, Any] | None:
-        """Settings of the next request, as pydantic-ai names them: `temperature`, `max_tokens` and more."""
-        return None
-
-    def get_instructions(self) -> str | None:
-        """What the model is told before the conversation."""
-        return self.instructions
-
-    async def on_chat_response(self, response: dict[str, Any]) -> None:
-        """Called after a turn that had begun: `request_id, status, message, error, continuation`. It may ask for turns and wait."""
-
-    async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
-        """Called before a turn ends with an error; a returned text is shown instead. `info`: `request_id, stage, reason`."""
-
-    async def on_chat_recovery(self, context: Any) -> dict[str, bool] | None:
-        """Called when a turn is recovered after a death or a stall, with a `ChatRecoveryContext`.
-
-        `{"persist": False}` drops what was said so far, unless a tool has settled in it; `{"continue": False}` ends the turn.
-        """
-
-    def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any]:
-        """What stands in the transcript for a tool call without a result. A tool part must be settled; text will do too."""
-        return self.conversation.turns.repair.default_part(part)
-
-    def format_agent_tool_input(self, input: Any, run: RunContext) -> Any:
-        """The message of the user by which a run of this agent begins."""
-        text = input.get("message") if isinstance(input, dict) and set(input) == {"message"} else input
-        return text if isinstance(text, str) else {"role": "user", "parts": [{"type": "text", "text": _as_text(input)}]}
-
-    def get_agent_tool_output(self, run_id: str, result: TurnResult) -> Any:
-        """The output of a run of this agent: the text of its answer."""
-        return result.text
-
-    async def format_detached_completion(self, run: RunInfo, result: RunResult) -> str:
-        """The message that tells this chat of the end of a detached run; an empty one is not sent."""
-        return Notices.completion(run, result)
-
-    async def format_detached_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> str:
-        """The message that tells this chat of a milestone; an empty one is not sent."""
-        return Notices.milestone(run, milestone)
+class ChatAgent(ChatHooks):
+    """A chat: turns one after the other, each durable from its acceptance to its end. What may be said of it is with `ChatHooks`."""
 
     # asking for turns
 
@@ -350,7 +267,7 @@ class ChatAgent(Agent):
         """The conversation, in this life of the agent."""
         found: Conversation | None = vars(self).get("_perdure_chat")
         if found is None:
-            found = vars(self)["_perdure_chat"] = Conversation(self, self._perdure)
+            found = vars(self)["_perdure_chat"] = Conversation(self, self._perdure, self.restart_conversation)
         return found
 
     def woken(self) -> None:
@@ -362,11 +279,6 @@ class ChatAgent(Agent):
         vars(self).pop("_perdure_chat", None)
         self.woken()
 
-    @property
-    def hears_responses(self) -> bool:
-        """Whether the author wants to be told of ended turns."""
-        return type(self).on_chat_response is not ChatAgent.on_chat_response
-
 
 class ChatTurnFailed(Exception):
     """The turn of a run did not complete."""
@@ -377,10 +289,6 @@ class ChatTurnFailed(Exception):
 
     def __str__(self) -> str:
         return self.error or f"the turn was {self.status}"
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 __all__ = ["ChatAgent", "ChatTurnFailed", "digest_of"]

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from actors.activity import ACTIVITY
+from actors.chat.chat_hooks import ChatHooks
 from actors.chat.delegated_tools import client_tools
 from actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data
 from actors.chat.tools import Tool
 from actors.chat.turn import ENDED, STATUSES, Turn
 from actors.chat.turns import Turns
 from actors.results import RunInfo
+from actors.tenant import Tenant
 from ledger import BadRequest, check_id, digest_of, pack
 from policies import awaits_client
-
-if TYPE_CHECKING:
-    from actors.chat.chat_agent import ChatAgent
-    from actors.tenant import Tenant
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue"})
 OPTIONS = frozenset({"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key"})
@@ -29,9 +27,9 @@ PAUSE_S = 0.05
 class Conversation:
     """One chat agent's conversation, in one life of it."""
 
-    def __init__(self, agent: ChatAgent, tenant: Tenant) -> None:
+    def __init__(self, agent: ChatHooks, tenant: Tenant, restart: Callable[[], None]) -> None:
         self.agent, self.tenant = agent, tenant
-        self.turns = Turns(agent, tenant)
+        self.turns = Turns(agent, tenant, restart)
         self.nearby = Nearby(self)
 
     # requests
@@ -104,7 +102,7 @@ class Conversation:
         if playing is not None and activity is not None and activity.origin == f"turn/{playing.turn.request_id}":
             words = "a turn cannot wait for another turn of its own agent, nor for its own end"
             raise BadRequest(method, f"{words}; use submit_messages or add_messages")
-        if is_waiting and self.tenant.outbox.transaction is not None:
+        if is_waiting and self.tenant.transaction is not None:
             words = "a turn begins when the transaction of a handler is committed, so nothing in it can wait for one"
             raise BadRequest(method, f"{words}; use submit_messages")
 
@@ -131,7 +129,7 @@ class Conversation:
         def then() -> None:
             for position, each in placed:
                 turns.transcript.put(position, each)
-                turns.repair.changed(each["id"])
+                turns.history.changed(each["id"])
 
         turns.store.write(messages=placed, then=lambda: self.tenant.on_loop(then))
         return len(placed)
@@ -207,7 +205,7 @@ class Conversation:
 
     def inspect(self, request_id: str) -> dict[str, Any] | None:
         """What is known of a turn."""
-        turn = self.turns.find(request_id)
+        turn = self.turns.views.find(request_id)
         return None if turn is None else self._told(turn)
 
     def _told(self, turn: Turn) -> dict[str, Any]:

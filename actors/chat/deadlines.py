@@ -8,34 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from actors.author import tried_now
+from actors.chat.floor import Floor
 from actors.chat.last_words import worded
-from actors.chat.play import Outcome
+from actors.chat.outcome import Outcome
+from actors.chat.scene import Scene
+from actors.chat.turn import Turn
 from policies import ChatRecovery
 
-if TYPE_CHECKING:
-    from actors.chat.play import Play
-    from actors.chat.turn import Turn
-    from actors.chat.turns import Turns
-
+Ending = Callable[[Scene], Awaitable[Outcome]]
 UNANSWERED = "Nobody has answered in time, so the turn has ended."
 
 
 class Deadlines:
-    """The turns of one agent that wait for a person, and until when."""
+    """The turns of one agent that wait for a person, and until when.
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    Args:
+        close: ends a turn that is not being played.
+    """
+
+    def __init__(self, floor: Floor, close: Callable[[Turn, Ending], Coroutine[Any, Any, None]]) -> None:
+        self._floor, self._close = floor, close
 
     def _left_ms(self, turn: Turn) -> float:
         if turn.status != "parked":
             return math.inf
-        config, _ = tried_now(lambda: ChatRecovery.of(self._turns.agent.chat_recovery))
+        config, _ = tried_now(lambda: ChatRecovery.of(self._floor.agent.chat_recovery))
         if config is None:
             return math.inf
-        return turn.parked_at_ms + config.parked_deadline_ms - self._turns.now_ms()
+        return turn.parked_at_ms + config.parked_deadline_ms - self._floor.now_ms()
 
     def has_passed(self, turn: Turn) -> bool:
         """Whether it is too late for an answer."""
@@ -49,9 +53,9 @@ class Deadlines:
 
     def _over(self, turn: Turn, parked_at_ms: int) -> None:
         is_same = turn.status == "parked" and turn.parked_at_ms == parked_at_ms
-        if is_same and self._turns.open.get(turn.request_id) is turn and not self._turns.tenant.is_leaving:
-            self._turns.tenant.spawn(self._turns.close(turn, self._unanswered))
+        if is_same and self._floor.open.get(turn.request_id) is turn and not self._floor.tenant.is_leaving:
+            self._floor.tenant.spawn(self._close(turn, self._unanswered))
 
-    async def _unanswered(self, play: Play) -> Outcome:
+    async def _unanswered(self, scene: Scene) -> Outcome:
         outcome = Outcome("error", UNANSWERED, "awaiting_client_deadline", stage="recovery")
-        return await worded(self._turns, play.turn, outcome)
+        return await worded(self._floor, scene.turn, outcome)

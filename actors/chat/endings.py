@@ -7,28 +7,26 @@ told at most once: what must happen for certain after a turn belongs into a run,
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.activity import ACTIVITY, Activity
 from actors.author import tried
-
-if TYPE_CHECKING:
-    from actors.chat.chat_agent import ChatAgent
-    from actors.chat.turn import Turn
-    from actors.tenant import Tenant
+from actors.chat.chat_hooks import ChatHooks
+from actors.chat.turn import Turn
+from actors.life import Life
 
 
 class Endings:
     """The ends of turns of which the author has not heard yet."""
 
-    def __init__(self, agent: ChatAgent, tenant: Tenant) -> None:
-        self._agent, self._tenant = agent, tenant
+    def __init__(self, agent: ChatHooks, life: Life) -> None:
+        self._agent, self._life = agent, life
         self._untold: deque[dict[str, Any]] = deque()
         self._is_telling = False
 
     def ended(self, turn: Turn, message: dict[str, Any] | None) -> None:
         """A turn has ended. Of one that never began, and that nothing went wrong with, there is nothing to tell."""
-        if not self._agent.hears_responses or not (turn.started_at_ms or turn.status == "error"):
+        if not self._life.overrides("on_chat_response") or not (turn.started_at_ms or turn.status == "error"):
             return
         self._untold.append(
             {
@@ -41,13 +39,13 @@ class Endings:
         )
         if not self._is_telling:
             self._is_telling = True
-            self._tenant.spawn(self._tell())
+            self._life.spawn(self._tell())
 
     async def _tell(self) -> None:
         while self._untold:
             told = self._untold.popleft()
             ACTIVITY.set(Activity(f"after/{told['request_id']}"))
-            _, problem = await tried(self._tenant.call(self._agent.on_chat_response, told))
+            _, problem = await tried(self._life.call(self._agent.on_chat_response, told))
             if problem is not None:
-                self._tenant.trouble("on_chat_response", problem)
+                self._life.trouble("on_chat_response", problem)
         self._is_telling = False

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from actors.chat.chat_hooks import ChatHooks
 from actors.chat.delegated_tools import client_tools
 from actors.chat.model import load_library, resolve_model
 from actors.chat.tools import Tool
 from actors.chat.toolset import Toolset
-
-if TYPE_CHECKING:
-    from actors.chat.chat_agent import ChatAgent
-    from actors.chat.turn import Turn
-    from actors.tenant import Tenant
+from actors.chat.turn import Turn
+from actors.life import Life
 
 
 class Equipment:
     """The equipment of one chat agent, in one life of it."""
 
-    def __init__(self, agent: ChatAgent, tenant: Tenant) -> None:
-        self._agent, self._tenant = agent, tenant
+    def __init__(self, agent: ChatHooks, life: Life) -> None:
+        self._agent, self._life = agent, life
         self._model: Any = None
         self._toolset: Toolset | None = None
 
@@ -37,7 +35,7 @@ class Equipment:
         """The model, resolved once per life."""
         wanted = self._agent.get_model()
         if self._model is None:
-            await self._tenant.threads.run(lambda: load_library(wanted))
+            await self._life.threads.run(lambda: load_library(wanted))
         if self._model is None or self._model[0] is not wanted:
             self._model = (wanted, resolve_model(wanted))
         return self._model[1]

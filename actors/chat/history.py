@@ -7,17 +7,15 @@ what became of it. Repairs are durable and happen once; what waits for a person 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.author import tried_now
+from actors.chat.floor import Floor
+from actors.chat.scene import Scene
+from actors.chat.store import Event, Message
 from actors.chat.stream import Stream
 from actors.chat.turn import Turn
 from policies import default_repair, is_settled, is_tool_part, repair_transcript, tool_name
-
-if TYPE_CHECKING:
-    from actors.chat.play import Play
-    from actors.chat.store import Event, Message
-    from actors.chat.turns import Turns
 
 STRUCTURE = frozenset({"step-start"})
 
@@ -25,36 +23,31 @@ STRUCTURE = frozenset({"step-start"})
 class History:
     """Makes the messages of requests, and of ended turns."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
         self._legal: dict[str, None] = {}  # messages that were found in order, in this life
-
-    def default_part(self, part: dict[str, Any]) -> dict[str, Any]:
-        """The repair of a call without a result, unless the author has another."""
-        return default_repair(part)
 
     def repaired_part(self, part: dict[str, Any]) -> Any:
         """The author's repair; if it raises, the default one."""
-        new, problem = tried_now(lambda: self._turns.agent.repair_interrupted_tool_part(part))
+        new, problem = tried_now(lambda: self._floor.agent.repair_interrupted_tool_part(part))
         if problem is not None:
-            tenant = self._turns.tenant
-            tenant.trouble("repair_interrupted_tool_part", problem)
-        return self.default_part(part) if problem is not None else new
+            self._floor.tenant.trouble("repair_interrupted_tool_part", problem)
+        return default_repair(part) if problem is not None else new
 
-    def request_messages(self, play: Play) -> list[Message]:
+    def request_messages(self, scene: Scene) -> list[Message]:
         """The messages of the next request, every call with its result."""
-        before = self._turns.transcript.before(play.turn.message_id)
-        self._mend(before, play.turn)
-        repaired = [self._turns.transcript.get(each["id"]) or each for each in before]
-        own = play.stream.message
+        before = self._floor.transcript.before(scene.turn.message_id)
+        self._mend(before, scene.turn)
+        repaired = [self._floor.transcript.get(each["id"]) or each for each in before]
+        own = scene.stream.message
         return [*repaired, own] if own["parts"] else repaired
 
-    def continued(self, message: Message, play: Play) -> list[dict[str, Any]]:
+    def continued(self, message: Message, scene: Scene) -> list[dict[str, Any]]:
         """The parts of an answer that a turn goes on with. A call without a result is settled there, and never begun: only the turn that
         asked for it may do that. What its client has to answer is left to be answered (C-1167…C-1169)."""
-        spared = {part["toolCallId"] for part in message["parts"] if play.toolbox.is_for_person(part)}
-        self._mend([message], play.turn, spared)
-        mended = self._turns.transcript.get(message["id"]) or message
+        spared = {part["toolCallId"] for part in message["parts"] if scene.toolbox.is_for_person(part)}
+        self._mend([message], scene.turn, spared)
+        mended = self._floor.transcript.get(message["id"]) or message
         return list(mended["parts"])
 
     def _mend(self, messages: list[Message], turn: Turn, spared: AbstractSet[str] = frozenset()) -> None:
@@ -70,16 +63,16 @@ class History:
         )
         changed = [each for each in repaired.messages if each["id"] in repaired.changed_ids]
         if changed:
-            placed = self._turns.transcript.placed(changed)
-            self._turns.store.write(messages=placed)
+            placed = self._floor.transcript.placed(changed)
+            self._floor.store.write(messages=placed)
             for position, each in placed:
-                self._turns.transcript.put(position, each)
+                self._floor.transcript.put(position, each)
             payload = {
                 "removedToolCalls": repaired.removed_tool_calls,
                 "normalizedInputs": repaired.normalized_inputs,
                 "toolCallIds": list(repaired.tool_call_ids),
             }
-            self._turns.emit("chat:transcript:repaired", turn, payload, channel="transcript")
+            self._floor.emit("chat:transcript:repaired", turn, payload, channel="transcript")
         held = {each["id"] for each in repaired.messages if any(_is_open(part) for part in each["parts"])}
         self._legal |= {each["id"]: None for each in repaired.messages if each["id"] not in held}
 
@@ -87,11 +80,15 @@ class History:
         """The calls of open turns: their own turns settle them."""
         return {
             part["toolCallId"]
-            for turn in self._turns.open.values()
+            for turn in self._floor.open.values()
             if turn.attempt
-            for part in self._turns.stream_of(turn).parts
+            for part in self._floor.stream_of(turn).parts
             if is_tool_part(part) and not is_settled(part)
         }
+
+    def forget(self) -> None:
+        """The conversation was forgotten."""
+        self._legal.clear()
 
     def changed(self, message_id: str) -> None:
         """A message is another one now."""
@@ -105,7 +102,7 @@ class History:
             parts = repair_transcript([message], repair_part=self.repaired_part).messages[0]["parts"]
         if all(part["type"] in STRUCTURE for part in parts):
             return None
-        known = self._turns.transcript.get(stream.turn.message_id) or {}
+        known = self._floor.transcript.get(stream.turn.message_id) or {}
         told = {} if stream.turn.metadata is None else {"turn": stream.turn.metadata}
         metadata = {**known.get("metadata", {}), **told}
         message = {**stream.message, "parts": parts}
@@ -113,7 +110,7 @@ class History:
 
     def retold(self, turn: Turn) -> list[Event]:
         """The stream of an ended turn whose own was dropped, told again from its message."""
-        message = self._turns.transcript.get(turn.message_id)
+        message = self._floor.transcript.get(turn.message_id)
         events: list[Event] = [{"type": "start", "messageId": turn.message_id}]
         for number, part in enumerate(message["parts"] if message is not None else ()):
             events += _retold(part, f"part-{number}")

@@ -6,21 +6,17 @@ turn's row, so what is shown, what is stored and what `attach` tells later are t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from actors.author import tried
+from actors.chat.floor import Floor
+from actors.chat.outcome import Outcome
 from actors.chat.turn import Turn
 
-if TYPE_CHECKING:
-    from actors.chat.play import Outcome
-    from actors.chat.turns import Turns
 
-
-async def worded(turns: Turns, turn: Turn, outcome: Outcome) -> Outcome:
+async def worded(floor: Floor, turn: Turn, outcome: Outcome) -> Outcome:
     """The outcome as people will read it. Of an error the author is told first, and a text that he returns takes its place."""
     if outcome.status != "error":
         return outcome
-    agent, tenant = turns.agent, turns.tenant
+    agent, tenant = floor.agent, floor.tenant
     info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
     shown, problem = await tried(tenant.call(agent.on_chat_error, outcome.error, info))
     if problem is not None:
@@ -29,5 +25,5 @@ async def worded(turns: Turns, turn: Turn, outcome: Outcome) -> Outcome:
         outcome = outcome._replace(error=shown)
     if outcome.stage != "recovery":  # of the end of a recovery its own events tell
         told = {"stage": outcome.stage, "reason": outcome.reason, "error": outcome.error}
-        turns.emit("chat:request:failed", turn, told)
+        floor.emit("chat:request:failed", turn, told)
     return outcome

@@ -7,26 +7,24 @@ come is added to the transcript as a correction, once, so that the model does no
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from actors.chat.floor import Floor
+from actors.chat.store import Message
 from policies import Remains, correction
 
-if TYPE_CHECKING:
-    from actors.chat.store import Message
-    from actors.chat.turns import Turns
 
-
-async def late_results(turns: Turns) -> list[Message]:
+async def late_results(floor: Floor) -> list[Message]:
     """The corrections that are due, as messages."""
     found = []
-    for call_id, evidence in list(turns.transcript.uncertain.items()):
+    for call_id, evidence in list(floor.transcript.uncertain.items()):
         message_id = f"correction-{evidence['runId']}"
-        if message_id in turns.transcript:
+        if message_id in floor.transcript:
             continue
-        told = await turns.tenant.dispatch.inspect(evidence["runId"])
+        told = await floor.tenant.dispatch.inspect(evidence["runId"])
         if told is None or told["status"] not in ("completed", "error", "aborted"):
             continue
-        turns.repeats.explained(call_id)
+        floor.repeats.explained(call_id)
         if told["status"] == "completed":
             found.append(_correction(message_id, call_id, evidence, told))
     return found

@@ -15,52 +15,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from actors.author import in_words, tried
+from actors.author import tried
 from actors.chat import half_step
 from actors.chat.failures import ModelFailed
+from actors.chat.floor import Floor
+from actors.chat.history import History
 from actors.chat.model import Finished, stream_model
+from actors.chat.outcome import Outcome
+from actors.chat.rescue import Rescue
+from actors.chat.scene import Scene
 from actors.chat.stream import Stream
-from actors.chat.toolbox import Toolbox
 from actors.chat.turn import Turn
 from actors.chat.watchdog import Stalled, watched
 from actors.ports import KillPoint
+from actors.tenant import Tenant
 from policies import FAILURES_MAX, Failure
 
-if TYPE_CHECKING:
-    from actors.chat.turns import Turns
 
+class Play(Scene):
+    """One turn in this life of its agent, being played."""
 
-class Outcome(NamedTuple):
-    """What became of a turn: its status, and for an unhappy one the words and the reason. `parked` waits for a person.
-
-    `stage` is where an error came from: `turn` (the author's code, the model's name), `stream` (the provider), `recovery` (no patience).
-    """
-
-    status: str
-    error: str = ""
-    reason: str = ""
-    notice: dict[str, Any] | None = None
-    stage: str = "turn"
-
-    @property
-    def last_event(self) -> dict[str, Any]:
-        """The last event of the turn's stream."""
-        if self.status == "completed":
-            return {"type": "finish"}
-        if self.status == "aborted":
-            return {"type": "abort", "reason": self.error}
-        return {"type": "error", "errorText": self.error or in_words(RuntimeError(self.status))}
-
-
-class Play:
-    """One turn in this life of its agent."""
-
-    def __init__(self, turns: Turns, turn: Turn, stream: Stream) -> None:
-        self.turns, self.turn, self.stream = turns, turn, stream
-        self.agent, self.tenant = turns.agent, turns.tenant
-        self.toolbox = Toolbox(self)
+    def __init__(self, floor: Floor, turn: Turn, stream: Stream, history: History, rescue: Rescue) -> None:
+        super().__init__(floor, turn, stream)
+        self._agent, self._tenant, self._equipment = floor.agent, floor.tenant, floor.equipment
+        self._history, self._rescue = history, rescue
         self._task: asyncio.Task[Outcome] | None = None
 
     async def within(self, job: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
@@ -68,7 +48,7 @@ class Play:
 
         A cancelled turn is aborted; a cancelled task is not a cancelled turn.
         """
-        self._task = self.tenant.spawn(job)
+        self._task = self._tenant.spawn(job)
         await asyncio.wait([self._task])
         if self.turn.cancelled is None:
             return self._task.result()
@@ -93,25 +73,25 @@ class Play:
             try:
                 return await self._play()
             except Stalled as problem:
-                outcome = await self.turns.recovery.stalled(self, problem)
+                outcome = await self._rescue.stalled(self, problem)
                 if outcome is not None:
                     return outcome
 
     async def _play(self) -> Outcome:
-        for _ in range(self.agent.max_steps + FAILURES_MAX):
+        for _ in range(self._agent.max_steps + FAILURES_MAX):
             half_step.mend(self.stream, replay=False)
             waiting = await self.toolbox.settle()
             if waiting:
                 return Outcome("parked")
             if half_step.is_answered(self.stream):
                 return Outcome("completed")
-            if half_step.steps_taken(self.stream) >= self.agent.max_steps:
+            if half_step.steps_taken(self.stream) >= self._agent.max_steps:
                 break
             failure = await self._request()
-            outcome = None if failure is None else await self.turns.recovery.failed(self, failure)
+            outcome = None if failure is None else await self._rescue.failed(self, failure)
             if outcome is not None:
                 return outcome
-        return Outcome("error", f"The turn took more than {self.agent.max_steps} steps.", "max_steps")
+        return Outcome("error", f"The turn took more than {self._agent.max_steps} steps.", "max_steps")
 
     # one request
 
@@ -123,16 +103,16 @@ class Play:
             return problem
         if resumed is None:
             self.stream.add({"type": "start-step"})
-        reader = Reader(self, resumed)
+        reader = Reader(self, self._tenant, resumed)
         source = stream_model(
             model,
             messages,
             tools=self.toolbox.specs,
-            instructions=self.agent.get_instructions(),
-            settings=self.agent.get_model_settings(),
+            instructions=self._agent.get_instructions(),
+            settings=self._agent.get_model_settings(),
         )
         first_ms, between_ms = self._timeouts()
-        self.tenant.faults.at(KillPoint.MID_STREAM, "request")
+        self._tenant.faults.at(KillPoint.MID_STREAM, "request")
         try:
             async for item in watched(source, first_ms, between_ms):
                 reader.take(item)
@@ -144,27 +124,27 @@ class Play:
     def _timeouts(self) -> tuple[float, float]:
         """How long the first event and each further one of a request may take, in milliseconds; 0 is for ever."""
         between = (
-            self.turn.stall_ms if self.turn.stall_ms is not None else float(self.agent.chat_stream_stall_timeout_ms)
+            self.turn.stall_ms if self.turn.stall_ms is not None else float(self._agent.chat_stream_stall_timeout_ms)
         )
-        first = self.agent.chat_first_token_timeout_ms
+        first = self._agent.chat_first_token_timeout_ms
         return (between if first is None else float(first)), between
 
     async def _prepared(self) -> tuple[Any, Any, Failure | None]:
         """The messages of the request, repaired, and the model; or why there is none."""
-        model, problem = await tried(self.turns.equipment.model())
+        model, problem = await tried(self._equipment.model())
         if isinstance(problem, ModelFailed):
             return [], None, problem.failure
         if problem is not None:
             raise problem
-        messages = self.turns.repair.request_messages(self)
+        messages = self._history.request_messages(self)
         return messages, model, None
 
 
 class Reader:
     """Takes in what the model says: into the stream, and what it calls to the toolbox."""
 
-    def __init__(self, play: Play, resumed: dict[str, Any] | None) -> None:
-        self._play, self._stream = play, play.stream
+    def __init__(self, scene: Scene, tenant: Tenant, resumed: dict[str, Any] | None) -> None:
+        self._stream, self._toolbox, self._tenant = scene.stream, scene.toolbox, tenant
         self._resumed = resumed
         self._texts: dict[str, str] = {}
 
@@ -177,9 +157,9 @@ class Reader:
         if event is None:
             return
         self._stream.add(event)
-        self._play.tenant.faults.at(KillPoint.MID_STREAM, event["type"])
+        self._tenant.faults.at(KillPoint.MID_STREAM, event["type"])
         if event["type"] == "tool-input-available":
-            self._play.toolbox.announced(event["toolCallId"])
+            self._toolbox.announced(event["toolCallId"])
 
     def _mapped(self, event: dict[str, Any]) -> dict[str, Any] | None:
         kind = event["type"]
@@ -195,8 +175,3 @@ class Reader:
             }  # it is of the second half
             return {**told, "id": self._texts[event.get("id", "")]}
         return event
-
-
-def words_of(problem: BaseException) -> str:
-    """A problem as the turn's error says it."""
-    return in_words(problem) if isinstance(problem, Exception) else type(problem).__name__

@@ -14,13 +14,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.author import tried
 from actors.chat import half_step
+from actors.chat.floor import Floor
+from actors.chat.history import History
 from actors.chat.late import late_results
-from actors.chat.play import Outcome, Play, words_of
+from actors.chat.outcome import Outcome, words_of
 from actors.chat.recovery_context import ChatRecoveryContext
+from actors.chat.scene import Scene
+from actors.chat.store import Message
+from actors.chat.stream import Stream
 from actors.chat.turn import Turn
 from actors.chat.watchdog import Stalled
 from actors.parts import RETRACT
@@ -51,11 +56,6 @@ from policies import (
     tool_name,
 )
 
-if TYPE_CHECKING:
-    from actors.chat.store import Message
-    from actors.chat.stream import Stream
-    from actors.chat.turns import Turns
-
 DECLINED = "The turn was interrupted, and going on with it was declined."
 STALL, PROCESS_LOST, OUT_OF_MEMORY = "stall", "process_lost", "out_of_memory"
 
@@ -63,127 +63,127 @@ STALL, PROCESS_LOST, OUT_OF_MEMORY = "stall", "process_lost", "out_of_memory"
 class Rescue:
     """Recovery of the turns of one agent."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, floor: Floor, history: History) -> None:
+        self._floor, self._history = floor, history
 
     # a request failed
 
-    async def failed(self, play: Play, failure: Failure) -> Outcome | None:
+    async def failed(self, scene: Scene, failure: Failure) -> Outcome | None:
         """Recover from a failed request: None if the turn goes on."""
-        turn, stream = play.turn, play.stream
-        action = decide(self._facts(play), failure, TurnBudget(turn.failures, turn.failures_total))
+        turn, stream = scene.turn, scene.stream
+        action = decide(self._facts(scene), failure, TurnBudget(turn.failures, turn.failures_total))
         if action.drain:
-            await play.toolbox.drain()
+            await scene.toolbox.drain()
         turn.failures, turn.failures_total = action.budget.consecutive, action.budget.total
         half_step.mend(stream, replay=action.withdraws)
         if action.mode in (Mode.STOP, Mode.EXHAUSTED):
-            play.toolbox.give_up(f"the turn failed ({failure.text})")
+            scene.toolbox.give_up(f"the turn failed ({failure.text})")
         if action.mode is Mode.STOP:
-            words = error_text(failure, self._calls(play, stream.parts))
+            words = error_text(failure, self._calls(scene, stream.parts))
             return Outcome("error", words, str(failure.kind), stage="stream")
         if action.mode is Mode.EXHAUSTED:
-            notice = notice_of(failure, self._calls(play, stream.parts))
+            notice = notice_of(failure, self._calls(scene, stream.parts))
             return Outcome("error", notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
-        delay_ms = next_delay_ms(max(1, turn.failures), failure, self._turns.roll())
+        delay_ms = next_delay_ms(max(1, turn.failures), failure, self._floor.roll())
         told = {"recovery": turn.failures, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
         stream.add({"type": "data-status", "transient": True, "data": told})
         stream.flush()
-        self._turns.emit("chat:transport:recovery", turn, {**told, "phase": str(action.phase)})
+        self._floor.emit("chat:transport:recovery", turn, {**told, "phase": str(action.phase)})
         await asyncio.sleep(delay_ms / 1000)
         return None
 
-    def _facts(self, play: Play) -> Facts:
+    def _facts(self, scene: Scene) -> Facts:
         """What had happened in the step that broke."""
-        parts = play.stream.parts
-        is_broken = half_step.is_broken(play.stream)
+        parts = scene.stream.parts
+        is_broken = half_step.is_broken(scene.stream)
         step = half_step.last_step(parts) if is_broken else []
         earlier = parts[: len(parts) - len(step)]
         return Facts(
             has_text=any(part["type"] == "text" and part.get("text") for part in step),
             has_reasoning=any(part["type"] == "reasoning" for part in step),
-            calls=tuple(self._calls(play, step)),
+            calls=tuple(self._calls(scene, step)),
             is_after_tools=any(is_tool_part(part) for part in earlier),
         )
 
-    def _calls(self, play: Play, parts: Iterable[dict[str, Any]]) -> Iterable[CallFacts]:
+    def _calls(self, scene: Scene, parts: Iterable[dict[str, Any]]) -> Iterable[CallFacts]:
         for part in parts:
             if is_tool_part(part):
                 name = tool_name(part)
-                effect = play.toolbox.tools.get(name).effect if name in play.toolbox.tools else "once"
+                effect = scene.toolbox.tools.get(name).effect if name in scene.toolbox.tools else "once"
                 hosted = bool(part.get("providerExecuted"))
-                yield CallFacts(part["toolCallId"], name, play.toolbox.stage(part), effect, hosted)
+                yield CallFacts(part["toolCallId"], name, scene.toolbox.stage(part), effect, hosted)
 
     # the stream stalled, or the process died
 
-    async def stalled(self, play: Play, problem: Stalled) -> Outcome | None:
+    async def stalled(self, scene: Scene, problem: Stalled) -> Outcome | None:
         """The watchdog gave up on a stream."""
-        self._turns.emit("chat:stream:stalled", play.turn, {"timeoutMs": problem.waited_ms})
-        await play.toolbox.drain()
-        return await self._interrupted(play, STALL)
+        self._floor.emit("chat:stream:stalled", scene.turn, {"timeoutMs": problem.waited_ms})
+        await scene.toolbox.drain()
+        return await self._interrupted(scene, STALL)
 
-    async def begin(self, play: Play) -> Outcome | None:
-        """Begin a turn, or take it up where an earlier life left it. An outcome if there is nothing to play."""
-        turn = play.turn
+    async def begin(self, scene: Scene) -> Outcome | None:
+        """Begin a turn, or take it up where an earlier life left it. An outcome if there is nothing to scene."""
+        turn = scene.turn
         if turn.cancelled is not None:
-            await play.toolbox.abort(turn.cancelled)
-            half_step.mend(play.stream, replay=False)
+            await scene.toolbox.abort(turn.cancelled)
+            half_step.mend(scene.stream, replay=False)
             return Outcome("aborted", f"The turn was cancelled: {turn.cancelled}", "cancelled")
         if turn.status == "accepted":
-            return await self._first(play)
-        if self._turns.is_ours(turn):
+            return await self._first(scene)
+        if self._floor.is_ours(turn):
             return None
-        return await self._interrupted(play, PROCESS_LOST)
+        return await self._interrupted(scene, PROCESS_LOST)
 
-    async def _first(self, play: Play) -> Outcome | None:
+    async def _first(self, scene: Scene) -> Outcome | None:
         """The first attempt."""
-        turn, transcript = play.turn, self._turns.transcript
+        turn, transcript = scene.turn, self._floor.transcript
         if turn.trigger == "continue":
             leaf = transcript.leaf
             if leaf is None or leaf["role"] != "assistant":
                 return Outcome("skipped", "There is no answer to go on with.", "no_answer")
-            if any(other.message_id == leaf["id"] for other in self._turns.open.values()):
+            if any(other.message_id == leaf["id"] for other in self._floor.open.values()):
                 return Outcome(
                     "skipped", "The newest answer waits for a person, and goes on by itself.", "awaiting_client"
                 )
-            parts = self._turns.repair.continued(leaf, play)
+            parts = self._history.continued(leaf, scene)
             turn.message_id = turn.continues = leaf["id"]
             turn.base = len(parts)
-            play.stream.begin_with(parts)
-        self.open(turn, play.stream, await late_results(self._turns))
+            scene.stream.begin_with(parts)
+        self.open(turn, scene.stream, await late_results(self._floor))
         return None
 
     def open(self, turn: Turn, stream: Stream, late: list[Message]) -> None:
         """The messages join the transcript, in the commit that says that the turn has begun."""
-        self._turns.add_now(stream, [*late, *turn.messages])
+        self._floor.add_now(stream, [*late, *turn.messages])
         turn.status, turn.attempt, turn.messages = "running", 1, []
-        turn.started_at_ms = turn.progress_at_ms = self._turns.now_ms()
-        turn.user_message_id = self._turns.transcript.newest_user_id
-        self._turns.ours(turn)
+        turn.started_at_ms = turn.progress_at_ms = self._floor.now_ms()
+        turn.user_message_id = self._floor.transcript.newest_user_id
+        self._floor.ours(turn)
         stream.add({"type": "start", "messageId": turn.message_id})
         if not turn.run_id:
             stream.flush()
-        self._turns.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
+        self._floor.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
 
-    async def _interrupted(self, play: Play, cause: str) -> Outcome | None:
+    async def _interrupted(self, scene: Scene, cause: str) -> Outcome | None:
         """An attempt is over before its end. None if another one begins now."""
-        turn, stream = play.turn, play.stream
-        kind = self._kind(play)
+        turn, stream = scene.turn, scene.stream
+        kind = self._kind(scene)
         if kind is Kind.SUPERSEDED:
             half_step.mend(stream, replay=False)
             return Outcome("skipped", "The conversation has gone on without this turn.", "conversation_changed")
-        config = ChatRecovery.of(self._turns.agent.chat_recovery)
-        seen = await self._evaluated(play, kind, cause, config)
+        config = ChatRecovery.of(self._floor.agent.chat_recovery)
+        seen = await self._evaluated(scene, kind, cause, config)
         turn.incident = seen.incident.as_row()
         self._tell(turn, seen, cause)
         if seen.is_exhausted:
-            return await self._exhausted(play, seen.incident, config, cause)
-        declined = await self._asked(play, seen.incident, cause)
+            return await self._exhausted(scene, seen.incident, config, cause)
+        declined = await self._asked(scene, seen.incident, cause)
         turn.attempt += 1
-        self._turns.ours(turn)
+        self._floor.ours(turn)
         if declined is not None:
             return declined
         stream.flush()
-        await asyncio.sleep(recovery_pause_ms(seen.incident, self._turns.roll()) / 1000)
+        await asyncio.sleep(recovery_pause_ms(seen.incident, self._floor.roll()) / 1000)
         stream.add(
             {"type": "data-attempt", "transient": True, "data": {"attempt": turn.attempt, "cause": cause, "kind": kind}}
         )
@@ -191,22 +191,22 @@ class Rescue:
         stream.flush()
         return None
 
-    def _kind(self, play: Play) -> Kind:
-        turn = play.turn
-        newest = self._turns.transcript.newest_user_id
+    def _kind(self, scene: Scene) -> Kind:
+        turn = scene.turn
+        newest = self._floor.transcript.newest_user_id
         return classify_turn(
-            has_content=any(part["type"] != "step-start" for part in play.stream.parts[turn.base :]),
+            has_content=any(part["type"] != "step-start" for part in scene.stream.parts[turn.base :]),
             is_continuation=bool(turn.continues),
             is_terminal=False,
             is_newest_user_its_own=newest == turn.user_message_id,
-            is_awaiting_client=play.toolbox.awaits_person(),
+            is_awaiting_client=scene.toolbox.awaits_person(),
         )
 
-    async def _evaluated(self, play: Play, kind: Kind, cause: str, config: ChatRecovery) -> Evaluation:
-        turn = play.turn
+    async def _evaluated(self, scene: Scene, kind: Kind, cause: str, config: ChatRecovery) -> Evaluation:
+        turn = scene.turn
         known = None if turn.incident is None else Incident.of_row(turn.incident)
         if known is not None:
-            await self._credit_runs(play)
+            await self._credit_runs(scene)
         cut = Cut(
             turn.request_id,
             turn.request_id,
@@ -215,13 +215,13 @@ class Rescue:
             turn.work,
             is_awaiting_client=kind is Kind.PARK,
             is_out_of_memory=cause == OUT_OF_MEMORY,
-            waited_until_ms=self._turns.freed_at_ms,
+            waited_until_ms=self._floor.freed_at_ms,
         )
-        seen = evaluate(known, cut, config, self._turns.now_ms())
+        seen = evaluate(known, cut, config, self._floor.now_ms())
         turn.incident = seen.incident.as_row()
-        self._turns.store.write(turn)  # counted before any hook is asked, for a hook may be what kills the process
+        self._floor.store.write(turn)  # counted before any hook is asked, for a hook may be what kills the process
         if seen.asks_predicate and config.should_keep_recovering is not None:
-            context = progress_context(seen.incident, self._turns.now_ms())
+            context = progress_context(seen.incident, self._floor.now_ms())
             answer = await self._heard("should_keep_recovering", config.should_keep_recovering, context)
             seen = seen.declined() if answer is False else seen
         return seen
@@ -241,10 +241,10 @@ class Rescue:
         turn.incident = incident.moved(status, turn.reason).as_row()
         return [(f"chat:recovery:{status}", {**_base(incident), "reason": turn.reason or None}), finish]
 
-    async def _credit_runs(self, play: Play) -> None:
+    async def _credit_runs(self, scene: Scene) -> None:
         """What a run of this turn has shown since the turn's own last progress is progress too: once for each look (C-0571)."""
-        turn = play.turn
-        signals = [told.get("signal_at_ms") or 0 for told in await play.toolbox.runs()]
+        turn = scene.turn
+        signals = [told.get("signal_at_ms") or 0 for told in await scene.toolbox.runs()]
         if max(signals, default=0) > turn.progress_at_ms:
             turn.progress_at_ms = max(signals)
             turn.work += 1
@@ -253,14 +253,14 @@ class Rescue:
         incident = seen.incident
         base = {**_base(incident), "cause": cause}
         if seen.is_new:
-            self._turns.emit("chat:recovery:detected", turn, base)
-        self._turns.emit("chat:recovery:attempt", turn, base)
+            self._floor.emit("chat:recovery:detected", turn, base)
+        self._floor.emit("chat:recovery:attempt", turn, base)
         last = "exhausted" if seen.is_exhausted else "scheduled"
-        self._turns.emit(f"chat:recovery:{last}", turn, {**base, "reason": incident.reason or None})
+        self._floor.emit(f"chat:recovery:{last}", turn, {**base, "reason": incident.reason or None})
 
-    async def _asked(self, play: Play, incident: Incident, cause: str) -> Outcome | None:
+    async def _asked(self, scene: Scene, incident: Incident, cause: str) -> Outcome | None:
         """Ask the author what becomes of the partial answer, and tell those who watch. An outcome if the turn is to end."""
-        turn, stream = play.turn, play.stream
+        turn, stream = scene.turn, scene.stream
         parts = stream.parts[turn.base :]
         context = ChatRecoveryContext(
             incident_id=incident.incident_id,
@@ -273,42 +273,42 @@ class Rescue:
             partial_text=_text_of(parts),
             partial_parts=unpack(pack(parts)),
             recovery_data=turn.stashed,
-            messages=unpack(pack(self._turns.transcript.messages)),
+            messages=unpack(pack(self._floor.transcript.messages)),
             last_body=turn.metadata,
             last_client_tools=turn.options.get("client_tools"),
             created_at=turn.started_at_ms,
             cause=cause,
         )
-        answer = await self._heard("on_chat_recovery", self._turns.agent.on_chat_recovery, context)
+        answer = await self._heard("on_chat_recovery", self._floor.agent.on_chat_recovery, context)
         wishes = answer if isinstance(answer, dict) else {}
         goes_on = wishes.get("continue") is not False
-        self._interrupt(play, incident, cause, "scheduled" if goes_on else "exhausted")
+        self._interrupt(scene, incident, cause, "scheduled" if goes_on else "exhausted")
         if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=_has_calls(parts)):
             stream.add({"type": RETRACT, "transient": True, "data": {"parts": turn.base, "step": True}})
         if goes_on:
             return None
         half_step.mend(stream, replay=False)
         turn.incident = incident.moved(IncidentStatus.SKIPPED, "continue_disabled").as_row()
-        self._turns.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
+        self._floor.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
         return Outcome("error", DECLINED, "continue_disabled", stage="recovery")
 
-    def _interrupt(self, play: Play, incident: Incident, cause: str, outcome: str) -> None:
-        turn = play.turn
+    def _interrupt(self, scene: Scene, incident: Incident, cause: str, outcome: str) -> None:
+        turn = scene.turn
         told = {
             "attempt": turn.attempt,
             "cause": cause,
             "outcome": outcome,
             "incident_id": incident.incident_id,
             "message_id": turn.message_id,
-            "text": _text_of(play.stream.parts[turn.base :]),
+            "text": _text_of(scene.stream.parts[turn.base :]),
         }
-        play.stream.add({"type": "data-interrupted", "transient": True, "data": told})
+        scene.stream.add({"type": "data-interrupted", "transient": True, "data": told})
 
-    async def _exhausted(self, play: Play, incident: Incident, config: ChatRecovery, cause: str) -> Outcome:
+    async def _exhausted(self, scene: Scene, incident: Incident, config: ChatRecovery, cause: str) -> Outcome:
         """There is no patience left: what was said stays, the author hears of it, and people are told once, with the turn's end."""
-        turn = play.turn
+        turn = scene.turn
         if config.on_exhausted is not None:
-            parts = play.stream.parts[turn.base :]
+            parts = scene.stream.parts[turn.base :]
             context = exhausted_context(
                 incident,
                 config,
@@ -317,33 +317,26 @@ class Rescue:
                 parts=parts,
             )
             await self._heard("on_exhausted", config.on_exhausted, context)
-        self._interrupt(play, incident, cause, "exhausted")
-        half_step.mend(play.stream, replay=False)
+        self._interrupt(scene, incident, cause, "exhausted")
+        half_step.mend(scene.stream, replay=False)
         return Outcome("error", config.terminal_message, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Any, context: Any) -> Any:
         """What an author's hook says; if it raises, nothing was said, and that is reported."""
         answer, problem = await tried(_called(hook, context))
         if problem is not None:
-            self._turns.tenant.trouble(name, problem)
+            self._floor.tenant.trouble(name, problem)
         return answer
 
     # the author's code
 
-    async def raised(self, play: Play, problem: Exception) -> Outcome | None:
+    async def raised(self, scene: Scene, problem: Exception) -> Outcome | None:
         """Something in the turn raised that is no failure of the model: the turn ends, and what it had done stays."""
-        await play.toolbox.drain()
+        await scene.toolbox.drain()
         if isinstance(problem, MemoryError):
-            return await self._interrupted(play, OUT_OF_MEMORY)
-        half_step.mend(play.stream, replay=False)
+            return await self._interrupted(scene, OUT_OF_MEMORY)
+        half_step.mend(scene.stream, replay=False)
         return Outcome("error", words_of(problem), type(problem).__name__)
-
-        words = words_of(problem)
-        info = {"request_id": play.turn.request_id, "stage": "turn", "reason": type(problem).__name__}
-        shown, broken = await tried(self._turns.tenant.call(self._turns.agent.on_chat_error, words, info))
-        if broken is not None:
-            self._turns.tenant.trouble("on_chat_error", broken)
-        return Outcome("error", shown or words, type(problem).__name__)
 
 
 def _base(incident: Incident) -> dict[str, Any]:

@@ -14,14 +14,12 @@ Every `write` is one transaction, or part of the one that is open. Nothing is to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.chat.turn import Turn
+from actors.life import Life
 from ledger import pack, unpack
 from ledger.storage import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, TURN
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
 
 Message = dict[str, Any]
 Event = dict[str, Any]
@@ -33,13 +31,13 @@ STREAMS_KEPT = 20
 class ChatStore:
     """The documents of one chat agent."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
+    def __init__(self, life: Life) -> None:
+        self._life = life
 
     @property
     def is_empty(self) -> bool:
         """Whether the agent never wrote anything."""
-        return not self._tenant.has_storage
+        return not self._life.has_storage
 
     # reading
 
@@ -47,30 +45,30 @@ class ChatStore:
         """The transcript, with the position of each message."""
         if self.is_empty:
             return []
-        return [(int(key), unpack(body)) for key, body in self._tenant.storage.documents(MESSAGE).items()]
+        return [(int(key), unpack(body)) for key, body in self._life.storage.documents(MESSAGE).items()]
 
     def turn(self, request_id: str) -> Turn | None:
         """A turn by its request id."""
-        body = None if self.is_empty else self._tenant.storage.document(TURN, request_id)
+        body = None if self.is_empty else self._life.storage.document(TURN, request_id)
         return None if body is None else Turn.load(body)
 
     def turns(self) -> list[Turn]:
         """All turns, in the order of their acceptance."""
         if self.is_empty:
             return []
-        found = [Turn.load(body) for body in self._tenant.storage.documents(TURN).values()]
+        found = [Turn.load(body) for body in self._life.storage.documents(TURN).values()]
         return sorted(found, key=lambda turn: turn.number)
 
     def open_turns(self) -> list[Turn]:
         """The turns that have not ended, in order."""
         if self.is_empty:
             return []
-        found = [self.turn(request_id) for request_id in self._tenant.storage.documents(OPEN)]
+        found = [self.turn(request_id) for request_id in self._life.storage.documents(OPEN)]
         return sorted([turn for turn in found if turn is not None], key=lambda turn: turn.number)
 
     def request_of(self, key: str) -> str | None:
         """The request that was accepted under this idempotency key."""
-        body = None if self.is_empty else self._tenant.storage.document(KEY, key)
+        body = None if self.is_empty else self._life.storage.document(KEY, key)
         return None if body is None else str(unpack(body))
 
     def events(self, request_id: str, first: int = 0) -> list[Event]:
@@ -78,7 +76,7 @@ class ChatStore:
         if self.is_empty:
             return []
         found: list[Event] = []
-        for body in self._tenant.storage.documents(CHUNKS, f"{request_id}\0").values():
+        for body in self._life.storage.documents(CHUNKS, f"{request_id}\0").values():
             start, events = unpack(body)
             found += events[max(0, first - start) :]
         return found
@@ -88,19 +86,19 @@ class ChatStore:
         if self.is_empty:
             return {}
         prefix = f"{request_id}\0"
-        found = self._tenant.storage.documents(CALL, prefix)
+        found = self._life.storage.documents(CALL, prefix)
         return {key.removeprefix(prefix): unpack(body) for key, body in found.items()}
 
     def guard(self) -> list[dict[str, Any]]:
         """What the repeat guard remembers."""
-        body = None if self.is_empty else self._tenant.storage.document(GUARD, "")
+        body = None if self.is_empty else self._life.storage.document(GUARD, "")
         return [] if body is None else list(unpack(body))
 
     # writing
 
     def keep_guard(self, rows: list[dict[str, Any]]) -> None:
         """Remember this instead; durable on return."""
-        with self._tenant.storage.transaction() as transaction:
+        with self._life.storage.transaction() as transaction:
             transaction.put(GUARD, "", pack(rows) if rows else None)
 
     def write(
@@ -113,7 +111,7 @@ class ChatStore:
         then: Callable[[], None] | None = None,
     ) -> None:
         """Make all of this durable at once. `then` is done in memory after the commit."""
-        with self._tenant.storage.transaction() as transaction:
+        with self._life.storage.transaction() as transaction:
             if segment is not None and turn is not None:
                 transaction.put(CHUNKS, f"{turn.request_id}\0{turn.segments:06d}", pack(list(segment)))
                 turn.segments += 1
@@ -133,7 +131,7 @@ class ChatStore:
     def _put_turn(self, transaction: Any, turn: Turn) -> None:
         transaction.put(TURN, turn.request_id, turn.body())
         collected = transaction.collected(OPEN)
-        known = self._tenant.storage.records().version((OPEN, turn.request_id)) > 0
+        known = self._life.storage.records().version((OPEN, turn.request_id)) > 0
         is_open = collected[turn.request_id] is not None if turn.request_id in collected else known
         if turn.is_over and is_open:
             transaction.put(OPEN, turn.request_id, None)
@@ -144,12 +142,12 @@ class ChatStore:
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Delete ended turns with their streams and calls, at once."""
-        with self._tenant.storage.transaction() as transaction:
+        with self._life.storage.transaction() as transaction:
             for request_id in request_ids:
                 self._drop(transaction, request_id)
 
     def _drop(self, transaction: Any, request_id: str) -> None:
-        storage = self._tenant.storage
+        storage = self._life.storage
         turn = self.turn(request_id)
         if turn is None:
             return
@@ -165,12 +163,12 @@ class ChatStore:
         """Delete the streams of the oldest turns beyond so many; what they came to stays in the transcript."""
         if self.is_empty:
             return
-        records = self._tenant.storage.records()
+        records = self._life.storage.records()
         owned: dict[str, list[str]] = {}
         for key in records.keys(CHUNKS):
             owned.setdefault(key.partition("\0")[0], []).append(key)
         gone = [key for owner in list(owned)[:-kept] if not records.version((OPEN, owner)) for key in owned[owner]]
         if gone:
-            with self._tenant.storage.transaction() as transaction:
+            with self._life.storage.transaction() as transaction:
                 for key in gone:
                     transaction.put(CHUNKS, key, None)

@@ -7,18 +7,16 @@ error of its own says one thing only: the process died under the call, and nobod
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 from actors.agent import Agent
 from actors.author import in_words, tried
 from actors.chat.tool_schema import ToolContext
 from actors.chat.tools import Tool
 from actors.chat.toolset import find_tool
+from actors.life import Life
 from actors.run_context import RunContext
 from ledger import BadRequest
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
 
 RAISED, REFUSED, TIMED_OUT = "raised", "refused", "timed_out"
 
@@ -77,14 +75,14 @@ class RepeatableToolRun(ToolRun):
     attempts_max = None
 
 
-async def execute(tenant: Tenant, tool: Tool, given: Any, context: ToolContext, timeout_ms: float | None) -> ToolEnd:
+async def execute(life: Life, tool: Tool, given: Any, context: ToolContext, timeout_ms: float | None) -> ToolEnd:
     """Execute a tool's function, in time, and say how it ended. Only a death is not said here."""
     job, refusal = await tried(_bound(tool, given, context))
     if job is None or refusal is not None:
         return {"ok": False, "kind": REFUSED, "error": str(refusal)}
     try:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms else None):
-            value, problem = await tried(tenant.call(job))
+            value, problem = await tried(life.call(job))
     except TimeoutError:
         words = f"The call did not return within {timeout_ms:g} ms and was stopped; what it had done by then stands."
         return {"ok": False, "kind": TIMED_OUT, "error": words}

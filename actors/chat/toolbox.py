@@ -19,22 +19,22 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.author import in_words, tried
 from actors.chat.fates import aborted, died, evidence_of, never_ran, timed_out
+from actors.chat.floor import Floor
 from actors.chat.messages import shortened_result
+from actors.chat.stream import Stream
 from actors.chat.tool_run import TIMED_OUT, RepeatableToolRun, ToolEnd, ToolRun, execute
 from actors.chat.tool_schema import ToolContext
 from actors.chat.tools import Tool, ToolSpec
 from actors.chat.toolset import Toolset
+from actors.chat.turn import Turn
 from actors.ports import KillPoint
 from actors.results import RunResult
 from ledger import derived_run_id
 from policies import Stage, awaits_client, is_settled, is_tool_part, tool_name
-
-if TYPE_CHECKING:
-    from actors.chat.play import Play
 
 Part = dict[str, Any]
 STATUS_AFTER_S = 5.0
@@ -44,15 +44,16 @@ NO_RESULT = "The provider began this call itself, and its answer ended without t
 class Toolbox:
     """The tools of one turn, and its calls that are under way."""
 
-    def __init__(self, play: Play) -> None:
-        self._play = play
+    def __init__(self, floor: Floor, turn: Turn, stream: Stream) -> None:
+        self._floor, self._turn, self._stream = floor, turn, stream
+        self._agent, self._tenant = floor.agent, floor.tenant
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._left: set[str] = set()  # calls of the client's that nobody has to allow
 
     @cached_property
     def tools(self) -> Toolset:
         """The agent's own, and those that the client of this turn brought. The author's code may raise."""
-        return self._play.turns.equipment.toolset().plus(self._play.turns.equipment.client_tools(self._play.turn))
+        return self._floor.equipment.toolset().plus(self._floor.equipment.client_tools(self._turn))
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -66,7 +67,7 @@ class Toolbox:
             self._begin(part)
 
     def _part(self, call_id: str) -> Part | None:
-        parts = self._play.stream.parts
+        parts = self._stream.parts
         return next((each for each in reversed(parts) if each.get("toolCallId") == call_id), None)
 
     def stage(self, part: Part) -> Stage:
@@ -82,7 +83,7 @@ class Toolbox:
     async def settle(self) -> bool:
         """Wait until every call of the message is settled, or waits for a person. Returns whether one does."""
         while True:
-            unsettled = [part for part in self._play.stream.parts if is_tool_part(part) and not is_settled(part)]
+            unsettled = [part for part in self._stream.parts if is_tool_part(part) and not is_settled(part)]
             for part in unsettled:
                 if part.get("providerExecuted"):
                     self._failed(part["toolCallId"], NO_RESULT)
@@ -96,7 +97,7 @@ class Toolbox:
 
     def awaits_person(self) -> bool:
         """Whether one of the calls waits for its client or for an approval."""
-        return any(self.is_for_person(part) for part in self._play.stream.parts)
+        return any(self.is_for_person(part) for part in self._stream.parts)
 
     def is_for_person(self, part: Part) -> bool:
         """Whether a part is a call that waits so."""
@@ -119,17 +120,15 @@ class Toolbox:
         _, pending = await asyncio.wait(tasks, timeout=STATUS_AFTER_S)
         if pending:
             names = sorted(call_id for call_id, task in self._tasks.items() if task in pending)
-            self._play.stream.add({"type": "data-status", "transient": True, "data": {"waitingFor": names}})
+            self._stream.add({"type": "data-status", "transient": True, "data": {"waitingFor": names}})
             await asyncio.wait(tasks)
 
     def give_up(self, why: str) -> None:
         """The turn ends by itself: of each call that has not begun is said that it never will."""
-        for part in self._play.stream.parts:
+        for part in self._stream.parts:
             if is_tool_part(part) and not is_settled(part) and part["toolCallId"] not in self._tasks:
                 words = never_ran(part, why)
-                self._play.stream.add(
-                    {"type": "tool-output-error", "toolCallId": part["toolCallId"], "errorText": words}
-                )
+                self._stream.add({"type": "tool-output-error", "toolCallId": part["toolCallId"], "errorText": words})
 
     async def abort(self, reason: str) -> None:
         """The turn was cancelled: stop the tools too, and say of each what is known of it."""
@@ -138,7 +137,7 @@ class Toolbox:
         running = [task for task in self._tasks.values() if not task.done()]
         if running:
             await asyncio.wait(running)
-        for part in self._play.stream.parts:
+        for part in self._stream.parts:
             if is_tool_part(part) and not is_settled(part) and part.get("state") != "input-streaming":
                 await self._stop(part, reason)
 
@@ -148,13 +147,13 @@ class Toolbox:
         began = await self._began(part, tool)
         if began and tool is not None and tool.kind in ("function", "agent"):
             run_id = self.run_id(call_id)
-            await tried(self._play.tenant.ask("cancel", run_id, self._play.tenant.agent_id, reason))
-            told = await self._play.tenant.dispatch.inspect(run_id)
+            await tried(self._tenant.ask("cancel", run_id, self._tenant.agent_id, reason))
+            told = await self._tenant.dispatch.inspect(run_id)
             if told is not None and told["status"] == "completed":
                 await (self._child(part, tool) if tool.kind == "agent" else self._function(part, tool))
                 return
         words = aborted(part, began=began, is_question=tool is not None and tool.kind == "client")
-        self._play.stream.add({"type": "tool-output-error", "toolCallId": call_id, "errorText": words})
+        self._stream.add({"type": "tool-output-error", "toolCallId": call_id, "errorText": words})
 
     async def _began(self, part: Part, tool: Tool | None) -> bool:
         """Whether a call that is not settled has begun, in this life of the turn or, by what is durable, in an earlier one (B7, B9)."""
@@ -162,23 +161,23 @@ class Toolbox:
         if call_id in self._tasks or tool is None or part.get("state") == "approval-requested":
             return call_id in self._tasks
         if tool.kind == "inline":
-            return call_id in self._play.turns.store.calls(self._play.turn.request_id)
-        return tool.kind != "client" and await self._play.tenant.dispatch.inspect(self.run_id(call_id)) is not None
+            return call_id in self._floor.store.calls(self._turn.request_id)
+        return tool.kind != "client" and await self._tenant.dispatch.inspect(self.run_id(call_id)) is not None
 
     async def runs(self) -> list[dict[str, Any]]:
         """What the ledger knows of the calls that have begun as runs and are not settled yet."""
         found = []
-        for part in self._play.stream.parts:
+        for part in self._stream.parts:
             tool = None if not is_tool_part(part) or is_settled(part) else self._tool(part)
             if tool is not None and tool.kind in ("function", "agent"):
-                found.append(await self._play.tenant.dispatch.inspect(self.run_id(part["toolCallId"])))
+                found.append(await self._tenant.dispatch.inspect(self.run_id(part["toolCallId"])))
         return [told for told in found if told is not None]
 
     # one call
 
     def run_id(self, call_id: str) -> str:
         """The id of the run that executes a call: the same in every life of the turn."""
-        return derived_run_id(self._play.turn.request_id, "tool", call_id, 0)
+        return derived_run_id(self._turn.request_id, "tool", call_id, 0)
 
     def _tool(self, part: Part) -> Tool | None:
         name = tool_name(part)
@@ -191,7 +190,7 @@ class Toolbox:
             return self._tasks[call_id]
         if part.get("state") in ("approval-requested", "input-streaming") or self._is_left(part, tool):
             return None
-        task = self._tasks[call_id] = self._play.tenant.spawn(self._carry(part, tool))
+        task = self._tasks[call_id] = self._tenant.spawn(self._carry(part, tool))
         return task
 
     def _is_left(self, part: Part, tool: Tool | None) -> bool:
@@ -215,35 +214,35 @@ class Toolbox:
             del self._tasks[call_id]
             return
         if part.get("state") == "approval-responded":
-            self._play.turns.repeats.approved(tool, part.get("input"))
-        stopped = self._play.turns.repeats.stopped(tool, part.get("input"))
+            self._floor.repeats.approved(tool, part.get("input"))
+        stopped = self._floor.repeats.stopped(tool, part.get("input"))
         if stopped is not None:
             self._failed(call_id, stopped)
             return
-        self._play.stream.flush()  # the intent is durable before the call
-        self._play.tenant.faults.at(KillPoint.MID_TOOL, "before")
+        self._stream.flush()  # the intent is durable before the call
+        self._tenant.faults.at(KillPoint.MID_TOOL, "before")
         if tool.kind == "inline":
             await self._inline(part, tool)
         elif tool.kind == "agent":
             await self._child(part, tool)
         else:
             await self._function(part, tool)
-        self._play.tenant.faults.at(KillPoint.MID_TOOL, "after")
+        self._tenant.faults.at(KillPoint.MID_TOOL, "after")
 
     async def _needs_approval(self, part: Part, tool: Tool) -> bool:
-        wanted, problem = await tried(_made(lambda: tool.wants_approval(part.get("input"), self._play.agent)))
+        wanted, problem = await tried(_made(lambda: tool.wants_approval(part.get("input"), self._agent)))
         if problem is None and not wanted:
             return False
         words = {} if problem is None else {"approvalDescriptor": {"problem": in_words(problem)}}
         call_id = part["toolCallId"]
         event = {"type": "tool-approval-request", "toolCallId": call_id, "approvalId": f"approval-{call_id}", **words}
-        self._play.stream.add(event)
+        self._stream.add(event)
         return True
 
     async def _function(self, part: Part, tool: Tool) -> None:
-        play, call_id = self._play, part["toolCallId"]
+        call_id = part["toolCallId"]
         child = ToolRun if tool.effect == "once" else RepeatableToolRun
-        given = {"tool": tool.reference(play.tenant.code_dir), "input": part.get("input"), "call_id": call_id}
+        given = {"tool": tool.reference(self._tenant.code_dir), "input": part.get("input"), "call_id": call_id}
         timeout_ms = self._timeout_ms(tool)
         given |= {"key": self.run_id(call_id)} | ({"timeout_ms": timeout_ms} if timeout_ms else {})
         result = await self._ask(child, given, call_id, display={"name": tool.name})
@@ -272,7 +271,7 @@ class Toolbox:
 
     async def _ask(self, child: Any, given: Any, call_id: str, *, display: Any, detached: Any = False) -> Any:
         """Ask the ledger for the run of this call, whether it is known there or not."""
-        return await self._play.tenant.dispatch.run(
+        return await self._tenant.dispatch.run(
             child,
             given,
             run_id=self.run_id(call_id),
@@ -282,26 +281,26 @@ class Toolbox:
         )
 
     def _timeout_ms(self, tool: Tool) -> float | None:
-        return tool.timeout_ms if tool.timeout_ms is not None else self._play.agent.tool_timeout_ms
+        return tool.timeout_ms if tool.timeout_ms is not None else self._agent.tool_timeout_ms
 
     async def _inline(self, part: Part, tool: Tool) -> None:
-        play, call_id = self._play, part["toolCallId"]
-        known = play.turns.store.calls(play.turn.request_id).get(call_id)
+        call_id = part["toolCallId"]
+        known = self._floor.store.calls(self._turn.request_id).get(call_id)
         attempt = 1 if known is None else known["attempt"] + 1
         context = ToolContext(
             call_id=call_id,
-            run_id=play.turn.run_id,
+            run_id=self._turn.run_id,
             attempt=attempt,
             idempotency_key=self.run_id(call_id),
-            report_progress=play.agent.report_progress,
-            asked_to_stop=lambda: play.turn.cancelled is not None,
+            report_progress=self._agent.report_progress,
+            asked_to_stop=lambda: self._turn.cancelled is not None,
         )
         if known is not None and tool.effect == "once":
             await self._died(part, tool, None, context)
             return
         if tool.effect != "pure":
-            play.stream.flush(calls=[(call_id, {"attempt": attempt, "at_ms": play.turns.now_ms()})])
-        end = await execute(play.tenant, tool, part.get("input"), context, self._timeout_ms(tool))
+            self._stream.flush(calls=[(call_id, {"attempt": attempt, "at_ms": self._floor.now_ms()})])
+        end = await execute(self._tenant, tool, part.get("input"), context, self._timeout_ms(tool))
         self._settled(part, tool, end)
 
     # how it ended
@@ -311,7 +310,7 @@ class Toolbox:
         if end["ok"]:
             self._returned(call_id, end.get("output"))
         elif end.get("kind") == TIMED_OUT and tool.effect != "pure":
-            words = timed_out(part, tool, end["error"], self._play.turns.now_ms())
+            words = timed_out(part, tool, end["error"], self._floor.now_ms())
             self._failed(call_id, words, {"outcome": "unknown", "cause": TIMED_OUT})
         else:
             self._failed(call_id, end["error"])
@@ -328,13 +327,13 @@ class Toolbox:
         """A settled call is durable at once: it must not be lost, whatever happens to the connection (spec §4.11)."""
         if evidence is not None:
             event["providerMetadata"] = {"perdure": evidence}
-        self._play.stream.add(event)
-        self._play.turn.failures = 0
+        self._stream.add(event)
+        self._turn.failures = 0
         part = self._part(event["toolCallId"])
         tool = None if part is None else self._tool(part)
         if part is not None and tool is not None:
-            self._play.turns.repeats.settled(part, tool)
-        self._play.stream.flush()
+            self._floor.repeats.settled(part, tool)
+        self._stream.flush()
 
     async def _died(self, part: Part, tool: Tool, result: RunResult | None, context: ToolContext | None = None) -> None:
         """A call began and nobody knows how it ended. A probe may know; else the model is told what is known."""
@@ -345,16 +344,16 @@ class Toolbox:
                 run_id=self.run_id(call_id),
                 attempt=1,
                 idempotency_key=self.run_id(call_id),
-                report_progress=self._play.agent.report_progress,
+                report_progress=self._agent.report_progress,
             )
-        took_effect, problem = await tried(_made(lambda: tool.probed(part.get("input"), context, self._play.agent)))
+        took_effect, problem = await tried(_made(lambda: tool.probed(part.get("input"), context, self._agent)))
         probed = None if problem is not None else took_effect
         evidence = self._evidence(part, result)
         is_known = probed is True or probed is False
         self._failed(call_id, died(part, tool, evidence, probed), None if is_known else evidence)
 
     def _evidence(self, part: Part, result: RunResult | None) -> dict[str, Any]:
-        return evidence_of(part, self.run_id(part["toolCallId"]), result, self._play.turns.now_ms())
+        return evidence_of(part, self.run_id(part["toolCallId"]), result, self._floor.now_ms())
 
 
 def _heard(task: asyncio.Task[None]) -> None:

@@ -12,80 +12,52 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.activity import ACTIVITY, Activity
 from actors.author import tried
+from actors.chat.chat_hooks import ChatHooks
 from actors.chat.crowd import Crowd
 from actors.chat.deadlines import Deadlines
 from actors.chat.endings import Endings
-from actors.chat.equipment import Equipment
+from actors.chat.floor import Floor
 from actors.chat.history import History
 from actors.chat.last_words import worded
-from actors.chat.play import Outcome, Play
+from actors.chat.outcome import Outcome
+from actors.chat.play import Play
 from actors.chat.repeats import Repeats
 from actors.chat.rescue import Rescue
-from actors.chat.store import ChatStore, Event, Message
-from actors.chat.stream import Stream, batch, merged
-from actors.chat.transcript import Transcript
+from actors.chat.stream import batch, merged
 from actors.chat.turn import Turn
 from actors.chat.views import Views
-from actors.observability import emit
+from actors.run_context import RunContext
+from actors.tenant import Tenant
 from ledger import BadRequest, ConflictingRequest, StorageError
-
-if TYPE_CHECKING:
-    from actors.chat.chat_agent import ChatAgent
-    from actors.run_context import RunContext
-    from actors.tenant import Tenant
 
 AGAIN_S = 5.0
 
 
-class Turns:
-    """The turns of one chat agent, in one life of it."""
+class Turns(Floor):
+    """The turns of one chat agent, in one life of it.
 
-    def __init__(self, agent: ChatAgent, tenant: Tenant) -> None:
-        self.agent, self.tenant = agent, tenant
-        self.store = ChatStore(tenant)
-        self.transcript = Transcript(self.store)
-        self.repair = History(self)
-        self.recovery = Rescue(self)
-        self.repeats = Repeats(self.store)
-        self.endings = Endings(agent, tenant)
-        self.views = Views(self)
-        self.crowd = Crowd(self)
-        self.deadlines = Deadlines(self)
-        self.equipment = Equipment(agent, tenant)
-        self.open: dict[str, Turn] = {}
+    Args:
+        restart: begins with the conversation again, from what is durable.
+    """
+
+    def __init__(self, agent: ChatHooks, tenant: Tenant, restart: Callable[[], None]) -> None:
+        super().__init__(agent, tenant)
+        self.history = History(self)
+        self.views = Views(self, self.history, self._is_behind)
+        self.crowd = Crowd(self, self.views)
+        self.deadlines = Deadlines(self, self.close)
         self.playing: Play | None = None
-        self._streams: dict[str, Stream] = {}
-        self._runs: dict[str, RunContext] = {}
+        self._rescue = Rescue(self, self.history)
+        self._endings = Endings(agent, tenant)
+        self._restart = restart
         self._ends: dict[str, list[asyncio.Future[Turn]]] = {}
-        self._ours: dict[str, None] = {}
         self._stopping: set[str] = set()
-        self.freed_at_ms = 0  # when a turn last made room for the next one, in this life
         self._number = 0
         self._drain: asyncio.Task[None] | None = None
-
-    def now_ms(self) -> int:
-        """Wall time."""
-        return self.tenant.now_ms()
-
-    def roll(self) -> float:
-        """A throw of the dice."""
-        return self.tenant.host.world.dice.roll()
-
-    def is_ours(self, turn: Turn) -> bool:
-        """Whether this life has begun the turn, or taken it up."""
-        return turn.request_id in self._ours
-
-    def ours(self, turn: Turn) -> None:
-        """This life answers for the turn now."""
-        self._ours[turn.request_id] = None
-
-    def token(self) -> str:
-        """A new identifier."""
-        return self.tenant.host.world.dice.token()
 
     # accepting
 
@@ -94,7 +66,7 @@ class Turns:
 
         The turn of a run is durable by the ledger's own record of the run, so it need not be written before it has something to say.
         """
-        known = self.known(turn)
+        known = self.views.known(turn)
         if known is not None:
             if known.digest != turn.digest:
                 raise ConflictingRequest("request_id", f"{known.request_id} was asked for with other content")
@@ -117,12 +89,12 @@ class Turns:
 
     def _may_begin_at_once(self, turn: Turn) -> bool:
         """Whether it can be its turn in the commit that accepts it: nothing is open, and nothing has to be looked up first."""
-        is_free = not self.open and self._drain is None and self.tenant.outbox.transaction is None
+        is_free = not self.open and self._drain is None and self.tenant.transaction is None
         return is_free and turn.trigger != "continue" and not self.transcript.uncertain
 
     def _begin_at_once(self, turn: Turn) -> None:
         try:
-            self.recovery.open(turn, self.stream_of(turn), [])
+            self._rescue.open(turn, self.stream_of(turn), [])
         except StorageError as problem:
             self._fail(turn, problem)
             raise
@@ -139,22 +111,6 @@ class Turns:
             group = batch(said)
             run.emit({"type": "chunks", "chunks": group})
             said = said[len(group) :]
-
-    def known(self, turn: Turn) -> Turn | None:
-        """The turn that was accepted under the id or the key of this one, if any."""
-        by_id = self.find(turn.request_id)
-        key = turn.idempotency_key
-        if not key:
-            return by_id
-        request_id = next((each.request_id for each in self.open.values() if each.idempotency_key == key), None)
-        by_key = self.find(request_id or self.store.request_of(key) or "")
-        if by_id is not None and by_key is not by_id and by_id.idempotency_key != key:
-            raise BadRequest("idempotency_key", "request_id and idempotency_key refer to different turns")
-        return by_key or by_id
-
-    def find(self, request_id: str) -> Turn | None:
-        """A turn by its id, whether it has ended or not."""
-        return self.open.get(request_id) or self.views.lately(request_id) or self.store.turn(request_id)
 
     def _begin(self, turn: Turn) -> None:
         self.open[turn.request_id] = turn
@@ -181,7 +137,7 @@ class Turns:
         ]
         return min(ready, key=lambda turn: turn.number, default=None)
 
-    def is_behind(self, turn: Turn) -> bool:
+    def _is_behind(self, turn: Turn) -> bool:
         """Whether another turn is played, or comes before this one."""
         return (self.playing.turn if self.playing is not None else self._next()) is not turn
 
@@ -211,12 +167,12 @@ class Turns:
     async def _again(self) -> None:
         await asyncio.sleep(AGAIN_S)
         self.tenant.reopen()
-        self.agent.restart_conversation()
+        self._restart()
 
     async def _play(self, turn: Turn) -> None:
         run = self._runs.get(turn.request_id)
         ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=run))
-        play = self.playing = Play(self, turn, self.stream_of(turn))
+        play = self.playing = self._play_of(turn)
         outcome, problem = await tried(play.within(self._outcome(play)))
         self.playing = None
         if problem is not None:
@@ -226,44 +182,22 @@ class Turns:
         if outcome is not None and not has_been_answered:
             await self.end(turn, outcome)
 
+    def _play_of(self, turn: Turn) -> Play:
+        return Play(self, turn, self.stream_of(turn), self.history, self._rescue)
+
     async def _outcome(self, play: Play) -> Outcome | None:
         outcome, problem = await tried(self._played(play))
         if problem is not None:
             if self.tenant.is_leaving or isinstance(problem, self.agent.fatal):
                 raise problem
-            outcome = await self.recovery.raised(play, problem)
+            outcome = await self._rescue.raised(play, problem)
         return None if outcome is None else await worded(self, play.turn, outcome)
 
     async def _played(self, play: Play) -> Outcome:
         if play.turn.status == "accepted" and (skipped := await self.crowd.skipped(play)) is not None:
             return skipped
-        early = await self.recovery.begin(play)
+        early = await self._rescue.begin(play)
         return await play.run() if early is None else early
-
-    def stream_in_memory(self, turn: Turn) -> Stream | None:
-        """The stream of a turn, if it is at hand."""
-        return self._streams.get(turn.request_id)
-
-    def stream_of(self, turn: Turn) -> Stream:
-        """The stream of a turn that has not ended."""
-        stream = self._streams.get(turn.request_id)
-        if stream is None:
-            before = self.store.events(turn.request_id) if turn.segments else []
-            stream = Stream(turn, self.store, self.now_ms, self._teller(turn), before)
-            if turn.base:
-                stream.begin_with((self.transcript.get(turn.message_id) or {"parts": []})["parts"][: turn.base])
-            self._streams[turn.request_id] = stream
-        return stream
-
-    def _teller(self, turn: Turn) -> Callable[[list[Event]], None]:
-        """Who else is told of durable events: the run that this turn answers, so that its parent can follow."""
-
-        def tell(events: list[Event]) -> None:
-            run = self._runs.get(turn.request_id)
-            if run is not None:
-                run.emit({"type": "chunks", "chunks": events})
-
-        return tell
 
     # ending
 
@@ -278,10 +212,10 @@ class Turns:
         if turn.is_over:
             turn.ended_at_ms = self.now_ms()
             stream.add(outcome.last_event)
-            told = self.recovery.over(turn)
+            told = self._rescue.over(turn)
         else:
             turn.parked_at_ms = turn.parked_at_ms or self.now_ms()
-        message = self.repair.final_message(stream, is_over=turn.is_over)
+        message = self.history.final_message(stream, is_over=turn.is_over)
         placed = self.transcript.placed([message] if message is not None else [])
         stream.flush(messages=placed)
         for position, each in placed:
@@ -291,7 +225,7 @@ class Turns:
         self.deadlines.watch(turn)
         if turn.is_over:
             self._forget(turn)
-            self.endings.ended(turn, placed[0][1] if placed else None)
+            self._endings.ended(turn, placed[0][1] if placed else None)
 
     def _forget(self, turn: Turn) -> None:
         self.open.pop(turn.request_id, None)
@@ -307,7 +241,7 @@ class Turns:
 
     async def ended(self, request_id: str) -> Turn:
         """Wait for the end of a turn."""
-        turn = self.find(request_id)
+        turn = self.views.find(request_id)
         if turn is None:
             raise BadRequest("request_id", f"no turn has the id {request_id}")
         if turn.is_over:
@@ -343,7 +277,7 @@ class Turns:
 
     def _forgotten(self) -> None:
         self.transcript.clear()
-        self.repair = History(self)
+        self.history.forget()
         self.repeats = Repeats(self.store)
         self.views.forget()
 
@@ -351,23 +285,9 @@ class Turns:
         """End a turn that had begun and is not being played. It is played by nobody meanwhile."""
         self._stopping.add(turn.request_id)
         try:
-            outcome = await ending(Play(self, turn, self.stream_of(turn)))
+            outcome = await ending(self._play_of(turn))
             if not turn.is_over:
                 await self.end(turn, outcome)
         finally:
             self._stopping.discard(turn.request_id)
             self.kick()
-
-    def add_now(self, stream: Stream, messages: list[Message]) -> None:
-        """Add messages to the transcript; they are durable with the next flush of the stream."""
-        placed = self.transcript.placed(messages)
-        for position, each in placed:
-            self.transcript.put(position, each)
-        stream.beside(messages=placed)
-        if any(each["role"] == "user" for each in messages):
-            self.repeats.user_spoke()
-
-    def emit(self, name: str, turn: Turn, payload: dict[str, Any], *, channel: str = "chat") -> None:
-        """Tell those who observe the channel what happened to the turn."""
-        told = {"requestId": turn.request_id, **payload}
-        emit(channel, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())

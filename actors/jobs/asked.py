@@ -6,62 +6,60 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from actors.jobs.callback_rows import Row
 from actors.jobs.occurrence import STATUSES, TYPES
+from actors.life import Life
 from actors.schema import Shape
 from ledger import BadRequest, check_id, digest_of, pack
 from policies import CATCH_UP, OVERLAP, Cron, Every, Pattern, Retries, Unfit, cron, instant_ms, interval_ms
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
 
 JITTER_MS_MAX = 86_400_000
 ZONE_CHARS_MAX = 100
 _ANYTHING = Shape(Any)
 
 
-def timed(tenant: Tenant, when: Any, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
+def timed(life: Life, when: Any, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
     """The row for `Agent.schedule`."""
     zone = zone_of(told["time_zone"])
     if isinstance(when, str):
-        return _recurring(tenant, "cron", callback, payload, now_ms, told | {"cron": when, "zone": zone})
+        return _recurring(life, "cron", callback, payload, now_ms, told | {"cron": when, "zone": zone})
     if told["catch_up"] != "once":
         raise BadRequest(
             "catch_up", f"{told['catch_up']!r:.200} is for what recurs; a single time that was missed runs at once"
         )
     if told["overlap"] != "skip":
         raise BadRequest("overlap", f"{told['overlap']!r:.200} is for what recurs; a single time overlaps nothing")
-    at_ms = _fit(lambda: instant_ms(when, now_ms, tenant.limits))
+    at_ms = _fit(lambda: instant_ms(when, now_ms, life.limits))
     kind = "scheduled" if isinstance(when, datetime) else "delayed"
-    common = _common(tenant, kind, callback, payload, now_ms, told)
-    dice = tenant.host.world.dice
-    row_id = _id(tenant, told) or dice.token()
+    common = _common(life, kind, callback, payload, now_ms, told)
+    dice = life.dice
+    row_id = _id(life, told) or dice.token()
     row = Row(**common, id=row_id, tick_ms=at_ms, due_at_ms=at_ms, jitter_ms=_jitter(told["jitter_ms"], JITTER_MS_MAX))
     return at_tick(row, at_ms, dice.roll)
 
 
-def every(tenant: Tenant, interval_s: Any, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
+def every(life: Life, interval_s: Any, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
     """The row for `Agent.schedule_every`."""
-    length_ms = _fit(lambda: interval_ms(interval_s, tenant.limits))
-    return _recurring(tenant, "interval", callback, payload, now_ms, told | {"interval_ms": length_ms})
+    length_ms = _fit(lambda: interval_ms(interval_s, life.limits))
+    return _recurring(life, "interval", callback, payload, now_ms, told | {"interval_ms": length_ms})
 
 
-def queued(tenant: Tenant, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
+def queued(life: Life, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
     """The row for `Agent.queue`."""
-    common = _common(tenant, "queued", callback, payload, now_ms, told)
-    return Row(**common, tick_ms=now_ms, due_at_ms=now_ms, id=_id(tenant, told) or tenant.host.world.dice.token())
+    common = _common(life, "queued", callback, payload, now_ms, told)
+    return Row(**common, tick_ms=now_ms, due_at_ms=now_ms, id=_id(life, told) or life.dice.token())
 
 
-def _recurring(tenant: Tenant, kind: str, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
+def _recurring(life: Life, kind: str, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
     catch_up = _one_of("catch_up", told["catch_up"], CATCH_UP)
     if told["overlap"] == "allow":
         words = "a schedule does not overlap itself; start a fiber or a run from the callback, and these may overlap"
         raise BadRequest("overlap", words)
     overlap = _one_of("overlap", told["overlap"], OVERLAP)
-    common = _common(tenant, kind, callback, payload, now_ms, told)
+    common = _common(life, kind, callback, payload, now_ms, told)
     if kind == "cron":
         _fit(lambda: cron(told["cron"], told["zone"], now_ms))
         jitter_ms = _jitter(told["jitter_ms"], JITTER_MS_MAX)
@@ -80,31 +78,29 @@ def _recurring(tenant: Tenant, kind: str, callback: Any, payload: Any, now_ms: i
         jitter_ms=jitter_ms,
         tick_ms=0,
         due_at_ms=0,
-        id=_id(tenant, told) or f"{kind}-{digest_of(content)}",
+        id=_id(life, told) or f"{kind}-{digest_of(content)}",
     )
     tick_ms = pattern_of(row).after(now_ms)
     assert tick_ms is not None, "a cron text that never comes was refused"
-    return at_tick(row, tick_ms, tenant.host.world.dice.roll)
+    return at_tick(row, tick_ms, life.dice.roll)
 
 
-def _common(
-    tenant: Tenant, kind: str, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]
-) -> dict[str, Any]:
+def _common(life: Life, kind: str, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> dict[str, Any]:
     return {
         "number": 0,
         "kind": kind,
-        "callback": callback_name(tenant, callback),
-        "payload": _ANYTHING.encode("payload", payload, tenant.limits.callback_payload_bytes_max),
-        "retry": _retry(tenant, told["retry"]),
+        "callback": callback_name(life, callback),
+        "payload": _ANYTHING.encode("payload", payload, life.limits.callback_payload_bytes_max),
+        "retry": _retry(life, told["retry"]),
         "created_at_ms": now_ms,
         "key": told["key"] or "",
         "is_named": told["key"] is not None or told.get("schedule_id") is not None,
     }
 
 
-def _id(tenant: Tenant, told: dict[str, Any]) -> str:
+def _id(life: Life, told: dict[str, Any]) -> str:
     """The id that the author gave, or the one that a key stands for; empty if it gave neither."""
-    given, key, most = told.get("schedule_id"), told["key"], tenant.limits.id_max
+    given, key, most = told.get("schedule_id"), told["key"], life.limits.id_max
     if given is not None and key is not None:
         raise BadRequest("key", "is given beside a schedule_id; each of them names the schedule, so give one")
     if given is not None:
@@ -146,9 +142,9 @@ def _zone(name: str) -> tzinfo:
 # ---------------------------------------------------------------- single arguments
 
 
-def callback_name(tenant: Tenant, callback: Any) -> str:
+def callback_name(life: Life, callback: Any) -> str:
     """The name of a method of the agent. A method itself is as good."""
-    agent = tenant.agent
+    agent = life.agent
     name = getattr(callback, "__name__", None) if getattr(callback, "__self__", None) is agent else callback
     if not isinstance(name, str):
         raise BadRequest("callback", f"{callback!r:.200} is neither the name of a method nor a method of this agent")
@@ -157,30 +153,30 @@ def callback_name(tenant: Tenant, callback: Any) -> str:
     return name
 
 
-def _retry(tenant: Tenant, given: Any) -> list[float | None]:
+def _retry(life: Life, given: Any) -> list[float | None]:
     """What is given for a callback, if it makes sense with what the agent's class and the runtime say of the rest."""
     chosen = _as_retries(given)
-    _fit(lambda: chosen.over(_default_retries(tenant)))
+    _fit(lambda: chosen.over(_default_retries(life)))
     return [chosen.attempts_max, chosen.first_ms, chosen.most_ms]
 
 
-def retries_of(tenant: Tenant, row: Row) -> Retries:
+def retries_of(life: Life, row: Row) -> Retries:
     """How often the callback is tried. What the class said may have been changed since; if it does not fit any more it is left out."""
     attempts_max, first_ms, most_ms = row.retry
     given = Retries(attempts_max=attempts_max and int(attempts_max), first_ms=first_ms, most_ms=most_ms)  # type: ignore[arg-type]
     try:
-        return given.over(_default_retries(tenant))
+        return given.over(_default_retries(life))
     except (Unfit, BadRequest):
-        return _runtimes_retries(tenant)
+        return _runtimes_retries(life)
 
 
-def _default_retries(tenant: Tenant) -> Retries:
-    default = _runtimes_retries(tenant)
-    return default if tenant.agent is None else _as_retries(tenant.agent.callback_retry).over(default)
+def _default_retries(life: Life) -> Retries:
+    default = _runtimes_retries(life)
+    return default if life.agent is None else _as_retries(life.agent.callback_retry).over(default)
 
 
-def _runtimes_retries(tenant: Tenant) -> Retries:
-    limits = tenant.limits
+def _runtimes_retries(life: Life) -> Retries:
+    limits = life.limits
     return Retries(
         attempts_max=limits.handler_attempts_max, first_ms=limits.retry_first_ms, most_ms=limits.retry_most_ms
     )

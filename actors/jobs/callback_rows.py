@@ -16,16 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from actors.life import Life
 from actors.observability import Channel, emit
 from actors.one_transaction import CONFLICTS_MAX
 from ledger import StorageConflict, pack, unpack
-from ledger.storage import SCHEDULE
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
-    from ledger.storage import Transaction
+from ledger.storage import SCHEDULE, Transaction
 
 T = TypeVar("T")
 
@@ -105,9 +102,9 @@ _DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Row)} | 
 class Rows:
     """The rows of one kind of document, in one life of an agent."""
 
-    def __init__(self, tenant: Tenant, kind: str, changed: Callable[[Row], None]) -> None:
+    def __init__(self, life: Life, kind: str, changed: Callable[[Row], None]) -> None:
         """`changed` is told on the loop, after each commit, of every row that was written."""
-        self._tenant, self.kind, self._changed = tenant, kind, changed
+        self._life, self.kind, self._changed = life, kind, changed
         self._known: dict[str, tuple[int, Row]] = {}
         self._number = 0
 
@@ -115,9 +112,9 @@ class Rows:
 
     def get(self, row_id: str) -> Row | None:
         """A row, as the current transaction sees it."""
-        if not self._tenant.has_storage:
+        if not self._life.has_storage:
             return None
-        storage, transaction, key = self._tenant.storage, self._tenant.outbox.transaction, (self.kind, row_id)
+        storage, transaction, key = self._life.storage, self._life.transaction, (self.kind, row_id)
         if transaction is not None and transaction.has_put(key):
             own = transaction.own(key)
             return None if own is None else Row.load(own)
@@ -135,9 +132,9 @@ class Rows:
 
     def all(self) -> list[Row]:
         """All rows, as the current transaction sees them, in the order in which they were made."""
-        if not self._tenant.has_storage:
+        if not self._life.has_storage:
             return []
-        storage, transaction = self._tenant.storage, self._tenant.outbox.transaction
+        storage, transaction = self._life.storage, self._life.transaction
         if not self._known and transaction is None:
             self._read_all()
         ids = dict.fromkeys(
@@ -148,7 +145,7 @@ class Rows:
 
     def _read_all(self) -> None:
         """With one statement. A row that changes meanwhile is read again when it is asked for."""
-        storage = self._tenant.storage
+        storage = self._life.storage
         records = storage.records()
         versions = {row_id: records.version((self.kind, row_id)) for row_id in records.keys(self.kind)}
         for row_id, body in storage.documents(self.kind).items() if versions else ():
@@ -156,27 +153,27 @@ class Rows:
 
     def count(self) -> int:
         """How many there are, about."""
-        return len(self._tenant.storage.records().keys(self.kind)) if self._tenant.has_storage else 0
+        return len(self._life.storage.records().keys(self.kind)) if self._life.has_storage else 0
 
     # writing
 
     def number(self) -> int:
         """A number that is greater than those of all rows."""
-        with self._tenant.storage.committing:
+        with self._life.storage.committing:
             if not self._number:
                 self._number = max((row.number for row in self.all()), default=0)
-            self._number = max(self._number + 1, self._tenant.now_ms())
+            self._number = max(self._number + 1, self._life.now_ms())
             return self._number
 
     def write(self, job: Callable[[Transaction], T]) -> T:
         """Change rows in the open transaction, or in one of their own: that one is begun again when it is overtaken."""
-        transaction = self._tenant.outbox.transaction
+        transaction = self._life.transaction
         if transaction is not None:
             return job(transaction)
         for _ in range(CONFLICTS_MAX):
-            with suppress(StorageConflict), self._tenant.storage.transaction() as own:
+            with suppress(StorageConflict), self._life.storage.transaction() as own:
                 return job(own)
-        with self._tenant.storage.transaction() as own:
+        with self._life.storage.transaction() as own:
             return job(own)
 
     def put(self, transaction: Transaction, row: Row) -> Row:
@@ -192,7 +189,7 @@ class Rows:
         transaction.depend_on((self.kind, row_id))
         transaction.put(self.kind, row_id, None if row is None else row.body())
         if row is not None:
-            transaction.then(lambda: self._tenant.on_loop(lambda: self._changed(row)))
+            transaction.then(lambda: self._life.on_loop(lambda: self._changed(row)))
 
     def try_again(self, row_id: str) -> bool:
         """A row that is parked, or waits for its next try, gets all its tries again, from now. Whether there was one."""
@@ -201,7 +198,7 @@ class Rows:
             row = self.read(transaction, row_id)
             if row is None or row.status not in ("parked", "retrying"):
                 return False
-            self.put(transaction, row.afresh(row.tick_ms, min(row.due_at_ms, self._tenant.now_ms())))
+            self.put(transaction, row.afresh(row.tick_ms, min(row.due_at_ms, self._life.now_ms())))
             return True
 
         return self.write(renew)
@@ -210,7 +207,7 @@ class Rows:
         """Have an event told when this is durable, such as `schedule:create` or `queue:error`."""
         domain = "schedule" if self.kind == SCHEDULE else "queue"
         told = {"id": row.id, "callback": row.callback, **(payload or {})}
-        address, at_ms = self._tenant.agent_id, self._tenant.now_ms()
+        address, at_ms = self._life.agent_id, self._life.now_ms()
         transaction.then(lambda: emit(Channel.SCHEDULE, f"{domain}:{what}", agent=address, payload=told, at_ms=at_ms))
 
     def read(self, transaction: Transaction, row_id: str) -> Row | None:

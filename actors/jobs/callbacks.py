@@ -14,19 +14,18 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from actors.activity import Activity
 from actors.jobs.asked import retries_of
 from actors.jobs.callback_rows import Row, Rows
 from actors.jobs.occurrence import Occurrence
+from actors.life import Life
 from actors.one_transaction import Piece, Step, at_work, done_in_one, failure, outcome
+from actors.outbox import Outbox
 from ledger import BadRequest, StorageError, unpack
+from ledger.storage import Transaction
 from policies import Firing, full_jitter_ms
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
-    from ledger.storage import Transaction
 
 ERROR_CHARS_MAX = 500  # of an error in a history
 LATE_MS = 10_000  # so long overdue, a row may have ended the lives that were to call it
@@ -52,8 +51,8 @@ class Book(Protocol):
 class Callbacks:
     """A row whose callback is called once."""
 
-    def __init__(self, tenant: Tenant, book: Book, row_id: str) -> None:
-        self._tenant, self._book, self._rows, self._id = tenant, book, book.rows, row_id
+    def __init__(self, life: Life, outbox: Outbox, book: Book, row_id: str) -> None:
+        self._life, self._outbox, self._book, self._rows, self._id = life, outbox, book, book.rows, row_id
         self._row: Row | None = None
         self._moved: Row | None = None
         self._firing = Firing(None, 0)
@@ -63,15 +62,15 @@ class Callbacks:
         """Call it. Raises only what keeps the storage from being written."""
         if marks and self._is_spent():
             return
-        problem = await done_in_one(self._tenant, Piece(self._id, self._steps, self._seal), turn)
+        problem = await done_in_one(self._life, self._outbox, Piece(self._id, self._steps, self._seal), turn)
         if problem is None:
             return
         if self._row is None:  # before anything was read
             raise problem
-        error = failure(self._tenant, problem, "callback")
+        error = failure(self._life, problem, "callback")
         if self._rows.write(lambda transaction: self._fail(transaction, error, isinstance(problem, _NoCallback))):
-            self._tenant.trouble(f"the callback of {self._id!r}, which is parked", problem)
-        if isinstance(problem, StorageError) and self._tenant.is_broken:
+            self._life.trouble(f"the callback of {self._id!r}, which is parked", problem)
+        if isinstance(problem, StorageError) and self._life.is_broken:
             raise problem
 
     @property
@@ -83,18 +82,18 @@ class Callbacks:
     def _is_spent(self) -> bool:
         """Mark what is late; what has been marked too often is parked instead of being called."""
         row = self._rows.get(self._id)
-        is_late = row is not None and self._tenant.now_ms() - row.due_at_ms > LATE_MS
+        is_late = row is not None and self._life.now_ms() - row.due_at_ms > LATE_MS
         return is_late and self._rows.write(self._mark)
 
     def _mark(self, transaction: Transaction) -> bool:
         row = self._rows.read(transaction, self._id)
         if row is None or row.ready_at_ms is None:
             return True
-        most = self._tenant.limits.callback_losses_max
+        most = self._life.limits.callback_losses_max
         if row.losses < most:
             self._rows.put(transaction, replace(row, losses=row.losses + 1))
             return False
-        now_ms = self._tenant.now_ms()
+        now_ms = self._life.now_ms()
         error = f"the agent died {most} times while {row.callback} was called or about to be; it may be what kills it"
         entry = [row.tick_ms, now_ms, now_ms, row.attempt + 1, row.missed, "parked", error]
         self._book.note(transaction, row, replace(row, status="parked", error=error, losses=0), entry)
@@ -118,7 +117,7 @@ class Callbacks:
         self._seal(transaction)
 
     def _steps(self, transaction: Transaction) -> list[Step]:
-        now_ms = self._tenant.now_ms()
+        now_ms = self._life.now_ms()
         row = self._row = self._rows.read(transaction, self._id)
         if row is None or row.ready_at_ms is None or row.ready_at_ms > now_ms:
             self._row = None  # cancelled, paused, or called already
@@ -129,11 +128,9 @@ class Callbacks:
         if tick_ms is None:
             self._consume(transaction, row, now_ms)
             return []
-        method = getattr(self._tenant.agent, row.callback, None)
+        method = getattr(self._life.agent, row.callback, None)
         if not callable(method):
-            raise _NoCallback(
-                "callback", f"{type(self._tenant.agent).__name__} has no method {row.callback!r} any more"
-            )
+            raise _NoCallback("callback", f"{type(self._life.agent).__name__} has no method {row.callback!r} any more")
         self._consume(transaction, row, now_ms)
         delivery_id = replace(row, tick_ms=tick_ms).delivery_id
         occurrence = Occurrence(
@@ -153,10 +150,10 @@ class Callbacks:
             self._rows.put(transaction, self._moved)
 
     def _seal(self, transaction: Transaction) -> None:
-        row, now_ms = self._row, self._tenant.now_ms()
+        row, now_ms = self._row, self._life.now_ms()
         if row is None:
             return
-        self._tenant.host.paces.note(self._tenant.agent_id, row.callback, now_ms - self._called_at_ms)
+        self._life.premises.paces.note(self._life.agent_id, row.callback, now_ms - self._called_at_ms)
         now_there = self._rows.get(row.id)
         if now_there == self._moved:
             now_there = self._book.moved(row, self._firing, self._began_at_ms, now_ms)
@@ -182,15 +179,15 @@ class Callbacks:
 
     def _fail(self, transaction: Transaction, error: str, is_gone: bool) -> bool:
         """Write down a failure. Whether the row is parked now."""
-        tried, now_ms = self._row, self._tenant.now_ms()
+        tried, now_ms = self._row, self._life.now_ms()
         if tried is None or self._rows.read(transaction, self._id) != tried:
             return False  # cancelled or changed meanwhile
-        retries = retries_of(self._tenant, tried)
+        retries = retries_of(self._life, tried)
         attempts_max, first_ms, most_ms = retries.attempts_max or 1, retries.first_ms or 1, retries.most_ms or 1
         tick_ms = tried.tick_ms if self._firing.tick_ms is None else self._firing.tick_ms
         failed = replace(
             tried, tick_ms=tick_ms, missed=self._firing.missed, attempt=tried.attempt + 1,
-            began_at_ms=self._began_at_ms, losses=0, error=error[: self._tenant.limits.error_chars_max],
+            began_at_ms=self._began_at_ms, losses=0, error=error[: self._life.limits.error_chars_max],
         )  # fmt: skip
         left: Row | None
         if is_gone or (failed.attempt >= attempts_max and not tried.is_recurring):
@@ -198,7 +195,7 @@ class Callbacks:
         elif failed.attempt >= attempts_max:
             came_to, left = "failed", self._book.moved(tried, self._firing, self._began_at_ms, now_ms)
         else:
-            pause_ms = full_jitter_ms(failed.attempt, first_ms, most_ms, self._tenant.host.world.dice.roll())
+            pause_ms = full_jitter_ms(failed.attempt, first_ms, most_ms, self._life.dice.roll())
             came_to, left = "failed", replace(failed, status="retrying", due_at_ms=now_ms + pause_ms)
         self._book.note(transaction, tried, left, self._entry(tried, came_to, failed.error, now_ms))
         is_last = is_gone or failed.attempt >= attempts_max

@@ -11,14 +11,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
+from actors.alarm_clock import AlarmClock
 from actors.author import tried, tried_now
 from actors.jobs.fiber import Fiber
+from actors.jobs.fiber_store import FiberStore
 from actors.jobs.second_look import AGAIN_MS
-
-if TYPE_CHECKING:
-    from actors.jobs.fibers import Fibers
+from actors.life import Life
 
 PART = "fibers"
 
@@ -36,13 +35,15 @@ class Agenda:
 
     def __init__(
         self,
-        fibers: Fibers,
+        life: Life,
+        alarms: AlarmClock,
+        store: FiberStore,
         enter: Callable[[str], Awaitable[None]],
         recover: Callable[[str], Awaitable[None]],
     ) -> None:
-        self._fibers, self._tenant = fibers, fibers.tenant
-        self.entering = Lane(self._tenant.limits.fibers_at_once_max, enter)
-        self.recovering = Lane(self._tenant.limits.fiber_recoveries_at_once_max, recover)
+        self._life, self._alarms, self._store = life, alarms, store
+        self.entering = Lane(self._life.limits.fibers_at_once_max, enter)
+        self.recovering = Lane(self._life.limits.fiber_recoveries_at_once_max, recover)
         self._later: list[tuple[int, int, str, Lane]] = []
         self._waiting: dict[str, int] = {}
         self._attended: dict[str, asyncio.Task[None]] = {}
@@ -51,12 +52,12 @@ class Agenda:
     def add(self, fiber: Fiber, *, after_ms: int = 0) -> None:
         """Attend to this fiber when it is due, if nobody does. The earliest instant that was given counts."""
         fiber_id = fiber.fiber_id
-        at_ms = max(fiber.due_at_ms, self._tenant.now_ms() + after_ms if after_ms else 0)
+        at_ms = max(fiber.due_at_ms, self._life.now_ms() + after_ms if after_ms else 0)
         if fiber_id in self._attended or self._waiting.get(fiber_id, at_ms + 1) <= at_ms:
             return
         self._waiting[fiber_id] = at_ms
         lane = self.entering if fiber.status == "pending" else self.recovering
-        if at_ms <= self._tenant.now_ms():
+        if at_ms <= self._life.now_ms():
             heappush(lane.due, (fiber.number, fiber_id))
         else:
             heappush(self._later, (at_ms, fiber.number, fiber_id, lane))
@@ -64,7 +65,7 @@ class Agenda:
 
     def look_soon(self) -> None:
         """Look at what is due in the next turn of the loop; before the agent is up nothing is."""
-        if not self._is_looking and self._tenant.is_up:
+        if not self._is_looking and self._life.is_up:
             self._is_looking = True
             asyncio.get_running_loop().call_soon(self._look)
 
@@ -73,15 +74,11 @@ class Agenda:
         self.entering.places += count
         self.look_soon()
 
-    def is_attended(self, fiber_id: str) -> bool:
-        """Whether somebody is at it."""
-        return fiber_id in self._attended
-
     def _look(self) -> None:
         self._is_looking = False
-        if self._tenant.is_leaving:
+        if self._life.is_leaving:
             return
-        now_ms = self._tenant.now_ms()
+        now_ms = self._life.now_ms()
         while self._later and self._later[0][0] <= now_ms:
             at_ms, number, fiber_id, lane = heappop(self._later)
             if self._waiting.get(fiber_id) == at_ms:  # else it has been given an earlier instant
@@ -90,20 +87,20 @@ class Agenda:
             while lane.due and lane.places > 0:
                 self._begin(lane, heappop(lane.due)[1])
         owes = bool(self._attended or self.entering.due or self.recovering.due)
-        self._tenant.alarms.owe(PART, owes=owes)
-        self._tenant.alarms.set(PART, self._later[0][0] if self._later else None, self.look_soon)
+        self._alarms.owe(PART, owes=owes)
+        self._alarms.set(PART, self._later[0][0] if self._later else None, self.look_soon)
 
     def _begin(self, lane: Lane, fiber_id: str) -> None:
         if self._waiting.pop(fiber_id, None) is None or fiber_id in self._attended:
             return
         lane.places -= 1
-        task = self._attended[fiber_id] = self._tenant.spawn(self._attend(lane, fiber_id))
+        task = self._attended[fiber_id] = self._life.spawn(self._attend(lane, fiber_id))
         task.add_done_callback(partial(self._done, lane, fiber_id))
 
     async def _attend(self, lane: Lane, fiber_id: str) -> None:
         _, problem = await tried(lane.attend(fiber_id))
-        if problem is not None and not self._tenant.is_leaving:
-            self._tenant.trouble(f"fiber {fiber_id}", problem)
+        if problem is not None and not self._life.is_leaving:
+            self._life.trouble(f"fiber {fiber_id}", problem)
             raise problem
 
     def _done(self, lane: Lane, fiber_id: str, task: asyncio.Task[None]) -> None:
@@ -111,10 +108,10 @@ class Agenda:
         lane.places += 1
         self._attended.pop(fiber_id, None)
         has_failed = not task.cancelled() and task.exception() is not None
-        if self._tenant.is_leaving:
+        if self._life.is_leaving:
             return
-        self._tenant.host.touch(self._tenant)
-        store = self._fibers.store
+        self._life.touch()
+        store = self._store
         fiber, _ = tried_now(lambda: store.find(fiber_id) if store.is_open(fiber_id) else None)
         if fiber is not None:
             self.add(fiber, after_ms=AGAIN_MS if has_failed else 0)

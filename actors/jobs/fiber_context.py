@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property, partial
+from typing import Any, Literal
 
 from actors.jobs.fiber import Fiber
+from actors.jobs.fiber_store import FiberStore
+from actors.life import Life
 from actors.steps import RemembersSteps, plain
 from ledger import FiberStopped, TooLarge, check_id, unpack
+from ledger.storage import Transaction
 from policies import UNSET
-
-if TYPE_CHECKING:
-    from actors.jobs.fibers import Fibers
 
 
 class FiberContext(RemembersSteps):
@@ -28,27 +28,27 @@ class FiberContext(RemembersSteps):
         cancelled: is set when the fiber is over although this code still runs: it was cancelled, or resolved.
     """
 
-    def __init__(self, fibers: Fibers, fiber: Fiber) -> None:
+    def __init__(self, life: Life, store: FiberStore, fiber: Fiber) -> None:
         self.id, self.name, self.attempt = fiber.fiber_id, fiber.name, fiber.attempt
         self.key, self.metadata = fiber.idempotency_key or None, fiber.metadata
         self._snapshot: Any = UNSET
         self.cancelled = asyncio.Event()
         self.is_managed = fiber.is_managed
-        self._fibers = fibers
+        self._life, self._store = life, store
         self._steps: dict[str, bytes] | None = None if self.attempt > 1 else {}
         self._task: asyncio.Task[Any] | None = None
 
     @property
     def snapshot(self) -> Any:
         """What was stashed last, in this attempt or in an earlier one, or None."""
-        if self._snapshot is not UNSET and self._fibers.tenant.outbox.transaction is None:
+        if self._snapshot is not UNSET and self._life.transaction is None:
             return self._snapshot
-        return self._fibers.store.stashed(self.id)[1]  # a transaction sees what it stashed itself, and may roll back
+        return self._store.stashed(self.id)[1]  # a transaction sees what it stashed itself, and may roll back
 
     @property
     def is_cancelled(self) -> bool:
         """Whether nothing counts any more that this code does; for sync code, which cannot be interrupted."""
-        return self.cancelled.is_set() or self._fibers.tenant.is_leaving
+        return self.cancelled.is_set() or self._life.is_leaving
 
     def stash(self, data: Any) -> bool:
         """Remember a value in place of the one before; durable on return, or with the open transaction.
@@ -56,10 +56,20 @@ class FiberContext(RemembersSteps):
         False, and nothing is overwritten, if the fiber is over or somebody else is at it: it was cancelled, say.
         """
         body = plain("data", data)
-        limit = self._fibers.tenant.limits.stash_bytes_max
+        limit = self._life.limits.stash_bytes_max
         if len(body) > limit:
             raise TooLarge("data", f"a snapshot of {len(body)} bytes; the limit stash_bytes_max is {limit}")
-        return self._fibers.stash(self, unpack(body))
+        return self._store.change(partial(self._keep, unpack(body)))
+
+    def _keep(self, value: Any, transaction: Transaction) -> bool:
+        is_held = self.holds(self._store.find(self.id))
+        if is_held:
+            self._store.stash(transaction, self.id, value)
+            transaction.then(partial(self._stashed, value))
+        return is_held
+
+    def _stashed(self, value: Any) -> None:
+        self._snapshot = value
 
     # for the engine
 
@@ -78,34 +88,38 @@ class FiberContext(RemembersSteps):
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
-    def holds(self, fiber: Fiber | None, life: int) -> bool:
+    def holds(self, fiber: Fiber | None) -> bool:
         """Whether this is the code that is at the fiber."""
-        return fiber is not None and fiber.status == "running" and (fiber.life, fiber.attempt) == (life, self.attempt)
+        mine = self._life.incarnation, self.attempt
+        return fiber is not None and fiber.status == "running" and (fiber.life, fiber.attempt) == mine
 
     def _remembered(self, name: str) -> bytes | None:
         if self._steps is None:
-            self._steps = self._fibers.store.steps(self.id)
-        known = self._steps.get(check_id("step", name, self._fibers.tenant.limits.id_max))
-        known = known or self._fibers.store.pending_step(self.id, name)
+            self._steps = self._store.steps(self.id)
+        known = self._steps.get(check_id("step", name, self._life.limits.id_max))
+        known = known or self._store.pending_step(self.id, name)
         if known is None and self.is_cancelled:
             raise FiberStopped(self.id, name)
         return known
 
     def _remember(self, name: str, body: bytes) -> None:
-        if len(body) > self._fibers.tenant.limits.stash_bytes_max:
-            limit = self._fibers.tenant.limits.stash_bytes_max
+        if len(body) > self._life.limits.stash_bytes_max:
+            limit = self._life.limits.stash_bytes_max
             raise TooLarge("step", f"{name!r} gave {len(body)} bytes; the limit stash_bytes_max is {limit}")
-        if not self._fibers.save_step(self, name, body):
+        if not self._store.change(partial(self._keep_step, name, body)):
             raise FiberStopped(self.id, name)
 
-    def saved(self, name: str, body: bytes) -> None:
-        """A step is durable."""
+    def _keep_step(self, name: str, body: bytes, transaction: Transaction) -> bool:
+        """Keep a finished step, if the fiber is in these hands. It is progress: the attempts without any begin anew."""
+        fiber = self._store.find(self.id)
+        if fiber is None or not self.holds(fiber):
+            return False
         assert self._steps is not None
-        self._steps[name] = body
-
-    def stashed(self, value: Any) -> None:
-        """A stashed value is durable."""
-        self._snapshot = value
+        self._store.save_step(transaction, self.id, name, body)
+        transaction.then(partial(self._steps.__setitem__, name, body))
+        if fiber.idle_attempts:
+            self._store.put(transaction, fiber.but(idle_attempts=0))
+        return True
 
 
 class FiberRecovery(FiberContext):
@@ -120,8 +134,8 @@ class FiberRecovery(FiberContext):
     reason: Literal["interrupted"] = "interrupted"
     status: Literal["interrupted"] = "interrupted"
 
-    def __init__(self, fibers: Fibers, fiber: Fiber) -> None:
-        super().__init__(fibers, fiber)
+    def __init__(self, life: Life, store: FiberStore, fiber: Fiber) -> None:
+        super().__init__(life, store, fiber)
         self.recoveries, self.created_at_ms = fiber.recoveries, fiber.created_at_ms
         self._steps = None
         self._row = fiber
@@ -129,16 +143,16 @@ class FiberRecovery(FiberContext):
     @cached_property
     def input(self) -> Any:
         """What its body was given, as plain data."""
-        body = self._fibers.store.input(self._row)
+        body = self._store.input(self._row)
         return None if body is None else unpack(body)
 
-    def holds(self, fiber: Fiber | None, life: int) -> bool:
+    def holds(self, fiber: Fiber | None) -> bool:
         """Whether this is the recovery that is at the fiber."""
         return (
             fiber is not None
             and fiber.status == "interrupted"
             and fiber.is_recovering
-            and (fiber.life, fiber.recoveries) == (life, self.recoveries)
+            and (fiber.life, fiber.recoveries) == (self._life.incarnation, self.recoveries)
         )
 
 

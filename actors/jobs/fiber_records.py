@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from actors.author import tried
 from actors.jobs.asked import chosen
 from actors.jobs.fiber import Fiber, FiberPage
+from actors.jobs.fiber_store import FiberStore
+from actors.jobs.group_commit import GroupCommit
+from actors.life import Life
 from ledger import BadRequest, check_count, pack, unpack
-from ledger.storage import FIBER, FIBER_CARE
+from ledger.storage import FIBER, FIBER_CARE, Transaction
 from policies import FIBER_CLEANED, FIBER_SETTLED, FIBER_STATUSES, Settled, outlived
-
-if TYPE_CHECKING:
-    from actors.jobs.fibers import Fibers
-    from ledger.storage import Transaction
 
 LISTED_MAX, DELETED_MAX = 500, 1_000
 READ_AT_ONCE = 100
@@ -40,8 +39,8 @@ class _Entry(NamedTuple):
 class FiberRecords:
     """All fibers of one agent, whether they are over or not."""
 
-    def __init__(self, fibers: Fibers) -> None:
-        self._fibers, self._tenant = fibers, fibers.tenant
+    def __init__(self, life: Life, store: FiberStore, together: GroupCommit) -> None:
+        self._life, self._store, self._together = life, store, together
         self._entries: dict[str, _Entry] = {}
         self._settled: int | None = None
         self._is_caring = False
@@ -60,8 +59,8 @@ class FiberRecords:
             if entry.is_managed and self._status(entry) in statuses and name in (None, entry.name)
         )
         here = [each for each in reversed(found) if before is None or each < before][: limit + 1]
-        rows = {row.fiber_id: row for row in self._fibers.store.find_many([each[1] for each in here[:limit]])}
-        shown = tuple(self._fibers.inspected(rows[fiber_id]) for _, fiber_id in here[:limit] if fiber_id in rows)
+        rows = {row.fiber_id: row for row in self._store.find_many([each[1] for each in here[:limit]])}
+        shown = tuple(self._store.inspected(rows[fiber_id]) for _, fiber_id in here[:limit] if fiber_id in rows)
         number, last_id = here[limit - 1] if len(here) > limit else (0, "")
         return FiberPage(shown, f"{number}:{last_id}" if last_id else None)
 
@@ -81,7 +80,7 @@ class FiberRecords:
         return self._drop([fiber_id for _, fiber_id in found[:limit]], statuses)
 
     def _drop(self, fiber_ids: list[str], statuses: Iterable[str]) -> int:
-        store = self._fibers.store
+        store = self._store
         if not fiber_ids:
             return 0
 
@@ -99,27 +98,27 @@ class FiberRecords:
     # the catalogue
 
     def _status(self, entry: _Entry) -> str:
-        is_cut_off = entry.status == "running" and entry.life != self._tenant.incarnation
+        is_cut_off = entry.status == "running" and entry.life != self._life.incarnation
         return "interrupted" if is_cut_off else entry.status
 
     def _stale(self) -> list[str]:
         """The fibers whose entry is not true any more. Those that are gone lose it."""
-        ids = self._fibers.store.ids()
+        ids = self._store.ids()
         if len(ids) < len(self._entries):
             self._entries = {each: self._entries[each] for each in ids if each in self._entries}
         if not ids:
             return []
-        records = self._tenant.storage.records()
+        records = self._life.storage.records()
         known = self._entries
         return [each for each in ids if each not in known or known[each].version != records.version((FIBER, each))]
 
     def _read(self, fiber_ids: list[str]) -> None:
         if not fiber_ids:
             return
-        storage = self._tenant.storage
+        storage = self._life.storage
         with storage.committing:
             versions = {each: storage.records().version((FIBER, each)) for each in fiber_ids}
-            rows = self._fibers.store.find_many(fiber_ids)
+            rows = self._store.find_many(fiber_ids)
         for each in fiber_ids:
             self._entries.pop(each, None)
         for row in rows:
@@ -129,38 +128,38 @@ class FiberRecords:
 
     def woken(self) -> None:
         """Once a day, if it is awake at all, somebody looks for what has been kept long enough."""
-        if not self._fibers.store.ids():
+        if not self._store.ids():
             return
-        body = self._tenant.storage.document(FIBER_CARE, "")
+        body = self._life.storage.document(FIBER_CARE, "")
         if body is None:
-            self._fibers.store.change(self._care_later)
-        elif unpack(body) <= self._tenant.now_ms():
+            self._store.change(self._care_later)
+        elif unpack(body) <= self._life.now_ms():
             self._care_soon()
 
     def _care_later(self, transaction: Transaction) -> None:
-        interval_ms = min(CARE_MS, self._tenant.limits.fibers_kept_ms)
-        transaction.put(FIBER_CARE, "", pack(int(self._tenant.now_ms() + interval_ms)))
+        interval_ms = min(CARE_MS, self._life.limits.fibers_kept_ms)
+        transaction.put(FIBER_CARE, "", pack(int(self._life.now_ms() + interval_ms)))
 
     def settled(self) -> None:
         """One more fiber is over. There is some slack, so that not every end is followed by a deletion."""
         if self._settled is None:
-            self._settled = len(self._fibers.store.ids()) - len(self._fibers.store.open_ids())
+            self._settled = len(self._store.ids()) - len(self._store.open_ids())
         else:
             self._settled += 1
-        kept_max = self._tenant.limits.fibers_kept_max
+        kept_max = self._life.limits.fibers_kept_max
         if self._settled > kept_max + max(10, kept_max // 10):
             self._care_soon()
 
     def _care_soon(self) -> None:
         if not self._is_caring:
             self._is_caring = True
-            self._tenant.spawn(self._care())
+            self._life.spawn(self._care())
 
     async def _care(self) -> None:
         _, problem = await tried(self._prune())
         self._is_caring = False
-        if problem is not None and not self._tenant.is_leaving:
-            self._tenant.trouble("deleting old fibers", problem)
+        if problem is not None and not self._life.is_leaving:
+            self._life.trouble("deleting old fibers", problem)
 
     async def _prune(self) -> None:
         stale = self._stale()
@@ -172,12 +171,12 @@ class FiberRecords:
             for fiber_id, entry in self._entries.items()
             if entry.settled_at_ms
         ]
-        old = outlived(settled, self._tenant.now_ms(), self._tenant.limits)
+        old = outlived(settled, self._life.now_ms(), self._life.limits)
         for first in range(0, len(old), READ_AT_ONCE):
             self._drop(old[first : first + READ_AT_ONCE], FIBER_CLEANED)
             await asyncio.sleep(0)
         self._settled = len(settled) - len(old)
-        await self._fibers.together(self._care_later)
+        await self._together(self._care_later)
 
 
 def _entry(version: int, row: Fiber) -> _Entry:

@@ -9,96 +9,103 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.activity import ACTIVITY, Activity
 from actors.author import in_words, tried, tried_now
 from actors.jobs.fiber import Fiber
-from actors.jobs.fiber_context import CURRENT, FiberRecovery
+from actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
+from actors.jobs.fiber_moves import Moves
+from actors.jobs.fiber_store import FiberStore
+from actors.jobs.group_commit import GroupCommit
+from actors.life import Life
 from actors.ports import KillPoint
 from ledger import BadRequest
+from ledger.storage import Transaction
 from policies import Ask, Drop, Enter, FiberResult, Settle, after_hook, recovery_pause_after, take_up
-
-if TYPE_CHECKING:
-    from actors.jobs.fibers import Fibers
-    from ledger.storage import Transaction
 
 
 class Recoveries:
-    """The recoveries of one life of an agent."""
+    """The recoveries of one life of an agent.
 
-    def __init__(self, fibers: Fibers) -> None:
-        self._fibers, self._tenant = fibers, fibers.tenant
+    Args:
+        at_work: is told which hook is at which fiber.
+    """
+
+    def __init__(
+        self, life: Life, store: FiberStore, moves: Moves, together: GroupCommit, at_work: dict[str, FiberContext]
+    ) -> None:
+        self._life, self._store, self._moves, self._together, self._at_work = life, store, moves, together, at_work
 
     def has_hook(self, fiber: Fiber) -> bool:
         """Whether somebody is to be asked what becomes of the fiber."""
-        return bool(fiber.on_recovered) or self._tenant.overrides("on_fiber_recovered")
+        return bool(fiber.on_recovered) or self._life.overrides("on_fiber_recovered")
 
     async def recover(self, fiber_id: str) -> None:
         """Decide about a fiber that was cut off, or ask its author."""
-        fiber = self._fibers.store.find(fiber_id)
+        fiber = self._store.find(fiber_id)
         if fiber is None or fiber.is_settled or fiber.status == "pending":
             return
         if not fiber.is_recovering:
-            told = {"reason": "interrupted", "elapsed_ms": self._tenant.now_ms() - fiber.created_at_ms}
-            self._fibers.emit("fiber:run:interrupted", fiber, told)
-            self._fibers.emit("fiber:recovery:detected", fiber, told)
-        verdict = take_up(fiber.interruption(has_hook=self.has_hook(fiber)), self._tenant.limits, self._fibers.roll())
+            told = {"reason": "interrupted", "elapsed_ms": self._life.now_ms() - fiber.created_at_ms}
+            self._moves.tell("fiber:run:interrupted", fiber, told)
+            self._moves.tell("fiber:recovery:detected", fiber, told)
+        verdict = take_up(fiber.interruption(has_hook=self.has_hook(fiber)), self._life.limits, self._life.dice.roll())
         if isinstance(verdict, Ask):
             await self._ask(fiber, verdict)
         else:
-            await self._fibers.together(lambda transaction: self._decide(transaction, fiber, verdict))
+            await self._together(lambda transaction: self._decide(transaction, fiber, verdict))
 
     def _decide(self, transaction: Transaction, seen: Fiber, verdict: Enter | Settle | Drop) -> None:
         """Do what was decided about a fiber, unless somebody moved it since it was seen."""
-        if self._fibers.store.find(seen.fiber_id) == seen:
+        if self._store.find(seen.fiber_id) == seen:
             moved = seen.but(recoveries=0, is_recovering=isinstance(verdict, Enter))
-            self._fibers.move(transaction, moved, verdict)
+            self._moves.move(transaction, moved, verdict)
             if isinstance(verdict, Drop):
                 transaction.then(partial(self._lost, seen, verdict.why))
 
     def _lost(self, fiber: Fiber, why: str) -> None:
         """Work without a record has ended, and nobody took it up: at least the log is told."""
-        self._fibers.emit("fiber:recovery:skipped", fiber, {"error": why})
-        self._tenant.trouble(f"fiber {fiber.name!r}", RuntimeError(why))
+        self._moves.tell("fiber:recovery:skipped", fiber, {"error": why})
+        self._life.trouble(f"fiber {fiber.name!r}", RuntimeError(why))
 
     # the author's hook
 
     async def _ask(self, fiber: Fiber, ask: Ask) -> None:
         def claim(transaction: Transaction) -> Fiber | None:
-            if self._fibers.store.find(fiber.fiber_id) != fiber:
+            if self._store.find(fiber.fiber_id) != fiber:
                 return None
             asked = fiber.but(
                 status="interrupted",
                 is_recovering=True,
                 recoveries=fiber.recoveries + 1,
-                life=self._tenant.incarnation,
-                due_at_ms=self._tenant.now_ms() + ask.then_ms,
+                life=self._life.incarnation,
+                due_at_ms=self._life.now_ms() + ask.then_ms,
             )
-            return self._fibers.store.put(transaction, asked)
+            return self._store.put(transaction, asked)
 
-        asked = await self._fibers.together(claim)
+        asked = await self._together(claim)
         if asked is None:
             return
-        context = FiberRecovery(self._fibers, asked)
-        self._fibers.emit("fiber:recovery:attempt", asked, {"recoveries": asked.recoveries})
+        context = FiberRecovery(self._life, self._store, asked)
+        self._moves.tell("fiber:recovery:attempt", asked, {"recoveries": asked.recoveries})
         result, problem = await self._called(context, asked)
-        self._fibers.at_work.pop(context.id, None)
-        if self._tenant.is_leaving:
+        self._at_work.pop(context.id, None)
+        if self._life.is_leaving:
             return
-        self._tenant.faults.at(KillPoint.MID_HANDLER, f"recovery of fiber {context.id}")
-        await self._fibers.together(lambda transaction: self._answered(transaction, context, result, problem))
+        self._life.faults.at(KillPoint.MID_HANDLER, f"recovery of fiber {context.id}")
+        await self._together(lambda transaction: self._answered(transaction, context, result, problem))
 
     async def _called(self, context: FiberRecovery, asked: Fiber) -> tuple[Any, Exception | None]:
         """What the hook returned, or what is wrong. After its time it is cancelled, and left to itself."""
         name = asked.on_recovered or "on_fiber_recovered"
-        hook = getattr(self._tenant.agent, name, None)
+        hook = getattr(self._life.agent, name, None)
         if not callable(hook):
-            return None, BadRequest("on_recovered", f"{type(self._tenant.agent).__name__} has no method {name!r}")
-        task = self._tenant.spawn(self._in_context(context, hook))
+            return None, BadRequest("on_recovered", f"{type(self._life.agent).__name__} has no method {name!r}")
+        task = self._life.spawn(self._in_context(context, hook))
         context.begin(task, can_be_cancelled=True)
-        self._fibers.at_work[context.id] = context
-        timeout_ms = self._tenant.limits.fiber_recovery_timeout_ms
+        self._at_work[context.id] = context
+        timeout_ms = self._life.limits.fiber_recovery_timeout_ms
         done, _ = await asyncio.wait({task}, timeout=timeout_ms / 1000)
         context.cancelled.set()
         if not done:
@@ -108,30 +115,28 @@ class Recoveries:
 
     async def _in_context(self, context: FiberRecovery, hook: Any) -> tuple[Any, Exception | None]:
         CURRENT.set(context)
-        ACTIVITY.set(Activity(f"fiber/{self._tenant.agent_id}/{context.id}/recovery"))
-        result, problem = await tried(self._tenant.call(hook, context))
-        return (None, problem) if problem is not None else tried_now(lambda: self._fibers.checked(result))
+        ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}/recovery"))
+        result, problem = await tried(self._life.call(hook, context))
+        return (None, problem) if problem is not None else tried_now(lambda: self._moves.checked(result))
 
     def _answered(
         self, transaction: Transaction, context: FiberRecovery, result: Any, problem: Exception | None
     ) -> None:
         """Do what the hook decided, if the fiber is still in its hands; one that failed is called again after a while."""
-        fiber = self._fibers.store.find(context.id)
-        if fiber is None or not context.holds(fiber, self._tenant.incarnation):
+        fiber = self._store.find(context.id)
+        if fiber is None or not context.holds(fiber):
             return
-        limits, roll = self._tenant.limits, self._fibers.roll()
+        limits, roll = self._life.limits, self._life.dice.roll()
         if problem is None:
             verdict = after_hook(result, fiber.interruption(has_hook=True), limits, roll)
             moved = fiber.but(recoveries=0, error=None)
-            self._fibers.move(transaction, moved, verdict, result if isinstance(result, FiberResult) else None)
-            self._fibers.emit_after(transaction, "fiber:recovery:handled", fiber, {"status": _name_of(verdict)})
+            self._moves.move(transaction, moved, verdict, result if isinstance(result, FiberResult) else None)
+            self._moves.tell_after(transaction, "fiber:recovery:handled", fiber, {"status": _name_of(verdict)})
             return
         error = f"its recovery hook failed: {in_words(problem)}"[: limits.error_chars_max]
-        due_at_ms = self._tenant.now_ms() + recovery_pause_after(fiber.recoveries, limits, roll)
-        self._fibers.store.put(transaction, fiber.but(error=error, due_at_ms=due_at_ms))
-        self._fibers.emit_after(
-            transaction, "fiber:recovery:failed", fiber, {"error": error, "reason": "handler_error"}
-        )
+        due_at_ms = self._life.now_ms() + recovery_pause_after(fiber.recoveries, limits, roll)
+        self._store.put(transaction, fiber.but(error=error, due_at_ms=due_at_ms))
+        self._moves.tell_after(transaction, "fiber:recovery:failed", fiber, {"error": error, "reason": "handler_error"})
 
 
 def _name_of(verdict: Enter | Settle | Drop) -> str:

@@ -9,18 +9,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.activity import ACTIVITY
 from actors.jobs.fiber import Fiber
+from actors.jobs.fiber_store import FiberStore
+from actors.life import Life
 from actors.schema import fiber_shape
 from actors.steps import plain
 from ledger import BadRequest, ConflictingRequest, TooLarge, check_id, digest_of
+from ledger.storage import Transaction
 from policies import FiberRetry
-
-if TYPE_CHECKING:
-    from actors.jobs.fibers import Fibers
-    from ledger.storage import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ class Asked:
 class Requests:
     """What is asked of the fibers of one agent."""
 
-    def __init__(self, fibers: Fibers) -> None:
-        self._fibers, self._tenant = fibers, fibers.tenant
+    def __init__(self, life: Life, store: FiberStore) -> None:
+        self._life, self._store = life, store
 
     def checked(
         self,
@@ -50,12 +49,12 @@ class Requests:
         on_recovered: str | Callable[..., Any] | None = None,
     ) -> Asked:
         """A request, or `BadRequest` naming what is wrong with it."""
-        limits = self._tenant.limits
+        limits = self._life.limits
         for field, value in (("fiber_id", fiber_id), ("idempotency_key", idempotency_key)):
             if value is not None:
                 check_id(field, value, limits.id_max)
         method = self._method("fn_name", fn_name)
-        body = fiber_shape(getattr(type(self._tenant.agent), method))[1].encode("input", input, limits.input_bytes_max)
+        body = fiber_shape(getattr(type(self._life.agent), method))[1].encode("input", input, limits.input_bytes_max)
         fiber = Fiber(
             fiber_id=fiber_id or "",
             number=0,
@@ -84,10 +83,10 @@ class Requests:
     def _method(self, field: str, given: str | Callable[..., Any]) -> str:
         """The name of a method of the agent, for a function cannot be found again after a death."""
         name = getattr(given, "__name__", "") if callable(given) else given
-        kind = type(self._tenant.agent)
+        kind = type(self._life.agent)
         if not isinstance(name, str) or name.startswith("__") or not callable(getattr(kind, name, None)):
             raise BadRequest(field, f"{kind.__name__} has no method {name or given!r}")
-        if callable(given) and getattr(given, "__self__", None) is not self._tenant.agent:
+        if callable(given) and getattr(given, "__self__", None) is not self._life.agent:
             raise BadRequest(
                 field, f"{given!r} is no method of this agent, so it could not be found again after a death"
             )
@@ -98,14 +97,14 @@ class Requests:
             return None
         if not isinstance(given, Mapping):
             raise BadRequest("metadata", f"{given!r:.200} is no mapping")
-        size, most = len(plain("metadata", dict(given))), self._tenant.limits.metadata_bytes_max
+        size, most = len(plain("metadata", dict(given))), self._life.limits.metadata_bytes_max
         if size > most:
             raise TooLarge("metadata", f"has {size} bytes; the limit metadata_bytes_max is {most}")
         return dict(given)
 
     def accept(self, asked: Iterable[Asked]) -> list[tuple[Fiber, bool]]:
         """Accept all of these in one transaction, or join those that exist. With each, whether it is new."""
-        return self._fibers.store.change(lambda transaction: [self._accept(transaction, each) for each in asked])
+        return self._store.change(lambda transaction: [self._accept(transaction, each) for each in asked])
 
     def _accept(self, transaction: Transaction, asked: Asked) -> tuple[Fiber, bool]:
         known = self._known(asked.fiber)
@@ -113,14 +112,14 @@ class Requests:
             _refuse_conflict(known, asked.fiber)
             return known, False
         fiber = asked.fiber.but(
-            fiber_id=asked.fiber.fiber_id or self._tenant.host.world.dice.token(),
-            number=self._fibers.next_number(),
-            created_at_ms=self._tenant.now_ms(),
+            fiber_id=asked.fiber.fiber_id or self._life.dice.token(),
+            number=self._store.next_number(),
+            created_at_ms=self._life.now_ms(),
         )
-        return self._fibers.store.put_new(transaction, fiber, asked.body), True
+        return self._store.put_new(transaction, fiber, asked.body), True
 
     def _known(self, asked: Fiber) -> Fiber | None:
-        store = self._fibers.store
+        store = self._store
         by_id = store.find(asked.fiber_id) if asked.fiber_id else None
         if not asked.idempotency_key:
             return by_id
@@ -140,7 +139,7 @@ class Requests:
         fiber, activity = asked.fiber, ACTIVITY.get()
         if fiber.fiber_id or fiber.idempotency_key or activity is None:
             return asked
-        derived = activity.derive(f"fiber {self._tenant.agent_id} {fiber.name} {fiber.fn_name}", fiber.digest)
+        derived = activity.derive(f"fiber {self._life.agent_id} {fiber.name} {fiber.fn_name}", fiber.digest)
         return Asked(fiber.but(fiber_id=derived), asked.body)
 
 

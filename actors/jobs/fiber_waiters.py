@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from actors.jobs.fiber import Fiber, FiberInspection
-from actors.jobs.fiber_context import CURRENT
+from actors.jobs.fiber_context import CURRENT, FiberContext
+from actors.jobs.fiber_store import FiberStore
+from actors.life import Life
 from ledger import AwaitedInsideHandler, BadRequest
 from policies import INFINITY
 
-if TYPE_CHECKING:
-    from actors.jobs.fibers import Fibers
-
 
 class Waiters:
-    """Those who wait for fibers of one agent, in one life of it."""
+    """Those who wait for fibers of one agent, in one life of it.
 
-    def __init__(self, fibers: Fibers) -> None:
-        self._fibers = fibers
+    Args:
+        at_work: the code that is at fibers just now.
+        give_place: gives places to fibers that are due, or takes them back.
+    """
+
+    def __init__(
+        self, life: Life, store: FiberStore, at_work: Mapping[str, FiberContext], give_place: Callable[[int], None]
+    ) -> None:
+        self._life, self._store, self._at_work, self._give_place = life, store, at_work, give_place
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
 
     def tell(self, fiber_id: str) -> None:
@@ -32,13 +38,15 @@ class Waiters:
 
         A fiber that waits for another one lends its place, so that however many do, those that they wait for can begin.
         """
-        if self._fibers.tenant.outbox.transaction is not None:
+        if self._life.transaction is not None:
             raise AwaitedInsideHandler(
                 "wait_for_completion",
                 "nobody can wait inside a transaction or a handler: the fiber begins with its commit",
             )
         mine = CURRENT.get()
-        is_lending = mine is not None and mine.is_managed and self._fibers.lend(mine)
+        is_lending = mine is not None and mine.is_managed and self._at_work.get(mine.id) is mine
+        if is_lending:
+            self._give_place(1)
         try:
             async with asyncio.timeout(None if timeout_ms is None or timeout_ms == INFINITY else timeout_ms / 1000):
                 await self._until_settled(fiber_id)
@@ -46,8 +54,8 @@ class Waiters:
             pass
         finally:
             if is_lending:
-                self._fibers.take_back()
-        return self._fibers.inspected(self._found(fiber_id), accepted=accepted)
+                self._give_place(-1)
+        return self._store.inspected(self._found(fiber_id), accepted=accepted)
 
     async def _until_settled(self, fiber_id: str) -> None:
         while not self._found(fiber_id).is_settled:
@@ -56,7 +64,7 @@ class Waiters:
             await waiter
 
     def _found(self, fiber_id: str) -> Fiber:
-        fiber = self._fibers.store.find(fiber_id)
+        fiber = self._store.find(fiber_id)
         if fiber is None:
-            raise BadRequest("fiber_id", f"{fiber_id!r} is no fiber of {self._fibers.tenant.agent_id}, or was deleted")
+            raise BadRequest("fiber_id", f"{fiber_id!r} is no fiber of {self._life.agent_id}, or was deleted")
         return fiber

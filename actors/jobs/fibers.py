@@ -15,30 +15,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.activity import ACTIVITY, Activity
+from actors.alarm_clock import AlarmClock
 from actors.author import in_words, is_async, tried, tried_now
-from actors.jobs.fiber import Fiber, FiberInspection
+from actors.jobs.fiber import Fiber
 from actors.jobs.fiber_agenda import Agenda
 from actors.jobs.fiber_context import CURRENT, FiberContext
+from actors.jobs.fiber_moves import Moves
 from actors.jobs.fiber_records import FiberRecords
 from actors.jobs.fiber_recovery import Recoveries
 from actors.jobs.fiber_requests import Requests
 from actors.jobs.fiber_store import FiberStore
 from actors.jobs.fiber_waiters import Waiters
 from actors.jobs.group_commit import GroupCommit
-from actors.observability import Channel, emit
+from actors.life import Life
 from actors.ports import KillPoint
 from actors.schema import fiber_shape
-from actors.steps import plain
-from ledger import BadRequest, TooLarge
-from policies import UNSET, Drop, Enter, FiberResult, Settle, after_error, after_hook
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
-    from ledger.storage import Transaction
+from ledger import BadRequest
+from ledger.storage import Transaction
+from policies import Enter, FiberResult, Settle, after_error, after_hook
 
 READ_AT_ONCE = 100
 
@@ -46,36 +43,17 @@ READ_AT_ONCE = 100
 class Fibers:
     """What is under way of an agent's fibers, in one life of it."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self.tenant = tenant
-        self.store = FiberStore(tenant, self._moved)
-        self.together = GroupCommit(tenant, self.store, lambda: bool(self.agenda.recovering.due))
-        self.waiters = Waiters(self)
-        self.recoveries = Recoveries(self)
-        self.agenda = Agenda(self, self._enter, self.recoveries.recover)
-        self.requests = Requests(self)
-        self.records = FiberRecords(self)
-        self.at_work: dict[str, FiberContext] = {}
-        self._number = 0
-
-    def roll(self) -> float:
-        """A throw of the dice."""
-        return self.tenant.host.world.dice.roll()
-
-    def next_number(self) -> int:
-        """The place of a new fiber among the others."""
-        self._number = max(self._number + 1, self.tenant.now_ms())
-        return self._number
-
-    def inspect(self, fiber_id: str) -> FiberInspection | None:
-        """A managed fiber as its author may see it."""
-        fiber = self.store.find(fiber_id)
-        return None if fiber is None or not fiber.is_managed else self.inspected(fiber)
-
-    def inspected(self, fiber: Fiber, *, accepted: bool = False) -> FiberInspection:
-        """A fiber as its author may see it."""
-        snapshot = None if accepted and not fiber.attempt else self.store.stashed(fiber.fiber_id)[1]
-        return fiber.shown(self.tenant.incarnation, snapshot, accepted=accepted)
+    def __init__(self, life: Life, alarms: AlarmClock) -> None:
+        self._life = life
+        self._at_work: dict[str, FiberContext] = {}
+        self.store = FiberStore(life, self._moved)
+        self._moves = Moves(life, self.store)
+        self._together = GroupCommit(life, self.store, lambda: bool(self._agenda.recovering.due))
+        recoveries = Recoveries(life, self.store, self._moves, self._together, self._at_work)
+        self._agenda = Agenda(life, alarms, self.store, self._enter, recoveries.recover)
+        self.waiters = Waiters(life, self.store, self._at_work, self._agenda.give_place)
+        self.requests = Requests(life, self.store)
+        self.records = FiberRecords(life, self.store, self._together)
 
     # what others left, and what has become durable
 
@@ -83,9 +61,9 @@ class Fibers:
         """Take up what earlier lives left open."""
         open_ids = self.store.open_ids()
         if open_ids:
-            self.tenant.spawn(self._take_up(open_ids))
+            self._life.spawn(self._take_up(open_ids))
         self.records.woken()
-        self.agenda.look_soon()  # for what `on_start` began
+        self._agenda.look_soon()  # for what `on_start` began
 
     async def _take_up(self, open_ids: list[str]) -> None:
         """Read the rows piece by piece, so that whoever calls the agent meanwhile need not wait for that."""
@@ -93,49 +71,23 @@ class Fibers:
             found = self.store.find_many(open_ids[first : first + READ_AT_ONCE])
             self.store.fetch_inputs(each for each in found if each.status == "pending" or each.retry is not None)
             for fiber in found:
-                if fiber.life != self.tenant.incarnation:
-                    self.agenda.add(fiber)
+                if fiber.life != self._life.incarnation:
+                    self._agenda.add(fiber)
             await asyncio.sleep(0)
 
     def _moved(self, fiber: Fiber) -> None:
         """A row has become durable: begin what is to begin, stop what is over, tell who waits."""
-        if self.tenant.is_leaving:
+        if self._life.is_leaving:
             return
         if not fiber.is_settled:
             if fiber.status == "pending":
-                self.agenda.add(fiber)
+                self._agenda.add(fiber)
             return
         self.records.settled()
-        context = self.at_work.get(fiber.fiber_id)
+        context = self._at_work.get(fiber.fiber_id)
         if context is not None:
             context.stop()
         self.waiters.tell(fiber.fiber_id)
-
-    def move(
-        self,
-        transaction: Transaction,
-        fiber: Fiber,
-        verdict: Enter | Settle | Drop,
-        result: FiberResult | None = None,
-    ) -> None:
-        """Bring a fiber to where a verdict wants it, with what its result says beside."""
-        now_ms, told = self.tenant.now_ms(), result or FiberResult("retry", fiber.error)
-        if isinstance(verdict, Drop):
-            self.store.drop(transaction, fiber)
-            return
-        if told.snapshot is not UNSET:
-            self.store.stash(transaction, fiber.fiber_id, told.snapshot)
-        if told.metadata is not UNSET:
-            fiber = fiber.but(metadata=told.metadata)
-        if isinstance(verdict, Enter):
-            due_at_ms = now_ms + verdict.after_ms if verdict.after_ms else 0
-            error = told.error and told.error[: self.tenant.limits.error_chars_max]
-            moved = fiber.but(status="pending", due_at_ms=due_at_ms, settled_at_ms=0, error=error)
-        else:
-            error = verdict.error and verdict.error[: self.tenant.limits.error_chars_max]
-            settled = fiber.but(status=verdict.status, error=error, settled_at_ms=now_ms)
-            moved = settled.but(due_at_ms=0, is_recovering=False)
-        self.store.put(transaction, moved)
 
     def cancel(self, fiber_id: str, reason: str | None) -> bool:
         """End an open fiber as aborted; whether there was one."""
@@ -144,26 +96,26 @@ class Fibers:
             fiber = self.store.find(fiber_id)
             if fiber is None or fiber.is_settled or not fiber.is_managed:
                 return False
-            self.move(transaction, fiber, Settle("aborted", reason))
-            self.emit_after(transaction, "fiber:run:cancelled", fiber, {"error": reason})
+            self._moves.move(transaction, fiber, Settle("aborted", reason))
+            self._moves.tell_after(transaction, "fiber:run:cancelled", fiber, {"error": reason})
             return True
 
         return self.store.change(abort)
 
     def resolve(self, fiber_id: str, result: FiberResult | str) -> bool:
         """What somebody decided about an interrupted fiber, whether it is being recovered or not."""
-        given = self.checked(FiberResult(result) if result == "retry" else result)  # type: ignore[arg-type]
+        given = self._moves.checked(FiberResult(result) if result == "retry" else result)  # type: ignore[arg-type]
         if given is None:
             raise BadRequest("result", "is None; it is a FiberResult, or 'retry'")
 
         def decide(transaction: Transaction) -> bool:
             fiber = self.store.find(fiber_id)
-            is_interrupted = fiber is not None and fiber.shown(self.tenant.incarnation, None).status == "interrupted"
+            is_interrupted = fiber is not None and fiber.shown(self._life.incarnation, None).status == "interrupted"
             if fiber is None or not is_interrupted or not fiber.is_managed:
                 return False
             verdict = Enter() if given.status == "retry" else Settle(given.status, given.error)
             anew = fiber.but(recoveries=0, idle_attempts=0) if given.status == "retry" else fiber
-            self.move(transaction, anew, verdict, given)
+            self._moves.move(transaction, anew, verdict, given)
             return True
 
         return self.store.change(decide)
@@ -172,17 +124,17 @@ class Fibers:
 
     async def _enter(self, fiber_id: str) -> None:
         """One attempt, from the row that says so to the row that says what came of it."""
-        entered = await self.together(lambda transaction: self._claim(transaction, fiber_id))
+        entered = await self._together(lambda transaction: self._claim(transaction, fiber_id))
         if entered is None:
             return
-        self.tenant.faults.at(KillPoint.BEFORE_RUN, f"fiber {fiber_id}")
-        self.emit("fiber:run:started", entered, {"attempt": entered.attempt})
-        context = FiberContext(self, entered)
+        self._life.faults.at(KillPoint.BEFORE_RUN, f"fiber {fiber_id}")
+        self._moves.tell("fiber:run:started", entered, {"attempt": entered.attempt})
+        context = FiberContext(self._life, self.store, entered)
         result, problem = await self._within(context, entered)
-        if self.tenant.is_leaving:
+        if self._life.is_leaving:
             return  # it was told to stop; the next life takes the fiber up
-        self.tenant.faults.at(KillPoint.BEFORE_REPORT, f"fiber {fiber_id}")
-        await self.together(lambda transaction: self._conclude(transaction, context, result, problem))
+        self._life.faults.at(KillPoint.BEFORE_REPORT, f"fiber {fiber_id}")
+        await self._together(lambda transaction: self._conclude(transaction, context, result, problem))
 
     def _claim(self, transaction: Transaction, fiber_id: str) -> Fiber | None:
         fiber = self.store.find(fiber_id)
@@ -193,44 +145,44 @@ class Fibers:
             is_recovering=False,
             attempt=fiber.attempt + 1,
             idle_attempts=fiber.idle_attempts + 1,
-            life=self.tenant.incarnation,
-            started_at_ms=fiber.started_at_ms or self.tenant.now_ms(),
+            life=self._life.incarnation,
+            started_at_ms=fiber.started_at_ms or self._life.now_ms(),
             due_at_ms=0,
         )
         return self.store.put(transaction, entered)
 
     async def _within(self, context: FiberContext, fiber: Fiber) -> tuple[Any, Exception | None]:
         """What the author's method returned, or what is wrong."""
-        method = getattr(self.tenant.agent, fiber.fn_name, None)
+        method = getattr(self._life.agent, fiber.fn_name, None)
         if not callable(method):
-            name = type(self.tenant.agent).__name__
+            name = type(self._life.agent).__name__
             return FiberResult("interrupted", f"{name} has no method {fiber.fn_name!r} any more"), None
-        self.at_work[context.id] = context
+        self._at_work[context.id] = context
         task = asyncio.current_task()
         assert task is not None
         try:
             return await self._called(context, fiber, method, task)
         finally:
             context.finished()
-            del self.at_work[context.id]
+            del self._at_work[context.id]
 
     async def _called(
         self, context: FiberContext, fiber: Fiber, method: Callable[..., Any], task: asyncio.Task[Any]
     ) -> tuple[Any, Exception | None]:
         CURRENT.set(context)
-        ACTIVITY.set(Activity(f"fiber/{self.tenant.agent_id}/{context.id}"))
+        ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}"))
         arguments, problem = tried_now(lambda: self._arguments(context, fiber))
-        if arguments is None or not context.holds(self.store.find(context.id), self.tenant.incarnation):
+        if arguments is None or not context.holds(self.store.find(context.id)):
             return None, problem
         context.begin(task, can_be_cancelled=is_async(method))
-        result, problem = await tried(self.tenant.call(method, *arguments))
+        result, problem = await tried(self._life.call(method, *arguments))
         context.finished()
         if problem is None and isinstance(result, FiberResult):
-            return tried_now(lambda: self.checked(result))
+            return tried_now(lambda: self._moves.checked(result))
         return None, problem
 
     def _arguments(self, context: FiberContext, fiber: Fiber) -> tuple[Any, ...]:
-        count, shape = fiber_shape(getattr(type(self.tenant.agent), fiber.fn_name))
+        count, shape = fiber_shape(getattr(type(self._life.agent), fiber.fn_name))
         body = self.store.input(fiber)
         return (context, None if body is None else shape.decode("input", body))[:count]
 
@@ -239,128 +191,61 @@ class Fibers:
     ) -> None:
         """What an attempt came to, if the fiber is still in its hands."""
         fiber = self.store.find(context.id)
-        if fiber is None or not context.holds(fiber, self.tenant.incarnation):
+        if fiber is None or not context.holds(fiber):
             return
-        found, limits = fiber.interruption(has_hook=False), self.tenant.limits
-        elapsed = {"elapsed_ms": self.tenant.now_ms() - fiber.started_at_ms}
+        found, limits = fiber.interruption(has_hook=False), self._life.limits
+        elapsed = {"elapsed_ms": self._life.now_ms() - fiber.started_at_ms}
         if problem is not None:
             error = in_words(problem)
-            verdict = after_error(found, error, limits, self.roll())
-            self.move(transaction, fiber.but(error=error[: limits.error_chars_max]), verdict)
-            self.emit_after(transaction, "fiber:run:failed", fiber, {**elapsed, "error": error})
+            verdict = after_error(found, error, limits, self._life.dice.roll())
+            self._moves.move(transaction, fiber.but(error=error[: limits.error_chars_max]), verdict)
+            self._moves.tell_after(transaction, "fiber:run:failed", fiber, {**elapsed, "error": error})
         else:
             given = result or FiberResult("completed")
-            self.move(transaction, fiber, after_hook(given, found, limits, self.roll()), given)
-            self.emit_after(transaction, "fiber:run:completed", fiber, {**elapsed, "status": given.status})
+            self._moves.move(transaction, fiber, after_hook(given, found, limits, self._life.dice.roll()), given)
+            self._moves.tell_after(transaction, "fiber:run:completed", fiber, {**elapsed, "status": given.status})
 
     # unmanaged ones
 
     async def run(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
         """Do something as a fiber that is remembered only while it runs. The agent is kept awake by it, whether anybody waits or not."""
-        return await self.tenant.spawn(self._run(name, fn))
+        return await self._life.spawn(self._run(name, fn))
 
     async def _run(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
-        now_ms = self.tenant.now_ms()
+        now_ms = self._life.now_ms()
         fiber = Fiber(
-            fiber_id=self.tenant.host.world.dice.token(),
-            number=self.next_number(),
+            fiber_id=self._life.dice.token(),
+            number=self.store.next_number(),
             name=name,
             status="running",
             is_managed=False,
             created_at_ms=now_ms,
             started_at_ms=now_ms,
             attempt=1,
-            life=self.tenant.incarnation,
+            life=self._life.incarnation,
         )
         self.store.change(lambda transaction: self.store.put(transaction, fiber))
-        self.emit("fiber:run:started", fiber, {"attempt": 1})
-        context = self.at_work[fiber.fiber_id] = FiberContext(self, fiber)
+        self._moves.tell("fiber:run:started", fiber, {"attempt": 1})
+        context = self._at_work[fiber.fiber_id] = FiberContext(self._life, self.store, fiber)
         CURRENT.set(context)
         try:
-            result, problem = await tried(self.tenant.call(fn, context))
+            result, problem = await tried(self._life.call(fn, context))
         except asyncio.CancelledError:
             self._forget(fiber)
             raise
         self._forget(fiber)
-        elapsed = {"elapsed_ms": self.tenant.now_ms() - now_ms}
+        elapsed = {"elapsed_ms": self._life.now_ms() - now_ms}
         if problem is not None:
-            self.emit("fiber:run:failed", fiber, {**elapsed, "error": in_words(problem)})
+            self._moves.tell("fiber:run:failed", fiber, {**elapsed, "error": in_words(problem)})
             raise problem
-        self.emit("fiber:run:completed", fiber, elapsed)
+        self._moves.tell("fiber:run:completed", fiber, elapsed)
         return result
 
     def _forget(self, fiber: Fiber) -> None:
         """It is over. If that cannot be written down its result counts all the same (spec W5)."""
-        self.at_work.pop(fiber.fiber_id).finished()
-        if self.tenant.is_leaving:
+        self._at_work.pop(fiber.fiber_id).finished()
+        if self._life.is_leaving:
             return
         _, problem = tried_now(lambda: self.store.change(lambda transaction: self.store.drop(transaction, fiber)))
         if problem is not None:
-            self.tenant.trouble(f"forgetting fiber {fiber.name!r}", problem)
-
-    # what a body does
-
-    def stash(self, context: FiberContext, value: Any) -> bool:
-        """Keep a value for whoever goes on with the fiber, if it is in these hands."""
-
-        def keep(transaction: Transaction) -> bool:
-            is_held = context.holds(self.store.find(context.id), self.tenant.incarnation)
-            if is_held:
-                self.store.stash(transaction, context.id, value)
-                transaction.then(partial(context.stashed, value))
-            return is_held
-
-        return self.store.change(keep)
-
-    def save_step(self, context: FiberContext, name: str, body: bytes) -> bool:
-        """Remember a finished step, if the fiber is in these hands. It is progress: the attempts without any begin anew."""
-
-        def keep(transaction: Transaction) -> bool:
-            fiber = self.store.find(context.id)
-            if fiber is None or not context.holds(fiber, self.tenant.incarnation):
-                return False
-            self.store.save_step(transaction, context.id, name, body)
-            transaction.then(partial(context.saved, name, body))
-            if fiber.idle_attempts:
-                self.store.put(transaction, fiber.but(idle_attempts=0))
-            return True
-
-        return self.store.change(keep)
-
-    def lend(self, context: FiberContext) -> bool:
-        """A body waits for another fiber: somebody else may have its place meanwhile. False if it has none."""
-        has_place = self.at_work.get(context.id) is context
-        if has_place:
-            self.agenda.give_place(1)
-        return has_place
-
-    def take_back(self) -> None:
-        """It goes on."""
-        self.agenda.give_place(-1)
-
-    def checked(self, result: Any) -> FiberResult | None:
-        """What a hook or a body returned, if it is a verdict that can be kept."""
-        if result is None:
-            return None
-        if result == "retry":
-            return FiberResult("retry")
-        if not isinstance(result, FiberResult):
-            raise BadRequest("result", f"{result!r:.200} is no FiberResult, 'retry' or None")
-        limits = self.tenant.limits
-        for field, most in (("snapshot", limits.stash_bytes_max), ("metadata", limits.metadata_bytes_max)):
-            value = getattr(result, field)
-            body = b"" if value is UNSET else plain(field, value)
-            if len(body) > most:
-                raise TooLarge(field, f"has {len(body)} bytes; the limit is {most}")
-        return result
-
-    # events
-
-    def emit(self, name: str, fiber: Fiber, payload: dict[str, Any]) -> None:
-        """Tell those who observe what happened to a fiber."""
-        told = {"fiber_id": fiber.fiber_id, "fiber_name": fiber.name, "managed": fiber.is_managed, **payload}
-        emit(Channel.FIBER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.tenant.now_ms())
-
-    def emit_after(self, transaction: Transaction, name: str, fiber: Fiber, payload: dict[str, Any]) -> None:
-        """Tell it once it is durable."""
-        transaction.then(partial(self.emit, name, fiber, payload))
+            self._life.trouble(f"forgetting fiber {fiber.name!r}", problem)

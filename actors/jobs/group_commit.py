@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from actors.author import tried
+from actors.jobs.fiber_store import FiberStore
+from actors.life import Life
 from ledger import StorageError
-
-if TYPE_CHECKING:
-    from actors.jobs.fiber_store import FiberStore
-    from actors.tenant import Tenant
-    from ledger.storage import Transaction
+from ledger.storage import Transaction
 
 T = TypeVar("T")
 Job = Callable[["Transaction"], Any]
@@ -28,8 +26,8 @@ class GroupCommit:
         is_patient: whether there is much to do that nobody waits for. Then others have the loop for as long as each commit took.
     """
 
-    def __init__(self, tenant: Tenant, store: FiberStore, is_patient: Callable[[], bool]) -> None:
-        self._tenant, self._store, self._is_patient = tenant, store, is_patient
+    def __init__(self, life: Life, store: FiberStore, is_patient: Callable[[], bool]) -> None:
+        self._life, self._store, self._is_patient = life, store, is_patient
         self._waiting: deque[tuple[Job, asyncio.Future[Any]]] = deque()
         self._is_busy = False
 
@@ -39,7 +37,7 @@ class GroupCommit:
         self._waiting.append((job, done))
         if not self._is_busy:
             self._is_busy = True
-            self._tenant.spawn(self._commit_all())
+            self._life.spawn(self._commit_all())
         return await done
 
     async def _commit_all(self) -> None:
@@ -54,7 +52,7 @@ class GroupCommit:
                 if results is not None:
                     done.set_result(results[place])
                 else:
-                    done.set_exception(problem or StorageError(self._tenant.agent_id, "nothing was committed"))
+                    done.set_exception(problem or StorageError(self._life.agent_id, "nothing was committed"))
             await asyncio.sleep(min(REST_S_MAX, loop.time() - begun_s) if self._is_patient() else 0)
         self._is_busy = False
 

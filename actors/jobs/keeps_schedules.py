@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from actors.jobs.asked import chosen_statuses, chosen_types, every, queued, retries_of, span_of, timed
 from actors.jobs.callback_rows import Row
 from actors.jobs.occurrence import Past, QueuedItem, Schedule
+from actors.tenant import Tenant
 from ledger import check_count, unpack
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
-    from policies import Retries
+from policies import Retries
 
 LISTED_MAX = 1_000
 

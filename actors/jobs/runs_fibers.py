@@ -17,16 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from actors.author import hook
 from actors.jobs.fiber import FiberInspection, FiberPage
 from actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
 from actors.results import check_budget
+from actors.tenant import Tenant
 from ledger import AwaitedInsideHandler, BadRequest, check_id
 from policies import FiberResult, FiberRetry
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
 
 
 class RunsFibers:
@@ -36,6 +35,7 @@ class RunsFibers:
 
     # what an author overrides
 
+    @hook
     async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult | str | None:
         """Called for a fiber whose process died, after the agent has come up: what becomes of it?
 
@@ -57,7 +57,7 @@ class RunsFibers:
         check_id("name", name, self._perdure.limits.id_max)
         if not callable(fn):
             raise BadRequest("fn", f"{fn!r} cannot be called")
-        if self._perdure.outbox.transaction is not None:
+        if self._perdure.transaction is not None:
             raise AwaitedInsideHandler(
                 "fn", "a transaction cannot wait for a fiber; start_fiber begins one when it commits"
             )
@@ -98,7 +98,7 @@ class RunsFibers:
         tenant, fibers = self._perdure, self._perdure.fibers
         if timeout_ms is not None:
             check_budget("timeout_ms", timeout_ms)
-        if wait_for_completion and tenant.outbox.transaction is not None:
+        if wait_for_completion and tenant.transaction is not None:
             raise AwaitedInsideHandler(
                 "wait_for_completion",
                 "nobody can wait inside a transaction or a handler: the fiber begins with its commit",
@@ -116,13 +116,13 @@ class RunsFibers:
         ((fiber, is_new),) = fibers.requests.accept([fibers.requests.named(asked)])
         if wait_for_completion:
             return tenant.bridge(fibers.waiters.settled(fiber.fiber_id, timeout_ms, accepted=is_new))
-        return fibers.inspected(fiber, accepted=is_new)
+        return fibers.store.inspected(fiber, accepted=is_new)
 
     def start_fibers(self, requests: Sequence[Mapping[str, Any]]) -> list[FiberInspection]:
         """Accept many in one commit: all or none. Each request holds the arguments of `start_fiber`, without those for waiting."""
         fibers = self._perdure.fibers
         asked = [fibers.requests.named(fibers.requests.from_plain(each)) for each in requests]
-        return [fibers.inspected(fiber, accepted=is_new) for fiber, is_new in fibers.requests.accept(asked)]
+        return [fibers.store.inspected(fiber, accepted=is_new) for fiber, is_new in fibers.requests.accept(asked)]
 
     def wait_for_fiber(self, fiber_id: str, timeout_ms: float | None = None) -> Any:
         """Wait until a fiber is over, or for so long. Gives its `FiberInspection`; await it in async code."""
@@ -135,13 +135,13 @@ class RunsFibers:
 
     def inspect_fiber(self, fiber_id: str) -> FiberInspection | None:
         """A fiber as it is, or None if there is none under this id."""
-        return self._perdure.fibers.inspect(check_id("fiber_id", fiber_id, self._perdure.limits.id_max))
+        return self._perdure.fibers.store.inspect(check_id("fiber_id", fiber_id, self._perdure.limits.id_max))
 
     def inspect_fiber_by_key(self, idempotency_key: str) -> FiberInspection | None:
         """The fiber that was accepted under a key, or None."""
         check_id("idempotency_key", idempotency_key, self._perdure.limits.id_max)
         fiber_id = self._perdure.fibers.store.id_of_key(idempotency_key)
-        return None if fiber_id is None else self._perdure.fibers.inspect(fiber_id)
+        return None if fiber_id is None else self._perdure.fibers.store.inspect(fiber_id)
 
     def list_fibers(
         self,

@@ -15,21 +15,20 @@ import asyncio
 from dataclasses import replace
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from actors.alarm_clock import AlarmClock
 from actors.author import tried
 from actors.jobs.asked import at_tick, pattern_of
 from actors.jobs.callback_rows import Row, Rows
 from actors.jobs.callbacks import Callbacks
 from actors.jobs.second_look import SecondLook
 from actors.jobs.together import called_together, rounds
+from actors.life import Life, Ready
+from actors.outbox import Outbox
 from ledger import BadRequest, ConflictingRequest, pack, unpack
-from ledger.storage import SCHEDULE, SCHEDULE_HISTORY
+from ledger.storage import SCHEDULE, SCHEDULE_HISTORY, Transaction
 from policies import Firing, firing, next_tick
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
-    from ledger.storage import Transaction
 
 HISTORIES_OVER = 100
 PART = "schedules"
@@ -39,10 +38,10 @@ CONTENT = ("callback", "payload", "retry", "catch_up", "overlap", "jitter_ms")
 class Schedules:
     """The schedules of one agent."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
-        self.rows = Rows(tenant, SCHEDULE, self._changed)
-        self.second_look = SecondLook(tenant, PART, self.woken)
+    def __init__(self, life: Life, outbox: Outbox, alarms: AlarmClock, ready: Ready) -> None:
+        self._life, self._outbox, self._alarms, self._ready = life, outbox, alarms, ready
+        self.rows = Rows(life, SCHEDULE, self._changed)
+        self.second_look = SecondLook(life, alarms, PART, self.woken)
         self._reminders: list[tuple[int, int, str]] = []
         self._running: set[str] = set()
         self._turn, self._suspects = asyncio.Lock(), asyncio.Lock()
@@ -67,16 +66,16 @@ class Schedules:
             heappush(self._reminders, (row.ready_at_ms, row.number, row.id))
 
     def _arm(self) -> None:
-        self._tenant.alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
+        self._alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
 
     def _ring(self) -> None:
         self.second_look.safely(self._begin_due)
 
     def _begin_due(self) -> None:
         """Begin what is due, in the order of the times."""
-        now_ms, most = self._tenant.now_ms(), self._tenant.limits.schedules_at_once_max
+        now_ms, most = self._life.now_ms(), self._life.limits.schedules_at_once_max
         due: list[Row] = []
-        while self._reminders and not self._tenant.is_leaving:
+        while self._reminders and not self._life.is_leaving:
             at_ms, _, row_id = self._reminders[0]
             row = None if row_id in self._running else self.rows.get(row_id)
             if row is not None and row.ready_at_ms == at_ms:
@@ -85,8 +84,8 @@ class Schedules:
                 self._running.add(row_id)
                 due.append(row)
             heappop(self._reminders)
-        for group in rounds(self._tenant, due, now_ms):
-            self._tenant.spawn(self._run(group))
+        for group in rounds(self._life, due, now_ms):
+            self._life.spawn(self._run(group))
         if len(self._running) < most:
             self._arm()
 
@@ -95,16 +94,16 @@ class Schedules:
             are_done, problem = await tried(self._call_together(rows))
             if problem is None and not are_done:
                 for row in rows:
-                    self._tenant.spawn(self._run([row]))
+                    self._life.spawn(self._run([row]))
                 return
         else:
             _, problem = await tried(self._call(rows[0].id))
         row_ids = [row.id for row in rows]
         self._running.difference_update(row_ids)
-        self._tenant.host.touch(self._tenant)
+        self._life.touch()
         if problem is not None:
             self.second_look.failed(problem)
-        elif not self._tenant.is_leaving:
+        elif not self._life.is_leaving:
             self.second_look.safely(partial(self._go_on, row_ids))
 
     def _go_on(self, row_ids: list[str]) -> None:
@@ -114,12 +113,12 @@ class Schedules:
         self._forget_oldest()
 
     async def _call_together(self, rows: list[Row]) -> bool:
-        await self._tenant.ready()
-        return await called_together(self._tenant, self, rows, self._turn)
+        await self._ready()
+        return await called_together(self._life, self._outbox, self, rows, self._turn)
 
     async def _call(self, row_id: str) -> None:
-        await self._tenant.ready()
-        calling = Callbacks(self._tenant, self, row_id)
+        await self._ready()
+        calling = Callbacks(self._life, self._outbox, self, row_id)
         if calling.is_suspect:
             async with self._suspects:
                 await calling.call(self._turn)
@@ -132,7 +131,7 @@ class Schedules:
         """What is run now."""
         if not row.is_recurring:
             return Firing(row.tick_ms, 0)
-        limits = self._tenant.limits
+        limits = self._life.limits
         grace_ms = limits.schedule_grace_ms + row.jitter_ms
         return firing(
             pattern_of(row), row.tick_ms, now_ms, row.catch_up, grace_ms=grace_ms, most=limits.schedule_catch_up_max
@@ -144,11 +143,11 @@ class Schedules:
             return None
         done_ms = row.tick_ms if done.tick_ms is None else done.tick_ms
         tick_ms = next_tick(pattern_of(row), done_ms, began_at_ms, ended_at_ms, row.catch_up, row.overlap)
-        return None if tick_ms is None else at_tick(row, tick_ms, self._tenant.host.world.dice.roll)
+        return None if tick_ms is None else at_tick(row, tick_ms, self._life.dice.roll)
 
     def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
         """Write the row with what happened to it. The history of a row that is gone stays behind for a while."""
-        most = self._tenant.limits.schedule_history_max
+        most = self._life.limits.schedule_history_max
         if done is not None and done.number == row.number:
             self.rows.put(transaction, replace(done, history=[*done.history, entry][-most:]))
             return
@@ -159,20 +158,20 @@ class Schedules:
     def _leave_behind(self, transaction: Transaction, row_id: str, entries: list[Any]) -> None:
         if not entries:
             return
-        kept = [*self._left_behind(row_id), *entries][-self._tenant.limits.schedule_history_max :]
+        kept = [*self._left_behind(row_id), *entries][-self._life.limits.schedule_history_max :]
         transaction.put(SCHEDULE_HISTORY, row_id, pack(kept))
 
     def _forget_oldest(self) -> None:
         """In a transaction of its own, for it must not stand in the way of callbacks."""
-        known, most = self._tenant.storage.records().keys(SCHEDULE_HISTORY), self._tenant.limits.schedule_histories_max
+        known, most = self._life.storage.records().keys(SCHEDULE_HISTORY), self._life.limits.schedule_histories_max
         if len(known) < most + HISTORIES_OVER:
             return
-        with self._tenant.storage.transaction() as transaction:
+        with self._life.storage.transaction() as transaction:
             for row_id in known[: len(known) - most]:
                 transaction.put(SCHEDULE_HISTORY, row_id, None)
 
     def _left_behind(self, row_id: str) -> list[Any]:
-        body = self._tenant.storage.document(SCHEDULE_HISTORY, row_id) if self._tenant.has_storage else None
+        body = self._life.storage.document(SCHEDULE_HISTORY, row_id) if self._life.has_storage else None
         return [] if body is None else list(unpack(body))
 
     # what authors ask for
@@ -185,7 +184,7 @@ class Schedules:
         known = self.rows.read(transaction, asked.id)
         if known is not None:
             return self._found(transaction, known, asked)
-        if self.rows.count() >= self._tenant.limits.schedules_max:
+        if self.rows.count() >= self._life.limits.schedules_max:
             raise BadRequest(
                 "schedule", f"this agent has {self.rows.count()} schedules, which is the limit; cancel some"
             )
@@ -234,12 +233,12 @@ class Schedules:
         """Go on. The ticks of the pause are passed over; a single time that came meanwhile runs at once."""
 
         def go_on(transaction: Transaction) -> bool:
-            row, now_ms = self.rows.read(transaction, row_id), self._tenant.now_ms()
+            row, now_ms = self.rows.read(transaction, row_id), self._life.now_ms()
             if row is None or row.status != "paused":
                 return False
             if row.is_recurring and not row.attempt and row.tick_ms <= now_ms:
                 tick_ms = pattern_of(row).after(now_ms)
-                row = row if tick_ms is None else at_tick(row, tick_ms, self._tenant.host.world.dice.roll)
+                row = row if tick_ms is None else at_tick(row, tick_ms, self._life.dice.roll)
             self.rows.put(transaction, replace(row, status="retrying" if row.attempt else "waiting"))
             return True
 

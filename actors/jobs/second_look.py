@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from actors.alarm_clock import AlarmClock
 from actors.author import tried_now
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
+from actors.life import Life
 
 AGAIN_MS = 5_000
 
@@ -21,8 +19,8 @@ class SecondLook:
         woken: looks at all its rows.
     """
 
-    def __init__(self, tenant: Tenant, part: str, woken: Callable[[], None]) -> None:
-        self._tenant, self._part, self._woken = tenant, part, woken
+    def __init__(self, life: Life, alarms: AlarmClock, part: str, woken: Callable[[], None]) -> None:
+        self._life, self._alarms, self._part, self._woken = life, alarms, part, woken
 
     def look(self) -> None:
         """Look at all rows, for whoever cannot do anything about a storage that fails."""
@@ -36,11 +34,11 @@ class SecondLook:
 
     def failed(self, problem: Exception) -> None:
         """The storage failed."""
-        if not self._tenant.is_leaving:
-            self._tenant.trouble(self._part, problem)
-            self._tenant.alarms.set(self._part, self._tenant.now_ms() + AGAIN_MS, self._again)
+        if not self._life.is_leaving:
+            self._life.trouble(self._part, problem)
+            self._alarms.set(self._part, self._life.now_ms() + AGAIN_MS, self._again)
 
     def _again(self) -> None:
-        if self._tenant.is_broken:
-            self._tenant.reopen()
+        if self._life.is_broken:
+            self._life.reopen()
         self.look()

@@ -15,20 +15,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING
 
+from actors.alarm_clock import AlarmClock
 from actors.author import tried
 from actors.jobs.callback_rows import Row, Rows
 from actors.jobs.callbacks import Callbacks
 from actors.jobs.second_look import SecondLook
 from actors.jobs.together import called_together, rounds
+from actors.life import Life, Ready
+from actors.outbox import Outbox
 from ledger import BadRequest, ConflictingRequest
-from ledger.storage import QUEUED
+from ledger.storage import QUEUED, Transaction
 from policies import Firing
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
-    from ledger.storage import Transaction
 
 PART = "queue"
 TOGETHER_MAX = 64
@@ -37,10 +35,10 @@ TOGETHER_MAX = 64
 class WaitingLine:
     """The queue of one agent, in one life of it."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
-        self.rows = Rows(tenant, QUEUED, self._changed)
-        self.second_look = SecondLook(tenant, PART, self.woken)
+    def __init__(self, life: Life, outbox: Outbox, alarms: AlarmClock, ready: Ready) -> None:
+        self._life, self._outbox, self._alarms, self._ready = life, outbox, alarms, ready
+        self.rows = Rows(life, QUEUED, self._changed)
+        self.second_look = SecondLook(life, alarms, PART, self.woken)
         self._line: list[tuple[int, str]] = []  # ready, by number
         self._aside: list[tuple[int, str]] = []  # for later, by instant
         self._turn = asyncio.Lock()
@@ -61,7 +59,7 @@ class WaitingLine:
     def _place(self, row: Row) -> None:
         if row.ready_at_ms is None:
             return
-        if row.ready_at_ms <= self._tenant.now_ms():
+        if row.ready_at_ms <= self._life.now_ms():
             heappush(self._line, (row.number, row.id))
         else:
             heappush(self._aside, (row.ready_at_ms, row.id))
@@ -73,34 +71,34 @@ class WaitingLine:
 
     def _go_on(self) -> None:
         """See to it that the line is drained, now or when its next item is due."""
-        if self._drain is None and not self._tenant.is_leaving:
+        if self._drain is None and not self._life.is_leaving:
             at_ms = 0 if self._line else self._aside[0][0] if self._aside else None
-            if at_ms is not None and at_ms <= self._tenant.now_ms():
-                self._drain = self._tenant.spawn(self._drain_all())
+            if at_ms is not None and at_ms <= self._life.now_ms():
+                self._drain = self._life.spawn(self._drain_all())
             else:
-                self._tenant.alarms.set(PART, at_ms, self._go_on)
+                self._alarms.set(PART, at_ms, self._go_on)
 
     async def _drain_all(self) -> None:
         _, problem = await tried(self._do_all())
         self._drain = None
-        self._tenant.host.touch(self._tenant)
+        self._life.touch()
         if problem is None:
             self._go_on()
         else:
             self.second_look.failed(problem)
 
     async def _do_all(self) -> None:
-        await self._tenant.ready()
+        await self._ready()
         while few := self._next_few():
-            for group in rounds(self._tenant, few, self._tenant.now_ms(), math.inf):
+            for group in rounds(self._life, few, self._life.now_ms(), math.inf):
                 await self._do(group)
 
     async def _do(self, group: list[Row]) -> None:
         """One item, or several that are known to be quick."""
-        if len(group) > 1 and await called_together(self._tenant, self, group, self._turn):
+        if len(group) > 1 and await called_together(self._life, self._outbox, self, group, self._turn):
             return
         for row in group:
-            await Callbacks(self._tenant, self, row.id).call(self._turn, marks=self._is_first)
+            await Callbacks(self._life, self._outbox, self, row.id).call(self._turn, marks=self._is_first)
             self._is_first = False
 
     def _next_few(self) -> list[Row]:
@@ -110,13 +108,13 @@ class WaitingLine:
 
     def _next(self) -> Row | None:
         """The first item of the line. Who stepped aside comes back to its old place when its time has come."""
-        now_ms = self._tenant.now_ms()
+        now_ms = self._life.now_ms()
         while self._aside and self._aside[0][0] <= now_ms:
             at_ms, row_id = heappop(self._aside)
             row = self.rows.get(row_id)
             if row is not None and row.ready_at_ms == at_ms:
                 heappush(self._line, (row.number, row_id))
-        while self._line and not self._tenant.is_leaving:
+        while self._line and not self._life.is_leaving:
             _, row_id = heappop(self._line)
             row = self.rows.get(row_id)
             if row is not None and row.ready_at_ms is not None and row.ready_at_ms <= now_ms:
@@ -149,7 +147,7 @@ class WaitingLine:
     def _add(self, transaction: Transaction, asked: Row) -> Row:
         known = self.rows.read(transaction, asked.id)
         if known is None:
-            if self.rows.count() >= self._tenant.limits.queued_max:
+            if self.rows.count() >= self._life.limits.queued_max:
                 raise BadRequest("queue", f"{self.rows.count()} items wait in this agent's queue, which is the limit")
             self.rows.tell(transaction, "create", asked)
             return self.rows.put(transaction, replace(asked, number=self.rows.number()))

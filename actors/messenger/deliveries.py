@@ -11,48 +11,34 @@ The agent is the lock of its threads. It has one life at a time, fenced by the l
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.author import tried
+from actors.chat.chat_agent import ChatAgent
+from actors.messenger.adapter import Messenger
 from actors.messenger.delivery import Delivering
-from actors.messenger.store import MessengerStore, ReplyRow, heard_key
-from actors.observability import Channel, emit
+from actors.messenger.events import MessengerEvent
+from actors.messenger.replies import Replies
+from actors.messenger.store import ReplyRow, heard_key
+from actors.tenant import Tenant
 from ledger import BadRequest
-from policies import FiberRetry, Outcome, ready_at_ms
-
-if TYPE_CHECKING:
-    from actors.messenger.adapter import Messenger
-    from actors.messenger.events import MessengerEvent
-    from actors.messenger.messenger_agent import MessengerAgent
-    from actors.tenant import Tenant
+from policies import FiberRetry, ready_at_ms
 
 AGAIN_S = 5.0
 BURST_MAX = 100  # events of one reply; its row names them all, and is written with each
 FIBER = "perdure:reply"
 RETRY = FiberRetry(attempts_max=1_000, first_ms=10, most_ms=1_000, on_error=False)
-log = logging.getLogger("perdure.messenger")
 
 
 class Deliveries:
     """The replies of one agent, in one life of it."""
 
-    def __init__(self, agent: MessengerAgent, tenant: Tenant, messengers: dict[str, Messenger]) -> None:
-        self.agent, self.tenant, self.messengers = agent, tenant, messengers
-        self.store = MessengerStore(tenant)
-        self.open: dict[str, ReplyRow] = {}
-        self._aside: set[str] = set()
-        self._waiters: set[asyncio.Future[None]] = set()
+    def __init__(self, agent: ChatAgent, tenant: Tenant, messengers: dict[str, Messenger]) -> None:
+        self._agent, self._tenant, self.messengers = agent, tenant, messengers
+        self._replies = Replies(tenant)
+        self._store = self._replies.store
         self._number: int | None = None
-
-    def now_ms(self) -> int:
-        """Wall time."""
-        return self.tenant.now_ms()
-
-    def roll(self) -> float:
-        """A throw of the dice."""
-        return self.tenant.host.world.dice.roll()
 
     def messenger(self, messenger_id: str) -> Messenger:
         """One messenger. Raises `BadRequest` if the class has none of that id."""
@@ -67,10 +53,10 @@ class Deliveries:
 
     def accept(self, event: MessengerEvent, words: str | None = None) -> dict[str, Any]:
         """Accept an event, or find it; durable on return, or with the open transaction. With `words` those are the answer."""
-        known = self.store.heard(heard_key(event))
+        known = self._store.heard(heard_key(event))
         if known is not None:
             return {"accepted": False, "reply": known["reply"], "why": "heard before"}
-        policy, now_ms = self.messenger(event.messenger_id).delivery, self.now_ms()
+        policy, now_ms = self.messenger(event.messenger_id).delivery, self._replies.now_ms()
         reply = self._joinable(event) if words is None else None
         if reply is None:
             place = event.messenger_id, event.thread_id, event.key
@@ -78,13 +64,13 @@ class Deliveries:
         ready_ms = ready_at_ms(policy, reply.opened_at_ms, now_ms)
         row = replace(reply, heard=[*reply.heard, heard_key(event)], ready_at_ms=ready_ms)
         self._keep(row, event)
-        self.tell("messenger:accepted", row, {"key": event.key, "joined": len(row.heard) > 1})
+        self._replies.tell("messenger:accepted", row, {"key": event.key, "joined": len(row.heard) > 1})
         return {"accepted": True, "reply": row.reply_id}
 
     def notice(self, messenger_id: str, thread_id: str, text: str, kind: str) -> ReplyRow:
         """Something to be posted without a turn, in its place among the replies."""
         self.messenger(messenger_id)
-        number, now_ms = self._next_number(), self.now_ms()
+        number, now_ms = self._next_number(), self._replies.now_ms()
         key = f"messenger:{messenger_id}:{kind}:{number}"
         row = ReplyRow(number, messenger_id, thread_id, key, kind=kind, words=text, opened_at_ms=now_ms)
         self._keep(row)
@@ -92,7 +78,7 @@ class Deliveries:
 
     def _joinable(self, event: MessengerEvent) -> ReplyRow | None:
         """The reply that takes this event in: the newest of its thread, if it waits."""
-        mine = [each for each in self.open.values() if self._is_of(each, event.messenger_id, event.thread_id)]
+        mine = [each for each in self._replies.open.values() if each.is_of(event.messenger_id, event.thread_id)]
         newest = max(mine, key=lambda each: each.number, default=None)
         fits = (
             newest is not None
@@ -103,29 +89,25 @@ class Deliveries:
         )
         return newest if fits else None
 
-    @staticmethod
-    def _is_of(reply: ReplyRow, messenger_id: str, thread_id: str) -> bool:
-        return (reply.messenger_id, reply.thread_id) == (messenger_id, thread_id)
-
     def _next_number(self) -> int:
         if self._number is None:
-            self._number = max((each.number for each in self.store.replies()), default=0)
+            self._number = max((each.number for each in self._store.replies()), default=0)
         self._number += 1
         return self._number
 
     def _keep(self, row: ReplyRow, event: MessengerEvent | None = None) -> None:
-        is_new = row.reply_id not in self.open
+        is_new = row.reply_id not in self._replies.open
         row.fiber_id = f"{FIBER}-{row.reply_id}-{row.round}"
-        with self.tenant.outbox.transact() as transaction:
-            self.store.keep(row, event)
-            transaction.then(lambda: self.tenant.on_loop(lambda: self._join(row)))
+        with self._tenant.outbox.transact() as transaction:
+            self._store.keep(row, event)
+            transaction.then(lambda: self._tenant.on_loop(lambda: self._replies.join(row)))
             if is_new:
                 self._start_fiber(row)
 
     def _start_fiber(self, row: ReplyRow) -> None:
         """The fiber begins with the commit. It is told how it ended by the reply's own row, and by its metadata."""
         about = {"messenger": row.messenger_id, "thread": row.thread_id, "key": row.key, "reply": row.reply_id}
-        self.agent.start_fiber(
+        self._agent.start_fiber(
             FIBER,
             "deliver_reply",
             {"reply": row.reply_id},
@@ -139,124 +121,53 @@ class Deliveries:
 
     def wake(self) -> None:
         """Take up what an earlier life owed."""
-        for row in self.store.replies():
+        for row in self._store.replies():
             if not row.is_open:
                 continue
-            self._join(row)
-            fiber = self.agent.inspect_fiber(row.fiber_id)
+            self._replies.join(row)
+            fiber = self._agent.inspect_fiber(row.fiber_id)
             if fiber is None or fiber.settled_at_ms:
-                self.tenant.spawn(self._without_fiber(row.reply_id, "" if fiber is None else fiber.error or ""))
-
-    def _join(self, row: ReplyRow) -> None:
-        """A reply has become durable, or what joined it."""
-        known = self.open.setdefault(row.reply_id, row)
-        known.heard, known.ready_at_ms = row.heard, row.ready_at_ms
-        self._look()
+                self._tenant.spawn(self._without_fiber(row.reply_id, "" if fiber is None else fiber.error or ""))
 
     async def deliver(self, reply_id: str) -> ReplyRow | None:
         """Deliver a reply to its end; what the fiber does, however often it is entered. The reply as it is then."""
-        reply = self.open.get(reply_id)
+        reply = self._replies.open.get(reply_id)
         while reply is not None and reply.is_open:
-            _, problem = await tried(Delivering(self, reply, self.messenger(reply.messenger_id)).run())
-            if problem is None or self.tenant.is_leaving:
+            _, problem = await tried(self._delivering(reply).run())
+            if problem is None or self._tenant.is_leaving:
                 break
-            self.tenant.trouble(f"delivering reply {reply.reply_id}", problem)
+            self._tenant.trouble(f"delivering reply {reply.reply_id}", problem)
             await asyncio.sleep(AGAIN_S)
-        return reply or self.store.reply(reply_id)
+        return reply or self._store.reply(reply_id)
+
+    def _delivering(self, reply: ReplyRow) -> Delivering:
+        return Delivering(self._agent, self._replies, reply, self.messenger(reply.messenger_id))
 
     def let_go(self, reply_id: str, reason: str) -> None:
         """The fiber of a reply was cancelled. The turn is cancelled with it, and people are told beside the fiber, for that one is over."""
-        reply = self.open.get(reply_id)
-        if reply is not None and reply.is_open and not self.tenant.is_leaving:
+        reply = self._replies.open.get(reply_id)
+        if reply is not None and reply.is_open and not self._tenant.is_leaving:
             if reply.cancelled is None:
-                self.change(reply, cancelled=reason)
-            self.tenant.spawn(self._without_fiber(reply_id, reason))
+                self._replies.change(reply, cancelled=reason)
+            self._tenant.spawn(self._without_fiber(reply_id, reason))
 
     async def _without_fiber(self, reply_id: str, why: str) -> None:
         """A reply is open and its fiber is not: it was cancelled, or nothing more is tried."""
-        reply = self.open.get(reply_id)
+        reply = self._replies.open.get(reply_id)
         if reply is not None and reply.cancelled is None:
-            self.park(reply, f"its fiber is over: {why or 'it was deleted'}")
+            self._replies.park(reply, f"its fiber is over: {why or 'it was deleted'}")
         else:
             await self.deliver(reply_id)
 
     def give_up(self, reply_id: str, attempts: int) -> None:
         """A reply in whose delivery the process died again and again."""
-        reply = self.open.get(reply_id)
+        reply = self._replies.open.get(reply_id)
         if reply is not None:
-            self.park(reply, f"the process died {attempts} times while it was delivered")
-
-    async def place_of(self, reply: ReplyRow) -> None:
-        """Wait until it is this reply's turn, and until no more is to be expected to join it."""
-        while reply.cancelled is None and reply.status == "waiting":
-            left_ms = reply.ready_at_ms - self.now_ms()
-            is_first = self._is_first(reply)
-            if is_first and left_ms <= 0:
-                return
-            await self._changed(left_ms / 1000 if is_first else None)
-
-    def _is_first(self, reply: ReplyRow) -> bool:
-        before = [
-            each
-            for each in self.open.values()
-            if each.number < reply.number and self._is_of(each, reply.messenger_id, reply.thread_id)
-        ]
-        return all(each.reply_id in self._aside for each in before)
-
-    async def _changed(self, timeout_s: float | None) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        await asyncio.wait([waiter], timeout=timeout_s)
-        self._waiters.discard(waiter)
-
-    def _look(self) -> None:
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def step_aside(self, reply: ReplyRow, *, is_aside: bool) -> None:
-        """A reply whose turn waits for a person keeps nobody waiting behind it."""
-        if is_aside is not (reply.reply_id in self._aside):
-            (self._aside.add if is_aside else self._aside.discard)(reply.reply_id)
-            self._look()
-
-    # ends
-
-    def change(self, reply: ReplyRow, **fields: Any) -> None:
-        """Change a reply: durable with the open transaction or on return, and only then in memory."""
-        with self.tenant.storage.transaction() as transaction:
-            self.store.keep(replace(reply, **fields))
-            transaction.then(lambda: vars(reply).update(fields))
-
-    def settle(self, reply: ReplyRow, outcome: Outcome, problem: str) -> None:
-        """A reply is over."""
-        self.change(reply, status="settled", outcome=str(outcome), problem=problem, settled_at_ms=self.now_ms())
-        self.tell("messenger:settled", reply, {"outcome": reply.outcome, "error": problem or None})
-        self.store.prune(self.messenger(reply.messenger_id).delivery.kept_max)
-        self._leave(reply)
-
-    def park(self, reply: ReplyRow, problem: str) -> None:
-        """A reply cannot be delivered. It stays visible, and keeps nobody waiting."""
-        self.change(reply, status="parked", problem=problem, settled_at_ms=self.now_ms())
-        log.warning(
-            "reply %s to thread %s was parked: %s. The turn is over and its answer is kept; retry_delivery(%r) tries again.",
-            reply.reply_id,
-            reply.thread_id,
-            problem,
-            reply.reply_id,
-        )
-        self.tell("messenger:parked", reply, {"error": problem})
-        self._leave(reply)
-
-    def _leave(self, reply: ReplyRow) -> None:
-        self.open.pop(reply.reply_id, None)
-        self._aside.discard(reply.reply_id)
-        self._look()
+            self._replies.park(reply, f"the process died {attempts} times while it was delivered")
 
     def retry(self, reply_id: str) -> bool:
         """Try a parked reply again; whether there is one of that id."""
-        row = self.store.reply(reply_id)
+        row = self._store.reply(reply_id)
         if row is None or row.status != "parked":
             return False
         status = "running" if row.request_id or row.words is not None else "waiting"
@@ -265,29 +176,24 @@ class Deliveries:
 
     async def cancel(self, reply_id: str, reason: str) -> bool:
         """Cancel a reply and its turn; whether it was open."""
-        reply = self.open.get(reply_id)
+        reply = self._replies.open.get(reply_id)
         if reply is None or reply.cancelled is not None:
             return False
-        self.change(reply, cancelled=reason)
-        self._look()
+        self._replies.change(reply, cancelled=reason)
+        self._replies.look()
         if reply.request_id:
-            await self.agent.conversation.turns.cancel(reply.request_id, reason)
+            await self._agent.conversation.turns.cancel(reply.request_id, reason)
         return True
 
     # looking
 
     def list(self, status: str | None, limit: int) -> list[dict[str, Any]]:
         """The newest replies, oldest of them first, each with its visible messages."""
-        found = [each for each in self.store.replies() if status in (None, each.status, each.outcome)]
+        found = [each for each in self._store.replies() if status in (None, each.status, each.outcome)]
         return [self.told(each) for each in found[-limit:]]
 
     def told(self, reply: ReplyRow) -> dict[str, Any]:
         """What is known of a reply."""
-        posts = [vars(post) for post in self.store.posts(reply).values()]
+        posts = [vars(post) for post in self._store.posts(reply).values()]
         stage = "accepted" if reply.status == "waiting" or not posts else "streaming" if reply.is_open else "completed"
         return {**vars(reply), "reply_id": reply.reply_id, "stage": stage, "posts": posts}
-
-    def tell(self, name: str, reply: ReplyRow, payload: dict[str, Any]) -> None:
-        """Tell those who observe the channel."""
-        told = {"replyId": reply.reply_id, "messengerId": reply.messenger_id, "threadId": reply.thread_id, **payload}
-        emit(Channel.MESSENGER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())

@@ -9,22 +9,21 @@ has been shown is in the outbox (`posts`), so the same messages are edited on. N
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.author import tried
+from actors.chat.chat_agent import ChatAgent
 from actors.chat.stream import merged
+from actors.chat.turn import Turn
+from actors.chat.turns import Turns
+from actors.messenger.adapter import Messenger
 from actors.messenger.events import user_message
 from actors.messenger.posts import Parked, Posts
+from actors.messenger.replies import Replies
 from actors.messenger.store import ReplyRow
 from actors.parts import Part, apply_chunk
 from ledger import BadRequest
 from policies import Ending, Outcome, ending, spoken
-
-if TYPE_CHECKING:
-    from actors.chat.turn import Turn
-    from actors.chat.turns import Turns
-    from actors.messenger.adapter import Messenger
-    from actors.messenger.deliveries import Deliveries
 
 TYPING_S = 4.0
 HOLD_S = 10.0
@@ -56,25 +55,25 @@ class Telling:
 class Delivering:
     """One reply in one life of its agent."""
 
-    def __init__(self, desk: Deliveries, reply: ReplyRow, messenger: Messenger) -> None:
-        self._desk, self._reply, self._messenger = desk, reply, messenger
+    def __init__(self, agent: ChatAgent, replies: Replies, reply: ReplyRow, messenger: Messenger) -> None:
+        self._agent, self._replies, self._reply, self._messenger = agent, replies, reply, messenger
         self._typing: asyncio.Task[None] | None = None
-        self._posts = Posts(desk, reply, messenger)
+        self._posts = Posts(replies, reply, messenger)
 
     @property
     def _turns(self) -> Turns:
         """The turns of the agent; they are others after its storage failed."""
-        return self._desk.agent.conversation.turns
+        return self._agent.conversation.turns
 
     async def run(self) -> None:
         """Deliver it to its end, or park it."""
-        await self._desk.place_of(self._reply)
+        await self._replies.place_of(self._reply)
         try:
             outcome, problem = await self._to_the_end()
         except Parked as parked:
-            self._desk.park(self._reply, parked.problem)
+            self._replies.park(self._reply, parked.problem)
         else:
-            self._desk.settle(self._reply, outcome, problem)
+            self._replies.settle(self._reply, outcome, problem, self._messenger.delivery.kept_max)
         finally:
             self._stop_typing()
 
@@ -97,14 +96,14 @@ class Delivering:
 
     def _ask(self) -> None:
         """Ask for the turn. From this commit on the reply takes in no more events."""
-        reply, desk = self._reply, self._desk
-        messages = [user_message(each, self._messenger.speaker) for each in desk.store.events(reply)]
+        reply, replies = self._reply, self._replies
+        messages = [user_message(each, self._messenger.speaker) for each in replies.store.events(reply)]
         request_id = f"{reply.kind}-{reply.reply_id}"
-        with desk.tenant.outbox.transact():
+        with replies.tenant.outbox.transact():
             metadata = {"messenger": {"id": reply.messenger_id, "thread": reply.thread_id, "reply": reply.reply_id}}
-            desk.agent.conversation.accept_request("submission", messages, request_id, {"metadata": metadata})
-            desk.change(reply, status="running", request_id=request_id, started_at_ms=desk.now_ms())
-        desk.tell("messenger:turn", reply, {"requestId": request_id, "messages": len(messages)})
+            self._agent.conversation.accept_request("submission", messages, request_id, {"metadata": metadata})
+            replies.change(reply, status="running", request_id=request_id, started_at_ms=replies.now_ms())
+        replies.tell("messenger:turn", reply, {"requestId": request_id, "messages": len(messages)})
 
     # following
 
@@ -120,7 +119,7 @@ class Delivering:
             telling.take(events)
             if turn.is_over and first >= turn.events:
                 return turn
-            self._desk.step_aside(self._reply, is_aside=turn.status == "parked")
+            self._replies.step_aside(self._reply, is_aside=turn.status == "parked")
             if turn.is_over or not telling.said.strip():
                 continue
             await self._show(telling)
@@ -154,7 +153,7 @@ class Delivering:
 
     def _start_typing(self) -> None:
         if not self._posts.is_visible:
-            self._typing = self._desk.tenant.spawn(self._type())
+            self._typing = self._replies.tenant.spawn(self._type())
 
     async def _type(self) -> None:
         """Show that an answer is on its way, as long as nothing of it is to be seen. It is not worth a word if that fails."""

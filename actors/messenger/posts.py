@@ -15,17 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.author import in_words, tried
-from actors.messenger.adapter import ProviderRefused, ProviderSilent, ProviderTrouble
+from actors.messenger.adapter import Messenger, ProviderRefused, ProviderSilent, ProviderTrouble
+from actors.messenger.replies import Replies
 from actors.messenger.store import PostRow, ReplyRow, digest
 from actors.ports import KillPoint
 from policies import Next, after_failure, after_unknown, length_of, pause_ms, sendable, split
-
-if TYPE_CHECKING:
-    from actors.messenger.adapter import Messenger
-    from actors.messenger.deliveries import Deliveries
 
 CALL_S = 30.0
 POSTS_MAX = 200
@@ -42,11 +39,11 @@ class Parked(Exception):
 class Posts:
     """The messages of one reply, in one life of its agent."""
 
-    def __init__(self, desk: Deliveries, reply: ReplyRow, messenger: Messenger) -> None:
-        self._desk, self._reply, self._messenger = desk, reply, messenger
+    def __init__(self, replies: Replies, reply: ReplyRow, messenger: Messenger) -> None:
+        self._replies, self._reply, self._messenger = replies, reply, messenger
         self._adapter, self._policy = messenger.adapter, messenger.delivery
         self._limits = self._adapter.limits(reply.thread_id)
-        self.rows = desk.store.posts(reply)
+        self.rows = replies.store.posts(reply)
         self._quiet_until_s = 0.0
 
     @property
@@ -98,7 +95,7 @@ class Posts:
                 )
                 return Next.PARK
             row.is_sent, row.is_repeated = False, self._policy.unknown == "edit-or-apologise"
-            self._desk.tell("messenger:post:unknown", self._reply, {"index": index})
+            self._replies.tell("messenger:post:unknown", self._reply, {"index": index})
         if row.is_repeated:
             text = f"{self._policy.repeated_text}\n\n{text}"
         wanted = digest(text)
@@ -106,7 +103,7 @@ class Posts:
             return Next.DONE
         row.intended, row.is_sent = wanted, not row.message_id
         self.rows[index] = row
-        self._desk.store.keep_post(self._reply, row)
+        self._replies.store.keep_post(self._reply, row)
         return await (self._edit(row, text) if row.message_id else self._post(row, text))
 
     async def _post(self, row: PostRow, text: str) -> Next:
@@ -115,11 +112,11 @@ class Posts:
             what = self._after(trouble, is_edit=False)
             if trouble.trouble is not ProviderSilent.trouble:
                 row.is_sent = False
-                self._desk.store.keep_post(self._reply, row)
+                self._replies.store.keep_post(self._reply, row)
             return Next.AGAIN if what is Next.REPEAT else what
         row.message_id, row.acknowledged, row.is_sent = str(message_id), row.intended, False
-        self._desk.store.keep_post(self._reply, row)
-        self._desk.tell("messenger:posted", self._reply, {"index": row.index, "messageId": row.message_id})
+        self._replies.store.keep_post(self._reply, row)
+        self._replies.tell("messenger:posted", self._reply, {"index": row.index, "messageId": row.message_id})
         return Next.DONE
 
     async def _edit(self, row: PostRow, text: str) -> Next:
@@ -132,7 +129,7 @@ class Posts:
             row.message_id = row.acknowledged = ""
         else:
             return what
-        self._desk.store.keep_post(self._reply, row)
+        self._replies.store.keep_post(self._reply, row)
         return Next.DONE if what is Next.DONE else Next.AGAIN
 
     async def _take_away(self, index: int) -> None:
@@ -150,17 +147,17 @@ class Posts:
                 break
             await self._wait(what)
         del self.rows[index]
-        self._desk.store.forget_post(self._reply, index)
+        self._replies.store.forget_post(self._reply, index)
 
     async def _asked(self, what: str, request: Callable[[], Awaitable[Any]]) -> tuple[Any, ProviderTrouble | None]:
         """One request, and what went wrong with it. An adapter that raises anything else is broken, and asking again does not mend it."""
-        self._desk.tenant.faults.at(KillPoint.BEFORE_EFFECT, f"messenger {what}")
+        self._replies.tenant.faults.at(KillPoint.BEFORE_EFFECT, f"messenger {what}")
         try:
             async with asyncio.timeout(CALL_S):
                 answer, problem = await tried(request())
         except TimeoutError:
             answer, problem = None, ProviderSilent(f"no reply within {CALL_S:.0f} s")
-        self._desk.tenant.faults.at(KillPoint.AFTER_EFFECT, f"messenger {what}")
+        self._replies.tenant.faults.at(KillPoint.AFTER_EFFECT, f"messenger {what}")
         if problem is None:
             self._reply.tries = self._reply.busy = 0  # they count what fails in a row
         if problem is None or isinstance(problem, ProviderTrouble):
@@ -176,10 +173,10 @@ class Posts:
         if what is Next.DONE:
             return what
         reply.problem = str(trouble)
-        self._desk.store.keep(reply)
-        pause = pause_ms(self._policy, reply.tries, trouble.retry_after_ms, self._desk.roll())
+        self._replies.store.keep(reply)
+        pause = pause_ms(self._policy, reply.tries, trouble.retry_after_ms, self._replies.roll())
         self._quiet_until_s = asyncio.get_running_loop().time() + pause / 1000
-        self._desk.tell(
+        self._replies.tell(
             "messenger:post:failed", reply, {"trouble": str(trouble.trouble), "error": str(trouble), "pauseMs": pause}
         )
         return what

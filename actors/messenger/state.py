@@ -194,15 +194,14 @@ class Shelf:
 
     def __init__(self, agent: Agent) -> None:
         self._tenant = agent._perdure  # noqa: SLF001 - its own storage
-        self._clock = self._tenant.host.world.clock
 
     def token(self) -> str:
         """A new secret name."""
-        return self._tenant.host.world.dice.token()
+        return self._tenant.dice.token()
 
     def until_ms(self, ttl_ms: float | None) -> float | None:
         """When something expires that is kept from now on."""
-        return None if ttl_ms is None else self._clock.now_ms() + ttl_ms
+        return None if ttl_ms is None else self._tenant.now_ms() + ttl_ms
 
     def get(self, kind: str, key: str) -> Any:
         """A value that has not expired, or None."""
@@ -253,7 +252,7 @@ class Shelf:
         return self._tenant.storage.document(SHELF, _key(kind, key)) if self._tenant.has_storage else None
 
     def _lives(self, until_ms: float | None) -> bool:
-        return until_ms is None or until_ms > self._clock.now_ms()
+        return until_ms is None or until_ms > self._tenant.now_ms()
 
 
 def _key(kind: str, key: str) -> str:

@@ -19,14 +19,12 @@ are open.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from actors.life import Life
 from actors.messenger.events import MessengerEvent
 from ledger import digest_of, pack, unpack
 from ledger.storage import HEARD, POST, REPLY
-
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
 
 OPEN = frozenset({"waiting", "running"})
 
@@ -76,6 +74,10 @@ class ReplyRow:
         """Whether it will be gone on with by itself."""
         return self.status in OPEN
 
+    def is_of(self, messenger_id: str, thread_id: str) -> bool:
+        """Whether it belongs to that thread."""
+        return (self.messenger_id, self.thread_id) == (messenger_id, thread_id)
+
 
 @dataclass
 class PostRow:
@@ -100,17 +102,17 @@ class PostRow:
 class MessengerStore:
     """The documents of one agent's messengers."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
+    def __init__(self, life: Life) -> None:
+        self._life = life
 
     @property
     def is_empty(self) -> bool:
         """Whether the agent never wrote anything."""
-        return not self._tenant.has_storage
+        return not self._life.has_storage
 
     def heard(self, key: str) -> dict[str, Any] | None:
         """The row of an accepted event: `{event, reply}`."""
-        body = None if self.is_empty else self._tenant.storage.document(HEARD, key)
+        body = None if self.is_empty else self._life.storage.document(HEARD, key)
         return None if body is None else unpack(body)
 
     def events(self, reply: ReplyRow) -> list[MessengerEvent]:
@@ -122,21 +124,21 @@ class MessengerStore:
         """All replies that are remembered, oldest first."""
         if self.is_empty:
             return []
-        return [_row(ReplyRow, body) for body in self._tenant.storage.documents(REPLY).values()]
+        return [_row(ReplyRow, body) for body in self._life.storage.documents(REPLY).values()]
 
     def reply(self, reply_id: str) -> ReplyRow | None:
         """One reply."""
-        body = None if self.is_empty else self._tenant.storage.document(REPLY, reply_id)
+        body = None if self.is_empty else self._life.storage.document(REPLY, reply_id)
         return None if body is None else _row(ReplyRow, body)
 
     def posts(self, reply: ReplyRow) -> dict[int, PostRow]:
         """The visible messages of a reply, by their place."""
-        found = self._tenant.storage.documents(POST, f"{reply.reply_id}\0")
+        found = self._life.storage.documents(POST, f"{reply.reply_id}\0")
         return {row.index: row for row in (_row(PostRow, body) for body in found.values())}
 
     def keep(self, reply: ReplyRow, event: MessengerEvent | None = None) -> None:
         """Make a reply durable, and an event that joined it; now, or with the open transaction."""
-        with self._tenant.storage.transaction() as transaction:
+        with self._life.storage.transaction() as transaction:
             transaction.put(REPLY, reply.reply_id, _body(reply))
             if event is not None:
                 row = {"event": event.model_dump(mode="json"), "reply": reply.reply_id}
@@ -144,22 +146,22 @@ class MessengerStore:
 
     def keep_post(self, reply: ReplyRow, post: PostRow) -> None:
         """Make a line of the outbox durable."""
-        with self._tenant.storage.transaction() as transaction:
+        with self._life.storage.transaction() as transaction:
             transaction.put(POST, _post_key(reply, post.index), _body(post))
 
     def forget_post(self, reply: ReplyRow, index: int) -> None:
         """A message was taken away."""
-        with self._tenant.storage.transaction() as transaction:
+        with self._life.storage.transaction() as transaction:
             transaction.put(POST, _post_key(reply, index), None)
 
     def prune(self, kept: int) -> None:
         """Forget the oldest settled replies beyond so many, with their events and posts."""
         if self.is_empty:
             return
-        keys = self._tenant.storage.records().keys(REPLY)
+        keys = self._life.storage.records().keys(REPLY)
         if len(keys) <= kept + kept // 10:
             return
-        with self._tenant.storage.transaction() as transaction:
+        with self._life.storage.transaction() as transaction:
             for reply in [each for each in self.replies() if each.status == "settled"][: len(keys) - kept]:
                 for index in self.posts(reply):
                     transaction.put(POST, _post_key(reply, index), None)

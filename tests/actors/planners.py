@@ -46,7 +46,7 @@ class Planner(Agent):
         await asyncio.sleep(ms / 1000)
 
     def _now_ms(self) -> int:
-        return self._perdure.host.world.clock.now_ms()
+        return self._perdure.now_ms()
 
     def _write(self, payload: Any, it: Occurrence) -> None:
         row = [str(payload), self._now_ms(), it.scheduled_at_ms, it.attempt, it.missed, it.delivery_id]

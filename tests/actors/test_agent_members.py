@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from functools import wraps
 from typing import Any
 
 import pytest
 
 from actors import Agent, ChatAgent, exposed
+from actors.author import overrides
 from ledger import BadRequest
 from tests.kit import Stage, address, play
 
@@ -229,3 +231,13 @@ def test_a_chat_agent_has_state_hooks_and_sub_agents_like_any_other() -> None:
         assert await member.look("x") == "1"
 
     play(story)
+
+
+def test_a_hook_is_overridden_by_whatever_stands_in_its_place_even_if_that_wraps_it() -> None:
+    @wraps(Agent.on_start)
+    async def wrapped(self: Agent) -> None:
+        await Agent.on_start(self)
+
+    assert overrides(type("Wraps", (Agent,), {"on_start": wrapped}), "on_start")
+    assert overrides(type("Has", (Agent,), {"on_fiber_recovered": lambda _self, _fiber: "retry"}), "on_fiber_recovered")
+    assert not any(overrides(ChatAgent, hook) for hook in ("on_start", "on_error", "on_fiber_recovered"))

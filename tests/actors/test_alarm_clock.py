@@ -18,7 +18,7 @@ class Ringer(Agent):
 
     def look(self) -> None:
         at_ms = self.state.get("due_at_ms")
-        now_ms = self._perdure.host.world.clock.now_ms()
+        now_ms = self._perdure.now_ms()
         if at_ms is not None and at_ms <= now_ms:
             with self.transaction():
                 self.state["rung_at_ms"] = [*self.state.get("rung_at_ms", []), now_ms]
@@ -27,7 +27,7 @@ class Ringer(Agent):
 
     @exposed
     def wake_in(self, ms: int) -> int:
-        at_ms = self._perdure.host.world.clock.now_ms() + ms
+        at_ms = self._perdure.now_ms() + ms
         self.state["due_at_ms"] = at_ms
         self.look()
         return int(at_ms)

@@ -13,8 +13,8 @@ from textwrap import dedent
 import pytest
 
 from actors import Agent
+from actors.class_options import pool_spec
 from actors.code import cell_file, load_type
-from actors.dispatch import pool_spec
 from actors.packing import Packer, files_for, package_file
 from ledger import BadRequest, pool_key
 from scenarios.workloads import Worker

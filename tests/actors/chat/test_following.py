@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from actors import Client, KillPoint
-from actors.chat.play import Outcome
+from actors.chat.outcome import Outcome
 from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
 from tests.actors.chat.talk import call, status_of, tell

@@ -1,0 +1,106 @@
+"""What the author of a chat agent says about it, and may override."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from actors.agent import Agent
+from actors.author import hook
+from actors.chat.model import load_library
+from actors.chat.notices import Notices
+from actors.chat.turn import TurnResult
+from actors.results import MilestoneInfo, RunInfo, RunResult
+from actors.run_context import RunContext
+from ledger import StaleIncarnation, StorageError
+from policies import ChatRecovery, default_repair
+
+
+class ChatHooks(Agent):
+    """The part of `ChatAgent` that knows nothing of how turns are played.
+
+    Class attributes:
+        model: a pydantic-ai model, or its name, such as `openai:gpt-5`.
+        instructions: what the model is told before the conversation.
+        max_steps: requests to the model that one turn may make.
+        chat_recovery: the budgets of recovery after a death or a stall.
+        chat_stream_stall_timeout_ms: after which a silent stream counts as broken; 0 never. A turn may bring its own.
+        chat_first_token_timeout_ms: the same for the first event of an answer; None takes the former.
+        tool_timeout_ms: how long a tool may take that does not say it itself; None for ever.
+        message_concurrency: what becomes of a message that comes while a turn is under way: `queue`, `latest`, `merge`, `drop`, or
+            `{"strategy": "debounce", "debounce_ms": 750}`.
+    """
+
+    model: ClassVar[Any] = None
+    instructions: ClassVar[str | None] = None
+    max_steps: ClassVar[int] = 50
+    chat_recovery: ClassVar[ChatRecovery] = ChatRecovery()
+    chat_stream_stall_timeout_ms: ClassVar[float] = 0
+    chat_first_token_timeout_ms: ClassVar[float | None] = None
+    tool_timeout_ms: ClassVar[float | None] = None
+    message_concurrency: ClassVar[str | dict[str, Any]] = "queue"
+
+    recalls_results: ClassVar[bool] = True
+    fatal: ClassVar[tuple[type[Exception], ...]] = (StaleIncarnation, StorageError)
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Load the library of models."""
+        load_library(cls.model)
+
+    # what an author overrides
+
+    def tools(self) -> Sequence[Any]:
+        """The tools: functions marked with `@tool`, and what `agent_tool` and `client_tool` make. Marked methods are added."""
+        return ()
+
+    def get_model(self) -> Any:
+        """The model of the next request."""
+        return self.model
+
+    def get_model_settings(self) -> dict[str, Any] | None:
+        """Settings of the next request, as pydantic-ai names them: `temperature`, `max_tokens` and more."""
+        return None
+
+    def get_instructions(self) -> str | None:
+        """What the model is told before the conversation."""
+        return self.instructions
+
+    @hook
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Called after a turn that had begun: `request_id, status, message, error, continuation`. It may ask for turns and wait."""
+
+    async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
+        """Called before a turn ends with an error; a returned text is shown instead. `info`: `request_id, stage, reason`."""
+
+    async def on_chat_recovery(self, context: Any) -> dict[str, bool] | None:
+        """Called when a turn is recovered after a death or a stall, with a `ChatRecoveryContext`.
+
+        `{"persist": False}` drops what was said so far, unless a tool has settled in it; `{"continue": False}` ends the turn.
+        """
+
+    def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        """What stands in the transcript for a tool call without a result. A tool part must be settled; text will do too."""
+        return default_repair(part)
+
+    def format_agent_tool_input(self, input: Any, run: RunContext) -> Any:
+        """The message of the user by which a run of this agent begins."""
+        text = input.get("message") if isinstance(input, dict) and set(input) == {"message"} else input
+        return text if isinstance(text, str) else {"role": "user", "parts": [{"type": "text", "text": _as_text(input)}]}
+
+    def get_agent_tool_output(self, run_id: str, result: TurnResult) -> Any:
+        """The output of a run of this agent: the text of its answer."""
+        return result.text
+
+    async def format_detached_completion(self, run: RunInfo, result: RunResult) -> str:
+        """The message that tells this chat of the end of a detached run; an empty one is not sent."""
+        return Notices.completion(run, result)
+
+    async def format_detached_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> str:
+        """The message that tells this chat of a milestone; an empty one is not sent."""
+        return Notices.milestone(run, milestone)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

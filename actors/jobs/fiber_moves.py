@@ -1,0 +1,73 @@
+"""How a fiber gets to where a verdict wants it, and what is told of it on the way."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from actors.jobs.fiber import Fiber
+from actors.jobs.fiber_store import FiberStore
+from actors.life import Life
+from actors.observability import Channel, emit
+from actors.steps import plain
+from ledger import BadRequest, TooLarge
+from ledger.storage import Transaction
+from policies import UNSET, Drop, Enter, FiberResult, Settle
+
+
+class Moves:
+    """The transitions of the fibers of one agent."""
+
+    def __init__(self, life: Life, store: FiberStore) -> None:
+        self._life, self._store = life, store
+
+    def move(
+        self,
+        transaction: Transaction,
+        fiber: Fiber,
+        verdict: Enter | Settle | Drop,
+        result: FiberResult | None = None,
+    ) -> None:
+        """Bring a fiber to where a verdict wants it, with what its result says beside."""
+        now_ms, told = self._life.now_ms(), result or FiberResult("retry", fiber.error)
+        if isinstance(verdict, Drop):
+            self._store.drop(transaction, fiber)
+            return
+        if told.snapshot is not UNSET:
+            self._store.stash(transaction, fiber.fiber_id, told.snapshot)
+        if told.metadata is not UNSET:
+            fiber = fiber.but(metadata=told.metadata)
+        if isinstance(verdict, Enter):
+            due_at_ms = now_ms + verdict.after_ms if verdict.after_ms else 0
+            error = told.error and told.error[: self._life.limits.error_chars_max]
+            moved = fiber.but(status="pending", due_at_ms=due_at_ms, settled_at_ms=0, error=error)
+        else:
+            error = verdict.error and verdict.error[: self._life.limits.error_chars_max]
+            settled = fiber.but(status=verdict.status, error=error, settled_at_ms=now_ms)
+            moved = settled.but(due_at_ms=0, is_recovering=False)
+        self._store.put(transaction, moved)
+
+    def checked(self, result: Any) -> FiberResult | None:
+        """What a hook or a body returned, if it is a verdict that can be kept."""
+        if result is None:
+            return None
+        if result == "retry":
+            return FiberResult("retry")
+        if not isinstance(result, FiberResult):
+            raise BadRequest("result", f"{result!r:.200} is no FiberResult, 'retry' or None")
+        limits = self._life.limits
+        for field, most in (("snapshot", limits.stash_bytes_max), ("metadata", limits.metadata_bytes_max)):
+            value = getattr(result, field)
+            body = b"" if value is UNSET else plain(field, value)
+            if len(body) > most:
+                raise TooLarge(field, f"has {len(body)} bytes; the limit is {most}")
+        return result
+
+    def tell(self, name: str, fiber: Fiber, payload: dict[str, Any]) -> None:
+        """Tell those who observe what happened to a fiber."""
+        told = {"fiber_id": fiber.fiber_id, "fiber_name": fiber.name, "managed": fiber.is_managed, **payload}
+        emit(Channel.FIBER, name, agent=self._life.agent_id, payload=told, at_ms=self._life.now_ms())
+
+    def tell_after(self, transaction: Transaction, name: str, fiber: Fiber, payload: dict[str, Any]) -> None:
+        """Tell it once it is durable."""
+        transaction.then(partial(self.tell, name, fiber, payload))

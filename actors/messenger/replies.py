@@ -1,0 +1,116 @@
+"""The open replies of one agent: their rows, their places in each thread, and what becomes of them.
+
+Those who deliver them (`deliveries`, `delivery`, `posts`) stand on this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any
+
+from actors.messenger.store import MessengerStore, ReplyRow
+from actors.observability import Channel, emit
+from actors.tenant import Tenant
+from policies import Outcome
+
+log = logging.getLogger("perdure.messenger")
+
+
+class Replies:
+    """The replies of one agent that are not over, in one life of it."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self.tenant, self.store = tenant, MessengerStore(tenant)
+        self.open: dict[str, ReplyRow] = {}
+        self._aside: set[str] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def now_ms(self) -> int:
+        """Wall time."""
+        return self.tenant.now_ms()
+
+    def roll(self) -> float:
+        """A throw of the dice."""
+        return self.tenant.dice.roll()
+
+    def join(self, row: ReplyRow) -> None:
+        """A reply has become durable, or what joined it."""
+        known = self.open.setdefault(row.reply_id, row)
+        known.heard, known.ready_at_ms = row.heard, row.ready_at_ms
+        self.look()
+
+    async def place_of(self, reply: ReplyRow) -> None:
+        """Wait until it is this reply's turn, and until no more is to be expected to join it."""
+        while reply.cancelled is None and reply.status == "waiting":
+            left_ms = reply.ready_at_ms - self.now_ms()
+            is_first = self._is_first(reply)
+            if is_first and left_ms <= 0:
+                return
+            await self._changed(left_ms / 1000 if is_first else None)
+
+    def _is_first(self, reply: ReplyRow) -> bool:
+        before = [
+            each
+            for each in self.open.values()
+            if each.number < reply.number and each.is_of(reply.messenger_id, reply.thread_id)
+        ]
+        return all(each.reply_id in self._aside for each in before)
+
+    async def _changed(self, timeout_s: float | None) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        await asyncio.wait([waiter], timeout=timeout_s)
+        self._waiters.discard(waiter)
+
+    def look(self) -> None:
+        """Something has changed: whoever waits for its place looks again."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def step_aside(self, reply: ReplyRow, *, is_aside: bool) -> None:
+        """A reply whose turn waits for a person keeps nobody waiting behind it."""
+        if is_aside is not (reply.reply_id in self._aside):
+            (self._aside.add if is_aside else self._aside.discard)(reply.reply_id)
+            self.look()
+
+    # ends
+
+    def change(self, reply: ReplyRow, **fields: Any) -> None:
+        """Change a reply: durable with the open transaction or on return, and only then in memory."""
+        with self.tenant.storage.transaction() as transaction:
+            self.store.keep(replace(reply, **fields))
+            transaction.then(lambda: vars(reply).update(fields))
+
+    def settle(self, reply: ReplyRow, outcome: Outcome, problem: str, kept_max: int) -> None:
+        """A reply is over. So many that are over are kept."""
+        self.change(reply, status="settled", outcome=str(outcome), problem=problem, settled_at_ms=self.now_ms())
+        self.tell("messenger:settled", reply, {"outcome": reply.outcome, "error": problem or None})
+        self.store.prune(kept_max)
+        self._leave(reply)
+
+    def park(self, reply: ReplyRow, problem: str) -> None:
+        """A reply cannot be delivered. It stays visible, and keeps nobody waiting."""
+        self.change(reply, status="parked", problem=problem, settled_at_ms=self.now_ms())
+        log.warning(
+            "reply %s to thread %s was parked: %s. The turn is over and its answer is kept; retry_delivery(%r) tries again.",
+            reply.reply_id,
+            reply.thread_id,
+            problem,
+            reply.reply_id,
+        )
+        self.tell("messenger:parked", reply, {"error": problem})
+        self._leave(reply)
+
+    def _leave(self, reply: ReplyRow) -> None:
+        self.open.pop(reply.reply_id, None)
+        self._aside.discard(reply.reply_id)
+        self.look()
+
+    def tell(self, name: str, reply: ReplyRow, payload: dict[str, Any]) -> None:
+        """Tell those who observe the channel."""
+        told = {"replyId": reply.reply_id, "messengerId": reply.messenger_id, "threadId": reply.thread_id, **payload}
+        emit(Channel.MESSENGER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())

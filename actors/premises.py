@@ -1,0 +1,111 @@
+"""The premises of a host: what it offers to the lives of agents on it, and what these share in memory.
+
+A life knows no more of its host than this. Who else lives there, and what the supervisor says, is the host's own business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from actors.asking import Asking
+from actors.calls import Calls
+from actors.jobs.paces import Paces
+from actors.peer import Peer
+from actors.ports import World
+from actors.wire import message
+from ledger import Up
+from ledger.storage import Cabinet
+from policies import Limits
+
+log = logging.getLogger("perdure.host")
+
+
+class Premises:
+    """What the lives on one host are given.
+
+    Attributes:
+        cabinet: the storages of the agents that come to live here.
+        peer: the way to the supervisor.
+        asking: what was asked of the supervisor, and is waited for.
+        code_dir: where classes of notebooks lie, if there are any.
+        package: what the code of the agents here came in, if it is not installed; their children need it too.
+        loaded: the types whose code was imported here; of the host, so that a simulation is the same each time.
+        paces: how long callbacks have taken here.
+        calls: the calls that were handed to this host.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        limits: Limits,
+        cabinet: Cabinet,
+        peer: Peer,
+        asking: Asking,
+        code_dir: Path | None,
+        package: str,
+    ) -> None:
+        self.world, self.limits, self.cabinet, self.peer, self.asking = world, limits, cabinet, peer, asking
+        self.code_dir, self.package = code_dir, package
+        self.loaded: set[str] = set()
+        self.paces = Paces()
+        self.calls = Calls()
+        self._ups: dict[str, Up] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self) -> None:
+        """From now on the host serves, on the loop that runs this."""
+        self._loop = asyncio.get_running_loop()
+
+    # what is said to the supervisor
+
+    def answer(self, ref: str, ok: bool, value: Any) -> None:
+        """Answer a call, and keep the answer for a supervisor that asks again."""
+        self.calls.answer(ref, ok, value)
+        self.peer.push(["answer", ref, ok, value])
+
+    def soon_up(self, said: Up) -> None:
+        """Say that an attempt is at work, unless it ends in this very turn of the loop."""
+        if not self._ups:
+            asyncio.get_running_loop().call_soon(self._say_ups)
+        self._ups[said.run_id] = said
+
+    def _say_ups(self) -> None:
+        ups, self._ups = self._ups, {}
+        for said in ups.values():
+            self.peer.push(message(said))
+
+    def ended(self, run_id: str) -> None:
+        """An attempt is over; that it began need not be said any more."""
+        self._ups.pop(run_id, None)
+
+    def report_trouble(self, agent_id: str, doing: str, problem: Exception) -> None:
+        """An author's hook, or a storage, failed where no run or mail can carry the error."""
+        log.warning("agent %s failed in %s: %s: %s", agent_id, doing, type(problem).__name__, problem)
+
+    # the loop, and the threads beside it
+
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether this is code on the loop, and not on a thread beside it."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return True
+
+    def from_thread(self, job: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Begin a coroutine on the loop, from a thread beside it."""
+        assert self._loop is not None, "authors' code runs on hosts that serve"
+        return asyncio.run_coroutine_threadsafe(job, self._loop)
+
+    def on_loop(self, job: Callable[[], None]) -> None:
+        """Do something on the loop, from whichever thread."""
+        if self.is_on_loop:
+            job()
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(job)
