@@ -6,7 +6,9 @@ An activation is kept in the ledger. A host is not: it is seen, and a boot looks
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+FORGIVEN_AFTER_MS: Final = 600_000  # twice the longest pause before anything is tried again, by the default limits
 
 
 @dataclass(slots=True)
@@ -15,6 +17,10 @@ class Activation:
 
     `owes` is set when its alarm rings while it is awake, until it has said when it must be awake next: it may have been leaving.
     One that is `doomed` is being deleted, with all that descends from it.
+
+    `losses` counts the hosts that died under it since it last handled mail, or left cleanly: with it grows the pause before it is woken.
+    `deaths` counts them too, but only time forgives those, lest one that kills its host at each try be
+    innocent again because it sleeps or has mail in between: whoever has too many must be alone (`seating`).
     """
 
     agent_id: str
@@ -28,7 +34,19 @@ class Activation:
     alarm_at_ms: int = 0
     owes: bool = False
     doomed: bool = False
+    deaths: int = 0
+    died_at_ms: int = 0
     confirmed: bool = False
+
+    def died(self, at_ms: int) -> None:
+        """Its host died under it."""
+        self.forgive(at_ms)
+        self.losses, self.deaths, self.died_at_ms = self.losses + 1, self.deaths + 1, at_ms
+
+    def forgive(self, at_ms: int) -> None:
+        """Deaths of long ago prove nothing."""
+        if at_ms - self.died_at_ms >= FORGIVEN_AFTER_MS:
+            self.deaths = 0
 
 
 @dataclass(slots=True)

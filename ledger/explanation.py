@@ -17,7 +17,7 @@ from ledger.clockwork import budget_of, next_look, sighting_of
 from ledger.codec import unpack
 from ledger.mail import PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail
 from ledger.run import Run
-from ledger.seating import blamed_in, is_alone
+from ledger.seating import blamed_in, home_of, is_alone
 from ledger.status import InterruptedReason, Status
 from ledger.view import View
 from policies import Limits, is_window
@@ -178,7 +178,7 @@ def _waits(case: _Case) -> Iterator[str]:
         yield f"It waits for a place: {_count(before, 'run')} before it, {up} up (hosts_max is {case.limits.hosts_max})."
     else:
         yield "It waits for a place on a host."
-    if is_alone(run, blamed_in(view, pool, case.limits)):
+    if is_alone(run.options.get("pool"), run.losses, blamed_in(view, pool, case.limits)):
         why = f"its host died under it {run.losses} times in a row" if run.losses else "its class asks for that"
         yield f"It gets a host to itself, because {why}."
     if run.lost_at_ms:
@@ -321,13 +321,26 @@ def _end(case: _Case) -> Iterator[str]:
         yield f"It was cancelled {when}: {run.error}"
     if run.attempt > 1 and run.cause:
         yield f"The last attempt that was lost: {run.cause}."
-    if run.is_placed:
-        yield (
-            f"Its child on host {run.host_id} is being stopped."
-            if case.served
-            else (f"When it was last heard of, its child was on host {run.host_id}.")
-        )
+    yield from _afterlife(case)
     yield "This end never changes."
+
+
+def _afterlife(case: _Case) -> Iterator[str]:
+    """What its child does after the end."""
+    view, run = case.view, case.run
+    life = view.agents.get(run.child, _NOWHERE)
+    if run.is_placed and not case.served:
+        yield f"When it was last heard of, its child was on host {run.host_id}."
+    elif run.is_placed and run.teardown:
+        yield f"Its child on host {run.host_id} is being stopped."
+    elif life.host_id:
+        yield f"Its child goes on with other work on host {life.host_id}."
+    elif life.unclean:
+        yield f"Its child may have other work to do, so it is woken again {case.due(life.wake_at_ms)}."
+        home = home_of(view, run.child)
+        if is_alone(home, life.deaths, blamed_in(view, pool_key(home), case.limits)):
+            why = f"{_count(life.deaths, 'host')} died under it lately" if life.deaths else "its class asks for that"
+            yield f"It gets a host to itself, because {why}."
 
 
 # ------------------------------------------------------------------ mail

@@ -145,14 +145,14 @@ def _agent_released(view: Standing, fact: AgentReleased, seq: int, _at_ms: int) 
     view.lives.ended(fact.agent_id, seq)
 
 
-def _agent_lost(view: Standing, fact: AgentLost, seq: int, _at_ms: int) -> None:
+def _agent_lost(view: Standing, fact: AgentLost, seq: int, at_ms: int) -> None:
     activation = view.move(fact.agent_id, "")
     view.lives.ended(fact.agent_id, seq)
     if view.doomed_by(fact.agent_id):
         view.drop_agent(fact.agent_id)
         return
     activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
-    activation.losses += 1
+    activation.died(at_ms)
     view.arm(fact.agent_id, fact.wake_at_ms)
 
 
@@ -168,6 +168,7 @@ def _alarm_set(view: Standing, fact: AlarmSet, _seq: int, _at_ms: int) -> None:
 def _alarm_rang(view: Standing, fact: AlarmRang, _seq: int, at_ms: int) -> None:
     activation = view.agents[fact.agent_id]
     activation.alarm_at_ms = 0
+    activation.forgive(at_ms)
     view.dirty_agents[fact.agent_id] = None
     if activation.host_id:
         activation.owes = True

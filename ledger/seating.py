@@ -1,6 +1,7 @@
 """Decisions about places: which waiting agent goes to which host, and how many hosts are wanted.
 
 Agents that are woken for mail, calls or an unclean end go before runs: a parent that is waited for must not queue behind its own children.
+Runs and agents under which too many hosts died are placed alone, by the same policy; their losses are weighed against each other's.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from typing import Any, Final
 from ledger.activation import HostView, pool_key
 from ledger.facts import AgentActivated, AttemptStarted, Fact
 from ledger.ids import name_of
-from ledger.run import Run
 from ledger.view import View
-from policies import Limits, blamed_from, choose, wanted_hosts
+from policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
 
 LOOK_MAX: Final = 64  # so far down a line it is looked for who must be alone
 
 
 def seat(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
     """Give places to whoever waits for one and may have it now."""
+    blame = _Blame(view, limits)
     for agent in list(view.wanted):
-        yield from _wake(view, agent, at_ms, limits)
+        yield from _wake(view, agent, at_ms, limits, blame)
     for key in list(view.queues):
-        yield from _seat_runs(view, key, limits)
+        yield from _seat_runs(view, key, limits, blame)
 
 
-def _wake(view: View, agent: str, at_ms: int, limits: Limits) -> Iterator[Fact]:
+def _wake(view: View, agent: str, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact]:
     activation = view.agents.get(agent)
     if activation is not None and activation.host_id:
         view.wanted.pop(agent)
@@ -37,14 +38,15 @@ def _wake(view: View, agent: str, at_ms: int, limits: Limits) -> Iterator[Fact]:
     if view.doomed_by(agent):
         return  # whoever calls it waits until its name is free
     home = home_of(view, agent)
-    host = choose(pool(view, pool_key(home)), len(view.wanted), limits, alone=bool(home and home[-1]))
+    seats, alone = pool(view, pool_key(home)), blame.isolates(agent, home)
+    host = choose(seats, len(view.wanted), limits, alone=alone)
     if host is not None:
-        host.exclusive = host.exclusive or bool(home and home[-1])
+        host.exclusive = host.exclusive or alone
         yield AgentActivated(agent, view.incarnation + 1, host.host_id, home)
 
 
-def _seat_runs(view: View, key: str, limits: Limits) -> Iterator[Fact]:
-    seats, blamed = pool(view, key), blamed_in(view, key, limits)
+def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[Fact]:
+    seats = pool(view, key)
     for run_id in list(view.queues[key]):
         run = view.runs[run_id]
         activation = view.agents.get(run.child)
@@ -54,7 +56,7 @@ def _seat_runs(view: View, key: str, limits: Limits) -> Iterator[Fact]:
         if most is not None and view.placed.get(run.parent, 0) >= most:
             view.hold(run)
             continue
-        alone = is_alone(run, blamed)
+        alone = is_alone(run.options.get("pool"), run.losses, blame[key])
         demand = len(view.queues[key])
         host = choose(seats, demand, limits, alone=alone)
         if host is None:
@@ -72,16 +74,44 @@ def begins_soon(view: View, agent: str) -> bool:
     return run is not None and run.child == agent and run.is_live and not run.is_placed
 
 
-def is_alone(run: Run, blamed: int) -> bool:
-    """Whether a run must have a host to itself: its class asks for it, or its host died under it `blamed` times."""
-    spec = run.options.get("pool")
-    return bool(spec and spec[-1]) or run.losses >= blamed
+def is_alone(spec: list[Any] | None, losses: int, blamed: int) -> bool:
+    """Whether a run or an agent must have a host to itself: its class asks for it, or its host died under it `blamed` times."""
+    return bool(spec and spec[-1]) or losses >= blamed
 
 
 def blamed_in(view: View, key: str, limits: Limits) -> int:
-    """After how many losses a run that waits for this pool must be alone."""
-    first = islice(view.queues.get(key, ()), LOOK_MAX)
-    return blamed_from((view.runs[run_id].losses for run_id in first), limits)
+    """After how many losses a run or an agent that waits for this pool must be alone."""
+    runs = [view.runs[run_id].losses for run_id in islice(view.queues.get(key, ()), LOOK_MAX)]
+    deaths = {agent: deaths_of(view, agent) for agent in islice(view.wanted, LOOK_MAX)}
+    agents = [count for agent, count in deaths.items() if count and pool_key(home_of(view, agent)) == key]
+    return blamed_from([*runs, *agents], limits)
+
+
+def deaths_of(view: View, agent: str) -> int:
+    """How many hosts died under an agent lately, one after the other, while it lived for other work than a run."""
+    activation = view.agents.get(agent)
+    return activation.deaths if activation is not None else 0
+
+
+class _Blame(dict[str, int]):
+    """After how many losses one must be alone, by pool: the same for all who are given a place at the same time."""
+
+    def __init__(self, view: View, limits: Limits) -> None:
+        self._view, self._limits = view, limits
+
+    def __missing__(self, key: str) -> int:
+        self[key] = blamed_in(self._view, key, self._limits)
+        return self[key]
+
+    def isolates(self, agent: str, home: list[Any] | None) -> bool:
+        """Whether an agent must be alone. One that is only suspected is packed if as many as may be are alone already: it could wait for
+        ever until one of them sleeps."""
+        if home and home[-1]:
+            return True
+        deaths = deaths_of(self._view, agent)
+        if deaths < self._limits.alone_after_losses or deaths < self[pool_key(home)]:
+            return False
+        return has_room_alone(pool(self._view, pool_key(home)), self._limits)
 
 
 def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
@@ -90,9 +120,8 @@ def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
         return False
     activation = view.agents[next(iter(host.tenants))]
     run = view.runs.get(activation.run_id)
-    return bool(activation.home and activation.home[-1]) or (
-        run is not None and is_alone(run, limits.alone_after_losses)
-    )
+    spec, losses = (activation.home, activation.deaths) if run is None else (run.options.get("pool"), run.losses)
+    return is_alone(spec, losses, limits.alone_after_losses)
 
 
 def home_of(view: View, agent: str) -> list[Any] | None:
@@ -119,12 +148,12 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
     specs: dict[str, Any] = {"": None}
     demand: dict[str, int] = {}
     alone: dict[str, int] = {}
+    blame = _Blame(view, limits)
     for key, line in view.queues.items():
         demand[key] = len(line)
         first = [view.runs[run_id] for run_id in islice(line, LOOK_MAX)]
         specs[key] = first[0].options.get("pool")
-        blamed = blamed_in(view, key, limits)
-        alone[key] = sum(is_alone(run, blamed) for run in first)
+        alone[key] = sum(is_alone(run.options.get("pool"), run.losses, blame[key]) for run in first)
     for agent in view.wanted:
         if begins_soon(view, agent) or view.doomed_by(agent):
             continue
@@ -132,7 +161,7 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
         key = pool_key(home)
         specs[key] = home
         demand[key] = demand.get(key, 0) + 1
-        alone[key] = alone.get(key, 0) + bool(home and home[-1])
+        alone[key] = alone.get(key, 0) + blame.isolates(agent, home)
     wanted: list[Any] = []
     for key, spec in specs.items():
         seats = pool(view, key)

@@ -195,6 +195,7 @@ class Standing:
             self.want(agent)
         elif activation is not None and activation.alarm_at_ms:
             activation.run_id, activation.losses = "", 0
+            activation.forgive(self.at_ms)
         else:
             self.agents.pop(agent, None)
         self.dirty_agents[agent] = None

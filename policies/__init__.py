@@ -91,7 +91,7 @@ from policies.phases import (
     decide,
     phase_of,
 )
-from policies.placement import blamed_from, choose, wanted_hosts
+from policies.placement import blamed_from, choose, has_room_alone, wanted_hosts
 from policies.recovery import Evidence, Fail, Release, Retry, Seal, judge
 from policies.repair import (
     Repaired,
@@ -227,6 +227,7 @@ __all__ = [
     "expiry",
     "firing",
     "full_jitter_ms",
+    "has_room_alone",
     "has_settled_tools",
     "hinted_ms",
     "instant_ms",

@@ -40,7 +40,7 @@ class Limits:
 
     attempts_max: int = 5  # attempts without progress in between; an agent class may set its own
     recovery_work_max: int = 100  # attempts in the whole life of a run; never resets
-    alone_after_losses: int = 2  # a run whose host died under it so often is placed alone (`placement.blamed_from`)
+    alone_after_losses: int = 2  # a run or agent whose host died so often is placed alone (`placement.blamed_from`)
     retry_first_ms: int = 200  # backoff of attempts, handlers and wake-ups: first, factor 2, most
     retry_most_ms: int = 30_000
     handler_attempts_max: int = 8  # then the mail is parked

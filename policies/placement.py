@@ -2,7 +2,7 @@
 
 While the pool has room every agent has a host to itself. When more wants a place than the pool may have hosts, agents are packed,
 up to `pack_max` that are at work on one host. A worn host is a last resort, so that it empties and can be retired. An exclusive agent,
-and a run whose host died under it too often, gets a host to itself always. There are up to `hosts_max` hosts of either kind, so
+and a run or an agent whose host died under it too often, gets a host to itself always. There are up to `hosts_max` hosts of either kind, so
 neither waits for the other.
 """
 
@@ -65,16 +65,21 @@ def wanted_hosts(seats: Sequence[Seat], demand: int, alone_demand: int, limits: 
 
 
 def blamed_from(losses: Iterable[int], limits: Limits) -> int:
-    """After how many losses a run must be alone: `alone_after_losses`, or more while too many runs share that fate.
+    """After how many losses a run, or an agent, must be alone: `alone_after_losses`, or more while too many share that fate.
 
     When a crowd lost its host, none of them is likely to be at fault (the machine was), and there is no room to keep each alone. If
     one of them is, it will lose its next hosts too, and the others, spread anew, will not all be with it: so it is found.
 
     Args:
-        losses: for each run that waits in this pool, how often its host died under it.
+        losses: for each run and agent that waits in this pool, how often its host died under it.
     """
     first_without_room = sorted(losses, reverse=True)[limits.hosts_max : limits.hosts_max + 1]
     return max(limits.alone_after_losses, *(count + 1 for count in first_without_room), 0)
+
+
+def has_room_alone(seats: Sequence[Seat], limits: Limits) -> bool:
+    """Whether the pool may have one more host for somebody who must be alone."""
+    return _taken(seats, alone=True) < limits.hosts_max
 
 
 def _taken(seats: Sequence[Seat], *, alone: bool) -> int:

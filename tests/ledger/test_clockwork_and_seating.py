@@ -28,7 +28,10 @@ from ledger import (
 )
 from ledger.facts import (
     AgentActivated,
+    AgentLost,
     AgentReleased,
+    AlarmRang,
+    AlarmSet,
     AttemptLost,
     AttemptStarted,
     MailDelivered,
@@ -234,6 +237,75 @@ def test_the_next_life_of_the_supervisor_sees_which_hosts_are_exclusive() -> Non
     ledger = Ledger().given(asked("x", pool=[0.0, [], "", True]), placed("x", host="h1"))
     ledger.given(asked("y"), placed("y", incarnation=2, host="h2"))
     assert [is_exclusive(ledger.view, host, ledger.limits) for host in ledger.view.hosts.values()] == [True, False]
+
+
+def bereaved(agent: str, times: int, first: int = 1) -> list[Fact]:
+    """So many hosts died under an agent in a row."""
+    lives = range(first, first + times)
+    return [fact for life in lives for fact in (AgentActivated(agent, life, "h1"), AgentLost(agent, life, NOW_MS))]
+
+
+def test_an_agent_whose_host_died_twice_is_woken_alone() -> None:
+    ledger = Ledger(Limits(hosts_max=2)).given(*bereaved("x@T", 2), AgentActivated("o@T", 9, "h1"))
+    tick(ledger, 0)
+    assert [fact[2] for fact in seated(ledger)] == ["h2"]
+    assert ledger.view.hosts["h2"].exclusive
+    assert [is_exclusive(ledger.view, host, ledger.limits) for host in ledger.view.hosts.values()] == [False, True]
+    ledger.given(AgentActivated("y@T", 10, "h1"), AgentLost("y@T", 10, NOW_MS))
+    tick(ledger, 0)
+    assert [fact[2] for fact in seated(ledger)] == ["h1"], "one death is no reason"
+
+
+def test_an_agent_that_must_be_alone_has_a_host_started() -> None:
+    ledger = Ledger(Limits(hosts_max=2)).given(*bereaved("x@T", 2))
+    ledger.given(AgentActivated("o@T", 8, "h1"), AgentActivated("p@T", 9, "h2"))
+    tick(ledger, 0)
+    assert seated(ledger) == []
+    assert hosts_wanted(ledger.view, ledger.limits) == [None]
+
+
+def test_a_crowd_of_agents_whose_hosts_died_twice_is_packed_again() -> None:
+    crowd = [f"a{number}@T" for number in range(9)]
+    ledger = Ledger(Limits(hosts_max=2))
+    for number, agent in enumerate(crowd):
+        ledger.given(*bereaved(agent, 2, first=number * 2 + 1))
+    tick(ledger, 0)
+    assert [fact[0] for fact in seated(ledger)] == crowd
+    assert not any(host.exclusive for host in ledger.view.hosts.values())
+
+
+def test_who_was_lost_more_often_than_the_crowd_is_alone_and_runs_and_agents_are_weighed_together() -> None:
+    ledger = Ledger(Limits(hosts_max=2)).given(*bereaved("x@T", 3), *bereaved("y@T", 2, first=4))
+    for number, run_id in enumerate("rs"):
+        ledger.given(asked(run_id))
+        for attempt in (1, 2):
+            ledger.given(placed(run_id, attempt, 6 + 2 * number + attempt), AttemptLost(run_id, attempt, "gone", 0))
+    tick(ledger, 0)
+    assert [fact[0] for fact in seated(ledger)] == ["x@T", "y@T", "r", "s"]
+    assert [list(host.tenants) for host in ledger.view.hosts.values()] == [["x@T"], ["y@T", child("r"), child("s")]]
+    assert [host.exclusive for host in ledger.view.hosts.values()] == [True, False]
+
+
+def test_a_suspect_is_packed_rather_than_left_waiting_for_those_who_are_alone_already() -> None:
+    ledger = Ledger(Limits(hosts_max=1)).given(*bereaved("x@T", 2))
+    tick(ledger, 0)
+    assert [fact[2] for fact in seated(ledger)] == ["h1"]
+    ledger.given(*bereaved("y@T", 2, first=5))
+    tick(ledger, 0)
+    assert [fact[2] for fact in seated(ledger)] == ["h2"]
+    assert [host.exclusive for host in ledger.view.hosts.values()] == [True, False]
+
+
+def test_neither_sleep_nor_mail_makes_an_agent_innocent_but_time_does() -> None:
+    ledger = Ledger().given(*bereaved("x@T", 2), AgentActivated("x@T", 3, "h1"))
+    ledger.given(AlarmSet("x@T", NOW_MS + 5_000), MailDelivered("x@T", []), AgentReleased("x@T", 3))
+    assert (ledger.view.agents["x@T"].losses, ledger.view.agents["x@T"].deaths) == (0, 2)
+    ledger.later(599_999).given(AlarmRang("x@T"))
+    assert ledger.view.agents["x@T"].deaths == 2
+    ledger.later(1).given(AlarmRang("x@T"))
+    assert ledger.view.agents["x@T"].deaths == 0
+    ledger.given(*bereaved("x@T", 1, first=4))
+    assert ledger.later(600_000).given(*bereaved("x@T", 1, first=5)).view.agents["x@T"].deaths == 1
 
 
 # ---------------------------------------------------------------- what is left to do

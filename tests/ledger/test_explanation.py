@@ -11,6 +11,8 @@ import pytest
 from ledger import Fact, InterruptedReason, explain, pack
 from ledger.explanation import lasting
 from ledger.facts import (
+    AgentActivated,
+    AgentLost,
     AgentReleased,
     AttemptLost,
     MailDelivered,
@@ -190,6 +192,19 @@ def test_an_end_is_told_with_its_time_and_never_changes() -> None:
     assert "It was cancelled 0 ms ago, 0 ms after it was asked for: enough" in cancelled
     assert "Its child on host h1 is being stopped." in cancelled
     assert "This end never changes." in cancelled
+
+
+STAYS = RunCompleted("r", 1, None, "", released=False)
+
+
+def test_of_a_child_that_lives_on_after_its_run_it_says_where_and_when_it_is_woken_again() -> None:
+    done = [asked(), placed(), begun(), STAYS]
+    assert "Its child goes on with other work on host h1." in said(done)
+    lost = [*done, AgentReleased(child(), 1), AgentLost(child(), 1, NOW_MS + 400)]
+    assert "Its child may have other work to do, so it is woken again in 400 ms" in said(lost)
+    assert "a host to itself" not in said(lost)
+    again = said([*lost, AgentActivated(child(), 2, "h2"), AgentLost(child(), 2, NOW_MS + 400)])
+    assert "It gets a host to itself, because 2 hosts died under it lately." in again
 
 
 ENDED: list[Fact] = [asked(**DETACHED), placed(), RunCompleted("r", 1, None, "", released=True)]
