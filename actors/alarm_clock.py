@@ -69,10 +69,18 @@ class AlarmClock:
 
     def come_back(self) -> None:
         """The agent could not come up, so none of its parts has looked at its rows. If there are any, another life tries after a while."""
+        waiting, _ = tried_now(self._has_jobs)
+        if waiting and self._life.agent is not None:
+            self._set("start", self._life.now_ms() + COME_BACK_MS, lambda: None)
+
+    def finds_work(self) -> bool:
+        """Whether this life, which has not come up, would find something to do or to say that an earlier one left."""
         life = self._life
-        waiting, _ = tried_now(lambda: life.has_storage and any(map(life.storage.records().keys, JOBS)))
-        if waiting and life.agent is not None:
-            self._set("start", life.now_ms() + COME_BACK_MS, lambda: None)
+        found, _ = tried_now(lambda: self._has_jobs() or (life.has_storage and bool(life.storage.outbox())))
+        return bool(found) and not life.is_up
+
+    def _has_jobs(self) -> bool:
+        return self._life.has_storage and any(map(self._life.storage.records().keys, JOBS))
 
     def say(self) -> None:
         """Tell the ledger the earliest instant, if it does not know it."""
@@ -80,7 +88,8 @@ class AlarmClock:
         at_ms = self._next_ms()
         if at_ms != self._told_ms:
             self._told_ms = at_ms
-            home = pool_spec(type(self._life.agent), self._life.premises.package)
+            agent = self._life.agent  # a life that never came up does not know; the ledger may
+            home = None if agent is None else pool_spec(type(agent), self._life.premises.package)
             self._life.push(Alarm(self._life.agent_id, self._life.incarnation, at_ms, home))
 
     def _next_ms(self) -> int:

@@ -33,7 +33,7 @@ from actors.run_context import RunContext
 from actors.schema import exposed_call
 from actors.state_watch import StateWatch
 from actors.wire import error_to_plain
-from ledger import Awake, Released, Stimulus, Unstarted, agent_id, check_id, type_of
+from ledger import COLLECTED_NOTHING, Awake, Released, Stimulus, Unstarted, agent_id, check_id, type_of
 from ledger.storage import FIBER, QUEUED, SCHEDULE, State
 
 JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("waiting_line", QUEUED))
@@ -161,13 +161,18 @@ class Tenant(Life):
         self.spawn(self._carry(run, body, collect=collect))
 
     async def _carry(self, run: RunContext, body: bytes, *, collect: bool) -> None:
-        """Carry an attempt and say what it came to; a child that has nothing else to do leaves in the same breath."""
+        """Carry an attempt and say what it came to; a child that has nothing else to do leaves in the same breath. One that only hands over
+        what an earlier life had done comes up after that if the earlier life left other work too, or leaves that to the next one."""
         said = await carry(self, self.ready, run, body, collect=collect)
+        has_left_work = said is not None and not self.is_up and self.alarms.finds_work()
         if isinstance(said, Unstarted):
+            self.alarms.owe("start", owes=has_left_work and said.cause == COLLECTED_NOTHING)
             self._leave_with(said)
-        elif said is not None and self._has_other_work:
+        elif said is not None and (self._has_other_work or has_left_work):
             self.push(said)
             self.touch()
+            if has_left_work:
+                self.spawn(self.wake())
         elif said is not None:
             self._leave_with(said._replace(released=True))
 

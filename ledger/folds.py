@@ -34,6 +34,7 @@ from ledger.facts import (
     RunRequested,
     SupervisorStarted,
 )
+from ledger.ids import name_of
 from ledger.mail import (
     DELIVERED,
     FINISH,
@@ -153,6 +154,9 @@ def _agent_lost(view: Standing, fact: AgentLost, seq: int, at_ms: int) -> None:
         return
     activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
     activation.died(at_ms)
+    own = view.runs.get(name_of(fact.agent_id))
+    if activation.home is None and own is not None and own.child == fact.agent_id:
+        activation.home = own.options.get("pool")
     view.arm(fact.agent_id, fact.wake_at_ms)
 
 

@@ -123,7 +123,7 @@ def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterat
         yield AttemptLost(run.run_id, run.attempt, said.error, at_ms)
         yield RunInterrupted(run.run_id, reason, None, said.error)
     else:
-        yield from lose(view, view.agents[run.child], said.error, at_ms, limits)
+        yield from lose(view, view.agents[run.child], said.error, at_ms, limits, is_clean=True)
 
 
 def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator[Fact]:
@@ -133,7 +133,7 @@ def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator
         return
     run = view.runs.get(activation.run_id)
     if run is not None and run.is_live and not run.teardown:
-        yield from lose(view, activation, "its host let go of it", at_ms, limits)
+        yield from lose(view, activation, "its host let go of it", at_ms, limits, is_clean=True)
         return
     yield AgentReleased(said.agent_id, said.incarnation)
     if run is not None and run.is_live:
@@ -152,10 +152,12 @@ def alarm(view: View, said: Alarm) -> Iterator[Fact]:
     if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
         return
     run = view.runs.get(name_of(said.agent_id))
-    if view.doomed_by(said.agent_id) or (run is not None and run.cleared and run.child == said.agent_id):
+    own = run if run is not None and run.child == said.agent_id else None
+    if view.doomed_by(said.agent_id) or (own is not None and own.cleared):
         return  # nothing of it comes back
     if said.at_ms != activation.alarm_at_ms or activation.owes:
-        yield AlarmSet(said.agent_id, said.at_ms, said.home)
+        home = said.home if said.home is not None or own is None else own.options.get("pool")
+        yield AlarmSet(said.agent_id, said.at_ms, home)
 
 
 def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[Fact]:
@@ -203,8 +205,11 @@ def host_lost(view: View, said: HostLost, at_ms: int, limits: Limits) -> Iterato
     view.hosts.pop(said.host_id)
 
 
-def lose(view: View, activation: Activation, cause: str, at_ms: int, limits: Limits) -> Iterator[Fact]:
-    """An agent is gone without having said goodbye. Its run goes by the table in `policies.recovery`; the agent itself may owe work."""
+def lose(
+    view: View, activation: Activation, cause: str, at_ms: int, limits: Limits, *, is_clean: bool = False
+) -> Iterator[Fact]:
+    """An agent is gone in the middle of its work. Its run goes by the table in `policies.recovery`. The agent itself may owe other work, so
+    it is woken if there is no run any more for which it is begun again; one that could say goodbye (`is_clean`) has said what it owes."""
     run = view.runs.get(activation.run_id)
     if run is not None and run.cleared:
         yield AgentReleased(activation.agent_id, activation.incarnation)
@@ -223,6 +228,8 @@ def lose(view: View, activation: Activation, cause: str, at_ms: int, limits: Lim
         yield from abort_awaited(view, run)
     elif isinstance(verdict, Seal):
         yield from seal(view, run, still_running=False)
+    if not is_clean and not isinstance(verdict, Retry):
+        yield AgentLost(run.child, run.incarnation, at_ms)
 
 
 def _evidence(run: Run, limits: Limits) -> Evidence:

@@ -8,6 +8,7 @@ import pytest
 
 from ledger import (
     AdmissionRefused,
+    Alarm,
     Awake,
     Cancel,
     Chunk,
@@ -33,7 +34,9 @@ from ledger.facts import (
     AgentActivated,
     AgentLost,
     AgentReleased,
+    AlarmSet,
     AttemptLost,
+    AttemptStarted,
     ChunkEmitted,
     MailDelivered,
     MailFailed,
@@ -52,7 +55,7 @@ from ledger.facts import (
     TeardownBegan,
 )
 from policies import Limits
-from tests.kit import PARENT, TYPE, Ledger, asked, begun, child, placed
+from tests.kit import NOW_MS, PARENT, TYPE, Ledger, asked, begun, child, placed
 
 DONE = Ended("r", 1, b"\x2a", "said", None, released=False)
 DETACHED: dict[str, Any] = {"detached": True, "on_finish": "on_done"}
@@ -351,10 +354,30 @@ def test_a_teardown_is_confirmed_by_the_agent_that_leaves() -> None:
 
 def test_a_child_that_dies_while_it_is_torn_down_does_not_run_any_more() -> None:
     ledger = running().given(TeardownBegan("r", "no-progress"))
-    lost, interrupted = ledger.when(HostLost("h1", "killed"))
+    lost, interrupted, woken = ledger.when(HostLost("h1", "killed"))
     assert isinstance(lost, AttemptLost)
     assert isinstance(interrupted, RunInterrupted)
     assert (interrupted.reason, interrupted.child_still_running) == ("no-progress", False)
+    assert woken == AgentLost(child(), 1, ledger.now_ms), "it may have had other work"
+
+
+def test_a_child_that_dies_in_its_last_attempt_is_woken_for_its_other_work_and_one_that_left_is_not() -> None:
+    options = {"attempts_max": 1, "pool": [1.0, [], "", False]}
+    for end, kinds in (
+        (HostLost("h1", "killed"), [AttemptLost, RunFailed, AgentLost]),
+        (Unstarted("r", 2, "start-failed", "on_start raised"), [AttemptLost, RunFailed]),
+    ):
+        ledger = Ledger().given(asked(**options), placed(), AttemptLost("r", 1, "gone", NOW_MS))
+        facts = ledger.given(AttemptStarted("r", 2, 2, "h1", collect=True)).when(end)
+        assert [type(fact) for fact in facts] == kinds
+        life = ledger.view.agents.get(child())
+        assert (life is not None and life.home) == (options["pool"] if AgentLost in kinds else False)
+
+
+def test_the_home_of_a_child_that_never_came_up_is_that_of_its_run() -> None:
+    home = [1.0, [], "", False]
+    ledger = Ledger().given(asked(pool=home), placed())
+    assert ledger.when(Alarm(child(), 1, NOW_MS, None)) == [AlarmSet(child(), NOW_MS, home)]
 
 
 def test_a_result_that_comes_during_the_teardown_wins() -> None:
