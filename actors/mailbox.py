@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from actors.author import tried
+from actors.author import in_words, tried
 from actors.handlers import Letter, handle
 from actors.life import Life, Ready
 from actors.outbox import Outbox
@@ -32,6 +32,15 @@ class Mailbox:
         if not self._handling and self._letters:
             self._handling = True
             self._life.spawn(self._handle())
+
+    def refuse(self, problem: Exception) -> None:
+        """The agent could not come up: each try of that counts for the mail that waited for it, so that it is parked in the end. A storage
+        that cannot be opened just now, because another life has it, does not count."""
+        if self._letters and not isinstance(problem, StorageError):
+            tenant, why = self._tenant, f"the agent could not come up: {in_words(problem)}"
+            failed = [(mail_id, why, False) for mail_id in self._letters]
+            tenant.push(Handled(tenant.agent_id, tenant.incarnation, [], failed))
+            self._letters.clear()
 
     async def _handle(self) -> None:
         life = self._life

@@ -31,6 +31,7 @@ from actors.premises import Premises
 from actors.results import RunInfo
 from actors.run_context import RunContext
 from actors.schema import exposed_call
+from actors.start_hook import call_on_start
 from actors.state_watch import StateWatch
 from actors.wire import error_to_plain
 from ledger import COLLECTED_NOTHING, Awake, Released, Stimulus, Unstarted, agent_id, check_id, type_of
@@ -126,8 +127,7 @@ class Tenant(Life):
         if self.has_storage:
             self.outbox.flush()
         if self.overrides("on_start"):
-            ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
-            await self.call(self.agent.on_start)
+            await call_on_start(self)
         self.is_up = True
         if self.has_storage:
             self._take_up_jobs()
@@ -145,6 +145,7 @@ class Tenant(Life):
         _, problem = await tried(self.ready())
         if problem is not None:
             self.trouble("on_start", problem)
+            self.mail.refuse(problem)
             self.alarms.come_back()
             self.leave()
             return

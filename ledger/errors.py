@@ -26,6 +26,7 @@
         ├── RunBeingCleared           the id belongs to a run that is being cleared; whoever asks for it waits for that by itself
         ├── FiberStopped              code of a fiber that is over went on; what it does does not count
         ├── AgentAborted              the agent's life was ended by its parent during a call, or before it
+        ├── StartTimedOut             the agent's `on_start` did not return in time, so nobody was there
         └── OutcomeUnknown            the agent's host died during a call; the call may or may not have taken effect
 
 `IllegalTransition` is not in the tree: it derives from `AssertionError`, because only a bug of ours can cause it.
@@ -195,6 +196,21 @@ class AgentAborted(WorldError):
 
     def __str__(self) -> str:
         return f"{self.agent_id} was aborted: {self.reason}"
+
+
+class StartTimedOut(WorldError):
+    """The agent's `on_start` did not return in time, so it could not come up. Nothing of what waited for it was begun."""
+
+    def __init__(self, agent_id: str, timeout_ms: int) -> None:
+        super().__init__(agent_id, timeout_ms)
+        self.agent_id = agent_id
+        self.timeout_ms = timeout_ms
+
+    def __str__(self) -> str:
+        return (
+            f"on_start of {self.agent_id} did not return within {self.timeout_ms} ms (on_start_timeout_ms) and was cancelled, so nothing"
+            " that waited for it was begun; does it wait for somebody who waits for this agent? Whoever asks again has it called again"
+        )
 
 
 class OutcomeUnknown(WorldError):

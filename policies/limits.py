@@ -45,6 +45,7 @@ class Limits:
     retry_most_ms: int = 30_000
     handler_attempts_max: int = 8  # then the mail is parked
     handler_timeout_ms: int = 600_000  # a handler that has not returned by then has failed
+    on_start_timeout_ms: int = 120_000  # an `on_start` that has not returned by then has failed
 
     schedules_max: int = 10_000  # schedules of one agent
     schedules_at_once_max: int = 64  # due schedules of one agent that are at work at the same time

@@ -15,6 +15,7 @@ import pytest
 
 from actors.once import once
 from actors.threads import Crew, wait_for
+from ledger import StartTimedOut
 from tests.actors.one_process import OneProcess, play
 from tests.actors.sync_cast import Clockwork, Family, Leaf, Stuck, StuckAtFirst, Tree, Waiting
 
@@ -284,6 +285,19 @@ def test_a_sync_on_start_that_hangs_when_its_run_is_cancelled_costs_its_host(fre
         await retired(stage, first)
 
     play(story)
+
+
+def test_a_sync_on_start_that_does_not_return_in_time_is_told_and_costs_its_host(free: threading.Event) -> None:
+    async def story(stage: OneProcess) -> None:
+        calling = asyncio.create_task(stage.client.call(StuckAtFirst, "home", "told", (), {}))
+        await stage.until(lambda: Stuck.hangs["start"] > 0)
+        (first,) = stage.hosts
+        with pytest.raises(StartTimedOut, match="did not return within 200 ms"):
+            await calling
+        await retired(stage, first)
+        assert await stage.client.call(StuckAtFirst, "home", "told", (), {}) == 0
+
+    play(story, on_start_timeout_ms=200)
 
 
 def test_a_host_whose_thread_came_back_in_time_stays(free: threading.Event) -> None:

@@ -1,0 +1,32 @@
+"""The author's `on_start`: called once in each life, before anything else of it, and bounded.
+
+Everything of a life waits for it. So one that waits for somebody who waits for this agent (a child that calls its parent back) would
+hold up all of them for ever. After `on_start_timeout_ms` it is cancelled, and has failed like one that raises: who waits is told, the
+life is over, and whoever needs the agent next begins another one. Sync code cannot be cancelled; its storage and the runtime are closed to
+it, and as long as its thread goes on its host counts as worn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from actors.activity import ACTIVITY, Activity
+from ledger import StartTimedOut
+
+if TYPE_CHECKING:
+    from actors.tenant import Tenant
+
+
+async def call_on_start(tenant: Tenant) -> None:
+    """Call it. Raises what it raises, and `StartTimedOut`."""
+    ACTIVITY.set(Activity(f"{tenant.agent_id}/{tenant.incarnation}"))
+    timeout_ms = tenant.limits.on_start_timeout_ms
+    bound = asyncio.timeout(timeout_ms / 1000)
+    try:
+        async with bound:
+            await tenant.call(tenant.agent.on_start)
+    except TimeoutError:
+        if not bound.expired():
+            raise  # its own
+        raise StartTimedOut(tenant.agent_id, timeout_ms) from None
