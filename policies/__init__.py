@@ -120,6 +120,7 @@ from policies.schedule import (
     full_jitter_ms,
     instant_ms,
     interval_ms,
+    moment_ms,
     next_tick,
 )
 from policies.transport import (
@@ -241,6 +242,7 @@ __all__ = [
     "judge",
     "keeps_partial",
     "length_of",
+    "moment_ms",
     "next_delay_ms",
     "next_tick",
     "notice_of",

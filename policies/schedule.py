@@ -150,17 +150,20 @@ def cron(text: str, zone: tzinfo, now_ms: int) -> Cron:
     return found
 
 
+def moment_ms(field: str, moment: datetime) -> float:
+    """The instant of a datetime. A naive one is another instant on each machine. Raises `Unfit`."""
+    if moment.utcoffset() is None:
+        raise Unfit(field, f"{moment!r} has no time zone, so it stands for no instant; use datetime(..., tzinfo=...)")
+    return moment.timestamp() * 1000
+
+
 def instant_ms(when: object, now_ms: int, limits: Limits) -> int:
     """The instant that a datetime, or a number of seconds from now, stands for: rounded up, for nothing may run early.
 
     One in the past is as good as now. Raises `Unfit`.
     """
     if isinstance(when, datetime):
-        if when.utcoffset() is None:
-            raise Unfit(
-                "when", f"{when!r} has no time zone, so it stands for no instant; use datetime(..., tzinfo=...)"
-            )
-        at_ms = -int(-when.timestamp() * 1000 // 1)
+        at_ms = -int(-moment_ms("when", when) // 1)
     elif isinstance(when, bool) or not isinstance(when, int | float):
         kind = "a date without a time" if isinstance(when, date) else type(when).__name__
         raise Unfit("when", f"{when!r:.200} is {kind}; give a datetime, seconds from now, or a cron text")

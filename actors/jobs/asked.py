@@ -14,7 +14,7 @@ from actors.jobs.occurrence import STATUSES, TYPES
 from actors.life import Life
 from actors.schema import Shape
 from ledger import BadRequest, check_id, digest_of, pack
-from policies import CATCH_UP, OVERLAP, Cron, Every, Pattern, Retries, Unfit, cron, instant_ms, interval_ms
+from policies import CATCH_UP, OVERLAP, Cron, Every, Pattern, Retries, Unfit, cron, instant_ms, interval_ms, moment_ms
 
 JITTER_MS_MAX = 86_400_000
 ZONE_CHARS_MAX = 100
@@ -241,12 +241,13 @@ def span_of(given: Any) -> tuple[float, float]:
 
 
 def _end(given: Any, default: float) -> float:
-    if given is None:
-        return default
-    if isinstance(given, datetime) and given.utcoffset() is not None:
-        return given.timestamp() * 1000
+    return default if given is None else instant("between", given)
+
+
+def instant(field: str, given: Any) -> float:
+    """Milliseconds since the epoch, from such a number or from an aware datetime."""
+    if isinstance(given, datetime):
+        return float(_fit(lambda: moment_ms(field, given)))
     if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given):
-        raise BadRequest(
-            "between", f"{given!r:.200} is neither milliseconds since 1970 nor a datetime with a time zone"
-        )
+        raise BadRequest(field, f"{given!r:.200} is neither milliseconds since the epoch nor a datetime")
     return given

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from actors.author import tried
-from actors.jobs.asked import chosen
+from actors.jobs.asked import chosen, instant
 from actors.jobs.fiber import Fiber, FiberPage
 from actors.jobs.fiber_store import FiberStore
 from actors.jobs.group_commit import GroupCommit
@@ -67,7 +67,7 @@ class FiberRecords:
     def delete(self, settled_before: float | datetime | None, status: str | Sequence[str] | None, limit: int) -> int:
         """Delete settled fibers, the longest settled first; interrupted ones only if it is said so."""
         statuses = chosen("status", status, FIBER_SETTLED) if status is not None else frozenset(FIBER_CLEANED)
-        before_ms = _instant(settled_before)
+        before_ms = None if settled_before is None else instant("settled_before", settled_before)
         check_count("limit", limit, DELETED_MAX)
         self._read(self._stale())
         found = sorted(
@@ -190,11 +190,3 @@ def _place(cursor: str | None) -> tuple[int, str] | None:
     if not number.isdecimal() or not fiber_id:
         raise BadRequest("cursor", f"{cursor!r} is no cursor of a page of fibers")
     return int(number), fiber_id
-
-
-def _instant(given: float | datetime | None) -> float | None:
-    if isinstance(given, datetime):
-        return given.timestamp() * 1000
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int | float) or given != given):  # noqa: PLR0124 - NaN
-        raise BadRequest("settled_before", f"{given!r} is neither milliseconds since the epoch nor a datetime")
-    return given

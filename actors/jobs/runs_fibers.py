@@ -184,7 +184,7 @@ class RunsFibers:
         """Delete the records of settled fibers, the longest settled first; returns how many. Their ids and keys are free again.
 
         Args:
-            settled_before: only those settled before this instant: milliseconds since the epoch, or a `datetime`.
+            settled_before: only those settled before this instant: milliseconds since the epoch, or an aware datetime.
             status: of which statuses. By default not `interrupted`: those wait for somebody to look at them.
         """
         return self._perdure.fibers.records.delete(settled_before, status, limit)

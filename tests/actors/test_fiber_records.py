@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
 
+from actors import exposed
 from ledger import BadRequest, TooLarge
 from tests.actors.fiber_cast import Jobs, Recovering
 from tests.kit import ROOMY, Stage, address, play
@@ -142,6 +144,36 @@ def test_bad_questions_name_the_field(call: tuple[Any, ...], field: str) -> None
         with pytest.raises(BadRequest) as refused:
             await stage.call(Jobs, *call)
         assert refused.value.field == field
+
+    play(story)
+
+
+class Dated(Jobs):
+    """Says instants as datetimes, which do not travel in calls."""
+
+    @exposed
+    async def delete_before(self, moment: str) -> int:
+        return self.delete_fibers(datetime.fromisoformat(moment))
+
+    @exposed
+    async def plan_at(self, moment: str) -> None:
+        self.schedule(datetime.fromisoformat(moment), "quick")
+
+    @exposed
+    async def planned_from(self, moment: str) -> int:
+        return len(self.list_schedules(between=(datetime.fromisoformat(moment), None)))
+
+
+def test_a_time_without_a_zone_stands_for_no_instant_wherever_it_is_given() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Dated, "start", "quick", 1, {"wait_for_completion": True})
+        for method, field in (("delete_before", "settled_before"), ("plan_at", "when"), ("planned_from", "between")):
+            with pytest.raises(BadRequest, match="has no time zone, so it stands for no instant") as refused:
+                await stage.call(Dated, method, "2099-01-01T00:00:00")
+            assert refused.value.field == field
+        assert await stage.call(Dated, "planned_from", "2099-01-01T00:00:00+02:00") == 0
+        assert await stage.call(Dated, "delete_before", "1999-01-01T00:00:00+02:00") == 0
+        assert await stage.call(Dated, "delete_before", "2099-01-01T00:00:00+02:00") == 1
 
     play(story)
 
