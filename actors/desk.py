@@ -32,6 +32,7 @@ from ledger import (
     Requeue,
     Run,
     Stimulus,
+    StopLives,
     Store,
     Tell,
     UnknownRun,
@@ -205,9 +206,8 @@ class Desk:
             self._refuse_calls(*args)
             return Forget(*args)
         if name == "abort":
-            self._abort(*args)
-            port.say("reply", ref, True, None)
-            return None
+            self._abort_calls(*args)
+            return StopLives(args[0])
         if name == "call":
             self._call(port, ref, args)
         else:
@@ -242,14 +242,11 @@ class Desk:
             return True
         return bool(self._view.doomed_by(call.agent_id))
 
-    def _abort(self, agent: str, reason: str) -> None:
-        """End the lives of an agent and of all that descends from it. Who waits for a call of theirs is told why."""
-        for activation in self._view.family(agent):
-            port = self._switchboard.ports.get(activation.host_id)
-            for ref in [ref for ref, call in self._calls.items() if call.agent_id == activation.agent_id]:
-                self._answered(ref, False, error_to_plain(AgentAborted(activation.agent_id, reason)))
-            if port is not None:
-                port.say("stop", activation.agent_id, activation.incarnation)
+    def _abort_calls(self, agent: str, reason: str) -> None:
+        """The lives of an agent and of all that descends from it are to end. Who waits for a call of theirs is told why."""
+        for ref, call in list(self._calls.items()):
+            if is_within(call.agent_id, agent) and call.agent_id in self._view.agents:
+                self._answered(ref, False, error_to_plain(AgentAborted(call.agent_id, reason)))
 
     def _astray(self, ref: str) -> None:
         """A call came too late for the life that it was meant for, and did nothing there: it is for the next one."""
@@ -301,7 +298,7 @@ class Desk:
                 if call.agent_id not in self._view.wanted:
                     self._view.want(call.agent_id)
                     self._switchboard.arrived.set()
-            elif port is not None:
+            elif port is not None and not activation.stopping:
                 call.host_id, call.incarnation = activation.host_id, activation.incarnation
                 may = [call.repeatable, call.may_be_lost]
                 port.say("call", call.agent_id, call.incarnation, ref, call.method, call.body, *may)

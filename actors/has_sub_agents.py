@@ -36,7 +36,7 @@ class HasSubAgents:
     def abort_sub_agent(self, agent_class: type[Any], name: str, reason: str = "aborted") -> Any:
         """End the present lives of a sub-agent and of all that descends from it: who waits for a call gets `AgentAborted`.
 
-        Storage stays, and the next call, mail or alarm begins another life.
+        Durable on return. Storage stays, and the next call, mail or alarm begins another life.
         """
         return self._perdure.bridge(self._perdure.family.abort(_checked(agent_class), name, reason))
 

@@ -37,9 +37,9 @@ class Mailbox:
         """The agent could not come up: each try of that counts for the mail that waited for it, so that it is parked in the end. A storage
         that cannot be opened just now, because another life has it, does not count."""
         if self._letters and not isinstance(problem, StorageError):
-            tenant, why = self._tenant, f"the agent could not come up: {in_words(problem)}"
+            life, why = self._life, f"the agent could not come up: {in_words(problem)}"
             failed = [(mail_id, why, False) for mail_id in self._letters]
-            tenant.push(Handled(tenant.agent_id, tenant.incarnation, [], failed))
+            life.push(Handled(life.agent_id, life.incarnation, [], failed))
             self._letters.clear()
 
     async def _handle(self) -> None:

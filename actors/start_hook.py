@@ -9,24 +9,21 @@ it, and as long as its thread goes on its host counts as worn.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from actors.activity import ACTIVITY, Activity
+from actors.life import Life
 from ledger import StartTimedOut
 
-if TYPE_CHECKING:
-    from actors.tenant import Tenant
 
-
-async def call_on_start(tenant: Tenant) -> None:
+async def call_on_start(life: Life) -> None:
     """Call it. Raises what it raises, and `StartTimedOut`."""
-    ACTIVITY.set(Activity(f"{tenant.agent_id}/{tenant.incarnation}"))
-    timeout_ms = tenant.limits.on_start_timeout_ms
+    ACTIVITY.set(Activity(f"{life.agent_id}/{life.incarnation}"))
+    timeout_ms = life.limits.on_start_timeout_ms
     bound = asyncio.timeout(timeout_ms / 1000)
     try:
         async with bound:
-            await tenant.call(tenant.agent.on_start)
+            await life.call(life.agent.on_start)
     except TimeoutError:
         if not bound.expired():
             raise  # its own
-        raise StartTimedOut(tenant.agent_id, timeout_ms) from None
+        raise StartTimedOut(life.agent_id, timeout_ms) from None

@@ -145,7 +145,8 @@ class Tenant(Life):
         _, problem = await tried(self.ready())
         if problem is not None:
             self.trouble("on_start", problem)
-            self.mail.refuse(problem)
+            if self._has_mail:
+                self.mail.refuse(problem)
             self.alarms.come_back()
             self.leave()
             return

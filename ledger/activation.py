@@ -16,7 +16,7 @@ class Activation:
     """Where an agent lives, or that it must be woken, or when. `run_id` names the run it executes, if any.
 
     `owes` is set when its alarm rings while it is awake, until it has said when it must be awake next: it may have been leaving.
-    One that is `doomed` is being deleted, with all that descends from it.
+    One that is `doomed` is being deleted, with all that descends from it. A life that is `stopping` was told to end.
 
     `losses` counts the hosts that died under it since it last handled mail, or left cleanly: with it grows the pause before it is woken.
     `deaths` counts them too, but only time forgives those, lest one that kills its host at each try be
@@ -36,6 +36,7 @@ class Activation:
     doomed: bool = False
     deaths: int = 0
     died_at_ms: int = 0
+    stopping: bool = False
     confirmed: bool = False
 
     def died(self, at_ms: int) -> None:

@@ -195,6 +195,12 @@ class AgentForgotten(NamedTuple):
     agent_id: str
 
 
+class AgentStopped(NamedTuple):
+    """The present lives of the agent and of all that descends from it shall end. What they owe is done by the next ones."""
+
+    agent_id: str
+
+
 class MailPosted(NamedTuple):
     """Somebody told an agent something: the mail calls `method` there with the arguments in `body`. `home` is what its class asks of
     its host, `sender` is an agent, or empty for somebody outside."""
@@ -257,6 +263,7 @@ Fact = (
     | AlarmRang
     | AgentDoomed
     | AgentForgotten
+    | AgentStopped
     | MailPosted
     | MailDelivered
     | MailFailed

@@ -15,6 +15,7 @@ from ledger.facts import (
     AgentForgotten,
     AgentLost,
     AgentReleased,
+    AgentStopped,
     AlarmRang,
     AlarmSet,
     AttemptLost,
@@ -199,6 +200,12 @@ def _agent_forgotten(view: Standing, fact: AgentForgotten, seq: int, _at_ms: int
         view.dirty_agents[activation.agent_id] = None
 
 
+def _agent_stopped(view: Standing, fact: AgentStopped, _seq: int, _at_ms: int) -> None:
+    for activation in view.family(fact.agent_id):
+        activation.stopping = bool(activation.host_id)
+        view.dirty_agents[activation.agent_id] = view.touched[activation.agent_id] = None
+
+
 def _mail_posted(view: Standing, fact: MailPosted, seq: int, at_ms: int) -> None:
     content = {"sender": fact.sender, "body": fact.body, "home": fact.home}
     view.put(Mail(fact.mail_id, fact.recipient, "", TELL, fact.method, content, at_ms, seq=seq))
@@ -256,6 +263,7 @@ FOLDS: dict[type[Fact], Callable[[Standing, Any, int, int], int | None]] = {
     AlarmRang: _alarm_rang,
     AgentDoomed: _agent_doomed,
     AgentForgotten: _agent_forgotten,
+    AgentStopped: _agent_stopped,
     MailPosted: _mail_posted,
     MailDelivered: _mail_delivered,
     MailFailed: _mail_failed,

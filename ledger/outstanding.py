@@ -68,6 +68,9 @@ def _for_doomed(view: View, agent: str) -> Iterator[Effect]:
 
 
 def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effect]:
+    if activation.stopping:
+        yield StopAgent(activation.host_id, activation.agent_id, activation.incarnation)
+        return
     run = view.runs.get(activation.run_id)
     if run is not None and activation.agent_id not in view.mailbox:
         return

@@ -6,7 +6,7 @@ once they are appended. A stimulus that is doubled, late or from an earlier life
 
 | stimulus | decided in |
 |---|---|
-| `Request`, `Cancel`, `Clear`, `Tell`, `Forget`, `Requeue` | `requests` |
+| `Request`, `Cancel`, `Clear`, `Tell`, `Forget`, `StopLives`, `Requeue` | `requests` |
 | `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Released`, `Awake`, `Alarm`, `Handled`, `HostUp`, `HostLost` | `reports` |
 | `Tick` | `clockwork` |
 | (after each group) | `seating` |
@@ -36,6 +36,7 @@ from ledger.stimulus import (
     Request,
     Requeue,
     Stimulus,
+    StopLives,
     Tell,
     Tick,
     Unstarted,
@@ -64,6 +65,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Clear: lambda view, said, _at_ms, _limits: requests.clear(view, said),
     Tell: lambda view, said, _at_ms, _limits: requests.tell(view, said),
     Forget: lambda view, said, _at_ms, _limits: requests.forget(view, said),
+    StopLives: lambda view, said, _at_ms, _limits: requests.stop_lives(view, said),
     Requeue: lambda view, said, _at_ms, _limits: requests.requeue(view, said),
     Up: lambda view, said, _at_ms, _limits: reports.up(view, said),
     Progress: lambda view, said, _at_ms, _limits: reports.progress(view, said),

@@ -18,6 +18,7 @@ from ledger.errors import (
 )
 from ledger.facts import (
     AgentDoomed,
+    AgentStopped,
     Fact,
     MailPosted,
     MailRequeued,
@@ -30,7 +31,7 @@ from ledger.facts import (
 from ledger.ids import is_within, name_of
 from ledger.mail import PARKED, PENDING
 from ledger.run import Run
-from ledger.stimulus import Cancel, Clear, Forget, Request, Requeue, Tell
+from ledger.stimulus import Cancel, Clear, Forget, Request, Requeue, StopLives, Tell
 from ledger.transitions import permits
 from ledger.view import View
 from policies import Limits
@@ -163,6 +164,12 @@ def forget(view: View, asked: Forget) -> Iterator[Fact]:
     for mail in list(view.mail.values()):
         if not mail.run_id and mail.state in (PENDING, PARKED) and is_within(mail.recipient, asked.agent_id):
             yield MailSuppressed(mail.mail_id)
+
+
+def stop_lives(view: View, asked: StopLives) -> Iterator[Fact]:
+    """End the present lives of an agent and of all that descends from it. Those that are not awake have none."""
+    if any(activation.host_id and not activation.stopping for activation in view.family(asked.agent_id)):
+        yield AgentStopped(asked.agent_id)
 
 
 def requeue(view: View, asked: Requeue) -> Iterator[Fact]:

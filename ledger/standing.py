@@ -173,7 +173,7 @@ class Standing:
             del old.tenants[agent]
             old.load -= weight
             old.exclusive = old.exclusive and bool(old.tenants)
-        activation.host_id, activation.confirmed = host_id, False
+        activation.host_id, activation.confirmed, activation.stopping = host_id, False, False
         new = self.hosts.get(host_id)
         if new is not None:
             new.tenants[agent] = None

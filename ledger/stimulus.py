@@ -142,6 +142,12 @@ class Forget(NamedTuple):
     agent_id: str
 
 
+class StopLives(NamedTuple):
+    """The present lives of an agent and of all that descends from it are to end; storages and work stay."""
+
+    agent_id: str
+
+
 class Requeue(NamedTuple):
     """A person wants a parked mail to be tried again."""
 
@@ -169,7 +175,7 @@ class Tick(NamedTuple):
 
 Stimulus = (
     Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
-    | Forget | Requeue | HostUp | HostLost | Tick
+    | Forget | StopLives | Requeue | HostUp | HostLost | Tick
 )  # fmt: skip
 
 COLLECTED_NOTHING = "collected-nothing"

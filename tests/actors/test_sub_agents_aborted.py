@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from actors import KillPoint
 from ledger import AgentAborted
 from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import Stage, play
@@ -83,3 +84,31 @@ def test_what_was_durably_told_when_the_abort_came_is_said_by_the_next_life(afte
         assert Kid.effects["noted told"] == was_told
 
     play(story)
+
+
+@pytest.mark.parametrize("moment", [KillPoint.AFTER_COMMIT, KillPoint.BEFORE_EFFECT])
+def test_an_abort_that_was_decided_ends_the_lives_although_the_supervisor_dies(moment: KillPoint) -> None:
+    struck = list[str]()
+
+    def is_decided(stage: Stage, process: str, point: KillPoint, _detail: str) -> bool:
+        if struck or process != "supervisor" or point is not moment:
+            return False
+        struck.extend(each.agent_id for each in stage.view.agents.values() if each.stopping)
+        return bool(struck)
+
+    async def story(stage: Stage) -> None:
+        Kid.effects.clear()
+        await ask(stage, ["a", "b"], "begin", 100, 1)
+        await asyncio.sleep(3)
+        lives = {key: stage.view.agents[kid(*key)].incarnation for key in (("a",), ("a", "b"))}
+        await stage.call(Elder, "abort", "a")
+        await asyncio.sleep(60)
+        for key, incarnation in lives.items():
+            life = stage.view.agents.get(kid(*key))
+            assert life is None or life.incarnation > incarnation, key
+        await asyncio.sleep(120)
+        assert await ask(stage, ["a", "b"], "fiber_status") == "completed"
+        assert Kid.effects["step"] == 100
+
+    play(story, kill_when=is_decided)
+    assert struck == [kid("a"), kid("a", "b")]

@@ -30,6 +30,7 @@ from ledger.facts import (
     AgentActivated,
     AgentLost,
     AgentReleased,
+    AgentStopped,
     AlarmRang,
     AlarmSet,
     AttemptLost,
@@ -324,6 +325,29 @@ LEFT: list[tuple[str, list[Fact], list[type[Effect]]]] = [
     ("a cancelled child is stopped and its end told", [asked(), placed(), RunAborted("r", "")], [StopAgent, TellEnd]),
     ("a run cancelled before its place is not started", [asked(), RunAborted("r", "")], []),
     ("an agent without a run is woken", [AgentActivated(PARENT, 1, "h1")], [WakeAgent]),
+    ("a life that was told to end is stopped", [AgentActivated(PARENT, 1, "h1"), AgentStopped(PARENT)], [StopAgent]),
+    (
+        "a life that was told to end is given no mail any more",
+        [
+            asked(detached=True, hook=True),
+            placed(),
+            begun(),
+            DONE,
+            AgentActivated(PARENT, 2, "h2"),
+            AgentStopped(PARENT),
+        ],
+        [StopAgent],
+    ),
+    (
+        "the life after that is left in peace",
+        [
+            AgentActivated(PARENT, 1, "h1"),
+            AgentStopped(PARENT),
+            AgentReleased(PARENT, 1),
+            AgentActivated(PARENT, 2, "h1"),
+        ],
+        [WakeAgent],
+    ),
     (
         "mail goes to the agent that is up",
         [asked(detached=True, hook=True), placed(), begun(), DONE, AgentActivated(PARENT, 2, "h2")],

@@ -27,6 +27,7 @@ from ledger import (
     Request,
     Requeue,
     Stimulus,
+    StopLives,
     Tick,
     Unstarted,
     Up,
@@ -65,7 +66,7 @@ moves: Any = st.one_of(
         st.sampled_from(["handled", "handler failed", "requeue"]), run_ids, st.sampled_from(["finish", "give-up"])
     ),
     st.tuples(st.just("tick"), st.sampled_from([1, 200, 6_000, 40_000, 200_000])),
-    st.tuples(st.sampled_from(["awake", "parent released"])),
+    st.tuples(st.sampled_from(["awake", "parent released", "parent stopped"])),
 )
 
 
@@ -111,6 +112,8 @@ class Machine:
         if name in ("host lost", "host up", "amnesia"):
             tenants = [] if name == "amnesia" else [(agent, self.life(agent)) for agent in self.view.agents]
             return HostLost(args[0], "it died") if name == "host lost" else HostUp(args[0], tenants)
+        if name == "parent stopped":
+            return StopLives(PARENT)
         if name in ("awake", "parent released"):
             return (Awake if name == "awake" else Released)(PARENT, self.life(PARENT))
         run_id = args[0]
@@ -141,7 +144,10 @@ class Machine:
 
 def known(view: View) -> dict[str, Any]:
     """Everything that a boot must bring back. Hosts are seen anew, and whoever waits for a place is found by its timer."""
-    agents = {key: (a.incarnation, a.host_id, a.run_id, a.unclean, a.losses) for key, a in view.agents.items()}
+    agents = {
+        key: (a.incarnation, a.host_id, a.run_id, a.unclean, a.losses, a.deaths, a.stopping)
+        for key, a in view.agents.items()
+    }
     return {
         "runs": view.runs,
         "mail": view.mail,
