@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from actors.chat.messages import Message as Checked
 from actors.chat.messages import for_storage
 from actors.chat.store import ChatStore, Message
-
-if TYPE_CHECKING:
-    from actors.chat import messages
 
 
 class Transcript:
@@ -95,4 +93,4 @@ class Transcript:
 
 def _short(message: Message) -> Message:
     """The message, short enough to be kept."""
-    return dict(for_storage(cast("messages.Message", message)))
+    return dict(for_storage(cast("Checked", message)))
