@@ -59,11 +59,27 @@ def _command() -> Iterator[str]:
 
 
 def excerpt(texts: list[str], name: str) -> str:
-    """The statements that one class needs, as text; empty if it is not defined there. Imports from `__future__` come first."""
+    """The statements that one class needs, as text; empty if it is not defined there.
+
+    Imports come first, those from `__future__` before all others, and in an order of their own: a cell of imports that is run once more, or
+    imports one thing more, makes no other text. What gives a name another meaning between two uses stays where it is.
+    """
     pieces = [piece for text in texts for piece in _pieces(text)]
     kept = [pieces[at] for at in _needed([piece.node for piece in pieces], [name])]
-    first = dict.fromkeys(piece.text for piece in kept if _is_future(piece.node))
-    return "".join(f"{text}\n" for text in [*first, *(piece.text for piece in kept if not _is_future(piece.node))])
+    meanings: dict[str, set[str]] = {}
+    for piece in kept:
+        for bound in bound_names(piece.node):
+            meanings.setdefault(bound, set()).add("import" if _is_plain_import(piece.node) else piece.text)
+    first = {piece.text for piece in kept if _is_future(piece.node) or _may_come_first(piece, meanings)}
+    ordered = sorted(first, key=lambda text: (not text.startswith("from __future__ "), text))
+    return "".join(f"{text}\n" for text in [*ordered, *(piece.text for piece in kept if piece.text not in first)])
+
+
+def _may_come_first(piece: _Piece, meanings: Mapping[str, set[str]]) -> bool:
+    """Whether it is an import of what has no other meaning. Where everything is imported from somewhere, nobody can know."""
+    if not _is_import(piece.node) or "*" in meanings:
+        return False
+    return all(len(meanings[name]) == 1 for name in bound_names(piece.node))
 
 
 def definitions(tree: ast.Module) -> ast.Module:
@@ -74,13 +90,27 @@ def definitions(tree: ast.Module) -> ast.Module:
 
 
 def _pieces(text: str) -> Iterator[_Piece]:
+    """The definitions of a text. An import of many names falls apart, lest a class changes with a name that it does not need."""
     with contextlib.suppress(SyntaxError):
         lines = text.splitlines(keepends=True)
-        for node in ast.parse(text).body:
+        for node in _one_by_one(ast.parse(text).body):
+            if _is_import(node):
+                yield _Piece(node, ast.unparse(node))
+                continue
             marks = [mark.lineno for mark in getattr(node, "decorator_list", [])]
             above = "".join(lines[min(marks) - 1 : node.lineno - 1]) if marks else ""
             if _is_definition(node):
                 yield _Piece(node, above + (ast.get_source_segment(text, node) or ""))
+
+
+def _one_by_one(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (ast.Import([alias]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (ast.ImportFrom(node.module, [alias], node.level) for alias in node.names)
+        else:
+            yield node
 
 
 def _needed(nodes: list[ast.stmt], names: list[str]) -> list[int]:
@@ -95,6 +125,8 @@ def _needed(nodes: list[ast.stmt], names: list[str]) -> list[int]:
     while waiting:
         at = waiting.pop()
         kept.add(at)
+        if _is_plain_import(nodes[at]):  # `import a.b` adds to what `import a.c` bound
+            waiting |= {prior for name in bound[at] for prior in last(name, at) if _is_plain_import(nodes[prior])}
         for name, later in _used_names(nodes[at]):
             if name not in bound[at]:
                 waiting |= (set() if later else last(name, at)) or last(name)
@@ -147,6 +179,14 @@ def _is_definition(node: ast.stmt) -> bool:
 
 def _is_assignment(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) or type(node).__name__ == "TypeAlias"
+
+
+def _is_import(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def _is_plain_import(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import) and not any(alias.asname for alias in node.names)
 
 
 def _is_future(node: ast.stmt) -> bool:

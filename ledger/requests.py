@@ -89,7 +89,15 @@ def _same_content(run: Run, asked: Request) -> None:
     )
     for field, old, new in pairs:
         if old != new:
-            raise ConflictingRequest(field, f"run {run.run_id!r} exists with another {field} ({old} instead of {new})")
+            changed = field == "agent_type" and _is_retyped(str(old), str(new))
+            advice = ". The class was changed since, so it is another one: ask under another run_id" if changed else ""
+            said = f"run {run.run_id!r} exists with another {field} ({old} instead of {new}){advice}"
+            raise ConflictingRequest(field, said)
+
+
+def _is_retyped(old: str, new: str) -> bool:
+    """Whether these are two texts of one class of a notebook."""
+    return old.startswith("cell:") and new.startswith("cell:") and old.rpartition(":")[2] == new.rpartition(":")[2]
 
 
 def cancel(view: View, asked: Cancel) -> Iterator[Fact]:

@@ -296,12 +296,31 @@ def test_other_cells_do_not_change_the_name(notebook: Notebook, tmp_path: Path) 
     assert type_name(notebook.main.Agent, tmp_path) != first
 
 
+def test_a_class_does_not_change_with_imports_that_it_does_not_need(notebook: Notebook, tmp_path: Path) -> None:
+    cell = "class Agent:\n    def work(self): return floor(2.5), xml.dom.__name__, xml.sax.__name__"
+    notebook.run("from math import floor\nimport xml.dom")
+    notebook.run("import xml.sax")
+    notebook.run(cell)
+    first = type_name(notebook.main.Agent, tmp_path)
+    notebook.run("import os, xml.dom\nfrom math import (ceil, floor)  # and one more")
+    notebook.run(cell)
+    assert type_name(notebook.main.Agent, tmp_path) == first
+    assert load_type(first, tmp_path)().work() == (2, "xml.dom", "xml.sax")
+
+
 def test_what_runs_at_once_keeps_the_definition_that_it_saw(notebook: Notebook, tmp_path: Path) -> None:
     notebook.run("class Base: size = 1")
     notebook.run("size = 1\nsize += 1\nclass Agent(Base):\n    own = size\n    def later(self): return helper()")
     notebook.run("class Base: size = 2\nsize = 7\ndef helper(): return 'late'")
     loaded = load_type(type_name(notebook.main.Agent, tmp_path), tmp_path)
     assert (loaded.size, loaded.own, loaded().later()) == (1, 2, "late")
+
+
+def test_an_import_that_gives_a_name_another_meaning_stays_where_it_is(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run("from math import floor as how\nclass Base: first = how(1.5)")
+    notebook.run("from math import ceil as how\nfrom math import *\nclass Agent(Base): second = how(1.5), trunc(1.5)")
+    loaded = load_type(type_name(notebook.main.Agent, tmp_path), tmp_path)
+    assert (loaded.first, *loaded.second) == (1, 2, 1)
 
 
 def test_a_notebook_s_future_imports_come_first(notebook: Notebook, tmp_path: Path) -> None:

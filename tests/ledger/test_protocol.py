@@ -80,6 +80,15 @@ def test_a_request_opens_a_run_with_its_full_input() -> None:
     ]
 
 
+def test_who_has_changed_a_class_of_a_notebook_is_told_to_ask_under_another_run_id() -> None:
+    ledger = Ledger().given(asked()._replace(agent_type="cell:1f:Reader"))
+    with pytest.raises(ConflictingRequest, match="The class was changed since") as refused:
+        ledger.when(request()._replace(agent_type="cell:2e:Reader"))
+    assert refused.value.field == "agent_type"
+    with pytest.raises(ConflictingRequest, match=r"instead of cell:2e:Other\)$"):
+        ledger.when(request()._replace(agent_type="cell:2e:Other"))
+
+
 def test_a_large_input_stands_in_the_payload_table() -> None:
     (fact,) = Ledger(Limits(inline_bytes_max=2)).when(request()._replace(input=b"123"))
     assert isinstance(fact, RunRequested)
