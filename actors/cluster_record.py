@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -51,12 +52,18 @@ def deciding(data: Path) -> Iterator[None]:
         data.mkdir(parents=True, exist_ok=True)
         lock = (data / LOCK).open("a")
     except OSError as error:
-        raise LedgerUnwritable(
-            str(data), f"it cannot be written: {error.strerror}", "name another directory"
-        ) from error
+        raise _unwritable(data, error) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _unwritable(data: Path, error: OSError) -> LedgerUnwritable:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = "free some space" if is_full else "check its owner and permissions"
+    return LedgerUnwritable(
+        str(data), f"it cannot be written: {error.strerror}", f"{advice}, or name another directory"
+    )
 
 
 class Record(NamedTuple):
@@ -94,8 +101,13 @@ def write_record(data: Path, address: str, starter: int = 0) -> None:
 
 def _write(data: Path, record: Record) -> None:
     draft = data / f"{RECORD}.{os.getpid()}"
-    draft.write_text(json.dumps(record._asdict()), encoding="utf-8")
-    draft.replace(data / RECORD)
+    try:
+        draft.write_text(json.dumps(record._asdict()), encoding="utf-8")
+        draft.replace(data / RECORD)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise _unwritable(data, error) from error
 
 
 def mark_stopped(data: Path, address: str) -> None:

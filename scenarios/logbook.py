@@ -84,8 +84,11 @@ def playing(data: Path) -> Iterator[None]:
                 "data",
                 f"a scenario is playing on {data} already (process {owner}); watch it by `perdure ps`, or use another --data",
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as problem:
+            raise _unwritable(data, problem) from problem
         yield
     finally:
         os.close(lock)

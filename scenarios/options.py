@@ -28,7 +28,11 @@ def directory(given: str | Path) -> Path:
     if not str(given).strip():
         raise typer.BadParameter("it is blank; name a directory, or say . for the current one")
     path = Path(given)
-    if path.exists() and not path.is_dir():
+    try:
+        is_other = path.exists() and not path.is_dir()
+    except OSError as problem:
+        raise typer.BadParameter(f"{str(path)!r} cannot be looked at: {problem.strerror}") from None
+    if is_other:
         raise typer.BadParameter(f"{str(path)!r} is no directory")
     return path
 

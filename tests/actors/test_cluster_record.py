@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from actors.cluster_record import (
     shut_out,
     write_record,
 )
-from ledger import NoLongerServed, SupervisorUnreachable
+from ledger import LedgerUnwritable, NoLongerServed, SupervisorUnreachable
 
 REFUSED = SupervisorUnreachable("Ray cannot be started or joined: Failed to connect")
 
@@ -52,3 +53,13 @@ def test_a_record_that_makes_no_sense_is_none(tmp_path: Path, text: str) -> None
     (tmp_path / RECORD).write_text(text, encoding="utf-8")
     assert read_record(tmp_path) is None
     refuse_if_stopped(tmp_path, "127.0.0.1:1")
+
+
+def test_a_record_that_cannot_be_written_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_path: Path, _text: str, **_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(LedgerUnwritable, match="No space left on device — free some space, or name another"):
+        write_record(tmp_path, "127.0.0.1:1")
+    assert list(tmp_path.iterdir()) == []

@@ -385,6 +385,25 @@ def test_a_disk_without_space_is_named_with_what_helps(tmp_path: Path, monkeypat
         logbook.begin(tmp_path, Order(children=7), None)
 
 
+def test_a_scenario_that_cannot_say_that_it_plays_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(LedgerUnwritable, match="free some space"), logbook.playing(tmp_path):
+        pass
+
+
+def test_a_directory_that_may_not_be_looked_at_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(_path: Path, **_: object) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", forbidden)
+    refused = perdure("ps", "--data", "secret")
+    assert refused.exit_code == 2
+    assert "'secret' cannot be looked at: Permission denied" in refused.stderr
+
+
 def test_retry_shows_ids_as_they_are() -> None:
     help_ = perdure("retry", "--help").stdout
     assert "perdure retry '3f0c9a1e!finish!112'" in help_
