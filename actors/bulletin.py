@@ -16,7 +16,7 @@ SIGNALS = {"ProgressReported", "MilestoneReached"}
 class Bulletin:
     """Who follows what. Followers are remembered for this life only; they ask again after the next hello.
 
-    Hosts are asked to pass on what happens to their agents only while somebody observes.
+    Hosts are asked to pass on what happens to their agents only while somebody observes, and may take their time with what nobody follows.
     """
 
     def __init__(self, view: View, switchboard: Switchboard, now_ms: Callable[[], int]) -> None:
@@ -27,14 +27,17 @@ class Bulletin:
 
     def follow(self, peer_id: str, topic: str) -> None:
         """Send this peer the events of a run, or of all runs of a parent (`topic` is its address), from now on."""
+        is_first = not self.followers
         self.followers.setdefault(topic, {})[peer_id] = None
+        if is_first:
+            self._welcome_all()
 
     def unfollow(self, peer_id: str, topic: str) -> None:
         """Send this peer no more of them."""
         followers = self.followers.get(topic, {})
         followers.pop(peer_id, None)
-        if not followers:
-            self.followers.pop(topic, None)
+        if not followers and self.followers.pop(topic, None) is not None and not self.followers:
+            self._welcome_all()
 
     def observe(self, peer_id: str, *, wanted: bool) -> None:
         """Tell this peer of everything that happens, from now on, or no more. First it hears whose life this is."""
@@ -45,13 +48,16 @@ class Bulletin:
             )
         else:
             self.observers.pop(peer_id, None)
-        for port in self._switchboard.ports.values():
-            self.welcome(port)
+        self._welcome_all()
 
     def welcome(self, port: Port) -> None:
-        """Tell a host whether anybody observes."""
+        """Tell a host whether anybody observes, and whether anybody follows runs."""
         if port.is_host:
-            port.say("observed", bool(self.observers))
+            port.say("observed", bool(self.observers), bool(self.followers))
+
+    def _welcome_all(self) -> None:
+        for port in self._switchboard.ports.values():
+            self.welcome(port)
 
     def drop(self, peer_id: str) -> None:
         """Forget a follower that is gone."""

@@ -77,7 +77,7 @@ class Host:
 
     def _hello(self, again: bool) -> list[Any]:
         """Who this is, who lives here or is just saying goodbye, and what is waited for. Whether anybody observes will be said anew."""
-        self.relay.want(False)
+        self._observed(False, False)
         tenants = [[tenant.agent_id, tenant.incarnation] for tenant in self.tenants.values()]
         farewells = [said[2] for said in self.peer.pending if said[0] in FAREWELLS]
         for said in self.asking.ask_again() if again else ():
@@ -108,6 +108,10 @@ class Host:
 
     def _ping(self) -> None:
         """The next exchange is the answer, and it is on its way already."""
+
+    def _observed(self, observed: bool, followed: bool) -> None:
+        self.relay.want(observed)
+        self.premises.is_followed = followed
 
     def _prepare(self, types: list[str]) -> None:
         self._spawn(self._load(types))
@@ -233,7 +237,7 @@ class Host:
         "stop": _stop,
         "call": _call,
         "signal": _signal,
-        "observed": lambda self, wanted: self.relay.want(wanted),
+        "observed": _observed,
         "prepare": _prepare,
         "passivate": _passivate,
         "retire": _retire,

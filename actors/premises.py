@@ -37,6 +37,7 @@ class Premises:
         loaded: the types whose code was imported here; of the host, so that a simulation is the same each time.
         paces: how long callbacks have taken here.
         calls: the calls that were handed to this host.
+        is_followed: whether anybody follows runs, here or elsewhere.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Premises:
         self.loaded: set[str] = set()
         self.paces = Paces()
         self.calls = Calls()
+        self.is_followed = False
         self._ups: dict[str, Up] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 

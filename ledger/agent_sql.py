@@ -167,18 +167,21 @@ class Lane:
                 raise
 
     def begin(self) -> None:
-        """Open a transaction. Its snapshot is taken by its first statement."""
+        """Open a transaction, if none is open. Its snapshot is taken by its first statement."""
         with self._lock:
             self._check()
-            self._cursor.begin()
-            self._in_transaction = True
+            if not self._in_transaction:
+                self._cursor.begin()
+                self._in_transaction = True
 
     def commit(self) -> None:
-        """Commit. A transaction in which a statement failed commits to *nothing*, without an error; the caller must know."""
+        """Commit what is open, if anything is. A transaction in which a statement failed commits to *nothing*, without an error;
+        the caller must know."""
         with self._lock:
             self._check()
-            self._in_transaction = False  # also if it fails: DuckDB has rolled back then
-            self._cursor.commit()
+            if self._in_transaction:
+                self._in_transaction = False  # also if it fails: DuckDB has rolled back then
+                self._cursor.commit()
 
     def rollback(self) -> None:
         """Roll back what is open; harmless when nothing is."""

@@ -11,7 +11,7 @@ from itertools import chain
 
 import duckdb
 
-from ledger.agent_records import Row
+from ledger.agent_records import GONE, OUTBOX, STATE, Row
 
 Bound = tuple[duckdb.Statement, list[object]]
 
@@ -20,9 +20,17 @@ _INSERT = (
     "SELECT unnest($1::BIGINT[]), unnest($2::VARCHAR[]), unnest($3::VARCHAR[]), unnest($4::BLOB[])"
 )
 _INSERT_VALUES = "INSERT INTO perdure.records VALUES "
-_BODY = "SELECT number, body FROM perdure.records WHERE number = $1"
-_BODIES = "SELECT number, body FROM perdure.records WHERE number IN (SELECT unnest($1::BIGINT[]))"
+_BODIES = "SELECT number, body FROM perdure.records WHERE number IN "
+_MANY_BODIES = f"{_BODIES} (SELECT unnest($1::BIGINT[]))"
+_LOAD = (  # of the other kinds only whether there is a body: a document without one is deleted
+    "SELECT number, kind, key, CASE WHEN kind IN ($1, $2, $3) THEN body WHEN body IS NOT NULL THEN ''::BLOB END "
+    "FROM perdure.records"
+)
+_OWNER = "SELECT * FROM perdure.meta"
+_TAKE = "UPDATE perdure.meta SET incarnation = $1"
+_SIGN = "INSERT INTO perdure.meta VALUES ($1, $2, $3, 1)"
 _ROWS_AS_VALUES_MAX = 8
+_BODIES_BY_NAME_MAX = 16
 
 
 def insertion(number: int, rows: list[Row]) -> Bound:
@@ -36,8 +44,31 @@ def insertion(number: int, rows: list[Row]) -> Bound:
 
 
 def bodies(numbers: list[int]) -> Bound:
-    """Read the bodies of the rows with these numbers, as `(number, body)`."""
-    return (_parsed(_BODY), [*numbers]) if len(numbers) == 1 else (_parsed(_BODIES), [numbers])
+    """Read the bodies of the rows with these numbers, as `(number, body)`. A few are faster one by one (by 0.9 ms), many as a list."""
+    if len(numbers) > _BODIES_BY_NAME_MAX:
+        return _parsed(_MANY_BODIES), [numbers]
+    places = ", ".join(f"${place}" for place in range(1, len(numbers) + 1))
+    return _parsed(f"{_BODIES} ({places})"), [*numbers]
+
+
+def everything() -> Bound:
+    """Read all records as `(number, kind, key, body)`, in no order, with the bodies that the fold needs."""
+    return _parsed(_LOAD), [STATE, OUTBOX, GONE]
+
+
+def owner() -> Bound:
+    """Read whose storage it is: `(agent_id, incarnation, schema_version, clock)`, or nothing yet."""
+    return _parsed(_OWNER), []
+
+
+def taking(incarnation: int) -> Bound:
+    """Take it for a later life."""
+    return _parsed(_TAKE), [incarnation]
+
+
+def signing(agent_id: str, incarnation: int, version: int) -> Bound:
+    """Say whose storage it is, in its first commit."""
+    return _parsed(_SIGN), [agent_id, incarnation, version]
 
 
 @lru_cache(maxsize=64)

@@ -192,8 +192,7 @@ class Storage:
             with suppress(StorageError):  # then it ended itself, and everything acknowledged is in the log
                 if self._is_untidy():
                     self._sweep()
-                self.file.secure()
-            self.file.end(StaleIncarnation(self.agent_id, OVER))
+            self.file.end(StaleIncarnation(self.agent_id, OVER), checkpoint=True)
 
     def snapshot(self, path: Path) -> None:
         """Write a consistent copy of what is committed into a new file, for `Cabinet.restore`."""
@@ -339,17 +338,20 @@ class Storage:
                 raise StorageConflict(self.agent_id, f"another transaction was first: {other[0]} of rows of {other[1]}")
 
     def _write(self, transaction: Transaction, records: Records, rows: list[Row]) -> None:
-        lane = transaction.database()
+        lane = transaction.lane or self.database()
+        last = insertion(records.clock, rows) if rows else None
         try:
-            if rows:
-                lane.run(*insertion(records.clock, rows))
-            with self.file.durable(lane):
+            with self.file.durable(lane, last):
                 self._changed |= dict.fromkeys(transaction.changes, records.clock)
                 records.committed(rows)
         except duckdb.Error as problem:
             if is_conflict(problem):
                 raise StorageConflict(self.agent_id, f"another transaction was first: {problem}") from problem
             raise self.file.broken(problem) from problem
+        finally:
+            if lane is not transaction.lane:
+                lane.rollback()
+                self.file.give_back(lane)
 
     def _tidy(self, records: Records, *, altered: bool) -> None:
         """Do what is due after a commit.

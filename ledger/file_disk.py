@@ -9,10 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
+
+import duckdb
 
 from ledger.disk import SCHEMA, Disk, StorageLocked
 from ledger.errors import StorageConflict, StorageError
@@ -59,14 +62,25 @@ class FileDisk(Disk):
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
         """Detach the file, with which the lock goes."""
         with self._lock:
-            root = self._root()
             try:
-                if not checkpoint:
-                    root.execute("PRAGMA disable_checkpoint_on_shutdown")
-                root.execute(f"DETACH {database}")
+                if checkpoint:
+                    self._detach_checkpointed(database)
+                else:
+                    self._detach_as_is(database)
             finally:
-                root.execute("PRAGMA enable_checkpoint_on_shutdown")
                 self._holders.pop(agent_id, None)
+
+    def _detach_checkpointed(self, database: str) -> None:
+        with suppress(duckdb.Error):  # without room for it the log stays, in which everything is; it is detached even so
+            self._root().execute(f"DETACH {database}")
+
+    def _detach_as_is(self, database: str) -> None:
+        root = self._root()
+        root.execute("PRAGMA disable_checkpoint_on_shutdown")
+        try:
+            root.execute(f"DETACH {database}")
+        finally:
+            root.execute("PRAGMA enable_checkpoint_on_shutdown")
 
     def secure(self, agent_id: str, database: str) -> None:
         """Checkpoint the file, on a cursor of its own, for others may attach meanwhile."""

@@ -69,11 +69,14 @@ class Floor:
         stream = self._streams.get(turn.request_id)
         if stream is None:
             before = self.store.events(turn.request_id) if turn.segments else []
-            stream = Stream(turn, self.store, self.now_ms, self._teller(turn), before)
+            stream = Stream(turn, self.store, self.now_ms, self._teller(turn), before, self._is_seen)
             if turn.base:
                 stream.begin_with((self.transcript.get(turn.message_id) or {"parts": []})["parts"][: turn.base])
             self._streams[turn.request_id] = stream
         return stream
+
+    def _is_seen(self) -> bool:
+        return self.tenant.premises.is_followed
 
     def _teller(self, turn: Turn) -> Callable[[list[Event]], None]:
         """Who else is told of durable events: the run that this turn answers, so that its parent can follow."""

@@ -11,7 +11,8 @@ is withdrawn by an event, a new attempt announces itself by one, and the last ev
     finish | error | abort                                 the end
 
 When events become durable: the result of a tool and the intent to call one at once; the rest as soon as somebody follows, because what
-is shown must not be lost; else in groups, of which a death loses the last one, and the model says it again.
+is shown must not be lost; else in groups, of which a death loses the last one, and the model says it again. A group that nobody can be
+waiting for waits longer for more.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from ledger import StorageError, pack
 from ledger.storage import unbound
 from policies import earns_credit
 
-GROUP, GROUP_S, LINGER_S = 10, 0.05, 1.0
+GROUP, GROUP_S = 10, 0.05
+LINGER_S, LINGER_UNSEEN_S = 1.0, 5.0
 BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
 UTF8_MOST = 4  # bytes of one character
 
@@ -38,6 +40,7 @@ class Stream:
     Args:
         now_ms: the wall clock, for progress.
         on_durable: is told of every group of events that became durable.
+        is_seen: whether somebody may see what `on_durable` is told.
     """
 
     def __init__(
@@ -47,9 +50,10 @@ class Stream:
         now_ms: Callable[[], int],
         on_durable: Callable[[list[Event]], None] = lambda _events: None,
         before: list[Event] | None = None,
+        is_seen: Callable[[], bool] = lambda: True,
     ) -> None:
         self.turn = turn
-        self._store, self._now_ms, self._on_durable = store, now_ms, on_durable
+        self._store, self._now_ms, self._on_durable, self._is_seen = store, now_ms, on_durable, is_seen
         self.events: list[Event] = before or []
         self._parts: list[Part] = []
         self._folded = 0
@@ -96,7 +100,7 @@ class Stream:
         elif waiting >= GROUP:
             self._flush_at(max(now_s, self._flushed_s + GROUP_S))
         else:
-            self._flush_at(now_s + LINGER_S)
+            self._flush_at(now_s + (LINGER_S if self._is_seen() else LINGER_UNSEEN_S))
 
     def _credit(self, kind: object) -> None:
         """Count progress of the turn, at the moment at which it is made."""

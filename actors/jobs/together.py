@@ -1,7 +1,7 @@
 """Callbacks that are known to be quick are called together: one transaction for many rows that are due, instead of one for each.
 
 A commit takes longer than most callbacks do, and what is due at the full hour comes in crowds. So the rows of a round whose callbacks have
-never been slow on this host are called one after the other in one transaction, each with its own occurrence, history and end, as if each
+been quick on this host of late are called one after the other in one transaction, each with its own occurrence, history and end, as if each
 had its own: what one cancels is not called after it. If anything goes wrong, nothing of it was, and each is called by itself. So one that
 raises, or an async one that turns out to be slow, costs its neighbours a little time once.
 """
