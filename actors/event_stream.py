@@ -31,28 +31,35 @@ class EventStream:
 
     def __iter__(self) -> Iterator[Frame]:
         """Each event, when it is there; this thread waits meanwhile."""
-        stream = self._follow()
+        reading = _Reading(self._follow())
         try:
-            while (frame := wait_for(self._submit(_next(stream)))) is not None:
+            while (frame := wait_for(self._submit(reading.next()))) is not None:
                 yield frame
         finally:
             if self._is_open():
-                wait_for(self._submit(_leave(stream)))
+                wait_for(self._submit(reading.leave()))
 
     async def __aiter__(self) -> AsyncIterator[Frame]:
         """Each event, when it is there; other tasks of this loop go on meanwhile."""
-        stream = self._follow()
+        reading = _Reading(self._follow())
         try:
-            while (frame := await asyncio.wrap_future(self._submit(_next(stream)))) is not None:
+            while (frame := await asyncio.wrap_future(self._submit(reading.next()))) is not None:
                 yield frame
         finally:
             if self._is_open():
-                await asyncio.wrap_future(self._submit(_leave(stream)))
+                await asyncio.wrap_future(self._submit(reading.leave()))
 
 
-async def _leave(stream: AsyncGenerator[Frame, None]) -> None:
-    await stream.aclose()
+class _Reading:
+    """One iteration, on the client's loop. Whoever was waiting there and is cancelled ends a little later: leaving waits for that."""
 
+    def __init__(self, stream: AsyncGenerator[Frame, None]) -> None:
+        self._stream, self._turn = stream, asyncio.Lock()
 
-async def _next(stream: AsyncGenerator[Frame, None]) -> Frame | None:
-    return await anext(stream, None)
+    async def next(self) -> Frame | None:
+        async with self._turn:
+            return await anext(self._stream, None)
+
+    async def leave(self) -> None:
+        async with self._turn:
+            await self._stream.aclose()

@@ -22,6 +22,7 @@ from ledger import Up
 from ledger.storage import Cabinet
 from policies import Limits
 
+MOMENT_S = 0.025
 log = logging.getLogger("perdure.host")
 
 
@@ -71,14 +72,19 @@ class Premises:
         self.peer.push(["answer", ref, ok, value])
 
     def soon_up(self, said: Up) -> None:
-        """Say that an attempt is at work, unless it ends in this very turn of the loop."""
+        """Say that an attempt is at work, unless it ends in a moment: then its end says so."""
         if not self._ups:
-            asyncio.get_running_loop().call_soon(self._say_ups)
+            asyncio.get_running_loop().call_later(MOMENT_S, self._say_ups)
         self._ups[said.run_id] = said
 
     def _say_ups(self) -> None:
-        ups, self._ups = self._ups, {}
-        for said in ups.values():
+        for run_id in list(self._ups):
+            self.up(run_id)
+
+    def up(self, run_id: str) -> None:
+        """Say now that this attempt is at work, if that was to be said soon: it has other news."""
+        said = self._ups.pop(run_id, None)
+        if said is not None:
             self.peer.push(message(said))
 
     def ended(self, run_id: str) -> None:

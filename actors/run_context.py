@@ -12,6 +12,7 @@ from actors.steps import RemembersSteps, plain
 from ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, unpack
 
 STASH = "\x00stash"
+PIECES_S = 0.002
 
 
 class RunContext(RemembersSteps):
@@ -31,6 +32,7 @@ class RunContext(RemembersSteps):
         self._timer: asyncio.TimerHandle | None = None
         self._occurrences: dict[str, int] = {}
         self._chunks = 0
+        self._pieces: list[bytes] = []
 
     @property
     def stashed(self) -> Any:
@@ -88,6 +90,8 @@ class RunContext(RemembersSteps):
             raise BadRequest("milestone", f"{name!r} is not a name")
         nth = self._occurrences[name] = self._occurrences.get(name, 0) + 1
         self._flush()
+        self._say_pieces()
+        self._life.premises.up(self.run_id)
         await self._life.durable(Milestone(self.run_id, self._incarnation, name, nth, body))
         self._life.faults.at(KillPoint.MID_RUN, f"milestone {name}")
 
@@ -105,6 +109,7 @@ class RunContext(RemembersSteps):
             self._timer.cancel()
             self._timer = None
         if self._latest is not None:
+            self._life.premises.up(self.run_id)
             self._life.push(Progress(self.run_id, self._incarnation, self._latest))
             self._latest, self._sent_s = None, asyncio.get_running_loop().time()
 
@@ -113,14 +118,25 @@ class RunContext(RemembersSteps):
         encoded = plain("chunk", body)
 
         def push() -> None:
-            self._life.push(Chunk(self.run_id, self._incarnation, self._chunks, encoded))
-            self._chunks += 1
+            if not self._pieces:  # what comes in a moment, the end perhaps, goes the same way
+                asyncio.get_running_loop().call_later(PIECES_S, self._say_pieces)
+            self._pieces.append(encoded)
 
         self._life.on_loop(push)
 
+    def _say_pieces(self) -> None:
+        pieces, self._pieces = self._pieces, []
+        if pieces:
+            self._life.premises.up(self.run_id)
+        for piece in pieces:
+            self._life.push(Chunk(self.run_id, self._incarnation, self._chunks, piece))
+            self._chunks += 1
+
     def close(self) -> None:
-        """The attempt is over: send what was coalesced, and no signal after it."""
+        """The attempt is over: send what was coalesced, and no signal after it. The end says that it was at work."""
+        self._life.premises.ended(self.run_id)
         self._flush()
+        self._say_pieces()
 
 
 def _signal(fraction: float | None, message: str | None, phase: str | None, data: Any, *, keep_data: bool) -> bytes:

@@ -71,7 +71,9 @@ class FileDisk(Disk):
                 self._holders.pop(agent_id, None)
 
     def _detach_checkpointed(self, database: str) -> None:
-        with suppress(duckdb.Error):  # without room for it the log stays, in which everything is; it is detached even so
+        with suppress(
+            duckdb.Error
+        ):  # without room for it the log stays, in which everything is; it is detached even so
             self._root().execute(f"DETACH {database}")
 
     def _detach_as_is(self, database: str) -> None:

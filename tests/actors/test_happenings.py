@@ -94,7 +94,7 @@ def test_every_event_is_told_with_the_payload_that_is_promised() -> None:
 def test_a_run_that_nobody_s_agent_asked_for_is_told_as_its_child_s() -> None:
     async def story(stage: Stage) -> None:
         ears = Ears(stage, "agent_tool")
-        await stage.client.run(Sleeper, 10, run_id="mine")
+        await stage.client.run(Sleeper, 100, run_id="mine")
         await asyncio.sleep(1)
         assert {(event.agent_type, event.agent_name) for event in ears.events} == {
             ("tests.actors.cast:Sleeper", "mine")
@@ -126,20 +126,20 @@ def test_the_deaths_of_hosts_and_of_the_supervisor_are_told() -> None:
 def test_who_subscribes_twice_is_told_twice_and_each_of_two_only_once() -> None:
     async def story(stage: Stage) -> None:
         first, second = Ears(stage, "agent_tool"), Ears(stage, "agent_tool")
-        await stage.client.run(Sleeper, 10, run_id="s")
+        await stage.client.run(Sleeper, 100, run_id="s")
         await asyncio.sleep(1)
         names = [f"agent_tool:{name}" for name in ("dispatched", "attempt", "started", "finished")]
         assert [first.types, second.types] == [names, names]
         first.leave[0]()
         first.leave[0]()
-        await stage.client.run(Sleeper, 10, run_id="t")
+        await stage.client.run(Sleeper, 100, run_id="t")
         await asyncio.sleep(1)
         assert [first.types, second.types] == [names, names * 2]
         second.leave[0]()
         await asyncio.sleep(1)
         assert not stage.laboratory.supervisors[-1].bulletin.observers, "nobody is told for nothing"
         third = Ears(stage, "agent_tool")
-        await stage.client.run(Sleeper, 10, run_id="u")
+        await stage.client.run(Sleeper, 100, run_id="u")
         await asyncio.sleep(1)
         assert third.types == names
 
@@ -150,7 +150,7 @@ def test_a_callback_that_raises_breaks_nothing_and_is_reported_once(caplog: pyte
     async def story(stage: Stage) -> None:
         stage.client.subscribe("agent_tool", lambda event: event.payload["nothing of that name"])
         ears = Ears(stage, "agent_tool")
-        assert (await stage.client.run(Sleeper, 10, run_id="s")).ok
+        assert (await stage.client.run(Sleeper, 100, run_id="s")).ok
         await asyncio.sleep(1)
         assert len(ears.events) == 4
 
