@@ -13,7 +13,7 @@ from actors.chat.turn import Turn, TurnResult
 from ledger import BadRequest
 
 HOLD_S = 10.0
-OPENING_S = 0.01  # a turn that says something so soon is begun and told in one answer
+OPENING_S = 0.05  # a turn that says something so soon is begun and told in one answer
 LATELY_MAX, LATELY_EVENTS_MAX = 8, 2_000
 
 
