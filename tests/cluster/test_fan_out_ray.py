@@ -50,14 +50,15 @@ def test_ctrl_c_stops_and_resume_carries_on(tmp_path: Path) -> None:
     running = subprocess.Popen([*COMMAND, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         _wait_until_under_way(tmp_path)
-        assert len(perdure("ps", "--data", tmp_path)["live"]) > 0
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=30)
     finally:
         running.kill()
     assert running.returncode == 130
     assert "--resume" in said
-    assert perdure("ps", "--data", tmp_path)["supervisor"] is None
+    left = perdure("ps", "--data", tmp_path)
+    assert left["supervisor"] is None
+    assert len(left["live"]) > 0
     told = perdure("run", "fan-out", "--resume", "--data", tmp_path)
     assert told["verified"]
     assert told["runs"]["completed"] == 12
