@@ -353,7 +353,9 @@ class RayCluster:
             for key in group:
                 _kill(handles[key])
         near = [about.pid for about in abouts.values() if about.machine == machine()]
-        strike(wait_for_death(near, DEATH_S))
+        left = wait_for_death(near, DEATH_S)
+        strike(left)
+        wait_for_death(left, DEATH_S)
         return {key: abouts.get(key) for key in handles}
 
     def neighbours(self) -> list[str]:
