@@ -74,6 +74,7 @@ def test_events_are_read_in_sync_and_in_async_code_and_happenings_are_told_once(
     leave()
 
 
+@pytest.mark.long
 def test_a_runtime_that_was_refused_can_be_opened_with_the_limits_in_force(tmp_path: Path) -> None:
     with Runtime(tmp_path, limits=Limits(hosts_max=3, hosts_warm=1)):
         pass
