@@ -28,9 +28,8 @@ class Process:
 
     def __init__(self) -> None:
         gc.freeze()  # what was imported stays for ever; a busy process makes few cycles, and looking for them costs a quarter of its time
-        gc.set_threshold(
-            20_000, 5, 1_000
-        )  # small generations, for nobody is answered meanwhile: with large ones a crowd of tasks waited 0.4 s
+        # Small generations, for nobody is answered meanwhile: with large ones calls waited 0.4 s beside a crowd of tasks.
+        gc.set_threshold(20_000, 5, 1_000)
 
     async def about(self) -> About:
         """Who this is. Ray answers it on a loop of its own, even while the life is busy."""

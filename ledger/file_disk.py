@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
@@ -71,10 +70,12 @@ class FileDisk(Disk):
                 self._holders.pop(agent_id, None)
 
     def _detach_checkpointed(self, database: str) -> None:
-        with suppress(
-            duckdb.Error
-        ):  # without room for it the log stays, in which everything is; it is detached even so
+        try:
             self._root().execute(f"DETACH {database}")
+        except (
+            duckdb.Error
+        ):  # without room for a checkpoint the log stays, in which everything is, and the file is let go even so
+            self._detach(database)  # raises if it was something else
 
     def _detach_as_is(self, database: str) -> None:
         root = self._root()
