@@ -17,7 +17,7 @@ import pytest
 
 from actors import Agent, RunContext, Runtime
 from actors.cluster_record import write_record
-from actors.system_world import descendants, is_alive, strike, wait_for_death
+from actors.system_world import bearing, descendants, is_alive, strike, wait_for_death
 from ledger import BadRequest, SupervisorUnreachable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,10 +57,13 @@ def script(data: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
         assert running.stdout is not None
         actors = [int(pid) for pid in running.stdout.readline().split()]
         assert len(actors) > 1
+        family = descendants(running.pid)
         yield running, actors
     finally:
         strike([*descendants(running.pid), running.pid] if running.poll() is None else [])
         running.communicate()
+    # a worker that is only starting when its raylet dies waits in Ray's start for ever
+    strike(pid for raylet in family for pid in bearing(f"RAY_RAYLET_PID={raylet}"))
 
 
 def test_a_killed_script_leaves_nothing_that_would_hinder_the_next_one(tmp_path: Path) -> None:
