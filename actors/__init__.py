@@ -1,33 +1,36 @@
 """Who does it: agents and what they are given, the supervisor, hosts, and the runtime that ties them to a world.
 
-Each name here brings its own module with it when it is first asked for. `actors.ray_world` and `actors.sim_world` are imported by name, so
-that neither loads the other.
+Each name here brings its own module with it when it is first asked for. `actors.ray_world` and `actors.sim_world`
+are imported by name, so that neither loads the other.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from actors.agent import Agent, exposed
-    from actors.calling import Address
-    from actors.chat.chat_agent import ChatAgent
-    from actors.chat.delegated_tools import agent_tool, client_tool
-    from actors.chat.model import close_models, resolve_model
-    from actors.chat.recovery_context import ChatRecoveryContext
-    from actors.chat.tool_schema import ToolContext
-    from actors.chat.tools import tool
-    from actors.chat.turn import ActiveTurn, TurnResult
-    from actors.client import Client
-    from actors.cluster_record import read_record
-    from actors.events import AgentToolEvents
-    from actors.handle import Handle, tell
-    from actors.host import Host
-    from actors.jobs.fiber import FiberInspection, FiberPage
-    from actors.jobs.fiber_context import FiberContext, FiberRecovery
-    from actors.jobs.occurrence import Occurrence, Past, QueuedItem, Schedule
-    from actors.messenger.adapter import (
+    from perdure.actors.agent.agent import Agent, exposed
+    from perdure.actors.chat.chat_agent import ChatAgent
+    from perdure.actors.chat.delegated_tools import agent_tool, client_tool
+    from perdure.actors.chat.model import close_models, resolve_model
+    from perdure.actors.chat.recovery_context import ChatRecoveryContext
+    from perdure.actors.chat.tool_schema import ToolContext
+    from perdure.actors.chat.tools import tool
+    from perdure.actors.chat.turn import ActiveTurn, TurnResult
+    from perdure.actors.events.message_parts import apply_chunk
+    from perdure.actors.events.reducer import AgentToolEvents
+    from perdure.actors.host.host import Host
+    from perdure.actors.jobs.fiber import FiberInspection, FiberPage
+    from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
+    from perdure.actors.jobs.occurrence import Occurrence, Past, QueuedItem, Schedule
+    from perdure.actors.life.handle import Handle, tell
+    from perdure.actors.life.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle, RunInfo, RunResult
+    from perdure.actors.life.run_context import RunContext
+    from perdure.actors.link.caller import Address
+    from perdure.actors.link.wire import RemoteError
+    from perdure.actors.messenger.adapter import (
         Adapter,
         MalformedUpdate,
         MessageGone,
@@ -41,21 +44,19 @@ if TYPE_CHECKING:
         TextLimits,
         Webhook,
     )
-    from actors.messenger.events import Kind, MessengerEvent, Person, conversation_name
-    from actors.messenger.ingress import messenger_app
-    from actors.messenger.messenger_agent import MessengerAgent, messengers_of
-    from actors.messenger.state import ChatState, key_shard, shard_of
-    from actors.messenger.telegram import Telegram
-    from actors.parts import apply_chunk
-    from actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
-    from actors.ray_baseline import PlainRay
-    from actors.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle, RunInfo, RunResult
-    from actors.run_context import RunContext
-    from actors.runtime import Runtime
-    from actors.stopping import Stopped, stop_serving
-    from actors.supervisor import Supervisor
-    from actors.wire import RemoteError
-    from policies import ChatRecovery, FiberResult, FiberRetry, Retries
+    from perdure.actors.messenger.events import Kind, MessengerEvent, Person, conversation_name
+    from perdure.actors.messenger.ingress import messenger_app
+    from perdure.actors.messenger.messenger_agent import MessengerAgent, messengers_of
+    from perdure.actors.messenger.state import ChatState, key_shard, shard_of
+    from perdure.actors.messenger.telegram import Telegram
+    from perdure.actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
+    from perdure.actors.ray_world.baseline import PlainRay
+    from perdure.actors.ray_world.cluster_record import read_record
+    from perdure.actors.runtime.client import Client
+    from perdure.actors.runtime.runtime import Runtime
+    from perdure.actors.runtime.stopping import Stopped, stop_serving
+    from perdure.actors.supervisor.supervisor import Supervisor
+    from perdure.policies import ChatRecovery, FiberResult, FiberRetry, Retries
 
 __all__ = [
     "ActiveTurn",
@@ -140,53 +141,44 @@ __all__ = [
 
 
 _HOMES: Final = {
-    "actors.agent": "Agent exposed",
-    "actors.calling": "Address",
-    "actors.chat.chat_agent": "ChatAgent",
-    "actors.chat.delegated_tools": "agent_tool client_tool",
-    "actors.chat.model": "close_models resolve_model",
-    "actors.chat.recovery_context": "ChatRecoveryContext",
-    "actors.chat.tool_schema": "ToolContext",
-    "actors.chat.tools": "tool",
-    "actors.chat.turn": "ActiveTurn TurnResult",
-    "actors.client": "Client",
-    "actors.cluster_record": "read_record",
-    "actors.events": "AgentToolEvents",
-    "actors.handle": "Handle tell",
-    "actors.host": "Host",
-    "actors.jobs.fiber": "FiberInspection FiberPage",
-    "actors.jobs.fiber_context": "FiberContext FiberRecovery",
-    "actors.jobs.occurrence": "Occurrence Past QueuedItem Schedule",
-    "actors.messenger.adapter": (
+    "perdure.actors.agent.agent": "Agent exposed",
+    "perdure.actors.link.caller": "Address",
+    "perdure.actors.chat.chat_agent": "ChatAgent",
+    "perdure.actors.chat.delegated_tools": "agent_tool client_tool",
+    "perdure.actors.chat.model": "close_models resolve_model",
+    "perdure.actors.chat.recovery_context": "ChatRecoveryContext",
+    "perdure.actors.chat.tool_schema": "ToolContext",
+    "perdure.actors.chat.tools": "tool",
+    "perdure.actors.chat.turn": "ActiveTurn TurnResult",
+    "perdure.actors.runtime.client": "Client",
+    "perdure.actors.ray_world.cluster_record": "read_record",
+    "perdure.actors.events.reducer": "AgentToolEvents",
+    "perdure.actors.life.handle": "Handle tell",
+    "perdure.actors.host.host": "Host",
+    "perdure.actors.jobs.fiber": "FiberInspection FiberPage",
+    "perdure.actors.jobs.fiber_context": "FiberContext FiberRecovery",
+    "perdure.actors.jobs.occurrence": "Occurrence Past QueuedItem Schedule",
+    "perdure.actors.messenger.adapter": (
         "Adapter MalformedUpdate MessageGone MessageUnchanged Messenger ProviderBusy ProviderRefused ProviderSilent"
         " ProviderTrouble ProviderUnreached TextLimits Webhook"
     ),
-    "actors.messenger.events": "Kind MessengerEvent Person conversation_name",
-    "actors.messenger.ingress": "messenger_app",
-    "actors.messenger.messenger_agent": "MessengerAgent messengers_of",
-    "actors.messenger.state": "ChatState key_shard shard_of",
-    "actors.messenger.telegram": "Telegram",
-    "actors.parts": "apply_chunk",
-    "actors.ports": "Clock Courier Dice Faults Fleet KillPoint Killed PoolSpec Threads World",
-    "actors.ray_baseline": "PlainRay",
-    "actors.results": "AgentToolFailure Detached MilestoneInfo RunHandle RunInfo RunResult",
-    "actors.run_context": "RunContext",
-    "actors.runtime": "Runtime",
-    "actors.stopping": "Stopped stop_serving",
-    "actors.supervisor": "Supervisor",
-    "actors.wire": "RemoteError",
-    "policies": "ChatRecovery FiberResult FiberRetry Retries",
+    "perdure.actors.messenger.events": "Kind MessengerEvent Person conversation_name",
+    "perdure.actors.messenger.ingress": "messenger_app",
+    "perdure.actors.messenger.messenger_agent": "MessengerAgent messengers_of",
+    "perdure.actors.messenger.state": "ChatState key_shard shard_of",
+    "perdure.actors.messenger.telegram": "Telegram",
+    "perdure.actors.events.message_parts": "apply_chunk",
+    "perdure.actors.ports": "Clock Courier Dice Faults Fleet KillPoint Killed PoolSpec Threads World",
+    "perdure.actors.ray_world.baseline": "PlainRay",
+    "perdure.actors.life.results": "AgentToolFailure Detached MilestoneInfo RunHandle RunInfo RunResult",
+    "perdure.actors.life.run_context": "RunContext",
+    "perdure.actors.runtime.runtime": "Runtime",
+    "perdure.actors.runtime.stopping": "Stopped stop_serving",
+    "perdure.actors.supervisor.supervisor": "Supervisor",
+    "perdure.actors.link.wire": "RemoteError",
+    "perdure.policies": "ChatRecovery FiberResult FiberRetry Retries",
 }
-_PLACES: Final = {name: module for module, names in _HOMES.items() for name in names.split()}
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)
 
-
-def __getattr__(name: str) -> Any:
-    """Load what is asked for: Ray, a database, a provider's library or a web framework only with what needs them."""
-    if name not in _PLACES:
-        raise AttributeError(f"module 'actors' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_PLACES[name]), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if __name__ != "perdure.actors":  # a folder of a checkout: the same modules under two names would be two of everything
+    raise ImportError("this folder is a part of the package `perdure`: import `perdure.actors`")

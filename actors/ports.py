@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
-from actors.observability import Metrics, NoMetrics
+from perdure.actors.events.observability import Metrics, NoMetrics
 
 T = TypeVar("T")
 

@@ -1,14 +1,13 @@
 """What is true: facts, the table that moves them, decisions, mail, the stores, and the storages of agents.
 
-The durable store (`ledger.duckdb_store`) and the agents' storages (`ledger.storage`) are imported by name, so that reading the
-protocol loads no database.
+The durable store (`ledger.store.duckdb_store`) and the agents' storages (`ledger.storage.cabinet`) are imported by name, so that reading
+the protocol loads no database.
 """
 
-from ledger.activation import Activation, HostView, pool_key
-from ledger.clockwork import arm, next_look
-from ledger.codec import decode, encode, pack, unpack
-from ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
-from ledger.errors import (
+from perdure.ledger.activation import Activation, HostView, pool_key
+from perdure.ledger.codec import decode, encode, pack, unpack
+from perdure.ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
+from perdure.ledger.errors import (
     AdmissionRefused,
     AgentAborted,
     AgentBeingDeleted,
@@ -39,10 +38,10 @@ from ledger.errors import (
     UnknownTool,
     WorldError,
 )
-from ledger.explanation import explain, lasting
-from ledger.facts import AgentForgotten, Fact, SupervisorStarted
-from ledger.frames import frame_of
-from ledger.ids import (
+from perdure.ledger.explanation import explain, lasting
+from perdure.ledger.facts import AgentForgotten, Fact, SupervisorStarted
+from perdure.ledger.frames import frame_of
+from perdure.ledger.ids import (
     agent_id,
     check_count,
     check_id,
@@ -56,16 +55,16 @@ from ledger.ids import (
     sub_agent_id,
     type_of,
 )
-from ledger.mail import TELL, Mail
-from ledger.outstanding import about, everything, outstanding
-from ledger.preview import preview_of, shown_input
-from ledger.protocol import decide
-from ledger.report import audit, counts, inspection, lines, overview, parked
-from ledger.run import Run, outcome_of
-from ledger.seating import home_of, hosts_wanted, is_exclusive, seat
-from ledger.snapshot import dirty_records, meta_of, restore, run_from, run_record
-from ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
-from ledger.stimulus import (
+from perdure.ledger.inspection import audit, counts, inspection, lines, overview, parked
+from perdure.ledger.mail import TELL, Mail
+from perdure.ledger.outstanding import about, everything, outstanding
+from perdure.ledger.preview import preview_of, shown_input
+from perdure.ledger.protocol import decide
+from perdure.ledger.run import Run, outcome_of
+from perdure.ledger.seating import home_of, hosts_wanted, is_exclusive, seat
+from perdure.ledger.snapshot import dirty_records, meta_of, restore, run_from, run_record
+from perdure.ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
+from perdure.ledger.stimulus import (
     COLLECTED_NOTHING,
     NOT_RUNNABLE,
     START_FAILED,
@@ -92,8 +91,9 @@ from ledger.stimulus import (
     Unstarted,
     Up,
 )
-from ledger.store import Boot, FactRow, First, Payload, Record, Store
-from ledger.view import View, last_end
+from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Store
+from perdure.ledger.timeouts import arm, next_look
+from perdure.ledger.view import View, last_end
 
 __all__ = [
     "COLLECTED_NOTHING",
@@ -223,3 +223,6 @@ __all__ = [
     "type_of",
     "unpack",
 ]
+
+if __name__ != "perdure.ledger":  # a folder of a checkout: the same modules under two names would be two of everything
+    raise ImportError("this folder is a part of the package `perdure`: import `perdure.ledger`")

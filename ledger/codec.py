@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import msgpack
 
-from ledger.errors import LedgerDamaged
-from ledger.facts import Fact
+from perdure.ledger.errors import LedgerDamaged
+from perdure.ledger.facts import Fact
 
 _PACKER = (
     msgpack.Packer()

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from ledger.activation import Activation, pool_key
-from ledger.clockwork import budget_of, next_look, sighting_of
-from ledger.codec import unpack
-from ledger.mail import PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail
-from ledger.run import Run
-from ledger.seating import blamed_in, home_of, is_alone
-from ledger.status import InterruptedReason, Status
-from ledger.view import View
-from policies import Limits, is_window
+from perdure.ledger.activation import Activation, pool_key
+from perdure.ledger.codec import unpack
+from perdure.ledger.mail import PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail
+from perdure.ledger.run import Run
+from perdure.ledger.seating import blamed_in, home_of, is_alone
+from perdure.ledger.status import InterruptedReason, Status
+from perdure.ledger.timeouts import budget_of, next_look, sighting_of
+from perdure.ledger.view import View
+from perdure.policies import Limits, is_window
 
 NAMED_MAX = 3
 _NOWHERE = Activation("")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ledger.activation import Activation
-from ledger.facts import (
+from perdure.ledger.activation import Activation
+from perdure.ledger.facts import (
     AgentActivated,
     AgentDoomed,
     AgentForgotten,
@@ -35,8 +35,8 @@ from ledger.facts import (
     RunRequested,
     SupervisorStarted,
 )
-from ledger.ids import name_of
-from ledger.mail import (
+from perdure.ledger.ids import name_of
+from perdure.ledger.mail import (
     DELIVERED,
     FINISH,
     GIVE_UP,
@@ -49,8 +49,8 @@ from ledger.mail import (
     TELL,
     Mail,
 )
-from ledger.run import open_run, outcome_of
-from ledger.standing import Standing
+from perdure.ledger.run import open_run, outcome_of
+from perdure.ledger.standing import Standing
 
 
 def _supervisor_started(view: Standing, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:

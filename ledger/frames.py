@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ledger.codec import decode, unpack
-from ledger.facts import (
+from perdure.ledger.codec import decode, unpack
+from perdure.ledger.facts import (
     AttemptStarted,
     ChunkEmitted,
     Fact,
@@ -24,8 +24,8 @@ from ledger.facts import (
     RunReattached,
     RunRequested,
 )
-from ledger.preview import shown_input
-from ledger.store import FactRow
+from perdure.ledger.preview import shown_input
+from perdure.ledger.store.store import FactRow
 
 
 def frame_of(row: FactRow, tool_call: str | None, *, replay: bool = False) -> dict[str, Any] | None:

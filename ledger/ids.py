@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from urllib.parse import quote, unquote
 
-from ledger.errors import BadRequest
+from perdure.ledger.errors import BadRequest
 
 
 def agent_id(agent_type: str, name: str) -> str:

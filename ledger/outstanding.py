@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ledger.activation import Activation
-from ledger.codec import unpack
-from ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
-from ledger.mail import Mail
-from ledger.preview import shown_input
-from ledger.run import Run, outcome_of
-from ledger.view import View
+from perdure.ledger.activation import Activation
+from perdure.ledger.codec import unpack
+from perdure.ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
+from perdure.ledger.mail import Mail
+from perdure.ledger.preview import shown_input
+from perdure.ledger.run import Run, outcome_of
+from perdure.ledger.view import View
 
 LETTERS_MAX = 1024
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ledger.codec import unpack
+from perdure.ledger.codec import unpack
 
 CHARS_MAX: Final = 500
 CUT: Final = "..."

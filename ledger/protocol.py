@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ledger import clockwork, reports, requests
-from ledger.facts import Fact
-from ledger.stimulus import (
+from perdure.ledger import host_reports as reports
+from perdure.ledger import requests
+from perdure.ledger import timeouts as clockwork
+from perdure.ledger.facts import Fact
+from perdure.ledger.stimulus import (
     Alarm,
     Awake,
     Cancel,
@@ -42,8 +44,8 @@ from ledger.stimulus import (
     Unstarted,
     Up,
 )
-from ledger.view import View
-from policies import Limits
+from perdure.ledger.view import View
+from perdure.policies import Limits
 
 
 def decide(view: View, stimulus: Stimulus, at_ms: int, limits: Limits) -> Iterator[Fact]:

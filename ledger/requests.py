@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ledger.errors import (
+from perdure.ledger.errors import (
     AdmissionRefused,
     AgentBeingDeleted,
     ConflictingRequest,
@@ -16,7 +16,7 @@ from ledger.errors import (
     RunBeingCleared,
     UnknownRun,
 )
-from ledger.facts import (
+from perdure.ledger.facts import (
     AgentDoomed,
     AgentStopped,
     Fact,
@@ -28,13 +28,13 @@ from ledger.facts import (
     RunReattached,
     RunRequested,
 )
-from ledger.ids import is_within, name_of
-from ledger.mail import PARKED, PENDING
-from ledger.run import Run
-from ledger.stimulus import Cancel, Clear, Forget, Request, Requeue, StopLives, Tell
-from ledger.transitions import permits
-from ledger.view import View
-from policies import Limits
+from perdure.ledger.ids import is_within, name_of
+from perdure.ledger.mail import PARKED, PENDING
+from perdure.ledger.run import Run
+from perdure.ledger.stimulus import Cancel, Clear, Forget, Request, Requeue, StopLives, Tell
+from perdure.ledger.transitions import permits
+from perdure.ledger.view import View
+from perdure.policies import Limits
 
 
 def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from ledger.errors import IllegalTransition
-from ledger.facts import (
+from perdure.ledger.errors import IllegalTransition
+from perdure.ledger.facts import (
     FRAME_FACTS,
     AttemptLost,
     AttemptStarted,
@@ -29,9 +29,9 @@ from ledger.facts import (
     RunStarted,
     TeardownBegan,
 )
-from ledger.ids import agent_id, mail_id
-from ledger.status import ENDED, HARD, LIVE, Status
-from ledger.transitions import Cell, cell
+from perdure.ledger.ids import agent_id, mail_id
+from perdure.ledger.status import ENDED, HARD, LIVE, Status
+from perdure.ledger.transitions import Cell, cell
 
 
 class Attempts(NamedTuple):

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from ledger.activation import HostView, pool_key
-from ledger.facts import AgentActivated, AttemptStarted, Fact
-from ledger.ids import name_of
-from ledger.view import View
-from policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
+from perdure.ledger.activation import HostView, pool_key
+from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact
+from perdure.ledger.ids import name_of
+from perdure.ledger.view import View
+from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
 
 LOOK_MAX: Final = 64  # so far down a line it is looked for who must be alone
 

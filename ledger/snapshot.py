@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from ledger.activation import Activation
-from ledger.codec import decode, pack, unpack
-from ledger.lives import Lives
-from ledger.mail import PENDING, Mail
-from ledger.run import Run
-from ledger.store import Boot, Record
-from ledger.view import View
+from perdure.ledger.activation import Activation
+from perdure.ledger.codec import decode, pack, unpack
+from perdure.ledger.lives import Lives
+from perdure.ledger.mail import PENDING, Mail
+from perdure.ledger.run import Run
+from perdure.ledger.store.store import Boot, Record
+from perdure.ledger.view import View
 
 _ACTIVATION_FIELDS = [each.name for each in fields(Activation) if each.name != "confirmed"]
 

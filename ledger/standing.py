@@ -10,12 +10,12 @@ import heapq
 from collections import Counter
 from typing import Any
 
-from ledger.activation import Activation, HostView, pool_key
-from ledger.facts import Fact
-from ledger.ids import is_within
-from ledger.lives import Lives
-from ledger.mail import DELIVERED, PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail, handler_of
-from ledger.run import Run, apply
+from perdure.ledger.activation import Activation, HostView, pool_key
+from perdure.ledger.facts import Fact
+from perdure.ledger.ids import is_within
+from perdure.ledger.lives import Lives
+from perdure.ledger.mail import DELIVERED, PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail, handler_of
+from perdure.ledger.run import Run, apply
 
 
 class Standing:

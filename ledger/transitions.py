@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ledger.facts import (
+from perdure.ledger.facts import (
     AttemptLost,
     AttemptStarted,
     ChunkEmitted,
@@ -35,7 +35,7 @@ from ledger.facts import (
     RunStarted,
     TeardownBegan,
 )
-from ledger.status import Status
+from perdure.ledger.status import Status
 
 
 class Cell(Enum):

@@ -3,12 +3,12 @@ be made durable."""
 
 from __future__ import annotations
 
-from ledger.codec import encode
-from ledger.facts import Fact
-from ledger.folds import FOLDS
-from ledger.ids import name_of
-from ledger.standing import Standing
-from ledger.store import FactRow
+from perdure.ledger.codec import encode
+from perdure.ledger.facts import Fact
+from perdure.ledger.folds import FOLDS
+from perdure.ledger.ids import name_of
+from perdure.ledger.standing import Standing
+from perdure.ledger.store.store import FactRow
 
 
 class View(Standing):

@@ -22,10 +22,10 @@
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 """
 
-from policies.cautions import Fate, Notice, Remains, caution, correction, error_text, notice_of
-from policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
-from policies.chat_progress import earns_credit
-from policies.chat_recovery import (
+from perdure.policies.cautions import Fate, Notice, Remains, caution, correction, error_text, notice_of
+from perdure.policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
+from perdure.policies.chat_progress import earns_credit
+from perdure.policies.chat_recovery import (
     Cut,
     Evaluation,
     Incident,
@@ -40,7 +40,7 @@ from policies.chat_recovery import (
     recovery_state,
     retried_unstable,
 )
-from policies.delivery import (
+from perdure.policies.delivery import (
     Delivery,
     Ending,
     Next,
@@ -52,8 +52,8 @@ from policies.delivery import (
     pause_ms,
     ready_at_ms,
 )
-from policies.failures import ApiKind, Failure, FailureKind, Raised
-from policies.fibers import (
+from perdure.policies.failures import ApiKind, Failure, FailureKind, Raised
+from perdure.policies.fibers import (
     FIBER_CLEANED,
     FIBER_SETTLED,
     FIBER_STATUSES,
@@ -73,11 +73,11 @@ from policies.fibers import (
     recovery_pause_after,
     take_up,
 )
-from policies.limits import INFINITY, Limits
-from policies.messages import Counting, Piece, length_of, sendable, split, spoken
-from policies.overlap import Open, Overlap, Place, Turnout, at_its_place, is_dropped, overlaps
-from policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
-from policies.phases import (
+from perdure.policies.limits import INFINITY, Limits
+from perdure.policies.messages import Counting, Piece, length_of, sendable, split, spoken
+from perdure.policies.overlap import Open, Overlap, Place, Turnout, at_its_place, is_dropped, overlaps
+from perdure.policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
+from perdure.policies.phases import (
     FAILURES_MAX,
     Action,
     CallFacts,
@@ -91,9 +91,9 @@ from policies.phases import (
     decide,
     phase_of,
 )
-from policies.placement import blamed_from, choose, has_room_alone, wanted_hosts
-from policies.recovery import Evidence, Fail, Release, Retry, Seal, judge
-from policies.repair import (
+from perdure.policies.placement import blamed_from, choose, has_room_alone, wanted_hosts
+from perdure.policies.recovery import Evidence, Fail, Release, Retry, Seal, judge
+from perdure.policies.repair import (
     Repaired,
     awaits_client,
     default_repair,
@@ -104,9 +104,9 @@ from policies.repair import (
     repair_transcript,
     tool_name,
 )
-from policies.repeats import Loss, RepeatGuard, call_key, stop_text
-from policies.retry import backoff_ms, hinted_ms, jittered_ms
-from policies.schedule import (
+from perdure.policies.repeats import Loss, RepeatGuard, call_key, stop_text
+from perdure.policies.retry import backoff_ms, hinted_ms, jittered_ms
+from perdure.policies.schedule import (
     CATCH_UP,
     OVERLAP,
     Cron,
@@ -123,7 +123,7 @@ from policies.schedule import (
     moment_ms,
     next_tick,
 )
-from policies.transport import (
+from perdure.policies.transport import (
     classify,
     is_long_wait,
     next_delay_ms,
@@ -268,3 +268,8 @@ __all__ = [
     "tool_name",
     "wanted_hosts",
 ]
+
+if (
+    __name__ != "perdure.policies"
+):  # a folder of a checkout: the same modules under two names would be two of everything
+    raise ImportError("this folder is a part of the package `perdure`: import `perdure.policies`")

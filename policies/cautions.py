@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from policies.failures import Failure, one_line
-from policies.phases import CallFacts, Stage
+from perdure.policies.failures import Failure, one_line
+from perdure.policies.phases import CallFacts, Stage
 
 CAUTION_MAX = 4_000
 EVIDENCE_MAX = 300

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from policies.limits import INFINITY
+from perdure.policies.limits import INFINITY
 
 TERMINAL_MESSAGE = "The assistant was interrupted and could not recover. Please try again."
 

@@ -34,8 +34,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
-from policies.retry import backoff_ms, jittered_ms
+from perdure.policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
+from perdure.policies.retry import backoff_ms, jittered_ms
 
 DEBOUNCE_MS = 30_000
 FIRST_PAUSE_MS = 1_000

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, NamedTuple
 
-from policies.retry import backoff_ms, jittered_ms
+from perdure.policies.retry import backoff_ms, jittered_ms
 
 APOLOGY: Final = (
     "Sorry, my reply was interrupted. Please send your message again if you'd like me to retry."  # the seed's own words

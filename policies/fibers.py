@@ -36,8 +36,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, Self
 
-from policies.limits import Limits
-from policies.retry import backoff_ms, jittered_ms
+from perdure.policies.limits import Limits
+from perdure.policies.retry import backoff_ms, jittered_ms
 
 FIBER_STATUSES: Final = ("pending", "running", "completed", "error", "aborted", "interrupted")
 FIBER_SETTLED: Final = ("completed", "error", "aborted", "interrupted")

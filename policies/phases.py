@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from policies.failures import Failure, FailureKind
+from perdure.policies.failures import Failure, FailureKind
 
 CONSECUTIVE_MAX = 5
 FAILURES_MAX = 20

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
-from policies.limits import Limits
+from perdure.policies.limits import Limits
 
 
 class Seat(Protocol):

@@ -22,8 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from policies.limits import Limits
-from policies.retry import backoff_ms
+from perdure.policies.limits import Limits
+from perdure.policies.retry import backoff_ms
 
 
 class Evidence(NamedTuple):

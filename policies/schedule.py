@@ -36,8 +36,8 @@ from typing import NamedTuple, Protocol
 
 from cronsim import CronSim, CronSimError
 
-from policies.limits import Limits
-from policies.retry import backoff_ms
+from perdure.policies.limits import Limits
+from perdure.policies.retry import backoff_ms
 
 CATCH_UP = ("once", "skip", "all")
 OVERLAP = ("skip", "queue")

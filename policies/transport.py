@@ -33,10 +33,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies import transport_signs as signs
-from policies.answers import answer_in, judge_answer
-from policies.failures import Failure, FailureKind, Raised, mentions, one_line
-from policies.retry import backoff_ms, jittered_ms
+from perdure.policies import transport_signs as signs
+from perdure.policies.failures import Failure, FailureKind, Raised, mentions, one_line
+from perdure.policies.provider_errors import answer_in, judge_answer
+from perdure.policies.retry import backoff_ms, jittered_ms
 
 CHAIN_MAX = 8
 FIRST_DELAY_MS = 2_000

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar, Final
 
 import typer
 
-from ledger import PerdureError
-from scenarios.catalog import CATALOG
-from scenarios.exits import REFUSED, code_of
-from scenarios.shelf import Entry, LazyGroup
+from perdure.ledger import PerdureError
+from perdure.scenarios.commands.catalog import CATALOG
+from perdure.scenarios.commands.shelf import Entry, LazyGroup
+from perdure.scenarios.exits import REFUSED, code_of
 
 
 def say_version(asked: bool) -> None:
@@ -56,20 +56,20 @@ class Commands(LazyGroup):
     """All others."""
 
     entries: ClassVar = {
-        "list": Entry("scenarios.commands_list:list_scenarios", "Name the scenarios that `run` can play."),
-        "ps": Entry("scenarios.commands_data:ps", "Show what is going on, or list runs."),
-        "show": Entry("scenarios.commands_data:show", "Show everything about a run, or about the directory."),
-        "explain": Entry("scenarios.commands_data:explain", "Say where a run is and why, and what comes next."),
-        "cancel": Entry("scenarios.commands_data:cancel", "Cancel a run and what its child waits for."),
-        "retry": Entry("scenarios.commands_data:retry", "Try a parked mail again."),
-        "clear": Entry("scenarios.commands_data:clear", "Forget runs and their children's storage."),
-        "stop": Entry("scenarios.commands_stop:stop", "Stop what serves the directory."),
-        "audit": Entry("scenarios.commands_data:audit", "Account for every completion."),
-        "doctor": Entry("scenarios.commands_data:doctor", "Verify a directory that nobody serves, or mend it."),
-        "swarm": Entry("scenarios.commands_proof:swarm_command", "Play many simulated worlds with faults."),
-        "replay": Entry("scenarios.commands_proof:replay", "Play one seed of the swarm again."),
-        "explore": Entry("scenarios.commands_proof:explore_command", "Play one story, killed at every place."),
-        "bench": Entry("scenarios.commands_proof:bench", "Measure throughput, latency and recovery."),
+        "list": Entry("perdure.scenarios.commands.list:list_scenarios", "Name the scenarios that `run` can play."),
+        "ps": Entry("perdure.scenarios.commands.data:ps", "Show what is going on, or list runs."),
+        "show": Entry("perdure.scenarios.commands.data:show", "Show everything about a run, or about the directory."),
+        "explain": Entry("perdure.scenarios.commands.data:explain", "Say where a run is and why, and what comes next."),
+        "cancel": Entry("perdure.scenarios.commands.data:cancel", "Cancel a run and what its child waits for."),
+        "retry": Entry("perdure.scenarios.commands.data:retry", "Try a parked mail again."),
+        "clear": Entry("perdure.scenarios.commands.data:clear", "Forget runs and their children's storage."),
+        "stop": Entry("perdure.scenarios.commands.stop:stop", "Stop what serves the directory."),
+        "audit": Entry("perdure.scenarios.commands.data:audit", "Account for every completion."),
+        "doctor": Entry("perdure.scenarios.commands.data:doctor", "Verify a directory that nobody serves, or mend it."),
+        "swarm": Entry("perdure.scenarios.commands.proof:swarm_command", "Play many simulated worlds with faults."),
+        "replay": Entry("perdure.scenarios.commands.proof:replay", "Play one seed of the swarm again."),
+        "explore": Entry("perdure.scenarios.commands.proof:explore_command", "Play one story, killed at every place."),
+        "bench": Entry("perdure.scenarios.commands.proof:bench", "Measure throughput, latency and recovery."),
     }
 
 

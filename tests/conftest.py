@@ -9,6 +9,10 @@ from typing import NoReturn
 import pytest
 from hypothesis import settings
 
+SOURCES = Path(__file__).parents[1] / ".src"
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
+)  # children test it too
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by Ray when it starts: neither a prompt nor a report
 
 settings.register_profile("perdure", derandomize=True, deadline=None, database=None)

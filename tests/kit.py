@@ -23,14 +23,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from actors import Agent, Client, KillPoint
-from actors.code import type_name
-from actors.sim_world import Weather
-from ledger import Fact, HostView, Stimulus, View, agent_id, audit, decide
-from ledger.facts import AttemptStarted, RunRequested, RunStarted
-from ledger.run import Run
-from policies import Limits
-from scenarios.simulation import QUICK, Laboratory
+from perdure.actors import Agent, Client, KillPoint
+from perdure.actors.code.naming import type_name
+from perdure.actors.sim_world.world import Weather
+from perdure.ledger import Fact, HostView, Stimulus, View, agent_id, audit, decide
+from perdure.ledger.facts import AttemptStarted, RunRequested, RunStarted
+from perdure.ledger.run import Run
+from perdure.policies import Limits
+from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.tidy import ROOT
 
 T = TypeVar("T")

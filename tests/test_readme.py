@@ -17,15 +17,25 @@ from typing import Any
 import pytest
 import typer.main
 
-import actors
-import ledger
-import policies
-from actors import Agent, ChatAgent, ChatRecovery, Client, Detached, KillPoint, RunContext, RunInfo, RunResult, Runtime
-from ledger import InterruptedReason
-from policies import Limits
-from scenarios import bench, simulation
-from scenarios.cli import app
-from scenarios.simulation import Laboratory
+from perdure import actors, ledger, policies
+from perdure.actors import (
+    Agent,
+    ChatAgent,
+    ChatRecovery,
+    Client,
+    Detached,
+    KillPoint,
+    RunContext,
+    RunInfo,
+    RunResult,
+    Runtime,
+)
+from perdure.ledger import InterruptedReason
+from perdure.policies import Limits
+from perdure.scenarios.bench import bench
+from perdure.scenarios.cli import app
+from perdure.scenarios.testing import laboratory as simulation
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Listener
 from tests.tidy import ROOT
 

@@ -14,17 +14,19 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "perdure"
+IMPORT_PATH = f"{ROOT / '.src'}:{ROOT}"  # for processes that a test starts
 FOLDERS = ("policies", "ledger", "actors", "scenarios")  # imports go from right to left
 # Rooms that other folders may enter directly, so that the front door loads neither Ray nor a database.
 DOORS = frozenset(
     {
-        "ledger.duckdb_store",
-        "ledger.integrity",
-        "ledger.memory_store",
-        "ledger.storage",
-        "actors.ray_world",
-        "actors.sim_world",
-        "actors.system_world",
+        "perdure.ledger.store.duckdb_store",
+        "perdure.ledger.store.integrity",
+        "perdure.ledger.store.memory_store",
+        "perdure.ledger.storage.cabinet",
+        "perdure.actors.ray_world.world",
+        "perdure.actors.sim_world.world",
+        "perdure.actors.ray_world.system",
     }
 )
 
@@ -50,6 +52,12 @@ class Import:
     def top(self) -> str:
         return self.module.partition(".")[0]
 
+    @property
+    def folder(self) -> str:
+        """Which of our folders it comes from, or `tests`; empty for what is not ours."""
+        first, _, rest = self.module.partition(".")
+        return rest.partition(".")[0] if first == PACKAGE else first * (first == "tests")
+
 
 @dataclass(frozen=True)
 class Source:
@@ -65,7 +73,8 @@ class Source:
 
     @property
     def module(self) -> str:
-        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        inner = self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return f"{PACKAGE}.{inner}" if self.folder in FOLDERS else inner
 
     @property
     def folder(self) -> str:
@@ -97,7 +106,7 @@ def imports(source: Source) -> Iterator[Import]:
 
 
 def _anchor(source: Source, level: int) -> str:
-    parts = source.path.removesuffix(".py").split("/")
+    parts = [PACKAGE, *source.path.removesuffix(".py").split("/")]
     return ".".join(parts[:-level]) if level else ""
 
 
@@ -116,15 +125,16 @@ def functions(source: Source) -> Iterator[Function]:
 def against_the_arrow(source: Source) -> Iterator[str]:
     allowed = FOLDERS[: FOLDERS.index(source.folder) + 1]
     for each in imports(source):
-        if each.top in {*FOLDERS, "tests"} - {*allowed}:
+        if each.folder in {*FOLDERS, "tests"} - {*allowed}:
             yield source.at(each.line, f"{source.folder} must not import {each.module}")
 
 
 def past_the_door(source: Source) -> Iterator[str]:
     for each in imports(source):
-        foreign = each.top in FOLDERS and each.top != source.folder
-        if foreign and each.module not in {each.top, *DOORS}:
-            yield source.at(each.line, f"import it from `{each.top}`, not from `{each.module}`")
+        foreign = each.folder in FOLDERS and each.folder != source.folder
+        door = f"{PACKAGE}.{each.folder}"
+        if foreign and each.module not in {door, *DOORS}:
+            yield source.at(each.line, f"import it from `{door}`, not from `{each.module}`")
 
 
 def private_imports(source: Source) -> Iterator[str]:
@@ -135,7 +145,7 @@ def private_imports(source: Source) -> Iterator[str]:
 
 def lazy_imports(source: Source) -> Iterator[str]:
     for each in imports(source):
-        if each.within and each.top in FOLDERS:
+        if each.within and each.folder in FOLDERS:
             yield source.at(each.line, f"`{each.within}` imports `{each.path}`; import it at the top")
 
 

@@ -15,11 +15,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from actors.chat.call_reader import CallReader
-from actors.chat.failures import too_long
-from actors.chat.plain import Seam, all_mended, mended
-from actors.chat.tools import ToolSpec
-from actors.parts import Chunk
+from perdure.actors.chat.call_reader import CallReader
+from perdure.actors.chat.failures import too_long
+from perdure.actors.chat.plain_data import Seam, all_mended, mended
+from perdure.actors.chat.tools import ToolSpec
+from perdure.actors.events.message_parts import Chunk
 
 ANSWER_BYTES_MAX = 16_000_000
 _EVENT_BYTES = 32

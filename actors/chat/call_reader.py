@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from actors.chat.plain import Seam, all_mended, checked, mended
-from actors.chat.tools import ToolSpec
-from actors.parts import Chunk
-from ledger import BadRequest
+from perdure.actors.chat.plain_data import Seam, all_mended, checked, mended
+from perdure.actors.chat.tools import ToolSpec
+from perdure.actors.events.message_parts import Chunk
+from perdure.ledger import BadRequest
 
 ENDING = frozenset({"stop", "tool_call"})
 """Reasons of an answer's end that also end its last call; `length`, say, cuts it off."""

@@ -19,9 +19,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from actors.author import is_async, tried
-from actors.chat.turn import ENDED, TurnResult
-from ledger import BadRequest, PerdureError
+from perdure.actors.chat.turn import ENDED, TurnResult
+from perdure.actors.code.author_call import is_async, tried
+from perdure.ledger import BadRequest, PerdureError
 
 CALLBACK_TIMEOUT_S = 30.0
 NAMES = ("on_start", "on_event", "on_done", "on_error", "on_interrupted")

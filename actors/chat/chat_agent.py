@@ -18,17 +18,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from actors.agent import exposed
-from actors.chat.callback import follow, refused
-from actors.chat.chat_hooks import ChatHooks
-from actors.chat.conversation import Conversation
-from actors.chat.messages import as_messages, checked_data
-from actors.chat.plain import checked_text
-from actors.chat.turn import ActiveTurn, TurnResult
-from actors.jobs.fiber_context import CURRENT
-from actors.results import MilestoneInfo, RunInfo, RunResult
-from actors.run_context import RunContext
-from ledger import digest_of, pack, unpack
+from perdure.actors.agent.agent import exposed
+from perdure.actors.chat.callback import follow, refused
+from perdure.actors.chat.chat_hooks import ChatHooks
+from perdure.actors.chat.conversation import Conversation
+from perdure.actors.chat.messages import as_messages, checked_data
+from perdure.actors.chat.plain_data import checked_text
+from perdure.actors.chat.turn import ActiveTurn, TurnResult
+from perdure.actors.jobs.fiber_context import CURRENT
+from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
+from perdure.actors.life.run_context import RunContext
+from perdure.ledger import digest_of, pack, unpack
 
 Afar = Callable[..., Any]
 

@@ -6,15 +6,15 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from actors.agent import Agent
-from actors.author import hook
-from actors.chat.model import load_library
-from actors.chat.notices import Notices
-from actors.chat.turn import TurnResult
-from actors.results import MilestoneInfo, RunInfo, RunResult
-from actors.run_context import RunContext
-from ledger import StaleIncarnation, StorageError
-from policies import ChatRecovery, default_repair
+from perdure.actors.agent.agent import Agent
+from perdure.actors.chat.model import load_library
+from perdure.actors.chat.notices import Notices
+from perdure.actors.chat.turn import TurnResult
+from perdure.actors.code.author_call import hook
+from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
+from perdure.actors.life.run_context import RunContext
+from perdure.ledger import StaleIncarnation, StorageError
+from perdure.policies import ChatRecovery, default_repair
 
 
 class ChatHooks(Agent):

@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from actors.activity import ACTIVITY
-from actors.chat.chat_hooks import ChatHooks
-from actors.chat.delegated_tools import client_tools
-from actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data
-from actors.chat.tools import Tool
-from actors.chat.turn import ENDED, STATUSES, Turn
-from actors.chat.turns import Turns
-from actors.results import RunInfo
-from actors.tenant import Tenant
-from ledger import BadRequest, check_id, digest_of, pack
-from policies import awaits_client
+from perdure.actors.chat.chat_hooks import ChatHooks
+from perdure.actors.chat.delegated_tools import client_tools
+from perdure.actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data
+from perdure.actors.chat.tools import Tool
+from perdure.actors.chat.turn import ENDED, STATUSES, Turn
+from perdure.actors.chat.turns import Turns
+from perdure.actors.host.tenant import Tenant
+from perdure.actors.life.activity import ACTIVITY
+from perdure.actors.life.results import RunInfo
+from perdure.ledger import BadRequest, check_id, digest_of, pack
+from perdure.policies import awaits_client
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue"})
 OPTIONS = frozenset({"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key"})

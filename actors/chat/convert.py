@@ -17,10 +17,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote_to_bytes
 
-from actors.chat.call_reader import speakable
-from actors.chat.messages import Message
-from actors.parts import Part, normalized_input
-from ledger import BadRequest
+from perdure.actors.chat.call_reader import speakable
+from perdure.actors.chat.messages import Message
+from perdure.actors.events.message_parts import Part, normalized_input
+from perdure.ledger import BadRequest
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as lib

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from actors.chat.answer_reader import provider_metadata
-from actors.chat.call_reader import speakable
-from actors.chat.messages import Message, Role
-from actors.chat.plain import all_mended, mended
-from actors.parts import Part
+from perdure.actors.chat.answer_reader import provider_metadata
+from perdure.actors.chat.call_reader import speakable
+from perdure.actors.chat.messages import Message, Role
+from perdure.actors.chat.plain_data import all_mended, mended
+from perdure.actors.events.message_parts import Part
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as lib

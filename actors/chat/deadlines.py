@@ -11,13 +11,13 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from actors.author import tried_now
-from actors.chat.floor import Floor
-from actors.chat.last_words import worded
-from actors.chat.outcome import Outcome
-from actors.chat.scene import Scene
-from actors.chat.turn import Turn
-from policies import ChatRecovery
+from perdure.actors.chat.conversation_state import Floor
+from perdure.actors.chat.live_turn import Scene
+from perdure.actors.chat.outcome import Outcome
+from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.turn_errors import worded
+from perdure.actors.code.author_call import tried_now
+from perdure.policies import ChatRecovery
 
 Ending = Callable[[Scene], Awaitable[Outcome]]
 UNANSWERED = "Nobody has answered in time, so the turn has ended."

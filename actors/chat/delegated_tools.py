@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 
-from actors.agent import Agent
-from actors.chat.plain import checked
-from actors.chat.tool_schema import intake_of_type, is_object
-from actors.chat.tools import Hook, Tool, check_description, check_hook, check_name
-from actors.results import Detached
-from actors.schema import run_shapes
-from ledger import BadRequest
+from perdure.actors.agent.agent import Agent
+from perdure.actors.chat.plain_data import checked
+from perdure.actors.chat.tool_schema import intake_of_type, is_object
+from perdure.actors.chat.tools import Hook, Tool, check_description, check_hook, check_name
+from perdure.actors.code.schema import run_shapes
+from perdure.actors.life.results import Detached
+from perdure.ledger import BadRequest
 
 
 def agent_tool(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.chat.chat_hooks import ChatHooks
-from actors.chat.delegated_tools import client_tools
-from actors.chat.model import load_library, resolve_model
-from actors.chat.tools import Tool
-from actors.chat.toolset import Toolset
-from actors.chat.turn import Turn
-from actors.life import Life
+from perdure.actors.chat.chat_hooks import ChatHooks
+from perdure.actors.chat.delegated_tools import client_tools
+from perdure.actors.chat.model import load_library, resolve_model
+from perdure.actors.chat.tools import Tool
+from perdure.actors.chat.toolset import Toolset
+from perdure.actors.chat.turn import Turn
+from perdure.actors.life.life import Life
 
 
 class Equipment:

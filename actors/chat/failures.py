@@ -12,8 +12,8 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ledger import PerdureError
-from policies import Failure, FailureKind, Raised, classify, stream_ended
+from perdure.ledger import PerdureError
+from perdure.policies import Failure, FailureKind, Raised, classify, stream_ended
 
 CHAIN_MAX = 8
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from actors.author import tried_now
-from actors.chat.floor import Floor
-from actors.chat.scene import Scene
-from actors.chat.store import Event, Message
-from actors.chat.stream import Stream
-from actors.chat.turn import Turn
-from policies import default_repair, is_settled, is_tool_part, repair_transcript, tool_name
+from perdure.actors.chat.conversation_state import Floor
+from perdure.actors.chat.live_turn import Scene
+from perdure.actors.chat.store import Event, Message
+from perdure.actors.chat.stream import Stream
+from perdure.actors.chat.turn import Turn
+from perdure.actors.code.author_call import tried_now
+from perdure.policies import default_repair, is_settled, is_tool_part, repair_transcript, tool_name
 
 STRUCTURE = frozenset({"step-start"})
 

@@ -14,9 +14,9 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
-from actors.chat.plain import checked, checked_text
-from actors.parts import Part
-from ledger import BadRequest, TooLarge, check_id, pack
+from perdure.actors.chat.plain_data import checked, checked_text
+from perdure.actors.events.message_parts import Part
+from perdure.ledger import BadRequest, TooLarge, check_id, pack
 
 Role = Literal["user", "assistant", "system"]
 

@@ -20,15 +20,15 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
-from actors.chat.call_reader import ENDING
-from actors.chat.convert import IllegalRequest, assert_paired, to_model
-from actors.chat.failures import ModelFailed, failure_of, too_long
-from actors.chat.messages import Message
-from actors.chat.tools import ToolSpec
-from actors.parts import Chunk
-from ledger import BadRequest, PerdureError
-from policies import Failure, FailureKind, stream_ended
+from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
+from perdure.actors.chat.call_reader import ENDING
+from perdure.actors.chat.convert import IllegalRequest, assert_paired, to_model
+from perdure.actors.chat.failures import ModelFailed, failure_of, too_long
+from perdure.actors.chat.messages import Message
+from perdure.actors.chat.tools import ToolSpec
+from perdure.actors.events.message_parts import Chunk
+from perdure.ledger import BadRequest, PerdureError
+from perdure.policies import Failure, FailureKind, stream_ended
 
 if TYPE_CHECKING:
     import httpx2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from actors.results import MilestoneInfo, RunInfo, RunResult
+from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 
 
 class Notices:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from actors.author import in_words
+from perdure.actors.code.author_call import in_words
 
 
 class Outcome(NamedTuple):

@@ -17,21 +17,21 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from actors.author import tried
-from actors.chat import half_step
-from actors.chat.failures import ModelFailed
-from actors.chat.floor import Floor
-from actors.chat.history import History
-from actors.chat.model import Finished, stream_model
-from actors.chat.outcome import Outcome
-from actors.chat.rescue import Rescue
-from actors.chat.scene import Scene
-from actors.chat.stream import Stream
-from actors.chat.turn import Turn
-from actors.chat.watchdog import Stalled, watched
-from actors.ports import KillPoint
-from actors.tenant import Tenant
-from policies import FAILURES_MAX, Failure
+from perdure.actors.chat import turn_position as half_step
+from perdure.actors.chat.conversation_state import Floor
+from perdure.actors.chat.failures import ModelFailed
+from perdure.actors.chat.history import History
+from perdure.actors.chat.live_turn import Scene
+from perdure.actors.chat.model import Finished, stream_model
+from perdure.actors.chat.outcome import Outcome
+from perdure.actors.chat.stream import Stream
+from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.turn_recovery import Rescue
+from perdure.actors.chat.watchdog import Stalled, watched
+from perdure.actors.code.author_call import tried
+from perdure.actors.host.tenant import Tenant
+from perdure.actors.ports import KillPoint
+from perdure.policies import FAILURES_MAX, Failure
 
 
 class Play(Scene):

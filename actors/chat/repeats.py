@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.chat.store import ChatStore
-from actors.chat.tools import Tool
-from policies import RepeatGuard, stop_text
+from perdure.actors.chat.store import ChatStore
+from perdure.actors.chat.tools import Tool
+from perdure.policies import RepeatGuard, stop_text
 
 
 class Repeats:

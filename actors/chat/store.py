@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from actors.chat.turn import Turn
-from actors.life import Life
-from ledger import pack, unpack
-from ledger.storage import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, TURN
+from perdure.actors.chat.turn import Turn
+from perdure.actors.life.life import Life
+from perdure.ledger import pack, unpack
+from perdure.ledger.storage.cabinet import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, TURN
 
 Message = dict[str, Any]
 Event = dict[str, Any]

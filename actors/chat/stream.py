@@ -1,8 +1,9 @@
 """The stream of one turn: numbered events, durable before anybody sees them, through any number of lives of the agent.
 
-An event is a chunk of the AI SDK's UI message stream, and the assistant's message is the fold of the events (`actors.parts`); there
-is no second copy of it that could differ. Numbers go on across lost connections and across deaths. What a broken attempt had half said
-is withdrawn by an event, a new attempt announces itself by one, and the last event says how the turn ended:
+An event is a chunk of the AI SDK's UI message stream, and the assistant's message is the fold of the events
+(`actors.events.message_parts`); there is no second copy of it that could differ. Numbers go on across lost connections and across deaths.
+What a broken attempt had half said is withdrawn by an event, a new attempt announces itself by one, and the last event says how the turn
+ended:
 
     data-attempt      {attempt, cause}                     a new attempt begins
     data-retract      {parts}                              only so many parts of the message stay
@@ -21,12 +22,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from actors.chat.store import ChatStore, Event
-from actors.chat.turn import Turn
-from actors.parts import Part, apply_chunk
-from ledger import StorageError, pack
-from ledger.storage import unbound
-from policies import earns_credit
+from perdure.actors.chat.store import ChatStore, Event
+from perdure.actors.chat.turn import Turn
+from perdure.actors.events.message_parts import Part, apply_chunk
+from perdure.ledger import StorageError, pack
+from perdure.ledger.storage.cabinet import unbound
+from perdure.policies import earns_credit
 
 GROUP, GROUP_S = 10, 0.05
 LINGER_S, LINGER_UNSEEN_S = 1.0, 5.0

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar, NotRequired, TypedDict
 
-from actors.agent import Agent
-from actors.author import in_words, tried
-from actors.chat.tool_schema import ToolContext
-from actors.chat.tools import Tool
-from actors.chat.toolset import find_tool
-from actors.life import Life
-from actors.run_context import RunContext
-from ledger import BadRequest
+from perdure.actors.agent.agent import Agent
+from perdure.actors.chat.tool_schema import ToolContext
+from perdure.actors.chat.tools import Tool
+from perdure.actors.chat.toolset import find_tool
+from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.life.life import Life
+from perdure.actors.life.run_context import RunContext
+from perdure.ledger import BadRequest
 
 RAISED, REFUSED, TIMED_OUT = "raised", "refused", "timed_out"
 

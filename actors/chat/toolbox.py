@@ -21,20 +21,20 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from actors.author import in_words, tried
-from actors.chat.fates import aborted, died, evidence_of, never_ran, timed_out
-from actors.chat.floor import Floor
-from actors.chat.messages import shortened_result
-from actors.chat.stream import Stream
-from actors.chat.tool_run import TIMED_OUT, RepeatableToolRun, ToolEnd, ToolRun, execute
-from actors.chat.tool_schema import ToolContext
-from actors.chat.tools import Tool, ToolSpec
-from actors.chat.toolset import Toolset
-from actors.chat.turn import Turn
-from actors.ports import KillPoint
-from actors.results import RunResult
-from ledger import derived_run_id
-from policies import Stage, awaits_client, is_settled, is_tool_part, tool_name
+from perdure.actors.chat.conversation_state import Floor
+from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out
+from perdure.actors.chat.messages import shortened_result
+from perdure.actors.chat.stream import Stream
+from perdure.actors.chat.tool_run import TIMED_OUT, RepeatableToolRun, ToolEnd, ToolRun, execute
+from perdure.actors.chat.tool_schema import ToolContext
+from perdure.actors.chat.tools import Tool, ToolSpec
+from perdure.actors.chat.toolset import Toolset
+from perdure.actors.chat.turn import Turn
+from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.life.results import RunResult
+from perdure.actors.ports import KillPoint
+from perdure.ledger import derived_run_id
+from perdure.policies import Stage, awaits_client, is_settled, is_tool_part, tool_name
 
 Part = dict[str, Any]
 STATUS_AFTER_S = 5.0

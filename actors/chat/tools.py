@@ -4,8 +4,8 @@
     async def search_web(query: str, context: ToolContext) -> list[Hit]:
         '''Look something up.'''
 
-A tool call is a run (design §6). A function executes in a host of its own, so it is found again there by its name (`actors.code`) and
-gets plain arguments; `inline=True` keeps it in the agent's own process, which is where methods always are. A child agent is a tool
+A tool call is a run (design §6). A function executes in a host of its own, so it is found again there by its name (`actors.code.naming`)
+and gets plain arguments; `inline=True` keeps it in the agent's own process, which is where methods always are. A child agent is a tool
 too (`agent_tool`), and so is something that the client does (`client_tool`), which has no code here at all.
 
 What an author declares about effects decides what may happen after a death (spec transport-recovery B3):
@@ -33,19 +33,19 @@ from typing import Any, Literal, TypeVar, get_args, overload
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from actors.agent import Agent
-from actors.author import is_async
-from actors.chat.plain import all_mended
-from actors.chat.tool_schema import (
+from perdure.actors.agent.agent import Agent
+from perdure.actors.chat.plain_data import all_mended
+from perdure.actors.chat.tool_schema import (
     Intake,
     ToolContext,
     context_name,
     docstring_of,
     intake_of,
 )
-from actors.code import function_name
-from actors.results import Detached, RunResult
-from ledger import BadRequest, PerdureError, pack
+from perdure.actors.code.author_call import is_async
+from perdure.actors.code.naming import function_name
+from perdure.actors.life.results import Detached, RunResult
+from perdure.ledger import BadRequest, PerdureError, pack
 
 Effect = Literal["once", "idempotent", "pure"]
 Kind = Literal["function", "inline", "agent", "client"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from actors.chat.tools import Tool, ToolSpec, function_tool, options_of
-from actors.code import load_function
-from ledger import BadRequest, UnknownTool
+from perdure.actors.chat.tools import Tool, ToolSpec, function_tool, options_of
+from perdure.actors.code.naming import load_function
+from perdure.ledger import BadRequest, UnknownTool
 
 
 class Toolset:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from actors.chat.messages import Message as Checked
-from actors.chat.messages import for_storage
-from actors.chat.store import ChatStore, Message
+from perdure.actors.chat.messages import Message as Checked
+from perdure.actors.chat.messages import for_storage
+from perdure.actors.chat.store import ChatStore, Message
 
 
 class Transcript:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from ledger import pack, unpack
+from perdure.ledger import pack, unpack
 
 STATUSES = ("accepted", "running", "parked", "completed", "error", "aborted", "interrupted", "skipped")
 ENDED = frozenset(STATUSES[3:])

@@ -14,25 +14,25 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from actors.activity import ACTIVITY, Activity
-from actors.author import tried
-from actors.chat.chat_hooks import ChatHooks
-from actors.chat.crowd import Crowd
-from actors.chat.deadlines import Deadlines
-from actors.chat.endings import Endings
-from actors.chat.floor import Floor
-from actors.chat.history import History
-from actors.chat.last_words import worded
-from actors.chat.outcome import Outcome
-from actors.chat.play import Play
-from actors.chat.repeats import Repeats
-from actors.chat.rescue import Rescue
-from actors.chat.stream import batch, merged
-from actors.chat.turn import Turn
-from actors.chat.views import Views
-from actors.run_context import RunContext
-from actors.tenant import Tenant
-from ledger import BadRequest, ConflictingRequest, StorageError
+from perdure.actors.chat.chat_hooks import ChatHooks
+from perdure.actors.chat.conversation_state import Floor
+from perdure.actors.chat.deadlines import Deadlines
+from perdure.actors.chat.history import History
+from perdure.actors.chat.outcome import Outcome
+from perdure.actors.chat.overlapping import Crowd
+from perdure.actors.chat.play import Play
+from perdure.actors.chat.repeats import Repeats
+from perdure.actors.chat.stream import batch, merged
+from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.turn_end_hooks import Endings
+from perdure.actors.chat.turn_errors import worded
+from perdure.actors.chat.turn_recovery import Rescue
+from perdure.actors.chat.turn_views import Views
+from perdure.actors.code.author_call import tried
+from perdure.actors.host.tenant import Tenant
+from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.actors.life.run_context import RunContext
+from perdure.ledger import BadRequest, ConflictingRequest, StorageError
 
 AGAIN_S = 5.0
 

@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from actors.life import Life
-from actors.observability import Channel, emit
-from actors.one_transaction import CONFLICTS_MAX
-from ledger import StorageConflict, pack, unpack
-from ledger.storage import SCHEDULE, Transaction
+from perdure.actors.events.observability import Channel, emit
+from perdure.actors.life.life import Life
+from perdure.actors.life.one_transaction import CONFLICTS_MAX
+from perdure.ledger import StorageConflict, pack, unpack
+from perdure.ledger.storage.cabinet import SCHEDULE, Transaction
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""One try of the callback of a row that is due, in one transaction of the agent's storage (`actors.one_transaction`).
+"""One try of the callback of a row that is due, in one transaction of the agent's storage (`actors.life.one_transaction`).
 
 The transaction first moves the row on (to its next tick, or out of the storage), then calls the author's method, then writes the history.
 So the method finds its occurrence consumed: it may schedule itself again, also under the same key or id, and may cancel, pause or change
@@ -16,16 +16,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Protocol
 
-from actors.activity import Activity
-from actors.jobs.asked import retries_of
-from actors.jobs.callback_rows import Row, Rows
-from actors.jobs.occurrence import Occurrence
-from actors.life import Life
-from actors.one_transaction import Piece, Step, at_work, done_in_one, failure, outcome
-from actors.outbox import Outbox
-from ledger import BadRequest, StorageError, unpack
-from ledger.storage import Transaction
-from policies import Firing, full_jitter_ms
+from perdure.actors.jobs.callback_rows import Row, Rows
+from perdure.actors.jobs.occurrence import Occurrence
+from perdure.actors.jobs.schedule_requests import retries_of
+from perdure.actors.life.activity import Activity
+from perdure.actors.life.life import Life
+from perdure.actors.life.one_transaction import Piece, Step, at_work, done_in_one, failure, outcome
+from perdure.actors.life.outbox import Outbox
+from perdure.ledger import BadRequest, StorageError, unpack
+from perdure.ledger.storage.cabinet import Transaction
+from perdure.policies import Firing, full_jitter_ms
 
 ERROR_CHARS_MAX = 500  # of an error in a history
 LATE_MS = 10_000  # so long overdue, a row may have ended the lives that were to call it

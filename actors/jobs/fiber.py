@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
-from ledger import pack, unpack
-from policies import FiberRetry, Interruption
+from perdure.ledger import pack, unpack
+from perdure.policies import FiberRetry, Interruption
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from heapq import heappop, heappush
 
-from actors.alarm_clock import AlarmClock
-from actors.author import tried, tried_now
-from actors.jobs.fiber import Fiber
-from actors.jobs.fiber_store import FiberStore
-from actors.jobs.second_look import AGAIN_MS
-from actors.life import Life
+from perdure.actors.code.author_call import tried, tried_now
+from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.jobs.fiber_store import FiberStore
+from perdure.actors.jobs.storage_retry import AGAIN_MS
+from perdure.actors.life.alarm_clock import AlarmClock
+from perdure.actors.life.life import Life
 
 PART = "fibers"
 

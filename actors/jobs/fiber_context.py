@@ -7,13 +7,13 @@ from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import Any, Literal
 
-from actors.jobs.fiber import Fiber
-from actors.jobs.fiber_store import FiberStore
-from actors.life import Life
-from actors.steps import RemembersSteps, plain
-from ledger import FiberStopped, TooLarge, check_id, unpack
-from ledger.storage import Transaction
-from policies import UNSET
+from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.jobs.fiber_store import FiberStore
+from perdure.actors.life.life import Life
+from perdure.actors.life.steps import RemembersSteps, plain
+from perdure.ledger import FiberStopped, TooLarge, check_id, unpack
+from perdure.ledger.storage.cabinet import Transaction
+from perdure.policies import UNSET
 
 
 class FiberContext(RemembersSteps):

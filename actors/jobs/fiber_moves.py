@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from actors.jobs.fiber import Fiber
-from actors.jobs.fiber_store import FiberStore
-from actors.life import Life
-from actors.observability import Channel, emit
-from actors.steps import plain
-from ledger import BadRequest, TooLarge
-from ledger.storage import Transaction
-from policies import UNSET, Drop, Enter, FiberResult, Settle
+from perdure.actors.events.observability import Channel, emit
+from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.jobs.fiber_store import FiberStore
+from perdure.actors.life.life import Life
+from perdure.actors.life.steps import plain
+from perdure.ledger import BadRequest, TooLarge
+from perdure.ledger.storage.cabinet import Transaction
+from perdure.policies import UNSET, Drop, Enter, FiberResult, Settle
 
 
 class Moves:

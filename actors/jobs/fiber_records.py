@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from actors.author import tried
-from actors.jobs.asked import chosen, instant
-from actors.jobs.fiber import Fiber, FiberPage
-from actors.jobs.fiber_store import FiberStore
-from actors.jobs.group_commit import GroupCommit
-from actors.life import Life
-from ledger import BadRequest, check_count, pack, unpack
-from ledger.storage import FIBER, FIBER_CARE, Transaction
-from policies import FIBER_CLEANED, FIBER_SETTLED, FIBER_STATUSES, Settled, outlived
+from perdure.actors.code.author_call import tried
+from perdure.actors.jobs.fiber import Fiber, FiberPage
+from perdure.actors.jobs.fiber_store import FiberStore
+from perdure.actors.jobs.group_commit import GroupCommit
+from perdure.actors.jobs.schedule_requests import chosen, instant
+from perdure.actors.life.life import Life
+from perdure.ledger import BadRequest, check_count, pack, unpack
+from perdure.ledger.storage.cabinet import FIBER, FIBER_CARE, Transaction
+from perdure.policies import FIBER_CLEANED, FIBER_SETTLED, FIBER_STATUSES, Settled, outlived
 
 LISTED_MAX, DELETED_MAX = 500, 1_000
 READ_AT_ONCE = 100

@@ -11,18 +11,18 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from actors.activity import ACTIVITY, Activity
-from actors.author import in_words, tried, tried_now
-from actors.jobs.fiber import Fiber
-from actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
-from actors.jobs.fiber_moves import Moves
-from actors.jobs.fiber_store import FiberStore
-from actors.jobs.group_commit import GroupCommit
-from actors.life import Life
-from actors.ports import KillPoint
-from ledger import BadRequest
-from ledger.storage import Transaction
-from policies import Ask, Drop, Enter, FiberResult, Settle, after_hook, recovery_pause_after, take_up
+from perdure.actors.code.author_call import in_words, tried, tried_now
+from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
+from perdure.actors.jobs.fiber_moves import Moves
+from perdure.actors.jobs.fiber_store import FiberStore
+from perdure.actors.jobs.group_commit import GroupCommit
+from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.actors.life.life import Life
+from perdure.actors.ports import KillPoint
+from perdure.ledger import BadRequest
+from perdure.ledger.storage.cabinet import Transaction
+from perdure.policies import Ask, Drop, Enter, FiberResult, Settle, after_hook, recovery_pause_after, take_up
 
 
 class Recoveries:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from actors.activity import ACTIVITY
-from actors.jobs.fiber import Fiber
-from actors.jobs.fiber_store import FiberStore
-from actors.life import Life
-from actors.schema import fiber_shape
-from actors.steps import plain
-from ledger import BadRequest, ConflictingRequest, TooLarge, check_id, digest_of
-from ledger.storage import Transaction
-from policies import FiberRetry
+from perdure.actors.code.schema import fiber_shape
+from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.jobs.fiber_store import FiberStore
+from perdure.actors.life.activity import ACTIVITY
+from perdure.actors.life.life import Life
+from perdure.actors.life.steps import plain
+from perdure.ledger import BadRequest, ConflictingRequest, TooLarge, check_id, digest_of
+from perdure.ledger.storage.cabinet import Transaction
+from perdure.policies import FiberRetry
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,18 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from actors.jobs.fiber import Fiber, FiberInspection
-from actors.life import Life
-from ledger import pack, unpack
-from ledger.storage import FIBER, FIBER_INPUT, FIBER_KEY, FIBER_OPEN, FIBER_STASH, FIBER_STEP, Transaction
+from perdure.actors.jobs.fiber import Fiber, FiberInspection
+from perdure.actors.life.life import Life
+from perdure.ledger import pack, unpack
+from perdure.ledger.storage.cabinet import (
+    FIBER,
+    FIBER_INPUT,
+    FIBER_KEY,
+    FIBER_OPEN,
+    FIBER_STASH,
+    FIBER_STEP,
+    Transaction,
+)
 
 T = TypeVar("T")
 AT_HAND_BYTES_MAX = 4096

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from actors.jobs.fiber import Fiber, FiberInspection
-from actors.jobs.fiber_context import CURRENT, FiberContext
-from actors.jobs.fiber_store import FiberStore
-from actors.life import Life
-from ledger import AwaitedInsideHandler, BadRequest
-from policies import INFINITY
+from perdure.actors.jobs.fiber import Fiber, FiberInspection
+from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
+from perdure.actors.jobs.fiber_store import FiberStore
+from perdure.actors.life.life import Life
+from perdure.ledger import AwaitedInsideHandler, BadRequest
+from perdure.policies import INFINITY
 
 
 class Waiters:

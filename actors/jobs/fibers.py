@@ -17,25 +17,25 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from actors.activity import ACTIVITY, Activity
-from actors.alarm_clock import AlarmClock
-from actors.author import in_words, is_async, tried, tried_now
-from actors.jobs.fiber import Fiber
-from actors.jobs.fiber_agenda import Agenda
-from actors.jobs.fiber_context import CURRENT, FiberContext
-from actors.jobs.fiber_moves import Moves
-from actors.jobs.fiber_records import FiberRecords
-from actors.jobs.fiber_recovery import Recoveries
-from actors.jobs.fiber_requests import Requests
-from actors.jobs.fiber_store import FiberStore
-from actors.jobs.fiber_waiters import Waiters
-from actors.jobs.group_commit import GroupCommit
-from actors.life import Life
-from actors.ports import KillPoint
-from actors.schema import fiber_shape
-from ledger import BadRequest
-from ledger.storage import Transaction
-from policies import Enter, FiberResult, Settle, after_error, after_hook
+from perdure.actors.code.author_call import in_words, is_async, tried, tried_now
+from perdure.actors.code.schema import fiber_shape
+from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.jobs.fiber_agenda import Agenda
+from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
+from perdure.actors.jobs.fiber_moves import Moves
+from perdure.actors.jobs.fiber_records import FiberRecords
+from perdure.actors.jobs.fiber_recovery import Recoveries
+from perdure.actors.jobs.fiber_requests import Requests
+from perdure.actors.jobs.fiber_store import FiberStore
+from perdure.actors.jobs.fiber_waiters import Waiters
+from perdure.actors.jobs.group_commit import GroupCommit
+from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.actors.life.alarm_clock import AlarmClock
+from perdure.actors.life.life import Life
+from perdure.actors.ports import KillPoint
+from perdure.ledger import BadRequest
+from perdure.ledger.storage.cabinet import Transaction
+from perdure.policies import Enter, FiberResult, Settle, after_error, after_hook
 
 READ_AT_ONCE = 100
 

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from actors.author import tried
-from actors.jobs.fiber_store import FiberStore
-from actors.life import Life
-from ledger import StorageError
-from ledger.storage import Transaction
+from perdure.actors.code.author_call import tried
+from perdure.actors.jobs.fiber_store import FiberStore
+from perdure.actors.life.life import Life
+from perdure.ledger import StorageError
+from perdure.ledger.storage.cabinet import Transaction
 
 T = TypeVar("T")
 Job = Callable[["Transaction"], Any]

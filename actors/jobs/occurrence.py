@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from policies import Retries
+from perdure.policies import Retries
 
 Status = Literal["waiting", "retrying", "paused", "parked"]
 STATUSES = ("waiting", "retrying", "paused", "parked")

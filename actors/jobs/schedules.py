@@ -17,18 +17,18 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from actors.alarm_clock import AlarmClock
-from actors.author import tried
-from actors.jobs.asked import at_tick, pattern_of
-from actors.jobs.callback_rows import Row, Rows
-from actors.jobs.callbacks import Callbacks
-from actors.jobs.second_look import SecondLook
-from actors.jobs.together import called_together, rounds
-from actors.life import Life, Ready
-from actors.outbox import Outbox
-from ledger import BadRequest, ConflictingRequest, pack, unpack
-from ledger.storage import SCHEDULE, SCHEDULE_HISTORY, Transaction
-from policies import Firing, firing, next_tick
+from perdure.actors.code.author_call import tried
+from perdure.actors.jobs.callback_batches import called_together, rounds
+from perdure.actors.jobs.callback_rows import Row, Rows
+from perdure.actors.jobs.callbacks import Callbacks
+from perdure.actors.jobs.schedule_requests import at_tick, pattern_of
+from perdure.actors.jobs.storage_retry import SecondLook
+from perdure.actors.life.alarm_clock import AlarmClock
+from perdure.actors.life.life import Life, Ready
+from perdure.actors.life.outbox import Outbox
+from perdure.ledger import BadRequest, ConflictingRequest, pack, unpack
+from perdure.ledger.storage.cabinet import SCHEDULE, SCHEDULE_HISTORY, Transaction
+from perdure.policies import Firing, firing, next_tick
 
 HISTORIES_OVER = 100
 PART = "schedules"

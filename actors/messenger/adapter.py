@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
-from actors.messenger.events import Kind, MessengerEvent, Speaker, conversation_name
-from ledger import BadRequest, PerdureError
-from policies import Counting, Delivery, Trouble
+from perdure.actors.messenger.events import Kind, MessengerEvent, Speaker, conversation_name
+from perdure.ledger import BadRequest, PerdureError
+from perdure.policies import Counting, Delivery, Trouble
 
 RESPOND_TO: Final = frozenset({"direct-message", "mention", "subscribed-thread", "action"})
 RESERVED: Final = frozenset({"/get-messages"})

@@ -14,16 +14,16 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from actors.author import tried
-from actors.chat.chat_agent import ChatAgent
-from actors.messenger.adapter import Messenger
-from actors.messenger.delivery import Delivering
-from actors.messenger.events import MessengerEvent
-from actors.messenger.replies import Replies
-from actors.messenger.store import ReplyRow, heard_key
-from actors.tenant import Tenant
-from ledger import BadRequest
-from policies import FiberRetry, ready_at_ms
+from perdure.actors.chat.chat_agent import ChatAgent
+from perdure.actors.code.author_call import tried
+from perdure.actors.host.tenant import Tenant
+from perdure.actors.messenger.adapter import Messenger
+from perdure.actors.messenger.delivery import Delivering
+from perdure.actors.messenger.events import MessengerEvent
+from perdure.actors.messenger.replies import Replies
+from perdure.actors.messenger.store import ReplyRow, heard_key
+from perdure.ledger import BadRequest
+from perdure.policies import FiberRetry, ready_at_ms
 
 AGAIN_S = 5.0
 BURST_MAX = 100  # events of one reply; its row names them all, and is written with each

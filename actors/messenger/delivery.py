@@ -2,8 +2,9 @@
 
 It may be entered again at any line. The turn was asked for in the commit that made the reply `running`, so whoever comes later finds it
 under the same id, follows its stream from the first event, and gets the whole answer: a turn that was interrupted goes on by itself
-(`actors.chat.rescue`), and meanwhile the message says that it recovers (seed 001: what was said so far is never taken for the answer). What
-has been shown is in the outbox (`posts`), so the same messages are edited on. No end is told before every message of it is acknowledged.
+(`actors.chat.turn_recovery`), and meanwhile the message says that it recovers (seed 001: what was said so far is never taken for the
+answer). What has been shown is in the outbox (`posts`), so the same messages are edited on. No end is told before every message of it is
+acknowledged.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from actors.author import tried
-from actors.chat.chat_agent import ChatAgent
-from actors.chat.stream import merged
-from actors.chat.turn import Turn
-from actors.chat.turns import Turns
-from actors.messenger.adapter import Messenger
-from actors.messenger.events import user_message
-from actors.messenger.posts import Parked, Posts
-from actors.messenger.replies import Replies
-from actors.messenger.store import ReplyRow
-from actors.parts import Part, apply_chunk
-from ledger import BadRequest
-from policies import Ending, Outcome, ending, spoken
+from perdure.actors.chat.chat_agent import ChatAgent
+from perdure.actors.chat.stream import merged
+from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.turns import Turns
+from perdure.actors.code.author_call import tried
+from perdure.actors.events.message_parts import Part, apply_chunk
+from perdure.actors.messenger.adapter import Messenger
+from perdure.actors.messenger.events import user_message
+from perdure.actors.messenger.posts import Parked, Posts
+from perdure.actors.messenger.replies import Replies
+from perdure.actors.messenger.store import ReplyRow
+from perdure.ledger import BadRequest
+from perdure.policies import Ending, Outcome, ending, spoken
 
 TYPING_S = 4.0
 HOLD_S = 10.0

@@ -23,11 +23,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from actors.author import in_words, tried, tried_now
-from actors.messenger.adapter import Messenger, Reply, Webhook
-from actors.messenger.events import MessengerEvent
-from actors.messenger.messenger_agent import MessengerAgent, messengers_of
-from ledger import BadRequest, PerdureError, TooLarge
+from perdure.actors.code.author_call import in_words, tried, tried_now
+from perdure.actors.messenger.adapter import Messenger, Reply, Webhook
+from perdure.actors.messenger.events import MessengerEvent
+from perdure.actors.messenger.messenger_agent import MessengerAgent, messengers_of
+from perdure.ledger import BadRequest, PerdureError, TooLarge
 
 BODY_MAX: Final = 1_000_000
 ACCEPT_S: Final = 20.0

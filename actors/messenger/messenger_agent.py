@@ -19,14 +19,14 @@ from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import Any, Literal, cast
 
-from actors.agent import exposed
-from actors.chat.chat_agent import ChatAgent
-from actors.jobs.fiber_context import FiberContext, FiberRecovery
-from actors.messenger.adapter import Messenger, declared
-from actors.messenger.deliveries import Deliveries
-from actors.messenger.events import Kind, MessengerEvent
-from ledger import BadRequest, check_id
-from policies import FiberResult
+from perdure.actors.agent.agent import exposed
+from perdure.actors.chat.chat_agent import ChatAgent
+from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
+from perdure.actors.messenger.adapter import Messenger, declared
+from perdure.actors.messenger.deliveries import Deliveries
+from perdure.actors.messenger.events import Kind, MessengerEvent
+from perdure.ledger import BadRequest, check_id
+from perdure.policies import FiberResult
 
 LISTED_MAX = 500
 NOTICE_CHARS_MAX = 100_000

@@ -17,12 +17,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from actors.author import in_words, tried
-from actors.messenger.adapter import Messenger, ProviderRefused, ProviderSilent, ProviderTrouble
-from actors.messenger.replies import Replies
-from actors.messenger.store import PostRow, ReplyRow, digest
-from actors.ports import KillPoint
-from policies import Next, after_failure, after_unknown, length_of, pause_ms, sendable, split
+from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.messenger.adapter import Messenger, ProviderRefused, ProviderSilent, ProviderTrouble
+from perdure.actors.messenger.replies import Replies
+from perdure.actors.messenger.store import PostRow, ReplyRow, digest
+from perdure.actors.ports import KillPoint
+from perdure.policies import Next, after_failure, after_unknown, length_of, pause_ms, sendable, split
 
 CALL_S = 30.0
 POSTS_MAX = 200

@@ -10,10 +10,10 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from actors.messenger.store import MessengerStore, ReplyRow
-from actors.observability import Channel, emit
-from actors.tenant import Tenant
-from policies import Outcome
+from perdure.actors.events.observability import Channel, emit
+from perdure.actors.host.tenant import Tenant
+from perdure.actors.messenger.store import MessengerStore, ReplyRow
+from perdure.policies import Outcome
 
 log = logging.getLogger("perdure.messenger")
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from actors.agent import Agent, exposed
-from actors.steps import plain
-from ledger import BadRequest, TooLarge, check_id, pack, unpack
-from ledger.storage import SHELF
+from perdure.actors.agent.agent import Agent, exposed
+from perdure.actors.life.steps import plain
+from perdure.ledger import BadRequest, TooLarge, check_id, pack, unpack
+from perdure.ledger.storage.cabinet import SHELF
 
 VALUE_BYTES_MAX: Final = 1_000_000
 ITEMS_MAX: Final = 10_000

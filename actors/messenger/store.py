@@ -21,10 +21,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from actors.life import Life
-from actors.messenger.events import MessengerEvent
-from ledger import digest_of, pack, unpack
-from ledger.storage import HEARD, POST, REPLY
+from perdure.actors.life.life import Life
+from perdure.actors.messenger.events import MessengerEvent
+from perdure.ledger import digest_of, pack, unpack
+from perdure.ledger.storage.cabinet import HEARD, POST, REPLY
 
 OPEN = frozenset({"waiting", "running"})
 

@@ -22,7 +22,7 @@ from telegram.error import BadRequest as BadTelegram
 from telegram.error import NetworkError, TelegramError, TimedOut
 from telegram.request import BaseRequest, HTTPXRequest
 
-from actors.messenger.adapter import (
+from perdure.actors.messenger.adapter import (
     MessageGone,
     MessageUnchanged,
     ProviderBusy,
@@ -33,11 +33,11 @@ from actors.messenger.adapter import (
     TextLimits,
     Webhook,
 )
-from actors.messenger.events import MessengerEvent
-from actors.messenger.telegram_text import rendered
-from actors.messenger.telegram_updates import events_of
-from ledger import BadRequest
-from policies import Counting
+from perdure.actors.messenger.events import MessengerEvent
+from perdure.actors.messenger.telegram_text import rendered
+from perdure.actors.messenger.telegram_updates import events_of
+from perdure.ledger import BadRequest
+from perdure.policies import Counting
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from policies import Counting, length_of
+from perdure.policies import Counting, length_of
 
 ENTITIES_MAX: Final = 100  # Telegram's own limit for one message
 _BLOCK: Final = re.compile(

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from actors.messenger.adapter import MalformedUpdate
-from actors.messenger.events import Action, Attachment, Kind, MessengerEvent, Person
+from perdure.actors.messenger.adapter import MalformedUpdate
+from perdure.actors.messenger.events import Action, Attachment, Kind, MessengerEvent, Person
 
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]

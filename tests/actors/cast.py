@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed
+from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed
 
 
 class Number(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from actors import Agent, Detached, RunContext, RunInfo, RunResult, exposed
+from perdure.actors import Agent, Detached, RunContext, RunInfo, RunResult, exposed
 from tests.actors.cast import Boss, Doubler, Number, Sleeper
 
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypedDict, Unpack
 
-from actors.ports import Courier, Fleet, KillPoint, PoolSpec, World
-from actors.sim_world import Simulation, Weather
-from ledger import HostUnavailable, SupervisorUnreachable
+from perdure.actors.ports import Courier, Fleet, KillPoint, PoolSpec, World
+from perdure.actors.sim_world.world import Simulation, Weather
+from perdure.ledger import HostUnavailable, SupervisorUnreachable
 
 CALM = Weather.calm()
 MINUTE_MS = 60_000

@@ -7,8 +7,8 @@ import asyncio
 from collections import Counter
 from typing import Any, ClassVar
 
-from actors import Agent, FiberContext, RunContext, RunInfo, RunResult, exposed
-from ledger import PerdureError, sub_agent_id
+from perdure.actors import Agent, FiberContext, RunContext, RunInfo, RunResult, exposed
+from perdure.ledger import PerdureError, sub_agent_id
 from tests.kit import Stage, address
 
 

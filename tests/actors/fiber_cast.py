@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from actors import (
+from perdure.actors import (
     Agent,
     ChatAgent,
     Detached,
@@ -22,7 +22,7 @@ from actors import (
     RunResult,
     exposed,
 )
-from ledger import FiberStopped
+from perdure.ledger import FiberStopped
 from tests.actors.cast import Doubler, Number
 
 

@@ -6,8 +6,18 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from actors import Agent, Client, Detached, FiberContext, FiberRecovery, FiberResult, RunInfo, RunResult, exposed
-from ledger import WorldError
+from perdure.actors import (
+    Agent,
+    Client,
+    Detached,
+    FiberContext,
+    FiberRecovery,
+    FiberResult,
+    RunInfo,
+    RunResult,
+    exposed,
+)
+from perdure.ledger import WorldError
 from tests.actors.cast import Doubler
 
 PAYERS, STEPS = 4, 3

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from actors import Client, Host, PoolSpec, Supervisor, World
-from actors.system_world import system_world
-from ledger.memory_store import MemoryStore
-from ledger.storage import Cabinet, MemoryDisk
-from policies import Limits
+from perdure.actors import Client, Host, PoolSpec, Supervisor, World
+from perdure.actors.ray_world.system import system_world
+from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
+from perdure.ledger.store.memory_store import MemoryStore
+from perdure.policies import Limits
 
 T = TypeVar("T")
 

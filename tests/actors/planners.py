@@ -7,8 +7,8 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
-from actors import Agent, Detached, Occurrence, RunInfo, RunResult, exposed
-from actors.author import tried
+from perdure.actors import Agent, Detached, Occurrence, RunInfo, RunResult, exposed
+from perdure.actors.code.author_call import tried
 from tests.actors.cast import Doubler
 from tests.kit import Stage
 

@@ -7,8 +7,8 @@ import threading
 from collections import Counter
 from typing import Any, ClassVar
 
-from actors import Agent, Detached, Occurrence, RunContext, RunInfo, RunResult, exposed
-from ledger import StaleIncarnation
+from perdure.actors import Agent, Detached, Occurrence, RunContext, RunInfo, RunResult, exposed
+from perdure.ledger import StaleIncarnation
 
 
 class Tree(Agent):

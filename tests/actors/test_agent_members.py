@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, ChatAgent, exposed
-from actors.author import overrides
-from ledger import BadRequest
+from perdure.actors import Agent, ChatAgent, exposed
+from perdure.actors.code.author_call import overrides
+from perdure.ledger import BadRequest
 from tests.kit import Stage, address, play
 
 

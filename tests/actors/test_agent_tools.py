@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, AgentToolEvents, KillPoint, RunResult
-from ledger import AdmissionRefused, BadRequest, ConflictingRequest, InterruptedReason
-from policies import Limits
+from perdure.actors import Agent, AgentToolEvents, KillPoint, RunResult
+from perdure.ledger import AdmissionRefused, BadRequest, ConflictingRequest, InterruptedReason
+from perdure.policies import Limits
 from tests.actors.cast import Boss, Doubler, Failing, Hooked, Liar, Number, Sleeper, Talker, Worker
 from tests.actors.crew import Crowd, Middle, Narrow, Starter, Summariser, Wordy
 from tests.kit import ROOMY, Stage, address, play
@@ -392,7 +392,7 @@ def test_nothing_is_left_on_the_hosts_when_all_is_done() -> None:
 )
 @pytest.mark.parametrize("value", ["soon", -1, float("nan"), True])
 def test_a_static_option_that_is_no_duration_is_refused_by_its_name(attribute: str, value: object) -> None:
-    from actors.class_options import class_options  # noqa: PLC0415
+    from perdure.actors.life.class_options import class_options  # noqa: PLC0415
 
     odd = type("Odd", (Agent,), {attribute: value})
     with pytest.raises(BadRequest) as refused:

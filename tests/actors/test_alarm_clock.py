@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from actors import Agent, KillPoint, exposed
+from perdure.actors import Agent, KillPoint, exposed
 from tests.kit import Stage, address, play
 
 

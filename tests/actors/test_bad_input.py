@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, Detached, RemoteError, exposed
-from actors.code import load_type, type_name
-from ledger import BadRequest, TooLarge, UnknownAgentType, UnknownRun
+from perdure.actors import Agent, Detached, RemoteError, exposed
+from perdure.actors.code.naming import load_type, type_name
+from perdure.ledger import BadRequest, TooLarge, UnknownAgentType, UnknownRun
 from tests.actors.cast import Boss, Doubler, Number, Sleeper
 from tests.actors.crew import Clumsy, Hasty, Large, Numbers, Wordy
 from tests.kit import ROOMY, Stage, play

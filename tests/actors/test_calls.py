@@ -9,14 +9,14 @@ from functools import partial
 
 import pytest
 
-from actors import Agent, KillPoint, RemoteError, exposed
-from actors.calls import ANSWERS_KEPT, CALLS_KEPT, Calls
-from actors.sim_world import Weather
-from ledger import OutcomeUnknown, View, last_end, restore
-from ledger.facts import AgentActivated, AgentLost, AgentReleased, RunCleared, RunCompleted
-from ledger.lives import LIVES_KEPT
-from ledger.snapshot import meta_of
-from ledger.store import Boot
+from perdure.actors import Agent, KillPoint, RemoteError, exposed
+from perdure.actors.link.call_log import ANSWERS_KEPT, CALLS_KEPT, Calls
+from perdure.actors.sim_world.world import Weather
+from perdure.ledger import OutcomeUnknown, View, last_end, restore
+from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, RunCleared, RunCompleted
+from perdure.ledger.lives import LIVES_KEPT
+from perdure.ledger.snapshot import meta_of
+from perdure.ledger.store.store import Boot
 from tests.kit import ROOMY, Ledger, Stage, address, asked, begun, child, placed, play
 
 SLEPT_S = 30.0

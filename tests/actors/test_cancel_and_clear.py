@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledger import UnknownRun
+from perdure.ledger import UnknownRun
 from tests.actors.cast import Boss, Hooked, Sleeper, Stubborn, Worker
 from tests.actors.stories import Told, settled, told_by
 from tests.kit import ROOMY, Stage, address, play

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster_record import (
+from perdure.actors.ray_world.cluster_record import (
     AUTH,
     RECORD,
     mark_stopped,
@@ -16,7 +16,7 @@ from actors.cluster_record import (
     shut_out,
     write_record,
 )
-from ledger import LedgerUnwritable, NoLongerServed, SupervisorUnreachable
+from perdure.ledger import LedgerUnwritable, NoLongerServed, SupervisorUnreachable
 
 REFUSED = SupervisorUnreachable("Ray cannot be started or joined: Failed to connect")
 

@@ -8,11 +8,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from actors.code import load_type, prefer_sent, refuse_while_loading, type_name
-from ledger import BadRequest, UnknownAgentType
+from perdure.actors.code.naming import load_type, prefer_sent, refuse_while_loading, type_name
+from perdure.ledger import BadRequest, UnknownAgentType
+from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
-NAME = "from actors.code import type_name; print(type_name({}, __import__('pathlib').Path({!r})))"
+NAME = "from perdure.actors.code.naming import type_name; print(type_name({}, __import__('pathlib').Path({!r})))"
 
 
 class Outer:
@@ -27,7 +28,7 @@ def moved() -> None:
 def run(*arguments: str | Path, stdin: str | None = None, path: Path = ROOT) -> str:
     """Start a Python of its own and return what it wrote, or the last line of why it failed."""
     command = [sys.executable, *map(str, arguments)]
-    environment = {"PYTHONPATH": f"{ROOT}:{path}"}
+    environment = {"PYTHONPATH": f"{IMPORT_PATH}:{path}"}
     done = subprocess.run(command, input=stdin, env=environment, cwd=path, capture_output=True, text=True, check=False)
     return (done.stdout or done.stderr).strip().splitlines()[-1]
 
@@ -145,7 +146,7 @@ def test_code_that_starts_a_runtime_when_it_is_imported_is_told_so(tmp_path: Pat
     script = write(
         tmp_path / "eager.py",
         """
-        from actors.code import refuse_while_loading
+        from perdure.actors.code.naming import refuse_while_loading
         refuse_while_loading()
         class Agent: pass
         if __name__ == "__main__": pass
@@ -169,7 +170,7 @@ class Agent:
     other: Agent | None = None
 
 if __name__ == "__main__":
-    from actors.code import type_name
+    from perdure.actors.code.naming import type_name
     print(type_name(Agent))
     pathlib.Path("ran").touch()
 """
@@ -194,7 +195,7 @@ def test_a_script_without_a_main_block_is_read_for_its_classes_only(tmp_path: Pa
         tmp_path / "plain.py",
         """
         import pathlib
-        from actors.code import type_name
+        from perdure.actors.code.naming import type_name
         HERE = pathlib.Path("plain-ran")
         runtime = Runtime = open
         class Agent:
@@ -226,7 +227,7 @@ def test_a_script_is_taken_as_it_was_sent_before_it_is_looked_for_at_its_place(
     write(tmp_path / "sent/beside_it.py", "class Agent:\n    at = 'sent too'")
     write(tmp_path / "home/beside_it.py", "")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "home"), *sys.path])
-    monkeypatch.setattr("actors.code._sent", [])
+    monkeypatch.setattr("perdure.actors.code.naming._sent", [])
 
     prefer_sent(tmp_path / "sent")
 
@@ -378,7 +379,7 @@ def test_a_command_s_class_is_found_again_by_its_text(way: str, tmp_path: Path) 
 def _redirected(file: Path) -> str:
     with file.open() as text:
         return subprocess.run(
-            [sys.executable], stdin=text, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+            [sys.executable], stdin=text, env={"PYTHONPATH": IMPORT_PATH}, capture_output=True, text=True, check=True
         ).stdout.strip()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors import KillPoint
+from perdure.actors import KillPoint
 from tests.actors.cast import Boss, Sleeper, Worker
 from tests.kit import Moment, Stage, address, play
 

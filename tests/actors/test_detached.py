@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from actors import Detached
-from ledger import about
-from ledger.run import open_run
+from perdure.actors import Detached
+from perdure.ledger import about
+from perdure.ledger.run import open_run
 from tests.actors.cast import Boss, Hooked, Sleeper, Stubborn, Worker
 from tests.actors.crew import Batch, Clumsy
 from tests.actors.stories import Told, settled, told_by

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.events import AgentToolEvents
+from perdure.actors.events.reducer import AgentToolEvents
 
 
 def frame(sequence: int, kind: str, run: str = "r", **fields: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from actors.event_stream import EventStream, Frame
-from ledger import UnknownRun
+from perdure.actors.runtime.event_stream import EventStream, Frame
+from perdure.ledger import UnknownRun
 
 
 class Source:

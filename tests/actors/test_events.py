@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.events import AgentToolEvents, RunState
+from perdure.actors.events.reducer import AgentToolEvents, RunState
 
 Frames = list[dict[str, Any]]
 

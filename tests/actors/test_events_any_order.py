@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.events import AgentToolEvents
+from perdure.actors.events.reducer import AgentToolEvents
 
 Frames = list[dict[str, Any]]
 

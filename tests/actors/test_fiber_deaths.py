@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors import FiberResult, KillPoint
+from perdure.actors import FiberResult, KillPoint
 from tests.actors.fiber_cast import Jobs, Recovering
 from tests.actors.test_deaths import Here, at
 from tests.kit import Stage, address, play

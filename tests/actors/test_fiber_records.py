@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from actors import exposed
-from ledger import BadRequest, TooLarge
+from perdure.actors import exposed
+from perdure.ledger import BadRequest, TooLarge
 from tests.actors.fiber_cast import Jobs, Recovering
 from tests.kit import ROOMY, Stage, address, play
 

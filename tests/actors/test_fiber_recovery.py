@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from actors import FiberResult, KillPoint
-from actors.observability import subscribe
-from ledger import BadRequest
+from perdure.actors import FiberResult, KillPoint
+from perdure.actors.events.observability import subscribe
+from perdure.ledger import BadRequest
 from tests.actors.fiber_cast import Jobs, Recovering, Slowly
 from tests.actors.test_deaths import at
 from tests.actors.test_fiber_deaths import Strike

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from actors import Agent, FiberContext, exposed
-from ledger import FiberStopped
+from perdure.actors import Agent, FiberContext, exposed
+from perdure.ledger import FiberStopped
 from tests.actors.one_process import OneProcess, play
 from tests.actors.sync_cast import Stuck
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from actors import FiberInspection
-from ledger import BadRequest, ConflictingRequest
+from perdure.actors import FiberInspection
+from perdure.ledger import BadRequest, ConflictingRequest
 from tests.actors.fiber_cast import Jobs
 from tests.kit import Stage, play
 

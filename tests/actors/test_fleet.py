@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.fleet import ActorFleet, HostGone, HostSilent
-from actors.plan import About, Plan
-from actors.ports import PoolSpec
-from actors.system_world import is_alive, machine, wait_for_death
-from ledger import HostUnavailable
-from policies import Limits
+from perdure.actors.ports import PoolSpec
+from perdure.actors.ray_world.fleet import ActorFleet, HostGone, HostSilent
+from perdure.actors.ray_world.plan import About, Plan
+from perdure.actors.ray_world.system import is_alive, machine, wait_for_death
+from perdure.ledger import HostUnavailable
+from perdure.policies import Limits
 
 
 class FakeActors:
@@ -60,7 +60,7 @@ class FakeActors:
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DEATH_S", "AGAIN_S", "SPARE_S"):
-        monkeypatch.setattr(f"actors.fleet.{name}", 0.02)
+        monkeypatch.setattr(f"perdure.actors.ray_world.fleet.{name}", 0.02)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from actors import KillPoint
-from actors.sim_world import Weather
+from perdure.actors import KillPoint
+from perdure.actors.sim_world.world import Weather
 from tests.actors.cast import Boss
 from tests.actors.crew import BadHook, Clumsy
 from tests.actors.stories import Told, settled, told_by

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, exposed
-from actors.observability import Event, EventType, emit
-from ledger import Overloaded
+from perdure.actors import Agent, exposed
+from perdure.actors.events.observability import Event, EventType, emit
+from perdure.ledger import Overloaded
 from tests.actors.cast import Boss, Sleeper, Talker
 from tests.actors.crew import Clumsy
 from tests.actors.stories import settled
@@ -154,7 +154,7 @@ def test_a_callback_that_raises_breaks_nothing_and_is_reported_once(caplog: pyte
         await asyncio.sleep(1)
         assert len(ears.events) == 4
 
-    with caplog.at_level(logging.WARNING, logger="actors.observability"):
+    with caplog.at_level(logging.WARNING, logger="perdure.actors.events.observability"):
         play(story)
     assert len(caplog.records) == 1
 

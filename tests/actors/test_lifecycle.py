@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, RunContext, exposed
+from perdure.actors import Agent, RunContext, exposed
 from tests.kit import Stage, address, play
 
 

@@ -5,8 +5,8 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from actors.lifetime import Lifetime, aside
-from ledger import SupervisorUnreachable
+from perdure.actors.ray_world.lifetime import Lifetime, aside
+from perdure.ledger import SupervisorUnreachable
 
 GONE = SupervisorUnreachable("it is over")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.link import FRAME_MAX, Link
-from actors.switchboard import Port, Switchboard
+from perdure.actors.link.link import FRAME_MAX, Link
+from perdure.actors.supervisor.sessions import Port, Switchboard
 
 Frame = tuple[int, list[Any], int]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.observability import (
+from perdure.actors.events.observability import (
     Channel,
     Channels,
     Event,
@@ -21,7 +21,7 @@ from actors.observability import (
     emit,
     subscribe,
 )
-from ledger import BadRequest, agent_id
+from perdure.ledger import BadRequest, agent_id
 
 
 def test_an_event_of_a_run_and_one_of_a_fiber_are_heard_on_their_own_channels_only() -> None:
@@ -83,7 +83,7 @@ def test_a_raising_subscriber_neither_breaks_the_emitter_nor_deafens_the_others(
 
     channels.subscribe("agent_tool", broken)
     channels.subscribe("agent_tool", lambda event: heard.append(event.at_ms))
-    with caplog.at_level(logging.WARNING, logger="actors.observability"):
+    with caplog.at_level(logging.WARNING, logger="perdure.actors.events.observability"):
         for at_ms in range(3):
             channels.emit("agent_tool", EventType.AGENT_TOOL_FINISHED, at_ms=at_ms)
     assert heard == [0, 1, 2]

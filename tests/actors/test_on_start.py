@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actors import Agent, Occurrence, RunContext, exposed, tell
-from actors.wire import RemoteError
-from ledger import StartTimedOut
+from perdure.actors import Agent, Occurrence, RunContext, exposed, tell
+from perdure.actors.link.wire import RemoteError
+from perdure.ledger import StartTimedOut
 from tests.kit import ROOMY, Stage, address, play
 
 LIMITS = replace(ROOMY, on_start_timeout_ms=20_000)

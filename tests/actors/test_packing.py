@@ -12,12 +12,12 @@ from textwrap import dedent
 
 import pytest
 
-from actors import Agent
-from actors.class_options import pool_spec
-from actors.code import cell_file, load_type
-from actors.packing import Packer, files_for, package_file
-from ledger import BadRequest, pool_key
-from scenarios.workloads import Worker
+from perdure.actors import Agent
+from perdure.actors.code.naming import cell_file, load_type
+from perdure.actors.life.class_options import pool_spec
+from perdure.actors.runtime.packing import Packer, files_for, package_file
+from perdure.ledger import BadRequest, pool_key
+from perdure.scenarios.swarm.workloads import Worker
 from tests.kit import Stage, play
 
 Author = Callable[..., type]
@@ -52,7 +52,7 @@ def inside(package: str, code_dir: Path) -> dict[str, str]:
         return {name: archive.read(name).decode() for name in archive.namelist()}
 
 
-AGENT = "from actors import Agent\nclass Traveller(Agent): ...\n"
+AGENT = "from perdure import Agent\nclass Traveller(Agent): ...\n"
 
 
 def test_what_a_module_imports_travels_with_it_also_what_it_will_only_import_later(
@@ -60,7 +60,7 @@ def test_what_a_module_imports_travels_with_it_also_what_it_will_only_import_lat
 ) -> None:
     late = "def later():\n    import packed_late\n    from packed_house import room\n"
     houses = {"packed_house__rooms__hall": "from .. import far", "packed_house__far": "", "packed_late": ""}
-    author("packed_main:Traveller", packed_main=AGENT + late + "import json, duckdb, ledger", **houses, packed_other="")
+    author("packed_main:Traveller", packed_main=AGENT + late + "import json, duckdb, perdure.ledger", **houses, packed_other="")
     (code_dir.parent.parent / "packed_house/rooms/list.txt").write_text("hall")
     (code_dir.parent.parent / "packed_house/.secret").write_text("not code")
     assert sorted(files_for("packed_main:Traveller", code_dir)) == [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.parts import Part, apply_chunk, chunk_of, normalized_input
+from perdure.actors.events.message_parts import Part, apply_chunk, chunk_of, normalized_input
 
 
 def grown(*chunks: dict[str, Any], parts: list[Part] | None = None) -> list[Part]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors import KillPoint
+from perdure.actors import KillPoint
 from tests.actors.fiber_cast import Jobs
 from tests.kit import ROOMY, Stage, address, play
 

@@ -6,12 +6,12 @@ import asyncio
 import itertools
 from typing import Any
 
-from actors.pool import Pool
-from actors.ports import PoolSpec
-from actors.system_world import system_world
-from actors.virtual_loop import VirtualLoop
-from ledger import HostLost, View
-from policies import Limits
+from perdure.actors.ports import PoolSpec
+from perdure.actors.ray_world.system import system_world
+from perdure.actors.sim_world.virtual_loop import VirtualLoop
+from perdure.actors.supervisor.pool import Pool
+from perdure.ledger import HostLost, View
+from perdure.policies import Limits
 
 MINUTE_S = 60
 

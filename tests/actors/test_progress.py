@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors import KillPoint
+from perdure.actors import KillPoint
 from tests.actors.cast import Boss, Hooked, Talker
 from tests.actors.crew import BadHook, Mute
 from tests.actors.stories import Told, settled, told_by

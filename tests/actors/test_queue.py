@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from actors import KillPoint
-from ledger import BadRequest, ConflictingRequest
+from perdure.actors import KillPoint
+from perdure.ledger import BadRequest, ConflictingRequest
 from tests.actors.planners import Planner, do, notes, payloads
 from tests.actors.test_schedules import COMMITS, Death
 from tests.kit import ROOMY, Stage, address, play

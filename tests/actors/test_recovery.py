@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from actors import KillPoint
-from actors.code import load_type, type_name
-from actors.sim_world import Weather
+from perdure.actors import KillPoint
+from perdure.actors.code.naming import load_type, type_name
+from perdure.actors.sim_world.world import Weather
 from tests.actors import cast
 from tests.actors.cast import (
     Boss,

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from actors import Client, Courier, World
-from ledger import LedgerUnwritable
-from scenarios.simulation import Laboratory
+from perdure.actors import Client, Courier, World
+from perdure.ledger import LedgerUnwritable
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.cast import Sleeper
 
 

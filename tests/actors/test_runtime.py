@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from actors import Agent, RunInfo, RunResult, exposed
-from actors.runtime import check_limits
-from ledger import BadRequest
-from policies import INFINITY, Limits
+from perdure.actors import Agent, RunInfo, RunResult, exposed
+from perdure.actors.runtime.runtime import check_limits
+from perdure.ledger import BadRequest
+from perdure.policies import INFINITY, Limits
 from tests.actors.cast import Doubler
 from tests.kit import Stage, play
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from actors import KillPoint
+from perdure.actors import KillPoint
 from tests.actors.planners import Planner, do, notes
 from tests.actors.test_schedules import COMMITS, Death, outcomes
 from tests.kit import ROOMY, Stage, play

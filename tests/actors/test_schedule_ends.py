@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors import KillPoint
+from perdure.actors import KillPoint
 from tests.actors.planners import Leaver, do, notes
 from tests.kit import Stage, address, play
 

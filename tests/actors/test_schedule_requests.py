@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledger import BadRequest, ConflictingRequest, TooLarge
+from perdure.ledger import BadRequest, ConflictingRequest, TooLarge
 from tests.actors.planners import Patient, Planner, do, payloads
 from tests.kit import ROOMY, Stage, play
 

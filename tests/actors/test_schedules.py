@@ -38,9 +38,9 @@ from pathlib import Path
 
 import pytest
 
-from actors import KillPoint
-from actors.observability import subscribe
-from actors.sim_world import Weather
+from perdure.actors import KillPoint
+from perdure.actors.events.observability import subscribe
+from perdure.actors.sim_world.world import Weather
 from tests.actors.planners import Blank, Eager, Note, Patient, Planner, Sluggish, do, notes, payloads
 from tests.kit import ROOMY, Stage, address, play
 

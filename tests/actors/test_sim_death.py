@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from actors.ports import Courier, Fleet, Killed, KillPoint, PoolSpec, World
-from actors.sim_world import on_death
-from ledger import SupervisorUnreachable
+from perdure.actors.ports import Courier, Fleet, Killed, KillPoint, PoolSpec, World
+from perdure.actors.sim_world.world import on_death
+from perdure.ledger import SupervisorUnreachable
 from tests.actors.echo import ANSWERS, CALM, Book, after, ask, echo, forever, hosted, questions, supervised, whats
 
 

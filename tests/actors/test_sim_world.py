@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import pytest
 
-from actors.ports import Courier, Fleet, World
-from actors.sim_world import DiskFault, Span, Weather
-from ledger import SupervisorUnreachable
+from perdure.actors.ports import Courier, Fleet, World
+from perdure.actors.sim_world.world import DiskFault, Span, Weather
+from perdure.ledger import SupervisorUnreachable
 from tests.actors.echo import (
     ANSWERS,
     CALM,

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from actors import KillPoint
-from actors.sim_world import Weather
+from perdure.actors import KillPoint
+from perdure.actors.sim_world.world import Weather
 from tests.actors.cast import Hooked, Sleeper
 from tests.actors.stories import settled, told_by
 from tests.kit import ROOMY, Stage, address, play

@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, KillPoint, exposed
-from actors.sim_world import Weather
-from ledger import AgentAborted, BadRequest, OutcomeUnknown, agent_id, is_within, parent_of, path_of, sub_agent_id
+from perdure.actors import Agent, KillPoint, exposed
+from perdure.actors.sim_world.world import Weather
+from perdure.ledger import (
+    AgentAborted,
+    BadRequest,
+    OutcomeUnknown,
+    agent_id,
+    is_within,
+    parent_of,
+    path_of,
+    sub_agent_id,
+)
 from tests.actors.cast import Doubler
 from tests.kit import Stage, address, play
 

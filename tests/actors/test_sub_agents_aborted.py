@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from actors import KillPoint
-from ledger import AgentAborted
+from perdure.actors import KillPoint
+from perdure.ledger import AgentAborted
 from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import Stage, play
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledger import BadRequest, OutcomeUnknown, PerdureError, is_within
+from perdure.ledger import BadRequest, OutcomeUnknown, PerdureError, is_within
 from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import ROOMY, Stage, address, play
 

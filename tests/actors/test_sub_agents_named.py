@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledger import BadRequest, OutcomeUnknown, sub_agent_id
+from perdure.ledger import BadRequest, OutcomeUnknown, sub_agent_id
 from tests.actors.family_cast import Cousin, Elder, Kid, ask, kid
 from tests.kit import Stage, address, play
 

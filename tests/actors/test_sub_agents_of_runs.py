@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, RunContext, exposed
-from ledger import BadRequest, is_within, sub_agent_id
+from perdure.actors import Agent, RunContext, exposed
+from perdure.ledger import BadRequest, is_within, sub_agent_id
 from tests.actors.family_cast import Kid
 from tests.kit import Stage, address, play
 

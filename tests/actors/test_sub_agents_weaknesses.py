@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from actors import Agent, exposed
-from ledger import BadRequest, PerdureError
+from perdure.actors import Agent, exposed
+from perdure.ledger import BadRequest, PerdureError
 from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import Stage, address, is_test, play
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.observability import Event, subscribe
+from perdure.actors.events.observability import Event, subscribe
 from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import Stage, address, play
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.ports import KillPoint
-from actors.system_world import (
+from perdure.actors.ports import KillPoint
+from perdure.actors.ray_world.system import (
     NoFaults,
     bearing,
     children,
@@ -23,14 +23,14 @@ from actors.system_world import (
     system_world,
     wait_for_death,
 )
-from ledger import BadRequest
-from tests.tidy import ROOT
+from perdure.ledger import BadRequest
+from tests.tidy import IMPORT_PATH, ROOT
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 VISITOR = """
 import sys
-from actors.ports import KillPoint
-from actors.system_world import system_world
+from perdure.actors.ports import KillPoint
+from perdure.actors.ray_world.system import system_world
 faults = system_world().faults
 for visit in range(1, 5):
     print(visit, flush=True)
@@ -41,7 +41,7 @@ for visit in range(1, 5):
 
 def visits(order: str) -> tuple[str, int]:
     """How far a process comes that visits two kill points four times, and how it ends."""
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PERDURE_KILL": order}
+    environment = {"PYTHONPATH": IMPORT_PATH, "PERDURE_KILL": order}
     done = subprocess.run([sys.executable, "-c", VISITOR], env=environment, capture_output=True, text=True, check=False)
     return "".join(done.stdout.split()), done.returncode
 
@@ -137,7 +137,7 @@ def test_processes_are_found_by_all_their_marks_and_by_their_environment() -> No
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can do that")
 def test_a_process_can_be_made_to_die_with_its_parent() -> None:
-    child = "import time; from actors.system_world import *; die_with_parent(); print(own_pid(), flush=True); time.sleep(60)"
+    child = "import time; from perdure.actors.ray_world.system import *; die_with_parent(); print(own_pid(), flush=True); time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
     with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
         assert process.stdout is not None

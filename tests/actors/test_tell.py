@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, KillPoint, RunContext, exposed, tell
-from ledger import BadRequest
+from perdure.actors import Agent, KillPoint, RunContext, exposed, tell
+from perdure.ledger import BadRequest
 from tests.kit import Stage, play
 
 

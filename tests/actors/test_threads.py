@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from actors.once import once
-from actors.threads import Crew, wait_for
-from ledger import StartTimedOut
+from perdure.actors.life.once import once
+from perdure.actors.threads import Crew, wait_for
+from perdure.ledger import StartTimedOut
 from tests.actors.one_process import OneProcess, play
 from tests.actors.sync_cast import Clockwork, Family, Leaf, Stuck, StuckAtFirst, Tree, Waiting
 

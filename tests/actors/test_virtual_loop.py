@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from actors.ports import Courier, World
-from actors.sim_world import Deadlock, Overdue, Runaway
+from perdure.actors.ports import Courier, World
+from perdure.actors.sim_world.world import Deadlock, Overdue, Runaway
 from tests.actors.echo import CALM, after, echo, forever, supervised
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actors import Agent, Detached, FiberContext, KillPoint, Occurrence, RunContext, RunInfo, RunResult, exposed
+from perdure.actors import Agent, Detached, FiberContext, KillPoint, Occurrence, RunContext, RunInfo, RunResult, exposed
 from tests.actors.cast import Doubler
 from tests.actors.test_deaths import at
 from tests.actors.test_fiber_deaths import Strike

@@ -15,7 +15,7 @@ from tests.tidy import ROOT
 
 
 def perdure(*words: str | Path, **environment: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "scenarios.cli", "run", *map(str, words), "--json"]
+    command = [sys.executable, "-m", "perdure.scenarios.cli", "run", *map(str, words), "--json"]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
     )

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from actors.system_world import descendants, strike, wait_for_death
+from perdure.actors.ray_world.system import descendants, strike, wait_for_death
+from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 240.0
@@ -30,7 +31,7 @@ SOON_S = 240.0
 CREW = """
     import asyncio
     from pathlib import Path
-    from actors import Agent, exposed
+    from perdure.actors import Agent, exposed
     import beside
 
     class Deckhand(Agent):
@@ -54,7 +55,7 @@ CREW = """
 FIRST = """
     import json, sys
     from pathlib import Path
-    from actors import Runtime
+    from perdure.actors import Runtime
     from crew import Captain, Deckhand
 
     if __name__ == "__main__":
@@ -71,7 +72,7 @@ FIRST = """
 SECOND = """
     import json, shutil, sys
     from pathlib import Path
-    from actors import Agent, Runtime, exposed
+    from perdure.actors import Agent, Runtime, exposed
     import crew
 
     class Pilot(Agent):
@@ -138,7 +139,7 @@ def write(folder: Path, **modules: str) -> Path:
 def drive(harbour: Harbour, folder: Path, *arguments: object) -> dict[str, Any]:
     """Run the driver in this folder, take the folder away, and return what the driver said."""
     command = [sys.executable, "driver.py", *map(str, arguments)]
-    environment = {**harbour.environment, "PYTHONPATH": str(ROOT)}
+    environment = {**harbour.environment, "PYTHONPATH": IMPORT_PATH}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=SOON_S
     )

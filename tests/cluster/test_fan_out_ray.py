@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.tidy import ROOT
 
-COMMAND = [sys.executable, "-m", "scenarios.cli"]
+COMMAND = [sys.executable, "-m", "perdure.scenarios.cli"]
 
 
 def perdure(*words: str | Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tests.tidy import ROOT
 @pytest.mark.slow
 def test_messages_are_answered_once_although_processes_are_killed(tmp_path: Path) -> None:
     words = ["--updates", "3", "--kills", "2", "--chats", "2", "--seed", "1", "--data", str(tmp_path), "--json"]
-    command = [sys.executable, "-m", "scenarios.cli", "run", "messenger", *words]
+    command = [sys.executable, "-m", "perdure.scenarios.cli", "run", "messenger", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)

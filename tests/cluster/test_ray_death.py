@@ -15,17 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from actors import Agent, RunContext, Runtime
-from actors.cluster_record import write_record
-from actors.system_world import bearing, descendants, is_alive, strike, wait_for_death
-from ledger import BadRequest, SupervisorUnreachable
+from perdure.actors import Agent, RunContext, Runtime
+from perdure.actors.ray_world.cluster_record import write_record
+from perdure.actors.ray_world.system import bearing, descendants, is_alive, strike, wait_for_death
+from perdure.ledger import BadRequest, SupervisorUnreachable
+from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 ORPHANS_S = 5.0
 
 SCRIPT = """
 import os, sys, threading, time
-from actors import Runtime
+from perdure.actors import Runtime
 from tests.cluster.test_ray_death import Napper
 
 with Runtime(sys.argv[1]) as runtime:
@@ -48,7 +49,7 @@ class Napper(Agent):
 @contextmanager
 def script(data: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A process that has a Ray of its own with a run in it, and its supervisor and hosts."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
     command = [sys.executable, "-c", SCRIPT, str(data)]
     running = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=data.parent

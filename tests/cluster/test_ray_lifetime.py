@@ -12,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from actors import Runtime
-from actors.observability import Event
-from ledger import BadRequest
-from policies import Limits
+from perdure.actors import Runtime
+from perdure.actors.events.observability import Event
+from perdure.ledger import BadRequest
+from perdure.policies import Limits
 from tests.actors.cast import Sleeper, Talker
+from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 JOIN = """
 import sys
-from actors import Runtime
-from actors.observability import Event
-from ledger import BadRequest
-from policies import Limits
+from perdure.actors import Runtime
+from perdure.actors.events.observability import Event
+from perdure.ledger import BadRequest
+from perdure.policies import Limits
 for limits in (None, Limits(hosts_max=3), Limits(hosts_max=2, idle_ms=9_000)):
     try:
         with Runtime(sys.argv[1], limits=limits) as runtime:
@@ -37,7 +38,7 @@ for limits in (None, Limits(hosts_max=3), Limits(hosts_max=2, idle_ms=9_000)):
 def test_who_joins_has_the_limits_in_force_and_is_refused_with_others(tmp_path: Path) -> None:
     with Runtime(tmp_path, limits=Limits(hosts_max=3, hosts_warm=1)) as runtime:
         assert runtime.limits == Limits(hosts_max=3, hosts_warm=1)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
         done = subprocess.run(
             [sys.executable, "-c", JOIN, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
         )

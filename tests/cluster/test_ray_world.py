@@ -18,13 +18,21 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
-from actors.cluster_record import read_record
-from actors.lifetime import aside
-from actors.plan import Parts
-from actors.ports import PoolSpec
-from actors.ray_world import RayCluster, RayCourier, RayMetrics
-from actors.system_world import children, descendants, is_alive, strike, wait_for_death
-from ledger import BadRequest, HostUnavailable, LedgerLocked, LedgerUnwritable, Overloaded, SupervisorUnreachable
+from perdure.actors.ports import PoolSpec
+from perdure.actors.ray_world.cluster_record import read_record
+from perdure.actors.ray_world.lifetime import aside
+from perdure.actors.ray_world.plan import Parts
+from perdure.actors.ray_world.system import children, descendants, is_alive, strike, wait_for_death
+from perdure.actors.ray_world.world import RayCluster, RayCourier, RayMetrics
+from perdure.ledger import (
+    BadRequest,
+    HostUnavailable,
+    LedgerLocked,
+    LedgerUnwritable,
+    Overloaded,
+    SupervisorUnreachable,
+)
+from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 60.0
@@ -264,7 +272,7 @@ def _refusal(courier: RayCourier) -> LedgerLocked | None:
 SECOND = """
 import sys
 from pathlib import Path
-from actors.ray_world import RayCluster
+from perdure.actors.ray_world.world import RayCluster
 cluster = RayCluster.start(Path(sys.argv[1]))
 print(cluster.own, cluster.pids()["supervisor"])
 cluster.close()
@@ -276,7 +284,7 @@ def test_a_second_process_joins_the_running_one_and_leaves_it_alone(
 ) -> None:
     pid = pid_of(cluster, "supervisor")
     command = [sys.executable, "-c", SECOND, str(data)]
-    environment = {"PYTHONPATH": str(ROOT), "HOME": os.environ["HOME"]}
+    environment = {"PYTHONPATH": IMPORT_PATH, "HOME": os.environ["HOME"]}
     said = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["False", str(pid)]
     assert ask(courier, "echo", 1) == 1

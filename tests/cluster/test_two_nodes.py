@@ -14,12 +14,12 @@ import ray
 from ray.cluster_utils import Cluster
 from typer.testing import CliRunner
 
-from actors import Agent, RunContext, Runtime
-from actors.cluster_record import answers
-from actors.system_world import is_alive
-from ledger import NoLongerServed
-from policies import Limits
-from scenarios.cli import app
+from perdure.actors import Agent, RunContext, Runtime
+from perdure.actors.ray_world.cluster_record import answers
+from perdure.actors.ray_world.system import is_alive
+from perdure.ledger import NoLongerServed
+from perdure.policies import Limits
+from perdure.scenarios.cli import app
 
 
 class Rester(Agent):

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledger.duckdb_store import DuckDBStore
-from ledger.errors import LedgerError
-from ledger.memory_store import MemoryStore
-from ledger.store import Boot, FactRow, First, Payload, Record, Store
+from perdure.ledger.errors import LedgerError
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.store.memory_store import MemoryStore
+from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Store
 
 
 @pytest.fixture(params=["memory", "duckdb"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ledger import Alarm, HostLost, Released, Tick, everything, restore, seat
-from ledger.facts import AgentActivated, AgentLost, AgentReleased, AlarmRang, AlarmSet
+from perdure.ledger import Alarm, HostLost, Released, Tick, everything, restore, seat
+from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, AlarmRang, AlarmSet
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 from tests.ledger.test_snapshot import life_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledger import (
+from perdure.ledger import (
     DeliverMail,
     Effect,
     Fact,
@@ -26,7 +26,7 @@ from ledger import (
     outstanding,
     seat,
 )
-from ledger.facts import (
+from perdure.ledger.facts import (
     AgentActivated,
     AgentLost,
     AgentReleased,
@@ -45,7 +45,7 @@ from ledger.facts import (
     RunReattached,
     TeardownBegan,
 )
-from policies import Limits
+from perdure.policies import Limits
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 
 SIGNAL = ProgressReported("r", 1, b"\x80")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger import Fact, LedgerDamaged, decode, encode, pack, unpack
-from ledger.facts import AttemptStarted, RunReattached, RunRequested
+from perdure.ledger import Fact, LedgerDamaged, decode, encode, pack, unpack
+from perdure.ledger.facts import AttemptStarted, RunReattached, RunRequested
 
 KINDS: list[type[Fact]] = list(get_args(Fact))
 

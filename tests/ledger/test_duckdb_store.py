@@ -13,12 +13,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from ledger.duckdb_file import DATABASE, JOURNAL, WAL
-from ledger.duckdb_store import DuckDBStore
-from ledger.errors import BadRequest, LedgerDamaged, LedgerLocked, LedgerTooNew, LedgerUnwritable
-from ledger.journal import Journal, scan
-from ledger.seals import seal
-from ledger.store import Boot
+from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerLocked, LedgerTooNew, LedgerUnwritable
+from perdure.ledger.store.duckdb_file import DATABASE, JOURNAL, WAL
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.store.journal import Journal, scan
+from perdure.ledger.store.seals import seal
+from perdure.ledger.store.store import Boot
 from tests.ledger.wrecks import (
     LAST,
     ROOT,
@@ -287,7 +287,7 @@ def test_a_missing_journal_is_told(dead: Path, whole: Boot, tmp_path: Path) -> N
 def test_a_full_disk_is_fatal_and_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     script = """
 import resource
-from ledger.errors import LedgerUnwritable
+from perdure.ledger.errors import LedgerUnwritable
 resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
 for seq in range(1, 100_000, 100):
     try:
@@ -321,8 +321,8 @@ def test_a_directory_of_somebody_else_is_said_so(dead: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
-from ledger.duckdb_store import DuckDBStore
-from ledger.errors import LedgerUnwritable
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.errors import LedgerUnwritable
 os.setuid(65534)
 try:
     DuckDBStore(Path(sys.argv[1])).boot()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ledger import Fact, InterruptedReason, explain, pack
-from ledger.explanation import lasting
-from ledger.facts import (
+from perdure.ledger import Fact, InterruptedReason, explain, pack
+from perdure.ledger.explanation import lasting
+from perdure.ledger.facts import (
     AgentActivated,
     AgentLost,
     AgentReleased,

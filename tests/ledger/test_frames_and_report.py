@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ledger import Fact, audit, counts, frame_of, inspection, outcome_of, pack, parked
-from ledger.facts import (
+from perdure.ledger import Fact, audit, counts, frame_of, inspection, outcome_of, pack, parked
+from perdure.ledger.facts import (
     AttemptLost,
     ChunkEmitted,
     MailDelivered,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.duckdb_file import DATABASE, JOURNAL, WAL
-from ledger.duckdb_store import DuckDBStore
-from ledger.errors import LedgerDamaged
-from ledger.integrity import Finding, examine, repair
+from perdure.ledger.errors import LedgerDamaged
+from perdure.ledger.store.duckdb_file import DATABASE, JOURNAL, WAL
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.store.integrity import Finding, examine, repair
 from tests.ledger.wrecks import LAST, commit, contents, copy, fact, flipped, numbers, run, small_life, tamper
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.journal import Entry, Journal, Plan, Scan, commits, reconcile, scan
-from ledger.seals import GENESIS, Commit, Mark, seal
+from perdure.ledger.store.journal import Entry, Journal, Plan, Scan, commits, reconcile, scan
+from perdure.ledger.store.seals import GENESIS, Commit, Mark, seal
 from tests.ledger.wrecks import commit, flipped
 
 SPANS = [(1, 1), (2, 5), (6, 6), (7, 9)]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ledger import frame_of, inspection, pack, preview_of
-from ledger.facts import RunRequested
+from perdure.ledger import frame_of, inspection, pack, preview_of
+from perdure.ledger.facts import RunRequested
 from tests.kit import NOW_MS, TYPE, Ledger
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ledger import (
+from perdure.ledger import (
     AdmissionRefused,
     Alarm,
     Awake,
@@ -30,7 +30,7 @@ from ledger import (
     Unstarted,
     Up,
 )
-from ledger.facts import (
+from perdure.ledger.facts import (
     AgentActivated,
     AgentLost,
     AgentReleased,
@@ -54,7 +54,7 @@ from ledger.facts import (
     RunStarted,
     TeardownBegan,
 )
-from policies import Limits
+from perdure.policies import Limits
 from tests.kit import NOW_MS, PARENT, TYPE, Ledger, asked, begun, child, placed
 
 DONE = Ended("r", 1, b"\x2a", "said", None, released=False)

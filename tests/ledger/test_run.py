@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ledger import Fact, Status, pack, unpack
-from ledger.facts import (
+from perdure.ledger import Fact, Status, pack, unpack
+from perdure.ledger.facts import (
     AttemptLost,
     AttemptStarted,
     ChunkEmitted,
@@ -20,7 +20,7 @@ from ledger.facts import (
     RunStarted,
     TeardownBegan,
 )
-from ledger.run import Run, apply, open_run
+from perdure.ledger.run import Run, apply, open_run
 from tests.kit import asked, begun, placed
 
 INTERRUPTED = RunInterrupted("r", "no-progress", True, "nothing was heard")

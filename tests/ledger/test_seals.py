@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.duckdb_file import connect, get_mark
-from ledger.duckdb_store import DuckDBStore
-from ledger.seals import GENESIS, Commit, Mark, Placed, Recent, broken_seals, follow, seal, unseal, weigh
-from ledger.store import FactRow, Payload
+from perdure.ledger.store.duckdb_file import connect, get_mark
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.store.seals import GENESIS, Commit, Mark, Placed, Recent, broken_seals, follow, seal, unseal, weigh
+from perdure.ledger.store.store import FactRow, Payload
 from tests.ledger.wrecks import commit, run, tamper
 
 Story = list[tuple[list[tuple[str, int | None, bytes]], list[tuple[str, bytes]]]]  # commits of facts and payloads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger import (
+from perdure.ledger import (
     Boot,
     Fact,
     FactRow,
@@ -19,7 +19,7 @@ from ledger import (
     run_record,
     seat,
 )
-from ledger.facts import (
+from perdure.ledger.facts import (
     AgentActivated,
     AgentLost,
     AgentReleased,
@@ -33,7 +33,7 @@ from ledger.facts import (
     RunInterrupted,
     SupervisorStarted,
 )
-from ledger.memory_store import MemoryStore
+from perdure.ledger.store.memory_store import MemoryStore
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 
 DETACHED = {"detached": True, "on_finish": "f"}

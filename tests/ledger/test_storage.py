@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.errors import BadRequest, StaleIncarnation, StorageError
-from ledger.storage import Cabinet, Disk, FileDisk, MemoryDisk, Storage
+from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageError
+from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk, Storage
 
 AGENT = "census@scenarios.fan_out:Census"
 

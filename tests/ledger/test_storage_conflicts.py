@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import duckdb
 import pytest
 
-from ledger.errors import StorageConflict, StorageError
-from ledger.storage import Cabinet, MemoryDisk, Storage, Transaction
+from perdure.ledger.errors import StorageConflict, StorageError
+from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk, Storage, Transaction
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from ledger.errors import StaleIncarnation, StorageConflict, StorageError
-from ledger.storage import Cabinet, Disk, FileDisk, MemoryDisk, Storage, StorageLocked
-from tests.tidy import ROOT
+from perdure.ledger.errors import StaleIncarnation, StorageConflict, StorageError
+from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk, Storage, StorageLocked
+from tests.tidy import IMPORT_PATH
 
 AGENT = "census@scenarios.fan_out:Census"
 
@@ -42,7 +42,7 @@ def files(tmp_path: Path) -> Iterator[FileDisk]:
 
 def started(code: str, *arguments: str) -> subprocess.Popen[str]:
     """Another process with our code on its path."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
 
@@ -63,7 +63,7 @@ def ended(process: subprocess.Popen[str]) -> str:
 WRITER = """
 import sys
 from pathlib import Path
-from ledger.storage import Cabinet, FileDisk
+from perdure.ledger.storage.cabinet import Cabinet, FileDisk
 storage = Cabinet(FileDisk(Path(sys.argv[1]))).open(sys.argv[2], 1)
 storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, half INTEGER)")
 for n in range(1, 100_000):
@@ -109,8 +109,8 @@ def test_a_file_that_another_process_has_open_is_locked_until_it_dies(files: Fil
 FULL = """
 import resource, sys
 from pathlib import Path
-from ledger.errors import StorageConflict, StorageError
-from ledger.storage import Cabinet, FileDisk
+from perdure.ledger.errors import StorageConflict, StorageError
+from perdure.ledger.storage.cabinet import Cabinet, FileDisk
 cabinet = Cabinet(FileDisk(Path(sys.argv[1])))
 storage, other = cabinet.open("full@m:T", 1), cabinet.open("other@m:T", 1)
 storage.state["n"] = other.state["n"] = 0

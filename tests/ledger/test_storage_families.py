@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger import StorageError, sub_agent_id
-from ledger.storage import Cabinet, Disk, FileDisk, MemoryDisk
+from perdure.ledger import StorageError, sub_agent_id
+from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk
 
 ROOT = "root@m:Root"
 NAMES = ["a", "a>b@m:Kid", "../..", "a/b", "%2e%2e", "ä\n", "x" * 200]

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from ledger import Fact, IllegalTransition, Status
-from ledger.facts import (
+from perdure.ledger import Fact, IllegalTransition, Status
+from perdure.ledger.facts import (
     RUN_FACTS,
     AttemptLost,
     AttemptStarted,
@@ -24,8 +24,8 @@ from ledger.facts import (
     RunStarted,
     TeardownBegan,
 )
-from ledger.run import Run, apply, open_run
-from ledger.transitions import TABLE, Cell, cell, permits
+from perdure.ledger.run import Run, apply, open_run
+from perdure.ledger.transitions import TABLE, Cell, cell, permits
 from tests.kit import asked
 
 ORDER = "starting running interrupted completed error aborted".split()

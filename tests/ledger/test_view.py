@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ledger import (
+from perdure.ledger import (
     Awake,
     BadRequest,
     Boot,
@@ -39,8 +39,8 @@ from ledger import (
     restore,
     seat,
 )
-from ledger.memory_store import MemoryStore
-from policies import Limits
+from perdure.ledger.store.memory_store import MemoryStore
+from perdure.policies import Limits
 from tests.kit import NOW_MS, PARENT, TYPE, child
 
 LIMITS = Limits(hosts_max=3, pack_max=4, handler_attempts_max=2, attempts_max=2, recovery_work_max=6)

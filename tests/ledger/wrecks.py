@@ -9,15 +9,15 @@ from pathlib import Path
 
 import duckdb
 
-from ledger.duckdb_file import DATABASE, connect
-from ledger.store import Boot, FactRow, Payload, Record
+from perdure.ledger.store.duckdb_file import DATABASE, connect
+from perdure.ledger.store.store import Boot, FactRow, Payload, Record
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PRELUDE = """
 import os, sys
 from pathlib import Path
-from ledger.duckdb_store import DuckDBStore
+from perdure.ledger.store.duckdb_store import DuckDBStore
 from tests.ledger.wrecks import commit, fact, run
 
 directory = Path(sys.argv[1])

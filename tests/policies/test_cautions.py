@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import (
+from perdure.policies import (
     ApiKind,
     CallFacts,
     Failure,
@@ -19,7 +19,7 @@ from policies import (
     error_text,
     notice_of,
 )
-from policies.cautions import CAUTION_MAX
+from perdure.policies.cautions import CAUTION_MAX
 
 LEFT = Remains("deploy", "call-7")
 LOST = Failure(FailureKind.TRANSPORT, "the connection was lost", is_transient=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from policies import earns_credit
-from policies.chat_progress import is_content, is_milestone
+from perdure.policies import earns_credit
+from perdure.policies.chat_progress import is_content, is_milestone
 
 MILESTONES = (
     "text-start reasoning-start tool-input-available tool-output-available tool-output-error tool-output-denied".split()

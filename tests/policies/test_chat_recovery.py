@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import (
+from perdure.policies import (
     INFINITY,
     ChatRecovery,
     Cut,
@@ -27,7 +27,7 @@ from policies import (
     recovery_state,
     retried_unstable,
 )
-from policies.chat_recovery import incident_id
+from perdure.policies.chat_recovery import incident_id
 
 CONFIG = ChatRecovery()
 SECOND, MINUTE = 1_000, 60_000

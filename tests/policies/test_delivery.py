@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies import Delivery, Next, Outcome, Trouble, after_failure, ending, pause_ms, ready_at_ms
+from perdure.policies import Delivery, Next, Outcome, Trouble, after_failure, ending, pause_ms, ready_at_ms
 
 P = Delivery()
 SAID = "Half an answer "

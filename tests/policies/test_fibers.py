@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policies import (
+from perdure.policies import (
     Ask,
     Drop,
     Enter,

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from policies import INFINITY, Limits
+from perdure.policies import INFINITY, Limits
 
 NAMES = [field.name for field in fields(Limits)]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import Counting, length_of, sendable, split, spoken
+from perdure.policies import Counting, length_of, sendable, split, spoken
 
 PIECES = [
     "a",

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import Open, Overlap, Place, at_its_place, is_dropped, overlaps
-from policies.overlap import STRATEGIES
+from perdure.policies import Open, Overlap, Place, at_its_place, is_dropped, overlaps
+from perdure.policies.overlap import STRATEGIES
 
 RUNNING = Open(1, "running")
 

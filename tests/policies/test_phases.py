@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import (
+from perdure.policies import (
     Action,
     ApiKind,
     CallFacts,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from policies import Limits, blamed_from, choose, wanted_hosts
+from perdure.policies import Limits, blamed_from, choose, wanted_hosts
 
 LIMITS = Limits(hosts_max=3, hosts_warm=1, pack_max=10)
 

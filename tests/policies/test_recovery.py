@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from policies import Evidence, Fail, Limits, Release, Retry, Seal, judge
+from perdure.policies import Evidence, Fail, Limits, Release, Retry, Seal, judge
 
 LIMITS = Limits(recovery_work_max=10, attempts_max=3, retry_first_ms=200, retry_most_ms=1_000)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import Loss, RepeatGuard, call_key, stop_text
+from perdure.policies import Loss, RepeatGuard, call_key, stop_text
 
 DEPLOY = {"to": "prod", "count": 2}
 LOST = RepeatGuard().lost("deploy", DEPLOY, "c1")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import backoff_ms, jittered_ms
+from perdure.policies import backoff_ms, jittered_ms
 
 
 def test_a_pause_doubles_with_each_failure_up_to_its_bound() -> None:

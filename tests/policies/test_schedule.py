@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import (
+from perdure.policies import (
     Cron,
     Every,
     Firing,

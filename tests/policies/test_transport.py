@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import (
+from perdure.policies import (
     ApiKind,
     Failure,
     FailureKind,
@@ -17,7 +17,7 @@ from policies import (
     stalled,
     stream_ended,
 )
-from policies.transport_signs import (
+from perdure.policies.transport_signs import (
     AUTH_CODES,
     CONTEXT_PHRASES,
     DROPS,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from openai import AsyncOpenAI
 
-from scenarios.provider_script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Call, Question, Round, Script
 
 READ = Call(name="read_file", arguments={"path": "déjà vu.txt"})
 SEARCH = Call(name="search", arguments={"pattern": "élan"})

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from actors import Client
-from ledger import BadRequest, restore
-from ledger.duckdb_store import DuckDBStore
-from scenarios import bench, bench_alarms
-from scenarios.bench_agents import Parent
-from scenarios.bench_alarms import Sleepyhead
-from scenarios.bench_apart import Failed, measure_apart
-from scenarios.bench_ledger import boot_once, build
-from scenarios.bench_report import Baseline, Figure, at_least, at_most, line, percentile, report
-from scenarios.simulation import Laboratory
+from perdure.actors import Client
+from perdure.ledger import BadRequest, restore
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.scenarios.bench import alarms as bench_alarms
+from perdure.scenarios.bench import bench
+from perdure.scenarios.bench.agents import Parent
+from perdure.scenarios.bench.alarms import Sleepyhead
+from perdure.scenarios.bench.apart import Failed, measure_apart
+from perdure.scenarios.bench.ledger import boot_once, build
+from perdure.scenarios.bench.report import Baseline, Figure, at_least, at_most, line, percentile, report
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.tidy import ROOT
 
 

@@ -10,17 +10,17 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from ledger import BadRequest
-from scenarios.chat_cast import Quiz
-from scenarios.chat_cast_play import Company, Point
-from scenarios.chat_cast_turns import Told
-from scenarios.chat_cast_verdict import Tally, wrong_answer, wrong_ends
-from scenarios.chat_cast_worlds import chosen, in_simulation, simulated_workshop
-from scenarios.chat_recovery import points_of as moments_of
-from scenarios.cli import app
-from scenarios.commands_chat import Words
-from scenarios.provider_desk import Record
-from scenarios.tool_disconnect import points_of as places_of
+from perdure.ledger import BadRequest
+from perdure.scenarios.cli import app
+from perdure.scenarios.commands.chat import Words
+from perdure.scenarios.provider.desk import Record
+from perdure.scenarios.stories.chat_cast import Quiz
+from perdure.scenarios.stories.chat_cast_play import Company, Point
+from perdure.scenarios.stories.chat_cast_turns import Told
+from perdure.scenarios.stories.chat_cast_verdict import Tally, wrong_answer, wrong_ends
+from perdure.scenarios.stories.chat_cast_worlds import chosen, in_simulation, simulated_workshop
+from perdure.scenarios.stories.chat_recovery import points_of as moments_of
+from perdure.scenarios.stories.tool_disconnect import points_of as places_of
 
 FIELDS = (
     "scenario world seed model turns points attempts interruptions recoveries requests connections illegal side_effects kills seconds "

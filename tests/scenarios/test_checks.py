@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from actors import Client, Supervisor
-from ledger import FactRow, View, encode
-from ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted
-from ledger.storage import Cabinet
-from scenarios.checks import (
+from perdure.actors import Client, Supervisor
+from perdure.ledger import FactRow, View, encode
+from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted
+from perdure.ledger.storage.cabinet import Cabinet
+from perdure.scenarios.swarm.workloads import Boss, Job, Task, Worker
+from perdure.scenarios.testing.checks import (
     LAST_LIFE,
     Violation,
     demand,
@@ -24,8 +25,7 @@ from scenarios.checks import (
     unlike_the_shadow,
     unlike_the_snapshot,
 )
-from scenarios.simulation import Laboratory
-from scenarios.workloads import Boss, Job, Task, Worker
+from perdure.scenarios.testing.laboratory import Laboratory
 
 BOSS = "boss@scenarios.workloads:Boss"
 JOBS = [Job(run_id="one", task=Task(steps=1)), Job(run_id="two", task=Task(pause_ms=60_000, steps=1))]
@@ -190,7 +190,7 @@ def test_work_that_is_left_is_found(view: View) -> None:
 
 def test_a_storage_that_outlived_its_cleared_run_is_found(laboratory: Laboratory, view: View) -> None:
     del view.runs["one"]
-    left = [("one", "scenarios.workloads:Worker")]
+    left = [("one", "perdure.scenarios.swarm.workloads:Worker")]
     assert list(left_behind(laboratory.disk, view, left))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from ledger import (
+from perdure.ledger import (
     LedgerLocked,
     LedgerUnwritable,
     PerdureError,
@@ -27,14 +27,14 @@ from ledger import (
     pack,
     restore,
 )
-from ledger.duckdb_store import DuckDBStore
-from ledger.facts import MailFailed, RunAborted, RunFailed, RunRequested
-from policies import Limits
-from scenarios import logbook
-from scenarios.cli import app, main
-from scenarios.exits import Terminated
-from scenarios.fan_out import Order, Progress
-from scenarios.stage import RayStage
+from perdure.ledger.facts import MailFailed, RunAborted, RunFailed, RunRequested
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.policies import Limits
+from perdure.scenarios.cli import app, main
+from perdure.scenarios.exits import Terminated
+from perdure.scenarios.stories import logbook
+from perdure.scenarios.stories.fan_out import Order, Progress
+from perdure.scenarios.stories.stage import RayStage
 
 
 def perdure(*words: str | Path) -> Result:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from actors import Client, KillPoint
-from ledger import OutcomeUnknown
-from scenarios.explore import Death, ExploreReport, die_at, explore, places
-from scenarios.simulation import QUICK
-from scenarios.workloads import Boss, Job, Task, Worker
+from perdure.actors import Client, KillPoint
+from perdure.ledger import OutcomeUnknown
+from perdure.scenarios.swarm.explore import Death, ExploreReport, die_at, explore, places
+from perdure.scenarios.swarm.workloads import Boss, Job, Task, Worker
+from perdure.scenarios.testing.laboratory import QUICK
 
 JOBS = [
     Job(run_id="plain", task=Task(steps=2, milestones=True), milestones=True),

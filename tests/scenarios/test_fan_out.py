@@ -6,11 +6,22 @@ from typing import Any
 
 import pytest
 
-from actors import Client
-from scenarios.fan_out import KINDS, FanOut, Kind, Loss, Order, Progress, Scene, draw_kills, left_of, pace_for
-from scenarios.simulation import Laboratory
-from scenarios.stage import SimStage
-from scenarios.verdict import percentiles, verdict
+from perdure.actors import Client
+from perdure.scenarios.stories.fan_out import (
+    KINDS,
+    FanOut,
+    Kind,
+    Loss,
+    Order,
+    Progress,
+    Scene,
+    draw_kills,
+    left_of,
+    pace_for,
+)
+from perdure.scenarios.stories.stage import SimStage
+from perdure.scenarios.stories.verdict import percentiles, verdict
+from perdure.scenarios.testing.laboratory import Laboratory
 
 FIELDS = "scenario world seed runs deliveries kills kills_left_out seconds runs_per_second recovery_ms verified".split()
 

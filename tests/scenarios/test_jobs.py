@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from typer.testing import CliRunner
 
-from scenarios.cli import app
-from scenarios.job_desk import KINDS, Job, Report, differences, draw_jobs, total_of
+from perdure.scenarios.cli import app
+from perdure.scenarios.stories.job_desk import KINDS, Job, Report, differences, draw_jobs, total_of
 
 
 def test_the_jobs_are_those_of_the_seed_and_of_every_kind() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scenarios.messenger import in_simulation
-from scenarios.messenger_cast import answer_of
-from scenarios.messenger_play import CALM, DEADLY, chosen, messages_of
-from scenarios.messenger_verdict import NOTE, Seen
+from perdure.scenarios.stories.messenger import in_simulation
+from perdure.scenarios.stories.messenger_cast import answer_of
+from perdure.scenarios.stories.messenger_play import CALM, DEADLY, chosen, messages_of
+from perdure.scenarios.stories.messenger_verdict import NOTE, Seen
 
 
 class Nobody:

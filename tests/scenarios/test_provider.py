@@ -22,11 +22,11 @@ from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models import infer_model
 
-from scenarios.provider_events import Comment, Done, Finish, Raw, Role, Text, frames
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace, Rule, every_place
-from scenarios.provider_http import HEAD_BYTES_MAX, Malformed, take_request
-from scenarios.provider_process import HOST, ProviderFailed, ProviderProcess
-from scenarios.provider_script import Question, Script, answer, conclusion
+from perdure.scenarios.provider.events import Comment, Done, Finish, Raw, Role, Text, frames
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule, every_place
+from perdure.scenarios.provider.http import HEAD_BYTES_MAX, Malformed, take_request
+from perdure.scenarios.provider.process import HOST, ProviderFailed, ProviderProcess
+from perdure.scenarios.provider.script import Question, Script, answer, conclusion
 from tests.scenarios.listening import ASK, SCRIPT, Heard, listen, with_results
 from tests.tidy import ROOT
 
@@ -421,7 +421,7 @@ def test_who_talks_to_a_dead_provider_is_told(provider: ProviderProcess) -> None
 
 
 def test_it_ends_when_whoever_started_it_is_gone() -> None:
-    command = [sys.executable, "-m", "scenarios.provider", "--with-parent", "--first-ms", "5"]
+    command = [sys.executable, "-m", "perdure.scenarios.provider.server", "--with-parent", "--first-ms", "5"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdin is not None
         assert process.stdout is not None

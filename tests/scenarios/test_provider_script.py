@@ -11,12 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from policies import Fate, Remains, caution
-from scenarios.provider_desk import Desk
-from scenarios.provider_events import Arguments, CallStart, Done, Event, Finish, Role, Text, completion, dumped, frames
-from scenarios.provider_faults import End, Fault, FaultKind, FaultPlan, Rule, drawn, every_place, place_of
-from scenarios.provider_pairing import problems
-from scenarios.provider_script import Call, Question, Round, Script, answer, conclusion
+from perdure.policies import Fate, Remains, caution
+from perdure.scenarios.provider.desk import Desk
+from perdure.scenarios.provider.events import (
+    Arguments,
+    CallStart,
+    Done,
+    Event,
+    Finish,
+    Role,
+    Text,
+    completion,
+    dumped,
+    frames,
+)
+from perdure.scenarios.provider.faults import End, Fault, FaultKind, FaultPlan, Rule, drawn, every_place, place_of
+from perdure.scenarios.provider.pairing import problems
+from perdure.scenarios.provider.script import Call, Question, Round, Script, answer, conclusion
 from tests.scenarios.listening import ASK, READ, SCRIPT, SEARCH, WRITE
 
 QUESTION = SCRIPT.questions[0]

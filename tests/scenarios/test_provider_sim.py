@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
-from actors.sim_world import Deadlock
-from actors.virtual_loop import VirtualLoop
-from scenarios.provider_desk import Record
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
-from scenarios.provider_process import ProviderProcess
-from scenarios.provider_sim import SIM_URL, SimProvider
-from scenarios.simulation import Laboratory
+from perdure.actors.sim_world.virtual_loop import VirtualLoop
+from perdure.actors.sim_world.world import Deadlock
+from perdure.scenarios.provider.desk import Record
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
+from perdure.scenarios.provider.process import ProviderProcess
+from perdure.scenarios.provider.sim import SIM_URL, SimProvider
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.scenarios.listening import ASK, SCRIPT, Heard, listen, with_results
 
 T = TypeVar("T")

@@ -9,21 +9,25 @@ from pathlib import Path
 
 import pytest
 
-import actors
-from scenarios.catalog import CATALOG
-from scenarios.cli import Commands, Scenarios
-from tests.tidy import ROOT
+from perdure import actors
+from perdure.scenarios.cli import Commands, Scenarios
+from perdure.scenarios.commands.catalog import CATALOG
+from tests.tidy import IMPORT_PATH
 
 # Typer itself brings pydantic as soon as it reads an option.
-HEAVY = "actors.chat.chat_agent duckdb fastapi httpx pydantic_ai ray rich starlette telegram typer uvicorn".split()
+HEAVY = (
+    "perdure.actors.chat.chat_agent duckdb fastapi httpx pydantic_ai ray rich starlette telegram typer uvicorn".split()
+)
 ASK = "import sys; print(*[name for name in {!r}.split() if name in sys.modules])"
-HELP = "import sys; sys.argv = ['perdure', *'{}'.split()]; from contextlib import suppress; from scenarios.cli import main\n"
+HELP = (
+    "import sys; sys.argv = ['perdure', *'{}'.split()]; from contextlib import suppress; from perdure.cli import main\n"
+)
 
 
 def loaded(code: str, directory: Path) -> set[str]:
     """Which heavy modules a fresh process has after this code."""
     command = [sys.executable, "-c", f"{code}\n{ASK.format(' '.join(HEAVY))}"]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(directory)}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": IMPORT_PATH, "HOME": str(directory)}
     done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
@@ -45,7 +49,7 @@ def test_a_command_loads_what_it_needs(words: str, needed: set[str], tmp_path: P
 def test_a_script_with_agents_loads_no_ray_before_a_runtime_is_opened_and_no_model_before_it_is_asked(
     tmp_path: Path,
 ) -> None:
-    script = "from actors import Agent, ChatAgent, RunContext, exposed, tool"
+    script = "from perdure import Agent, ChatAgent, RunContext, exposed, tool"
     assert not loaded(script, tmp_path) & {"pydantic_ai", "telegram", "starlette", "uvicorn", "rich", "typer", "ray"}
 
 

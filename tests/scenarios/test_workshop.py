@@ -11,12 +11,21 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from actors.chat.toolset import Toolset
-from actors.virtual_loop import VirtualLoop
-from scenarios.provider_faults import FaultPlan, every_place
-from scenarios.provider_script import answer
-from scenarios.provider_sim import SIM_URL, SimProvider
-from scenarios.workshop import PLACE, TOOLS, Workshop, WorkshopError, read_file, search, shell, write_file
+from perdure.actors.chat.toolset import Toolset
+from perdure.actors.sim_world.virtual_loop import VirtualLoop
+from perdure.scenarios.provider.faults import FaultPlan, every_place
+from perdure.scenarios.provider.script import answer
+from perdure.scenarios.provider.sim import SIM_URL, SimProvider
+from perdure.scenarios.stories.workshop import (
+    PLACE,
+    TOOLS,
+    Workshop,
+    WorkshopError,
+    read_file,
+    search,
+    shell,
+    write_file,
+)
 from tests.scenarios.listening import listen, with_results
 
 

@@ -6,11 +6,11 @@ import asyncio
 from collections import Counter
 from typing import Any, ClassVar
 
-from actors import ChatAgent, Client, tool
-from scenarios.provider_faults import FaultPlan, Pace
-from scenarios.provider_script import Call, Question, Round, Script
-from scenarios.provider_sim import SimProvider
-from scenarios.simulation import Laboratory
+from perdure.actors import ChatAgent, Client, tool
+from perdure.scenarios.provider.faults import FaultPlan, Pace
+from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.sim import SimProvider
+from perdure.scenarios.testing.laboratory import Laboratory
 
 ENDS = ("on_done", "on_error", "on_interrupted")
 

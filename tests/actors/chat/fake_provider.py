@@ -10,8 +10,8 @@ import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from actors.chat.messages import Message
-from actors.chat.model import Chunk, Finished, close_models, stream_model
+from perdure.actors.chat.messages import Message
+from perdure.actors.chat.model import Chunk, Finished, close_models, stream_model
 
 HANG, RESET, STOP = "hang", "reset", "stop"
 Script = Sequence[bytes | str]

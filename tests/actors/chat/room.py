@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from actors import ChatAgent, Client
-from scenarios.provider_faults import FaultPlan, Pace
-from scenarios.provider_script import Call, Question, Round, Script
-from scenarios.simulation import Laboratory
+from perdure.actors import ChatAgent, Client
+from perdure.scenarios.provider.faults import FaultPlan, Pace
+from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, Listener, Outside
 from tests.kit import address
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from actors import Agent, Client, client_tool, exposed, tool
-from actors.observability import Event, subscribe
-from scenarios.provider_events import Arguments, CallStart, Done, Finish, Role, Text
-from scenarios.provider_faults import FaultPlan, Pace
-from scenarios.provider_script import Call, Question, Round, Script
-from scenarios.simulation import Laboratory
+from perdure.actors import Agent, Client, client_tool, exposed, tool
+from perdure.actors.events.observability import Event, subscribe
+from perdure.scenarios.provider.events import Arguments, CallStart, Done, Finish, Role, Text
+from perdure.scenarios.provider.faults import FaultPlan, Pace
+from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 
 Story = Callable[[Client], Awaitable[Any]]

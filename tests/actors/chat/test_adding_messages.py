@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actors import ActiveTurn, client_tool, exposed, tool
-from ledger import BadRequest
-from scenarios.provider_script import Call, Script
+from perdure.actors import ActiveTurn, client_tool, exposed, tool
+from perdure.ledger import BadRequest
+from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
 

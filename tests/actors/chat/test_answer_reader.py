@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import messages as lib
 
-from actors.chat.answer_reader import AnswerReader
-from actors.chat.call_reader import BadArguments, CallReader, arguments_in
-from actors.chat.failures import ModelFailed
-from actors.chat.tools import ToolSpec
-from actors.parts import Chunk, apply_chunk
+from perdure.actors.chat.answer_reader import AnswerReader
+from perdure.actors.chat.call_reader import BadArguments, CallReader, arguments_in
+from perdure.actors.chat.failures import ModelFailed
+from perdure.actors.chat.tools import ToolSpec
+from perdure.actors.events.message_parts import Chunk, apply_chunk
 
 WEATHER = ToolSpec("weather", "", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
 TODAY = ToolSpec("today", "", {"type": "object", "properties": {}})

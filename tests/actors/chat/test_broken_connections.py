@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from actors import Client, agent_tool
-from scenarios.provider_events import Arguments, CallStart, Role
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from scenarios.provider_script import Call, Question, Round, Script
+from perdure.actors import Client, agent_tool
+from perdure.scenarios.provider.events import Arguments, CallStart, Role
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
+from perdure.scenarios.provider.script import Call, Question, Round, Script
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, streams, tell, until, until_parked, values
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from actors import Client
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from scenarios.provider_script import Call
+from perdure.actors import Client
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
+from perdure.scenarios.provider.script import Call
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, status_of, streams, tell, until, until_parked, values
 

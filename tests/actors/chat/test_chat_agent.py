@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from actors import Agent, ChatAgent, Client, Detached, RunContext, agent_tool, client_tool, exposed, tool
-from ledger import BadRequest, ConflictingRequest
-from scenarios.provider_faults import Pace
-from scenarios.provider_script import Call, Question, Round, Script
-from scenarios.simulation import Laboratory
+from perdure.actors import Agent, ChatAgent, Client, Detached, RunContext, agent_tool, client_tool, exposed, tool
+from perdure.ledger import BadRequest, ConflictingRequest
+from perdure.scenarios.provider.faults import Pace
+from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 
 Story = Callable[[Client], Awaitable[Any]]

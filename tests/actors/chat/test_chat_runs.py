@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from actors import AgentToolEvents, KillPoint, tool
-from actors.events import RunState
-from scenarios.provider_script import Call, Script
+from perdure.actors import AgentToolEvents, KillPoint, tool
+from perdure.actors.events.reducer import RunState
+from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import WHOLE, Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
 

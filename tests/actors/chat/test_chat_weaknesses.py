@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actors import KillPoint, client_tool, tool
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan
-from scenarios.provider_script import Call, Question, Script
+from perdure.actors import KillPoint, client_tool, tool
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
+from perdure.scenarios.provider.script import Call, Question, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 from tests.kit import is_test

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from actors import client_tool, tool
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan
-from scenarios.provider_script import Call, Question, Round, Script
+from perdure.actors import client_tool, tool
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
+from perdure.scenarios.provider.script import Call, Question, Round, Script
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import messages as lib
 
-from actors.chat.convert import CONTINUE, UNANSWERED, IllegalRequest, assert_paired, result_of, to_model
-from actors.chat.convert_back import from_model
-from actors.chat.messages import Message
-from actors.parts import apply_chunk
-from ledger import BadRequest
+from perdure.actors.chat.convert import CONTINUE, UNANSWERED, IllegalRequest, assert_paired, result_of, to_model
+from perdure.actors.chat.convert_back import from_model
+from perdure.actors.chat.messages import Message
+from perdure.actors.events.message_parts import apply_chunk
+from perdure.ledger import BadRequest
 
 
 def message(role: str, *parts: dict[str, Any]) -> Message:

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from pydantic_ai.exceptions import FallbackExceptionGroup, ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
 
-from actors.chat.failures import CHAIN_MAX, ModelFailed, chain_of, failure_of, raised
-from policies import ApiKind, Failure, FailureKind
+from perdure.actors.chat.failures import CHAIN_MAX, ModelFailed, chain_of, failure_of, raised
+from perdure.policies import ApiKind, Failure, FailureKind
 
 
 def behind(*problems: BaseException) -> BaseException:

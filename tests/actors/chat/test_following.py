@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from actors import Client, KillPoint
-from actors.chat.outcome import Outcome
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
+from perdure.actors import Client, KillPoint
+from perdure.actors.chat.outcome import Outcome
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
 from tests.actors.chat.talk import call, status_of, tell
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-LOADED = "import sys, actors; print([m for m in ('pydantic_ai', 'openai', 'httpx2', 'griffe', 'ray', 'duckdb') if m in sys.modules])"
+LOADED = "import sys, perdure; print([m for m in ('pydantic_ai', 'openai', 'httpx2', 'griffe', 'ray', 'duckdb') if m in sys.modules])"
 
 
 def test_a_host_without_a_chat_agent_loads_no_library_of_a_provider() -> None:

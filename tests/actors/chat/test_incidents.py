@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint
-from actors.chat.half_step import last_boundary
-from actors.chat.turn import Turn
-from actors.observability import Event, subscribe
-from ledger import pack
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule
-from scenarios.provider_script import Call
-from scenarios.simulation import Laboratory
+from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint
+from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.turn_position import last_boundary
+from perdure.actors.events.observability import Event, subscribe
+from perdure.ledger import pack
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
+from perdure.scenarios.provider.script import Call
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, ask
 from tests.actors.chat.talk import Worker, asks_for, call, values
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from tests.actors.chat.desk import SCRIPT, WHOLE, Outside, play
 
 REQUESTS = (1, 2, 3)

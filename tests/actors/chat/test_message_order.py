@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from scenarios.provider_faults import Pace
+from perdure.scenarios.provider.faults import Pace
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.room import Room, texts, visit
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.chat.messages import (
+from perdure.actors.chat.messages import (
     FILES_BYTES_MAX,
     INPUT_BYTES_MAX,
     MESSAGE_BYTES_MAX,
@@ -18,8 +18,8 @@ from actors.chat.messages import (
     for_storage,
     text_of,
 )
-from actors.chat.plain import Seam, all_mended
-from ledger import BadRequest, TooLarge, pack
+from perdure.actors.chat.plain_data import Seam, all_mended
+from perdure.ledger import BadRequest, TooLarge, pack
 
 
 def counting() -> Callable[[], str]:

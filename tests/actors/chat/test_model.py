@@ -15,13 +15,13 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from actors.chat.failures import ModelFailed
-from actors.chat.messages import Message
-from actors.chat.model import Finished, UnusableModel, close_models, load_library, resolve_model, stream_model
-from actors.chat.tools import ToolSpec
-from actors.parts import Part, apply_chunk
-from ledger import BadRequest
-from policies import ApiKind, Failure, FailureKind
+from perdure.actors.chat.failures import ModelFailed
+from perdure.actors.chat.messages import Message
+from perdure.actors.chat.model import Finished, UnusableModel, close_models, load_library, resolve_model, stream_model
+from perdure.actors.chat.tools import ToolSpec
+from perdure.actors.events.message_parts import Part, apply_chunk
+from perdure.ledger import BadRequest
+from perdure.policies import ApiKind, Failure, FailureKind
 from tests.actors.chat.fake_provider import (
     BEGIN,
     CHUNKED,
@@ -260,7 +260,7 @@ def test_an_answer_without_end_is_broken_off(setenv: Setenv) -> None:
 def test_one_line_without_end_is_broken_off_before_it_fills_the_memory(
     setenv: Setenv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.chat.model._WIRE_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr("perdure.actors.chat.model._WIRE_BYTES_MAX", 2_000_000)
     assert failing(setenv, BEGIN, *[b"x" * 500_000] * 10).code == "answer_too_long"
     refused = b"HTTP/1.1 500 No\r\nContent-Length: 5000000\r\n\r\n"
     assert failing(setenv, refused, *[b"x" * 500_000] * 10).code == "answer_too_long"

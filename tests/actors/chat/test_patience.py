@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actors import Agent, ChatRecovery, ChatRecoveryContext, KillPoint, RunContext, agent_tool
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule
-from scenarios.provider_script import Call, Script
+from perdure.actors import Agent, ChatRecovery, ChatRecoveryContext, KillPoint, RunContext, agent_tool
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
+from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from actors import client_tool, exposed, tool
-from scenarios.provider_script import Call, Question, Script
+from perdure.actors import client_tool, exposed, tool
+from perdure.scenarios.provider.script import Call, Question, Script
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, visit
 

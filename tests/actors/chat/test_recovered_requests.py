@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from actors import Client, KillPoint
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule
-from scenarios.provider_script import Call
-from scenarios.simulation import QUICK, Laboratory
+from perdure.actors import Client, KillPoint
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
+from perdure.scenarios.provider.script import Call
+from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, tell, until, values
 

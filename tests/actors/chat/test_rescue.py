@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-from actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint, tool
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Rule
-from scenarios.provider_script import Call, Question, Round, Script
-from scenarios.simulation import Laboratory
+from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint, tool
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
+from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside, ask
 
 STALL = Fault(kind=FaultKind.STALL, event=3)

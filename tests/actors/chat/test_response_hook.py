@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actors import exposed, tool
-from ledger import BadRequest
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan
-from scenarios.provider_script import Call, Question, Script
+from perdure.actors import exposed, tool
+from perdure.ledger import BadRequest
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
+from perdure.scenarios.provider.script import Call, Question, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder
 from tests.actors.chat.room import Room, calls, visit
 

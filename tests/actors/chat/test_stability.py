@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from actors import ChatRecovery, exposed, tool
-from scenarios.provider_script import Call, Script
+from perdure.actors import ChatRecovery, exposed, tool
+from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from actors import exposed, tool
-from actors.parts import apply_chunk
-from ledger import BadRequest, TooLarge, unpack
-from ledger.storage import CHUNKS
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan
-from scenarios.provider_script import Call, Script
+from perdure.actors import exposed, tool
+from perdure.actors.events.message_parts import apply_chunk
+from perdure.ledger import BadRequest, TooLarge, unpack
+from perdure.ledger.storage.cabinet import CHUNKS
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
+from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
 

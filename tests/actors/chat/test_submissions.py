@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actors import Agent, Detached, KillPoint, RunContext, exposed, tool
-from ledger import BadRequest, ConflictingRequest, StorageError
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from scenarios.provider_script import Call, Script
+from perdure.actors import Agent, Detached, KillPoint, RunContext, exposed, tool
+from perdure.ledger import BadRequest, ConflictingRequest, StorageError
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
+from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 

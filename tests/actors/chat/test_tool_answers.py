@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from actors import Client, KillPoint, client_tool
-from scenarios.provider_faults import Pace
-from scenarios.provider_script import Call
+from perdure.actors import Client, KillPoint, client_tool
+from perdure.scenarios.provider.faults import Pace
+from perdure.scenarios.provider.script import Call
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.talk import (
     NOTHING,

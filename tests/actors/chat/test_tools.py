@@ -15,12 +15,13 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from actors import Agent, Detached, RunContext, RunResult
-from actors.chat.delegated_tools import agent_tool, client_tool
-from actors.chat.tool_schema import BadToolInput, ToolContext
-from actors.chat.tools import BadToolOutput, Tool, function_tool, tool
-from actors.chat.toolset import Toolset, find_tool
-from ledger import BadRequest, UnknownTool
+from perdure.actors import Agent, Detached, RunContext, RunResult
+from perdure.actors.chat.delegated_tools import agent_tool, client_tool
+from perdure.actors.chat.tool_schema import BadToolInput, ToolContext
+from perdure.actors.chat.tools import BadToolOutput, Tool, function_tool, tool
+from perdure.actors.chat.toolset import Toolset, find_tool
+from perdure.ledger import BadRequest, UnknownTool
+from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -408,8 +409,8 @@ def test_a_function_is_found_again_by_its_reference() -> None:
 
 SCRIPT = """
     from pathlib import Path
-    from actors import Agent
-    from actors.chat.tools import function_tool, tool
+    from perdure.actors import Agent
+    from perdure.actors.chat.tools import function_tool, tool
 
     @tool(effect="pure")
     def shout(text: str) -> str:
@@ -430,7 +431,7 @@ def test_a_tool_of_a_script_or_a_prompt_is_found_again_too(how: str, tmp_path: P
     command = [str(tmp_path / "desk.py")] if how == "script" else ["-c", text.format(str(code))]
     done = subprocess.run(
         [sys.executable, *command],
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": IMPORT_PATH},
         cwd=tmp_path,
         capture_output=True,
         text=True,

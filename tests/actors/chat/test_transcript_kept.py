@@ -11,10 +11,10 @@ import pytest
 from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart
 from pydantic_ai.models.function import FunctionModel
 
-from actors import Agent, Detached, RunContext, exposed, tool
-from actors.observability import subscribe
-from ledger import BadRequest, TooLarge
-from scenarios.provider_script import Call, Question, Script
+from perdure.actors import Agent, Detached, RunContext, exposed, tool
+from perdure.actors.events.observability import subscribe
+from perdure.ledger import BadRequest, TooLarge
+from perdure.scenarios.provider.script import Call, Question, Script
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
 

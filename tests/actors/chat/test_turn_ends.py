@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from actors.observability import Event, subscribe
-from ledger import BadRequest
-from scenarios.provider_events import Done, Finish, Role
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
-from scenarios.provider_script import Question, Script
+from perdure.actors.events.observability import Event, subscribe
+from perdure.ledger import BadRequest
+from perdure.scenarios.provider.events import Done, Finish, Role
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
+from perdure.scenarios.provider.script import Question, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, outcomes, visit
 

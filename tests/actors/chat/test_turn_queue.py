@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from actors import Client
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
+from perdure.actors import Client
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.talk import Worker, call, status_of, tell, until
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from actors.chat.watchdog import Stalled, watched
+from perdure.actors.chat.watchdog import Stalled, watched
 
 CLOSED: list[str] = []
 

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar
 
-from actors import ChatAgent, Client
-from actors.messenger.adapter import (
+from perdure.actors import ChatAgent, Client
+from perdure.actors.events.observability import Event, subscribe
+from perdure.actors.messenger.adapter import (
     MalformedUpdate,
     MessageGone,
     MessageUnchanged,
@@ -20,14 +21,13 @@ from actors.messenger.adapter import (
     TextLimits,
     Webhook,
 )
-from actors.messenger.events import Kind, MessengerEvent, Person
-from actors.messenger.messenger_agent import MessengerAgent
-from actors.observability import Event, subscribe
-from policies import Counting, Delivery
-from scenarios.provider_events import Done, Finish, Role, Usage
-from scenarios.provider_faults import FaultPlan, Pace
-from scenarios.provider_script import Question, Script
-from scenarios.simulation import Laboratory
+from perdure.actors.messenger.events import Kind, MessengerEvent, Person
+from perdure.actors.messenger.messenger_agent import MessengerAgent
+from perdure.policies import Counting, Delivery
+from perdure.scenarios.provider.events import Done, Finish, Role, Usage
+from perdure.scenarios.provider.faults import FaultPlan, Pace
+from perdure.scenarios.provider.script import Question, Script
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Outside
 from tests.kit import address
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from actors import ChatState, key_shard, shard_of
-from ledger import BadRequest
-from scenarios.simulation import Laboratory
+from perdure.actors import ChatState, key_shard, shard_of
+from perdure.ledger import BadRequest
+from perdure.scenarios.testing.laboratory import Laboratory
 
 T = "telegram:42"
 Ask = Callable[..., Awaitable[Any]]

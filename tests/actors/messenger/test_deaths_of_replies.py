@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from actors import Client, KillPoint
-from policies import Delivery
-from scenarios.provider_faults import Pace
-from scenarios.simulation import Laboratory
+from perdure.actors import Client, KillPoint
+from perdure.policies import Delivery
+from perdure.scenarios.provider.faults import Pace
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Outside
 from tests.actors.messenger.paper import SCRIPT, Board, Bot, Chat, answer_to
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actors import Messenger, exposed
-from policies import Delivery
-from scenarios.provider_faults import Fault, FaultKind, FaultPlan, Pace
+from perdure.actors import Messenger, exposed
+from perdure.policies import Delivery
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from tests.actors.chat.desk import Outside
 from tests.actors.messenger.paper import LIMIT, Board, Bot, Chat, Paper, answer_to, said, visit
 

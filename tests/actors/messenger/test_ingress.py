@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors import Messenger, MessengerAgent, Telegram, Webhook, conversation_name, messenger_app
-from actors.messenger.adapter import Reply
-from actors.messenger.events import MessengerEvent
-from actors.messenger.telegram import SECRET_HEADER
-from ledger import BadRequest
-from scenarios.provider_faults import Pace
+from perdure.actors import Messenger, MessengerAgent, Telegram, Webhook, conversation_name, messenger_app
+from perdure.actors.messenger.adapter import Reply
+from perdure.actors.messenger.events import MessengerEvent
+from perdure.actors.messenger.telegram import SECRET_HEADER
+from perdure.ledger import BadRequest
+from perdure.scenarios.provider.faults import Pace
 from tests.actors.messenger.paper import Board, Bot, Chat, Paper, answer_to, visit
 
 PATH = "/messengers/paper/webhook"

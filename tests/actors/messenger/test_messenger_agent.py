@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actors import Kind, Messenger, MessengerEvent, client_tool
-from ledger import BadRequest
-from policies import Delivery
-from scenarios.provider_faults import Pace
-from scenarios.provider_script import Call
+from perdure.actors import Kind, Messenger, MessengerEvent, client_tool
+from perdure.ledger import BadRequest
+from perdure.policies import Delivery
+from perdure.scenarios.provider.faults import Pace
+from perdure.scenarios.provider.script import Call
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.talk import asks_for
 from tests.actors.messenger.paper import Board, Bot, Chat, Paper, answer_to, visit

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from actors import Kind, Messenger, Person, Telegram, Webhook, conversation_name
-from actors.messenger.adapter import Reply, declared
-from actors.messenger.events import Action, Attachment, MessengerEvent, own_mentions, user_message, user_text
-from ledger import BadRequest
+from perdure.actors import Kind, Messenger, Person, Telegram, Webhook, conversation_name
+from perdure.actors.messenger.adapter import Reply, declared
+from perdure.actors.messenger.events import Action, Attachment, MessengerEvent, own_mentions, user_message, user_text
+from perdure.ledger import BadRequest
 from tests.actors.messenger.paper import Paper, said
 
 

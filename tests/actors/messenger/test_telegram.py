@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors import (
+from perdure.actors import (
     Kind,
     MalformedUpdate,
     MessageGone,
@@ -25,12 +25,12 @@ from actors import (
     Telegram,
     Webhook,
 )
-from actors.messenger.telegram import SECRET_HEADER
-from actors.messenger.telegram_text import rendered
-from ledger import BadRequest
-from policies import Counting, length_of
-from scenarios.telegram_desk import BotFault
-from scenarios.telegram_sim import SimTelegram
+from perdure.actors.messenger.telegram import SECRET_HEADER
+from perdure.actors.messenger.telegram_text import rendered
+from perdure.ledger import BadRequest
+from perdure.policies import Counting, length_of
+from perdure.scenarios.telegram.desk import BotFault
+from perdure.scenarios.telegram.sim import SimTelegram
 
 ADA = {"id": 7, "is_bot": False, "first_name": "Ada", "last_name": "L.", "username": "ada"}
 PRIVATE, GROUP = {"id": 7, "type": "private"}, {"id": -100, "type": "supergroup", "title": "Many"}

@@ -1,0 +1,116 @@
+"""Perdure: a durable runtime for AI agents on Ray. Whatever dies, every run reaches an end, exactly once.
+
+Authors need this module alone. Beside it are `perdure.messengers` (agents behind Telegram and the like), `perdure.testing` (the simulated
+world) and `perdure.cli` (the command). Each name here loads its own module when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from perdure.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from perdure.actors import (
+        ActiveTurn,
+        Agent,
+        AgentToolEvents,
+        AgentToolFailure,
+        ChatAgent,
+        ChatRecoveryContext,
+        Client,
+        Detached,
+        FiberContext,
+        FiberRecovery,
+        Handle,
+        MilestoneInfo,
+        Occurrence,
+        RemoteError,
+        RunContext,
+        RunHandle,
+        RunInfo,
+        RunResult,
+        Runtime,
+        ToolContext,
+        TurnResult,
+        agent_tool,
+        client_tool,
+        exposed,
+        tell,
+        tool,
+    )
+    from perdure.ledger import (
+        AdmissionRefused,
+        AgentAborted,
+        BadRequest,
+        ConflictingRequest,
+        NoLongerServed,
+        OutcomeUnknown,
+        Overloaded,
+        PerdureError,
+        StaleIncarnation,
+        StorageConflict,
+        SupervisorUnreachable,
+        UnknownRun,
+    )
+    from perdure.policies import ChatRecovery, FiberResult, FiberRetry, Limits, Retries
+
+__all__ = [
+    "ActiveTurn",
+    "AdmissionRefused",
+    "Agent",
+    "AgentAborted",
+    "AgentToolEvents",
+    "AgentToolFailure",
+    "BadRequest",
+    "ChatAgent",
+    "ChatRecovery",
+    "ChatRecoveryContext",
+    "Client",
+    "ConflictingRequest",
+    "Detached",
+    "FiberContext",
+    "FiberRecovery",
+    "FiberResult",
+    "FiberRetry",
+    "Handle",
+    "Limits",
+    "MilestoneInfo",
+    "NoLongerServed",
+    "Occurrence",
+    "OutcomeUnknown",
+    "Overloaded",
+    "PerdureError",
+    "RemoteError",
+    "Retries",
+    "RunContext",
+    "RunHandle",
+    "RunInfo",
+    "RunResult",
+    "Runtime",
+    "StaleIncarnation",
+    "StorageConflict",
+    "SupervisorUnreachable",
+    "ToolContext",
+    "TurnResult",
+    "UnknownRun",
+    "agent_tool",
+    "client_tool",
+    "exposed",
+    "tell",
+    "tool",
+]
+
+_HOMES: Final = {
+    "perdure.actors": (
+        "ActiveTurn Agent AgentToolEvents AgentToolFailure ChatAgent ChatRecoveryContext Client Detached FiberContext FiberRecovery"
+        " Handle MilestoneInfo Occurrence RemoteError RunContext RunHandle RunInfo RunResult Runtime ToolContext TurnResult agent_tool"
+        " client_tool exposed tell tool"
+    ),
+    "perdure.ledger": (
+        "AdmissionRefused AgentAborted BadRequest ConflictingRequest NoLongerServed OutcomeUnknown Overloaded PerdureError"
+        " StaleIncarnation StorageConflict SupervisorUnreachable UnknownRun"
+    ),
+    "perdure.policies": "ChatRecovery FiberResult FiberRetry Limits Retries",
+}
+__getattr__, __dir__ = lazy_names(globals(), _HOMES)

@@ -1,0 +1,47 @@
+"""Agents that people write to where they are: webhooks in, answers with edits out, each accepted message answered once."""
+
+from __future__ import annotations
+
+from perdure.actors import (
+    Adapter,
+    ChatState,
+    MalformedUpdate,
+    MessageGone,
+    MessageUnchanged,
+    Messenger,
+    MessengerAgent,
+    MessengerEvent,
+    Person,
+    ProviderBusy,
+    ProviderRefused,
+    ProviderSilent,
+    ProviderTrouble,
+    ProviderUnreached,
+    Telegram,
+    TextLimits,
+    Webhook,
+    conversation_name,
+    messenger_app,
+)
+
+__all__ = [
+    "Adapter",
+    "ChatState",
+    "MalformedUpdate",
+    "MessageGone",
+    "MessageUnchanged",
+    "Messenger",
+    "MessengerAgent",
+    "MessengerEvent",
+    "Person",
+    "ProviderBusy",
+    "ProviderRefused",
+    "ProviderSilent",
+    "ProviderTrouble",
+    "ProviderUnreached",
+    "Telegram",
+    "TextLimits",
+    "Webhook",
+    "conversation_name",
+    "messenger_app",
+]

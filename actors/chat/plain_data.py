@@ -1,0 +1,105 @@
+"""Plain data at the edges of a chat: what a client sends is checked, what an author or a model gives is mended.
+
+The difference is who can act on it. A client that sends half a character or a NUL is told which field to change. A tool that
+returned one has had its effect already, and a model that wrote one cannot be asked again for the same words; there the character is
+replaced, because neither msgpack nor a provider takes it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from perdure.ledger import BadRequest
+
+NESTING_MAX = 64
+"""Levels of lists and objects in a value; JSON readers in the world give up at some hundred."""
+
+_UNTAKABLE = re.compile("[\x00\ud800-\udfff]")
+_INTEGER_BITS_MAX = 64
+_WORDS_MAX = 60
+
+
+def checked(field: str, value: Any, depth: int = 0) -> Any:
+    """A copy of JSON-like data. Raises `BadRequest`, whose field is the way to what is wrong: `messages[0].parts[1].data.rows[3]`."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return checked_text(field, value)
+    if isinstance(value, int):
+        if not -(2 ** (_INTEGER_BITS_MAX - 1)) <= value < 2**_INTEGER_BITS_MAX:
+            raise BadRequest(field, f"has {value.bit_length()} bits; an integer may have {_INTEGER_BITS_MAX}")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise BadRequest(field, f"is {value!r}, which JSON does not know")
+        return float(value)
+    if depth >= NESTING_MAX:
+        raise BadRequest(field, f"is nested deeper than {NESTING_MAX} levels")
+    if isinstance(value, Mapping):
+        return {_key(field, key): checked(f"{field}.{_named(key)}", each, depth + 1) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [checked(f"{field}[{at}]", each, depth + 1) for at, each in enumerate(value)]
+    raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, which is not plain data")
+
+
+def _key(field: str, key: object) -> str:
+    if not isinstance(key, str):
+        raise BadRequest(field, f"has the key {key!r:.200}, which is not a string")
+    return checked_text(f"{field}.{_named(key)}", key)
+
+
+def _named(key: object) -> str:
+    return mended(str(key)[:_WORDS_MAX])
+
+
+def checked_text(field: str, value: object) -> str:
+    """The text, if it is one that every store and provider takes. Raises `BadRequest`."""
+    if not isinstance(value, str):
+        raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not a string")
+    odd = _UNTAKABLE.search(value)
+    if odd is not None:
+        what = "a NUL character" if odd[0] == "\x00" else f"half of a surrogate pair ({odd[0]!a})"
+        raise BadRequest(field, f"contains {what} at position {odd.start()}")
+    return str.__str__(value)  # a member of a text enum says its name otherwise
+
+
+def mended(text: str) -> str:
+    """The text with U+FFFD in place of NULs and halves of surrogate pairs."""
+    return _UNTAKABLE.sub("\ufffd", text)
+
+
+def all_mended(value: Any) -> Any:
+    """The same for every string in a value of JSON's types, keys included. Numbers that JSON does not know become their names."""
+    if isinstance(value, str):
+        return mended(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {mended(key): all_mended(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [all_mended(each) for each in value]
+    return value
+
+
+class Seam:
+    """Joins the pieces of one text. A provider that escapes each piece by itself may cut a character outside the BMP in two."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def joined(self, piece: str) -> str:
+        """As much of the text as is whole; the first half of a character waits for the second."""
+        text, self._half = self._half + piece, ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        if _UNTAKABLE.search(text) is None:
+            return text
+        return mended(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass"))
+
+    def rest(self) -> str:
+        """What is left when no more comes."""
+        half, self._half = self._half, ""
+        return mended(half)

@@ -1,0 +1,363 @@
+"""What becomes of a turn after something went wrong: decided by `policies`, written into the turn's row, done here.
+
+    a request failed      `failed`    replay or continue in silence, under the budget of the turn
+    the stream stalled    `stalled`   the attempt is over for those who watch, and the turn goes on as after a death
+    the process died      `begin`     the next life finds the row, and the turn goes on
+    the author's code     `raised`    the turn ends in an error
+
+A kill between any two lines costs nothing but the attempt: the incident is durable before the next attempt begins, so attempts are counted
+however they end, and the end of a turn is one commit of its row, its message and its last event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from perdure.actors.chat import turn_position as half_step
+from perdure.actors.chat.conversation_state import Floor
+from perdure.actors.chat.history import History
+from perdure.actors.chat.late_results import late_results
+from perdure.actors.chat.live_turn import Scene
+from perdure.actors.chat.outcome import Outcome, words_of
+from perdure.actors.chat.recovery_context import ChatRecoveryContext
+from perdure.actors.chat.store import Message
+from perdure.actors.chat.stream import Stream
+from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.watchdog import Stalled
+from perdure.actors.code.author_call import tried
+from perdure.actors.events.message_parts import RETRACT
+from perdure.ledger import pack, unpack
+from perdure.policies import (
+    CallFacts,
+    ChatRecovery,
+    Cut,
+    Evaluation,
+    Facts,
+    Failure,
+    Incident,
+    IncidentStatus,
+    Kind,
+    Mode,
+    TurnBudget,
+    classify_turn,
+    decide,
+    error_text,
+    evaluate,
+    exhausted_context,
+    is_tool_part,
+    keeps_partial,
+    next_delay_ms,
+    notice_of,
+    progress_context,
+    recovery_pause_ms,
+    tool_name,
+)
+
+DECLINED = "The turn was interrupted, and going on with it was declined."
+STALL, PROCESS_LOST, OUT_OF_MEMORY = "stall", "process_lost", "out_of_memory"
+
+
+class Rescue:
+    """Recovery of the turns of one agent."""
+
+    def __init__(self, floor: Floor, history: History) -> None:
+        self._floor, self._history = floor, history
+
+    # a request failed
+
+    async def failed(self, scene: Scene, failure: Failure) -> Outcome | None:
+        """Recover from a failed request: None if the turn goes on."""
+        turn, stream = scene.turn, scene.stream
+        action = decide(self._facts(scene), failure, TurnBudget(turn.failures, turn.failures_total))
+        if action.drain:
+            await scene.toolbox.drain()
+        turn.failures, turn.failures_total = action.budget.consecutive, action.budget.total
+        half_step.mend(stream, replay=action.withdraws)
+        if action.mode in (Mode.STOP, Mode.EXHAUSTED):
+            scene.toolbox.give_up(f"the turn failed ({failure.text})")
+        if action.mode is Mode.STOP:
+            words = error_text(failure, self._calls(scene, stream.parts))
+            return Outcome("error", words, str(failure.kind), stage="stream")
+        if action.mode is Mode.EXHAUSTED:
+            notice = notice_of(failure, self._calls(scene, stream.parts))
+            return Outcome("error", notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
+        delay_ms = next_delay_ms(max(1, turn.failures), failure, self._floor.roll())
+        told = {"recovery": turn.failures, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
+        stream.add({"type": "data-status", "transient": True, "data": told})
+        stream.flush()
+        self._floor.emit("chat:transport:recovery", turn, {**told, "phase": str(action.phase)})
+        await asyncio.sleep(delay_ms / 1000)
+        return None
+
+    def _facts(self, scene: Scene) -> Facts:
+        """What had happened in the step that broke."""
+        parts = scene.stream.parts
+        is_broken = half_step.is_broken(scene.stream)
+        step = half_step.last_step(parts) if is_broken else []
+        earlier = parts[: len(parts) - len(step)]
+        return Facts(
+            has_text=any(part["type"] == "text" and part.get("text") for part in step),
+            has_reasoning=any(part["type"] == "reasoning" for part in step),
+            calls=tuple(self._calls(scene, step)),
+            is_after_tools=any(is_tool_part(part) for part in earlier),
+        )
+
+    def _calls(self, scene: Scene, parts: Iterable[dict[str, Any]]) -> Iterable[CallFacts]:
+        for part in parts:
+            if is_tool_part(part):
+                name = tool_name(part)
+                effect = scene.toolbox.tools.get(name).effect if name in scene.toolbox.tools else "once"
+                hosted = bool(part.get("providerExecuted"))
+                yield CallFacts(part["toolCallId"], name, scene.toolbox.stage(part), effect, hosted)
+
+    # the stream stalled, or the process died
+
+    async def stalled(self, scene: Scene, problem: Stalled) -> Outcome | None:
+        """The watchdog gave up on a stream."""
+        self._floor.emit("chat:stream:stalled", scene.turn, {"timeoutMs": problem.waited_ms})
+        await scene.toolbox.drain()
+        return await self._interrupted(scene, STALL)
+
+    async def begin(self, scene: Scene) -> Outcome | None:
+        """Begin a turn, or take it up where an earlier life left it. An outcome if there is nothing to scene."""
+        turn = scene.turn
+        if turn.cancelled is not None:
+            await scene.toolbox.abort(turn.cancelled)
+            half_step.mend(scene.stream, replay=False)
+            return Outcome("aborted", f"The turn was cancelled: {turn.cancelled}", "cancelled")
+        if turn.status == "accepted":
+            return await self._first(scene)
+        if self._floor.is_ours(turn):
+            return None
+        return await self._interrupted(scene, PROCESS_LOST)
+
+    async def _first(self, scene: Scene) -> Outcome | None:
+        """The first attempt."""
+        turn, transcript = scene.turn, self._floor.transcript
+        if turn.trigger == "continue":
+            leaf = transcript.leaf
+            if leaf is None or leaf["role"] != "assistant":
+                return Outcome("skipped", "There is no answer to go on with.", "no_answer")
+            if any(other.message_id == leaf["id"] for other in self._floor.open.values()):
+                return Outcome(
+                    "skipped", "The newest answer waits for a person, and goes on by itself.", "awaiting_client"
+                )
+            parts = self._history.continued(leaf, scene)
+            turn.message_id = turn.continues = leaf["id"]
+            turn.base = len(parts)
+            scene.stream.begin_with(parts)
+        self.open(turn, scene.stream, await late_results(self._floor))
+        return None
+
+    def open(self, turn: Turn, stream: Stream, late: list[Message]) -> None:
+        """The messages join the transcript, in the commit that says that the turn has begun."""
+        self._floor.add_now(stream, [*late, *turn.messages])
+        turn.status, turn.attempt, turn.messages = "running", 1, []
+        turn.started_at_ms = turn.progress_at_ms = self._floor.now_ms()
+        turn.user_message_id = self._floor.transcript.newest_user_id
+        self._floor.ours(turn)
+        stream.add({"type": "start", "messageId": turn.message_id})
+        if not turn.run_id:
+            stream.flush()
+        self._floor.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
+
+    async def _interrupted(self, scene: Scene, cause: str) -> Outcome | None:
+        """An attempt is over before its end. None if another one begins now."""
+        turn, stream = scene.turn, scene.stream
+        kind = self._kind(scene)
+        if kind is Kind.SUPERSEDED:
+            half_step.mend(stream, replay=False)
+            return Outcome("skipped", "The conversation has gone on without this turn.", "conversation_changed")
+        config = ChatRecovery.of(self._floor.agent.chat_recovery)
+        seen = await self._evaluated(scene, kind, cause, config)
+        turn.incident = seen.incident.as_row()
+        self._tell(turn, seen, cause)
+        if seen.is_exhausted:
+            return await self._exhausted(scene, seen.incident, config, cause)
+        declined = await self._asked(scene, seen.incident, cause)
+        turn.attempt += 1
+        self._floor.ours(turn)
+        if declined is not None:
+            return declined
+        stream.flush()
+        await asyncio.sleep(recovery_pause_ms(seen.incident, self._floor.roll()) / 1000)
+        stream.add(
+            {"type": "data-attempt", "transient": True, "data": {"attempt": turn.attempt, "cause": cause, "kind": kind}}
+        )
+        half_step.mend(stream, replay=False)
+        stream.flush()
+        return None
+
+    def _kind(self, scene: Scene) -> Kind:
+        turn = scene.turn
+        newest = self._floor.transcript.newest_user_id
+        return classify_turn(
+            has_content=any(part["type"] != "step-start" for part in scene.stream.parts[turn.base :]),
+            is_continuation=bool(turn.continues),
+            is_terminal=False,
+            is_newest_user_its_own=newest == turn.user_message_id,
+            is_awaiting_client=scene.toolbox.awaits_person(),
+        )
+
+    async def _evaluated(self, scene: Scene, kind: Kind, cause: str, config: ChatRecovery) -> Evaluation:
+        turn = scene.turn
+        known = None if turn.incident is None else Incident.of_row(turn.incident)
+        if known is not None:
+            await self._credit_runs(scene)
+        cut = Cut(
+            turn.request_id,
+            turn.request_id,
+            turn.user_message_id or None,
+            kind,
+            turn.work,
+            is_awaiting_client=kind is Kind.PARK,
+            is_out_of_memory=cause == OUT_OF_MEMORY,
+            waited_until_ms=self._floor.freed_at_ms,
+        )
+        seen = evaluate(known, cut, config, self._floor.now_ms())
+        turn.incident = seen.incident.as_row()
+        self._floor.store.write(turn)  # counted before any hook is asked, for a hook may be what kills the process
+        if seen.asks_predicate and config.should_keep_recovering is not None:
+            context = progress_context(seen.incident, self._floor.now_ms())
+            answer = await self._heard("should_keep_recovering", config.should_keep_recovering, context)
+            seen = seen.declined() if answer is False else seen
+        return seen
+
+    def over(self, turn: Turn) -> list[tuple[str, dict[str, Any]]]:
+        """A turn has ended: its incident is closed with it, in the same commit. What is to be told of that, after it."""
+        elapsed_ms = turn.ended_at_ms - (turn.started_at_ms or turn.accepted_at_ms)
+        told = {"status": turn.status, "durationMs": max(0, elapsed_ms), "error": turn.error or None}
+        finish = ("chat:turn:finish", told)
+        incident = None if turn.incident is None else Incident.of_row(turn.incident)
+        if incident is None or incident.is_sealed:
+            return [finish]
+        if turn.status == "completed":
+            turn.incident = None
+            return [("chat:recovery:completed", _base(incident)), finish]
+        status = IncidentStatus.SKIPPED if turn.status == "skipped" else IncidentStatus.FAILED
+        turn.incident = incident.moved(status, turn.reason).as_row()
+        return [(f"chat:recovery:{status}", {**_base(incident), "reason": turn.reason or None}), finish]
+
+    async def _credit_runs(self, scene: Scene) -> None:
+        """What a run of this turn has shown since the turn's own last progress is progress too: once for each look (C-0571)."""
+        turn = scene.turn
+        signals = [told.get("signal_at_ms") or 0 for told in await scene.toolbox.runs()]
+        if max(signals, default=0) > turn.progress_at_ms:
+            turn.progress_at_ms = max(signals)
+            turn.work += 1
+
+    def _tell(self, turn: Turn, seen: Evaluation, cause: str) -> None:
+        incident = seen.incident
+        base = {**_base(incident), "cause": cause}
+        if seen.is_new:
+            self._floor.emit("chat:recovery:detected", turn, base)
+        self._floor.emit("chat:recovery:attempt", turn, base)
+        last = "exhausted" if seen.is_exhausted else "scheduled"
+        self._floor.emit(f"chat:recovery:{last}", turn, {**base, "reason": incident.reason or None})
+
+    async def _asked(self, scene: Scene, incident: Incident, cause: str) -> Outcome | None:
+        """Ask the author what becomes of the partial answer, and tell those who watch. An outcome if the turn is to end."""
+        turn, stream = scene.turn, scene.stream
+        parts = stream.parts[turn.base :]
+        context = ChatRecoveryContext(
+            incident_id=incident.incident_id,
+            attempt=incident.attempt,
+            max_attempts=incident.max_attempts,
+            recovery_kind=str(incident.kind),
+            stream_id=turn.request_id if parts else "",
+            request_id=turn.request_id,
+            recovery_root_request_id=incident.root_id,
+            partial_text=_text_of(parts),
+            partial_parts=unpack(pack(parts)),
+            recovery_data=turn.stashed,
+            messages=unpack(pack(self._floor.transcript.messages)),
+            last_body=turn.metadata,
+            last_client_tools=turn.options.get("client_tools"),
+            created_at=turn.started_at_ms,
+            cause=cause,
+        )
+        answer = await self._heard("on_chat_recovery", self._floor.agent.on_chat_recovery, context)
+        wishes = answer if isinstance(answer, dict) else {}
+        goes_on = wishes.get("continue") is not False
+        self._interrupt(scene, incident, cause, "scheduled" if goes_on else "exhausted")
+        if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=_has_calls(parts)):
+            stream.add({"type": RETRACT, "transient": True, "data": {"parts": turn.base, "step": True}})
+        if goes_on:
+            return None
+        half_step.mend(stream, replay=False)
+        turn.incident = incident.moved(IncidentStatus.SKIPPED, "continue_disabled").as_row()
+        self._floor.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
+        return Outcome("error", DECLINED, "continue_disabled", stage="recovery")
+
+    def _interrupt(self, scene: Scene, incident: Incident, cause: str, outcome: str) -> None:
+        turn = scene.turn
+        told = {
+            "attempt": turn.attempt,
+            "cause": cause,
+            "outcome": outcome,
+            "incident_id": incident.incident_id,
+            "message_id": turn.message_id,
+            "text": _text_of(scene.stream.parts[turn.base :]),
+        }
+        scene.stream.add({"type": "data-interrupted", "transient": True, "data": told})
+
+    async def _exhausted(self, scene: Scene, incident: Incident, config: ChatRecovery, cause: str) -> Outcome:
+        """There is no patience left: what was said stays, the author hears of it, and people are told once, with the turn's end."""
+        turn = scene.turn
+        if config.on_exhausted is not None:
+            parts = scene.stream.parts[turn.base :]
+            context = exhausted_context(
+                incident,
+                config,
+                stream_id=turn.request_id if parts else "",
+                created_at_ms=turn.started_at_ms,
+                parts=parts,
+            )
+            await self._heard("on_exhausted", config.on_exhausted, context)
+        self._interrupt(scene, incident, cause, "exhausted")
+        half_step.mend(scene.stream, replay=False)
+        return Outcome("error", config.terminal_message, incident.reason, stage="recovery")
+
+    async def _heard(self, name: str, hook: Any, context: Any) -> Any:
+        """What an author's hook says; if it raises, nothing was said, and that is reported."""
+        answer, problem = await tried(_called(hook, context))
+        if problem is not None:
+            self._floor.tenant.trouble(name, problem)
+        return answer
+
+    # the author's code
+
+    async def raised(self, scene: Scene, problem: Exception) -> Outcome | None:
+        """Something in the turn raised that is no failure of the model: the turn ends, and what it had done stays."""
+        await scene.toolbox.drain()
+        if isinstance(problem, MemoryError):
+            return await self._interrupted(scene, OUT_OF_MEMORY)
+        half_step.mend(scene.stream, replay=False)
+        return Outcome("error", words_of(problem), type(problem).__name__)
+
+
+def _base(incident: Incident) -> dict[str, Any]:
+    """What every event of a recovery says."""
+    return {
+        "incidentId": incident.incident_id,
+        "attempt": incident.attempt,
+        "maxAttempts": incident.max_attempts,
+        "recoveryKind": str(incident.kind),
+    }
+
+
+async def _called(hook: Any, context: Any) -> Any:
+    answer = hook(context)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _has_calls(parts: list[dict[str, Any]]) -> bool:
+    """Whether there is a call that may have begun: dropped, it would be made again under another id, and happen twice."""
+    return any(is_tool_part(part) and part.get("state") != "input-streaming" for part in parts)
+
+
+def _text_of(parts: list[dict[str, Any]]) -> str:
+    return "".join(part["text"] for part in parts if part["type"] == "text")

@@ -1,0 +1,301 @@
+"""Code by name: how an agent's class, or a tool's function, is named so that another process, perhaps years later, finds it again.
+
+    module:Qual.Name             it can be imported
+    script:/path/file.py:Name    it stands in a file that was run, or that is not on the import path
+    cell:<digest>:Name           it was typed into a notebook or handed to `python -c`; its text is kept in the code directory
+
+Nothing is pickled. A script is loaded again under a stable module name, so its `if __name__ == "__main__"` block does not run;
+a script without such a block is read like a notebook: the classes, and what these need, but nothing that merely happens.
+A notebook's text is cut down to what the class needs (`excerpt`), so that its name does not change when other cells do.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Hashable
+from contextvars import ContextVar
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType, TracebackType
+from typing import Any, cast
+
+from perdure.actors.code.excerpt import bound_names, definitions, excerpt, is_main_block, typed_texts
+from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool
+
+FIELD = "agent_type"
+TOOL_FIELD = "tool"
+ROOTS = "roots.txt"
+
+Unknown = functools.partial[UnknownAgentType] | functools.partial[UnknownTool]
+
+_loading: ContextVar[bool] = ContextVar("perdure_loading", default=False)
+_origins: dict[
+    str, str
+] = {}  # module name → the first parts of the names of its types, for modules that `load_type` made
+_sent: list[Path] = []  # where the code lies that was sent to this process
+_lock = threading.RLock()
+
+
+# ---------------------------------------------------------------- naming
+
+
+def type_name(cls: type, code_dir: Path | None = None) -> str:
+    """Name a class. Text typed at a prompt is written to `code_dir`. Raises `BadRequest` when no other process could find it."""
+    if not isinstance(cls, type):
+        raise BadRequest(FIELD, f"{cls!r} is not a class")
+    return _name(cast("Hashable", cls), code_dir, FIELD)
+
+
+def function_name(function: FunctionType, code_dir: Path | None = None) -> str:
+    """Name a function of a module in the same way."""
+    if not isinstance(function, FunctionType):
+        raise BadRequest(TOOL_FIELD, f"{function!r} is not a function")
+    return _name(function, code_dir, TOOL_FIELD)
+
+
+@functools.lru_cache(maxsize=4096)
+def _name(thing: Any, code_dir: Path | None, field: str) -> str:
+    if "<locals>" in thing.__qualname__:
+        raise BadRequest(
+            field, f"{thing.__qualname__} is defined inside a function, where no other process can find it; move it out"
+        )
+    module = sys.modules.get(thing.__module__)
+    if module is None or _lookup(module, thing.__qualname__) is not thing:
+        what = f"{thing.__module__}.{thing.__qualname__}"
+        raise BadRequest(field, f"{what} is not this {_kind(thing)} (was it defined again since?)")
+    if module.__name__ in _origins:
+        return f"{_origins[module.__name__]}:{thing.__qualname__}"
+    if module.__name__ == "__main__":
+        return _main_name(module, thing, code_dir, field)
+    root = _root(module)
+    if root is not None:
+        _remember_root(root, code_dir)
+        return f"{module.__name__}:{thing.__qualname__}"
+    file = _file(module)
+    if file is None:
+        what = f"the module {module.__name__} of {thing.__qualname__}"
+        raise BadRequest(field, f"{what} has no file, so no other process can import it")
+    return f"script:{file}:{thing.__qualname__}"
+
+
+def _kind(thing: object) -> str:
+    return "class" if isinstance(thing, type) else "function"
+
+
+def _main_name(module: ModuleType, thing: Any, code_dir: Path | None, field: str) -> str:
+    spec = module.__spec__
+    if spec is not None and spec.name != "__main__":  # python -m package.module
+        return f"{spec.name}:{thing.__qualname__}"
+    top = thing.__qualname__.partition(".")[0]
+    file = _file(module)
+    if file is not None and any(top in bound_names(node) for node in ast.parse(file.read_bytes()).body):
+        return f"script:{file}:{thing.__qualname__}"
+    text = excerpt(typed_texts(), top)
+    if not text:
+        raise BadRequest(
+            field, f"{thing.__qualname__} was typed at a prompt that does not keep its text; put it into a file"
+        )
+    if code_dir is None:
+        raise BadRequest(
+            field, f"{thing.__qualname__} was typed at a prompt, and there is no directory to keep its text in"
+        )
+    digest = _digest(text)
+    _write_once(cell_file(digest, code_dir), text)
+    return f"cell:{digest}:{thing.__qualname__}"
+
+
+def cell_file(digest: str, code_dir: Path) -> Path:
+    """Where the text of a notebook's class lies."""
+    return code_dir / f"{digest}.py"
+
+
+def _file(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file and Path(file).is_file() else None
+
+
+def _lookup(module: ModuleType, qualname: str) -> Any:
+    return functools.reduce(
+        lambda holder, part: getattr(holder, part, None), qualname.split("."), cast("object", module)
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def _write_once(path: Path, text: str) -> None:
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+# ---------------------------------------------------------------- the import path
+
+
+def spec_on_path(top: str) -> ModuleSpec | None:
+    """Where a fresh process would find a top-level module, whatever this process has loaded under its name."""
+    found = (finder.find_spec(top, None) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    return next((spec for spec in found if spec is not None), None)
+
+
+def _root(module: ModuleType) -> Path | None:
+    """The directory from which a fresh process would import this very module, or None if it would not."""
+    top, *inner = module.__name__.split(".")
+    spec, file = spec_on_path(top), _file(module)
+    if spec is None:
+        return None
+    for place in spec.submodule_search_locations or ():
+        home = Path(place).joinpath(*inner)
+        if file in (home.with_suffix(".py").resolve(), (home / "__init__.py").resolve()):
+            return Path(place).resolve().parent
+    if file is None or (spec.origin and Path(spec.origin).resolve() == file):
+        return file.parent if file else Path(sysconfig.get_path("stdlib"))
+    return None
+
+
+def is_installed(place: Path) -> bool:
+    """Whether a file or folder belongs to what was installed for this Python, so that every machine of a cluster has it."""
+    homes = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return any(place.is_relative_to(Path(home).resolve()) for home in homes)
+
+
+def _remember_root(root: Path, code_dir: Path | None) -> None:
+    if code_dir is None or is_installed(root) or str(root) in _known_roots(code_dir):
+        return
+    code_dir.mkdir(parents=True, exist_ok=True)
+    with (code_dir / ROOTS).open("a", encoding="utf-8") as roots:
+        roots.write(f"{root}\n")
+
+
+def _known_roots(code_dir: Path | None) -> list[str]:
+    if code_dir is None or not (code_dir / ROOTS).is_file():
+        return []
+    return (code_dir / ROOTS).read_text(encoding="utf-8").splitlines()
+
+
+# ---------------------------------------------------------------- loading
+
+
+@functools.lru_cache(maxsize=4096)
+def load_type(name: str, code_dir: Path | None = None) -> type:
+    """Find the class of this name, importing its code if need be. Raises `UnknownAgentType`, which says what went wrong."""
+    found = _load(name, code_dir, functools.partial(UnknownAgentType, FIELD))
+    if not isinstance(found, type):
+        raise UnknownAgentType(FIELD, f"{name} is not a class but {found!r}")
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def load_function(name: str, code_dir: Path | None = None) -> FunctionType:
+    """Find the function of this name in the same way. Raises `UnknownTool`."""
+    found = _load(name, code_dir, functools.partial(UnknownTool, TOOL_FIELD))
+    if not isinstance(found, FunctionType):
+        raise UnknownTool(TOOL_FIELD, f"{name} is not a function but {found!r}")
+    return found
+
+
+def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
+    kind, _, rest = name.partition(":")
+    place, _, qualname = rest.rpartition(":")
+    with _lock, _Loading(name, unknown):
+        if kind == "script" and place:
+            module = _script(place, unknown)
+        elif kind == "cell" and place:
+            module = _cell(place, code_dir, unknown)
+        elif kind and qualname and not place:
+            module = _module(kind, code_dir)
+        else:
+            what = "an agent type" if unknown.func is UnknownAgentType else "a function"
+            raise unknown(f"{name!r} is not the name of {what}, such as 'package.module:{qualname or 'Name'}'")
+        found = _lookup(module, qualname)
+    if found is None:
+        raise unknown(f"{name}: there is no {qualname} in {module.__file__ or module.__name__}")
+    return found
+
+
+def prefer_sent(folder: Path) -> None:
+    """From now on, find code in this folder, where it was sent, before anywhere else on this machine."""
+    _sent.insert(0, folder)
+    sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
+
+
+def refuse_while_loading() -> None:
+    """Raise `BadRequest` if this is called by code that runs only because a class is being loaded from it."""
+    if _loading.get():
+        raise BadRequest(
+            "runtime", "this code starts a Runtime whenever it is imported; put that under `if __name__ == '__main__':`"
+        )
+
+
+class _Loading:
+    """While an author's code is imported, whatever it raises means that what was looked for is unknown, and why."""
+
+    def __init__(self, name: str, unknown: Unknown) -> None:
+        self._name, self._unknown = name, unknown
+        self._token = _loading.set(True)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _loading.reset(self._token)
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, UnknownAgentType | UnknownTool):
+            raise self._unknown(f"{self._name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _module(name: str, code_dir: Path | None) -> ModuleType:
+    if name not in sys.modules and spec_on_path(name.partition(".")[0]) is None:
+        importlib.invalidate_caches()
+        sys.path.extend(root for root in _known_roots(code_dir) if root not in sys.path)
+    return importlib.import_module(name)
+
+
+def _script(place: str, unknown: Unknown) -> ModuleType:
+    """The module of a script: as it was sent to this process, or else where it stood when its class was named."""
+    sent = [folder / Path(place).name for folder in _sent]
+    file = next((each for each in (*sent, Path(place)) if each.is_file()), None)
+    if file is None:
+        raise unknown(f"the script {place} is not there any more")
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    tree = ast.parse(file.read_bytes(), str(file))
+    if not any(is_main_block(node) for node in tree.body):
+        tree = definitions(tree)
+    return _execute(f"perdure_script_{_digest(place)}", f"script:{place}", file, compile(tree, str(file), "exec"))
+
+
+def _cell(digest: str, code_dir: Path | None, unknown: Unknown) -> ModuleType:
+    file = cell_file(digest, code_dir or Path())
+    if code_dir is None or not file.is_file():
+        raise unknown(f"the text of the notebook cell {digest} is not in the code directory {code_dir}")
+    text = file.read_text(encoding="utf-8")
+    if _digest(text) != digest:
+        raise unknown(f"{file} was changed: it is not the text that was typed")
+    return _execute(f"perdure_cell_{digest}", f"cell:{digest}", file, compile(text, str(file), "exec"))
+
+
+def _execute(name: str, origin: str, file: Path, code: CodeType) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(file)
+    with contextlib.ExitStack() as undo:
+        sys.modules[name] = module  # before its code runs, so that its annotations can be resolved
+        undo.callback(sys.modules.pop, name, None)
+        exec(code, module.__dict__)  # noqa: S102 - the author's own code
+        undo.pop_all()
+    _origins[name] = origin
+    return module

@@ -1,0 +1,18 @@
+"""Where the packages of code lie that travel with classes, and by what Ray brings them. `actors.runtime.packing` makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def package_file(name: str, code_dir: Path) -> Path:
+    """Where a package lies."""
+    return code_dir / f"{name}.zip"
+
+
+def package_uris(name: str, code_dir: Path) -> list[str]:
+    """By what Ray's `runtime_env` brings a package; none for no package. Raises `OSError` if the package is gone."""
+    package = package_file(name, code_dir)
+    if name and not package.is_file():
+        raise FileNotFoundError(f"the code of its agents is gone: {package}")
+    return [package.as_uri()] if name else []

@@ -1,0 +1,137 @@
+"""Typed values at the edge: what an author's annotations say, and plain data on the wire.
+
+A method without annotations takes and gives plain data. With them, pydantic checks on the way in and out, so that wrong input is refused
+before a run exists, and a child that returns the wrong type fails with words about it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable
+from functools import cache
+from types import GenericAlias
+from typing import Any, cast, get_type_hints
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+from perdure.ledger import BadRequest, TooLarge, pack, unpack
+
+_PLAIN = {None, type(None), bool, int, float, str, bytes, list, dict, Any}
+
+
+class Shape:
+    """The type of one value. `adapter` is None where plain data passes as it is."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+        self._plain = type(None) if annotation is None else annotation if isinstance(annotation, type) else object
+        self.adapter = None if annotation in _PLAIN else _adapter(annotation)
+
+    def encode(self, field: str, value: Any, bytes_max: int) -> bytes:
+        """Check a value and turn it into bytes. Raises `BadRequest` naming the field, `TooLarge` naming the limit."""
+        if self.adapter is not None:
+            try:
+                value = self.adapter.dump_python(self.adapter.validate_python(value), mode="json")
+            except (ValidationError, ValueError, TypeError) as problem:
+                raise BadRequest(field, _words(problem)) from problem
+        elif self.annotation is not Any and not isinstance(
+            value, (int, float) if self._plain is float else self._plain
+        ):
+            raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not {self._plain.__name__}")
+        try:
+            body = pack(value)
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem
+        if len(body) > bytes_max:
+            raise TooLarge(field, f"has {len(body)} bytes encoded; the limit is {bytes_max}")
+        return body
+
+    def decode(self, field: str, body: bytes) -> Any:
+        """Bytes to the value that the annotation promises."""
+        plain = unpack(body)
+        if self.adapter is None:
+            return plain
+        try:
+            return self.adapter.validate_python(plain)
+        except ValidationError as problem:
+            raise BadRequest(field, _words(problem)) from problem
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    """Infinity stays infinity; without this pydantic makes it null. A model has its author's own configuration."""
+    try:
+        return TypeAdapter(annotation, config=ConfigDict(ser_json_inf_nan="constants"))
+    except PydanticUserError:
+        return TypeAdapter(annotation)
+
+
+def _words(problem: Exception) -> str:
+    """A validation problem in one line a person can act on."""
+    if isinstance(problem, ValidationError):
+        first = problem.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{place + ': ' if place else ''}{first['msg']}" + (
+            f" (and {problem.error_count() - 1} more)" if problem.error_count() > 1 else ""
+        )
+    return str(problem)
+
+
+@cache
+def shapes_of(method: Callable[..., Any]) -> tuple[dict[str, Shape], Shape]:
+    """The shapes of a method's parameters (without `self`) and of what it returns."""
+    hints, parameters = _hints(method)
+    kinds = {name: each.kind for name, each in inspect.signature(method).parameters.items()}
+    found = {name: Shape(_of_kind(hints.get(name, Any), kinds[name])) for name in parameters}
+    return found, Shape(hints.get("return", Any))
+
+
+def _of_kind(hint: Any, kind: Any) -> Any:
+    """What a parameter holds: `*words: str` holds several, and `**counts: int` holds named ones."""
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return GenericAlias(list, (hint,))
+    return GenericAlias(dict, (str, hint)) if kind is inspect.Parameter.VAR_KEYWORD else hint
+
+
+def run_shapes(agent_class: type) -> tuple[Shape, Shape, int]:
+    """The input and output shapes of an agent's `run`, and how many arguments it takes beside `self`: none, the input, or both the
+    input and the run."""
+    return _run_shapes(cast("Hashable", agent_class))
+
+
+@cache
+def _run_shapes(agent_class: Any) -> tuple[Shape, Shape, int]:
+    hints, parameters = _hints(agent_class.run)
+    takes = Shape(hints.get(parameters[0], Any)) if parameters else Shape(Any)
+    return takes, Shape(hints.get("return", Any)), min(len(parameters), 2)
+
+
+@cache
+def fiber_shape(method: Callable[..., Any]) -> tuple[int, Shape]:
+    """How many arguments the body of a fiber takes beside `self` (none, the fiber, or both the fiber and the input), and the input's
+    shape."""
+    hints, parameters = _hints(method)
+    return min(len(parameters), 2), Shape(hints.get(parameters[1], Any) if len(parameters) > 1 else Any)
+
+
+def _hints(method: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
+    try:
+        hints = get_type_hints(method)
+    except (NameError, TypeError):
+        hints = {}
+    return hints, list(inspect.signature(method).parameters)[1:]
+
+
+def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[inspect.BoundArguments, Shape]:
+    """The arguments of a call from outside, typed as the method wants them, and the shape of its answer.
+
+    Only what the author marked as exposed can be reached; anything else is refused as if it did not exist.
+    """
+    method: Any = getattr(agent_class, method_name, None)
+    if not hasattr(method, "__perdure_exposed__"):
+        raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method_name!r}")
+    parameters, returned = shapes_of(method)
+    args, kwargs = unpack(body)
+    bound = inspect.signature(method).bind(None, *args, **kwargs)
+    for name in list(bound.arguments)[1:]:
+        bound.arguments[name] = parameters[name].decode(name, pack(bound.arguments[name]))
+    return bound, returned

@@ -1,0 +1,279 @@
+"""A host: the process in which agents live while they are active. A plain class; a world wraps it.
+
+It does what the supervisor says and reports what comes of it. Every command names the incarnation that it means, and a command for
+another life is dropped. When the supervisor has been gone for too long the host ends itself: its agents' storages are then free for
+whoever is told to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from perdure.actors.code.author_call import tried
+from perdure.actors.code.naming import load_type
+from perdure.actors.host.relay import Relay
+from perdure.actors.host.tenant import Tenant
+from perdure.actors.life.handlers import Letter
+from perdure.actors.life.host_services import Premises
+from perdure.actors.life.results import RunInfo
+from perdure.actors.link.peer import Peer
+from perdure.actors.link.pending import Asking
+from perdure.actors.ports import Courier, World
+from perdure.ledger import StorageError
+from perdure.ledger.storage.cabinet import Cabinet
+from perdure.policies import Limits
+
+FAREWELLS = ("Ended", "Unstarted", "Released")  # their third item is the incarnation
+LEFT_KEPT = 100_000
+
+
+class Host:
+    """One host's life.
+
+    Args:
+        cabinet: the storages of the agents that come to live here.
+        code_dir: where classes of notebooks lie, if there are any.
+        package: what the code of the agents here came in, if it is not installed; their children need it too.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        courier: Courier,
+        cabinet: Cabinet,
+        host_id: str,
+        limits: Limits,
+        code_dir: Path | None = None,
+        package: str = "",
+    ) -> None:
+        self.world, self.host_id, self.limits = world, host_id, limits
+        self.asking = Asking(world.dice)
+        self.peer = self.asking.peer = Peer(world, courier, host_id, limits, self._hello, self._receive)
+        self.premises = Premises(world, limits, cabinet, self.peer, self.asking, code_dir, package)
+        self.tenants: dict[str, Tenant] = {}
+        self._left: dict[str, int] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._end: asyncio.Future[str] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.relay = Relay(self.tenants, lambda said: self.premises.on_loop(lambda: self.peer.push(said)))
+
+    async def serve(self) -> str:
+        """Live until retired or orphaned; returns why it ended."""
+        self._loop = asyncio.get_running_loop()
+        self.premises.open()
+        self._end = self._loop.create_future()
+        tasks = [self._loop.create_task(job) for job in (self.peer.serve(), self._tidy())]
+        waited: list[asyncio.Future[Any]] = [self._end, *tasks]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+            task.cancel()
+        return self._end.result()
+
+    def _hello(self, again: bool) -> list[Any]:
+        """Who this is, who lives here or is just saying goodbye, and what is waited for. Whether anybody observes will be said anew."""
+        self._observed(False, False)
+        tenants = [[tenant.agent_id, tenant.incarnation] for tenant in self.tenants.values()]
+        farewells = [said[2] for said in self.peer.pending if said[0] in FAREWELLS]
+        for said in self.asking.ask_again() if again else ():
+            if self._loop is not None:
+                self._loop.call_soon(self.peer.push, said)
+        return [
+            "hello",
+            {
+                "role": "host",
+                "pid": self.world.vitals.pid(),
+                "node": self.world.vitals.node(),
+                "rss_mb": self.world.vitals.rss_mb(),
+                "tenants": tenants,
+                "farewells": farewells,
+                "waits": self.asking.waits,
+            },
+        ]
+
+    # what the supervisor says
+
+    def _receive(self, said: list[Any]) -> None:
+        if self.asking.receive(said):
+            return
+        tag, *rest = said
+        command = self._COMMANDS.get(tag)
+        if command is not None:
+            command(self, *rest)
+
+    def _ping(self) -> None:
+        """The next exchange is the answer, and it is on its way already."""
+
+    def _observed(self, observed: bool, followed: bool) -> None:
+        self.relay.want(observed)
+        self.premises.is_followed = followed
+
+    def _prepare(self, types: list[str]) -> None:
+        self._spawn(self._load(types))
+
+    async def _load(self, types: list[str]) -> None:
+        """Import the code of agents that may come to live here. What goes wrong is told to the run that needs it."""
+        for each in types:
+            await tried(self.world.threads.run(partial(_load_ahead, each, self.premises.code_dir)))
+
+    def _passivate(self) -> None:
+        """Let those go at once that have nothing to do."""
+        for tenant in list(self.tenants.values()):
+            if tenant.may_sleep:
+                tenant.leave()
+
+    def _retire(self) -> None:
+        self._finish("retired")
+
+    def _finish(self, why: str) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(why)
+
+    def _open(self, agent_id: str, incarnation: int) -> Tenant | None:
+        """The tenant of this life, opened if it is new. An older life that is still here is over."""
+        tenant = self.tenants.get(agent_id)
+        if tenant is not None and tenant.incarnation == incarnation:
+            return tenant
+        if tenant is not None:
+            if tenant.incarnation > incarnation:
+                return None
+            self.forget(tenant)
+            self._spawn(tenant.stop())
+        if self._left.get(agent_id, 0) >= incarnation:
+            return None  # it is over; the supervisor has yet to hear so
+        try:
+            tenant = Tenant(self.premises, agent_id, incarnation, self.forget)
+        except StorageError as problem:
+            self.premises.report_trouble(agent_id, "opening its storage", problem)
+            return None
+        self.tenants[agent_id] = tenant
+        return tenant
+
+    def _start(
+        self,
+        agent_id: str,
+        incarnation: int,
+        run_id: str,
+        attempt: int,
+        body: bytes,
+        collect: bool,
+        options: dict[str, Any],
+    ) -> None:
+        known = self.tenants.get(agent_id)
+        if known is not None and known.incarnation == incarnation and known.carries(run_id):
+            return
+        tenant = self._open(agent_id, incarnation)
+        if tenant is not None:
+            tenant.begin_run(run_id, attempt, body, options, collect=collect)
+
+    def _wake(self, agent_id: str, incarnation: int) -> None:
+        tenant = self._open(agent_id, incarnation)
+        if tenant is not None:
+            tenant.spawn(tenant.wake())
+
+    def _deliver(self, agent_id: str, incarnation: int, letters: list[list[Any]]) -> None:
+        tenant = self._open(agent_id, incarnation) if self._is_current(agent_id, incarnation) else None
+        if tenant is not None:
+            tenant.mail.deliver([Letter(*letter) for letter in letters])
+
+    def _settled(self, agent_id: str, incarnation: int, mail_ids: list[str]) -> None:
+        if self._is_current(agent_id, incarnation):
+            self.tenants[agent_id].mail.settled(mail_ids)
+
+    def _is_current(self, agent_id: str, incarnation: int) -> bool:
+        """Whether this life is here. Mail and calls open no life of their own: the wake-up does, and comes before them."""
+        tenant = self.tenants.get(agent_id)
+        return tenant is not None and tenant.incarnation == incarnation
+
+    def _stop(self, agent_id: str, incarnation: int) -> None:
+        if self._is_current(agent_id, incarnation):
+            tenant = self.tenants[agent_id]
+            if not tenant.is_leaving:
+                self._spawn(tenant.stop())
+        else:
+            self._left[agent_id] = max(incarnation, self._left.get(agent_id, 0))  # its wake-up may come after its stop
+            self.peer.push(["Released", agent_id, incarnation])
+
+    def _call(
+        self, agent_id: str, incarnation: int, ref: str, method: str, body: bytes, repeatable: bool, lost: bool
+    ) -> None:
+        """Make a call, once. With `lost` another life of the agent, perhaps on another host, may have begun it before."""
+        handed = self.premises.calls.find(ref)
+        if handed is not None and handed.answer is not None:
+            self.peer.push(["answer", ref, *handed.answer])
+        elif handed is not None and not handed.is_over:
+            return  # it is under way
+        elif (handed is not None or lost) and not repeatable:
+            self.peer.push(["cut", ref])
+        elif not self._is_current(agent_id, incarnation):
+            self.peer.push(["astray", ref])
+        else:
+            self.premises.calls.begin(ref)
+            tenant = self.tenants[agent_id]
+            tenant.spawn(tenant.answer(ref, method, body)).add_done_callback(partial(self._call_over, ref))
+
+    def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
+        """A call whose agent was told to stop is not answered any more."""
+        if task.cancelled():
+            self.premises.calls.cut_off(ref)
+            self.peer.push(["cut", ref])
+
+    def _signal(self, agent_id: str, incarnation: int, run: dict[str, Any], snapshot: dict[str, Any]) -> None:
+        if self._is_current(agent_id, incarnation):
+            tenant = self.tenants[agent_id]
+            info = RunInfo(**{key: value for key, value in run.items() if key in RunInfo.__dataclass_fields__})
+            tenant.spawn(tenant.signal(info, snapshot))
+
+    _COMMANDS: ClassVar[dict[str, Callable[..., None]]] = {
+        "start": _start,
+        "wake": _wake,
+        "deliver": _deliver,
+        "settled": _settled,
+        "stop": _stop,
+        "call": _call,
+        "signal": _signal,
+        "observed": _observed,
+        "prepare": _prepare,
+        "passivate": _passivate,
+        "retire": _retire,
+        "ping": _ping,
+    }
+
+    def forget(self, tenant: Tenant) -> None:
+        """A tenant has left. Its life is never opened again, though a command for it may still be under way."""
+        self._left[tenant.agent_id] = max(tenant.incarnation, self._left.get(tenant.agent_id, 0))
+        if self.tenants.get(tenant.agent_id) is tenant:
+            del self.tenants[tenant.agent_id]
+        tenant.has_place = False
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _tidy(self) -> None:
+        """Let idle agents go, tell how much memory is in use, and end this host when nobody leads it any more."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(self.limits.idle_ms, self.limits.heartbeat_ms) / 1000)
+            if self.peer.is_clear or len(self._left) > LEFT_KEPT:  # then every command for these lives has arrived
+                self._left.clear()
+            now = loop.time()
+            for tenant in list(self.tenants.values()):
+                is_idle = now - tenant.idle_since_s >= self.limits.idle_ms / 1000
+                if tenant.may_sleep and (is_idle or tenant.is_broken):
+                    tenant.leave()
+            failing = self.peer.failing_since
+            if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
+                self._finish("orphaned")
+            self.peer.push(["body", self.world.vitals.rss_mb(), self.world.threads.left_behind > 0])
+
+
+def _load_ahead(name: str, code_dir: Path | None) -> None:
+    prepare: Callable[[], None] = load_type(name, code_dir).prepare  # type: ignore[attr-defined]
+    prepare()

@@ -1,0 +1,276 @@
+"""A tenant: one life of one agent on a host, with its parts. It comes up, carries a run, handles mail, answers calls, and leaves.
+
+The parts stand on the life and on each other, each on those that it is given here:
+
+    life ← outbox, alarms, state watch ← dispatch, family, mailbox, fibers, schedules, queue
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from perdure.actors.code.author_call import tried
+from perdure.actors.code.naming import load_type
+from perdure.actors.code.schema import exposed_call
+from perdure.actors.jobs.fibers import Fibers
+from perdure.actors.jobs.queue import WaitingLine
+from perdure.actors.jobs.schedules import Schedules
+from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.actors.life.alarm_clock import AlarmClock
+from perdure.actors.life.attempt import carry
+from perdure.actors.life.dispatch import Dispatch
+from perdure.actors.life.family import FORGET, Family
+from perdure.actors.life.host_services import Premises
+from perdure.actors.life.life import Life
+from perdure.actors.life.mailbox import Mailbox
+from perdure.actors.life.once import once
+from perdure.actors.life.outbox import Outbox
+from perdure.actors.life.results import RunInfo
+from perdure.actors.life.run_context import RunContext
+from perdure.actors.life.start_hook import call_on_start
+from perdure.actors.life.state_watch import StateWatch
+from perdure.actors.link.wire import error_to_plain
+from perdure.actors.ports import KillPoint
+from perdure.ledger import COLLECTED_NOTHING, Awake, Released, Stimulus, Unstarted, agent_id, check_id, type_of
+from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, State
+
+JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("waiting_line", QUEUED))
+
+
+class Tenant(Life):
+    """An agent in memory, and everything that is under way for it.
+
+    Args:
+        gone: is told when the life is over, and nothing is left of it here.
+    """
+
+    def __init__(self, premises: Premises, agent_id: str, incarnation: int, gone: Callable[[Tenant], None]) -> None:
+        super().__init__(premises, agent_id, incarnation)
+        self._gone = gone
+        self._up: asyncio.Task[None] | None = None
+        self._is_first_life = False
+
+    @once
+    def outbox(self) -> Outbox:
+        """The agent's transactions, and what they leave to be said."""
+        return Outbox(self)
+
+    @once
+    def alarms(self) -> AlarmClock:
+        """When the agent must be awake again."""
+        return AlarmClock(self)
+
+    @once
+    def mail(self) -> Mailbox:
+        """What has come for the agent."""
+        return Mailbox(self, self.outbox, self.ready)
+
+    @once
+    def dispatch(self) -> Dispatch:
+        """Asks for runs on behalf of the agent."""
+        return Dispatch(self, self.outbox)
+
+    @once
+    def family(self) -> Family:
+        """The agent's relatives."""
+        return Family(self, self.outbox)
+
+    @once
+    def fibers(self) -> Fibers:
+        """The agent's own durable jobs."""
+        return Fibers(self, self.alarms)
+
+    @once
+    def schedules(self) -> Schedules:
+        """What is called at its time."""
+        return Schedules(self, self.outbox, self.alarms, self.ready)
+
+    @once
+    def waiting_line(self) -> WaitingLine:
+        """What is called one after the other."""
+        return WaitingLine(self, self.outbox, self.alarms, self.ready)
+
+    # coming up
+
+    async def ready(self) -> None:
+        """Bring the agent up, once; everything else of this life waits for it. What `on_start` raises is raised to all who wait."""
+        if self.is_up:
+            return
+        if self._up is None:
+            if type_of(self.agent_id) in self.premises.loaded and not self._constructed_for_start():
+                self.is_up = True
+                return
+            self._up = asyncio.get_running_loop().create_task(self._come_up())
+            self._up.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+        await asyncio.shield(self._up)
+
+    def _constructed_for_start(self) -> bool:
+        """Make the author's object; whether more is to be done before it can work."""
+        agent_class = load_type(type_of(self.agent_id), self.code_dir)
+        self.agent = agent_class()
+        vars(self.agent)["_perdure"] = self  # the one attribute of ours
+        fresh = self._is_first_life and not self.is_storage_open
+        self.watch_state(self._watch_over)
+        return self.overrides("on_start") or not (fresh or not self.has_storage)
+
+    def _watch_over(self, state: State) -> None:
+        StateWatch(self).begin(state)
+
+    async def _come_up(self) -> None:
+        if self.agent is None:  # its code is imported on a thread, so that the host goes on answering meanwhile
+            await self.threads.run(lambda: load_type(type_of(self.agent_id), self.code_dir))
+            self.premises.loaded.add(type_of(self.agent_id))
+            self._constructed_for_start()
+        if self.has_storage:
+            self.outbox.flush()
+        if self.overrides("on_start"):
+            await call_on_start(self)
+        self.is_up = True
+        if self.has_storage:
+            self._take_up_jobs()
+            self.agent.woken()
+
+    def _take_up_jobs(self) -> None:
+        """Wake the parts whose rows an earlier life left, and those that `on_start` has used already."""
+        records = self.storage.records()
+        for part, kind in JOBS:
+            if self._has(part) or records.keys(kind):
+                getattr(self, part).woken()
+
+    async def wake(self) -> None:
+        """Come up without work of its own."""
+        _, problem = await tried(self.ready())
+        if problem is not None:
+            self.trouble("on_start", problem)
+            if self._has_mail:
+                self.mail.refuse(problem)
+            self.alarms.come_back()
+            self.leave()
+            return
+        self.push(Awake(self.agent_id, self.incarnation))
+        self.touch()
+
+    # a run
+
+    def begin_run(self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool) -> None:
+        """Begin one attempt."""
+        self._runs[run_id] = None
+        self._is_first_life = attempt == 1
+        run = RunContext(self, run_id, attempt, self.incarnation, options.get("tool_call"))
+        self.spawn(self._carry(run, body, collect=collect))
+
+    async def _carry(self, run: RunContext, body: bytes, *, collect: bool) -> None:
+        """Carry an attempt and say what it came to; a child that has nothing else to do leaves in the same breath. One that only hands over
+        what an earlier life had done comes up after that if the earlier life left other work too, or leaves that to the next one."""
+        said = await carry(self, self.ready, run, body, collect=collect)
+        has_left_work = said is not None and not self.is_up and self.alarms.finds_work()
+        if isinstance(said, Unstarted):
+            self.alarms.owe("start", owes=has_left_work and said.cause == COLLECTED_NOTHING)
+            self._leave_with(said)
+        elif said is not None and (self._has_other_work or has_left_work):
+            self.push(said)
+            self.touch()
+            if has_left_work:
+                self.spawn(self.wake())
+        elif said is not None:
+            self._leave_with(said._replace(released=True))
+
+    def _leave_with(self, farewell: Stimulus) -> None:
+        """Leave in the same breath as the last word: everything is durable, or becomes so with it."""
+        self.close()
+        if self._has("alarms"):
+            self.alarms.say()
+        self.push(farewell)
+        self._gone(self)
+
+    @property
+    def _has_other_work(self) -> bool:
+        """Whether anything but the current task is under way."""
+        mine = asyncio.current_task()
+        return self._has_mail or any(task is not mine and not task.done() for task in self._tasks)
+
+    @property
+    def _has_mail(self) -> bool:
+        """Whether mail waits, or is being handled."""
+        return self._has("mail") and not self.mail.is_empty
+
+    def _has(self, part: str) -> bool:
+        """Whether a part was ever looked at, in this life."""
+        return part in vars(self)
+
+    # calls and signals
+
+    async def answer(self, ref: str, method_name: str, body: bytes) -> None:
+        """Answer a call from outside."""
+        reply, problem = await tried(self._answer(ref, method_name, body))
+        if problem is None:
+            self.premises.answer(ref, True, reply)
+        else:
+            self.premises.answer(ref, False, error_to_plain(problem))
+        self.touch()
+
+    async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:
+        if method_name != FORGET:
+            await self.ready()
+        ACTIVITY.set(Activity(f"call/{ref}"))
+        if method_name.startswith("\0"):
+            answered = await self.family.answer(method_name, body)
+            if answered is not None:
+                return answered
+        arguments, returned = exposed_call(type(self.agent), method_name, body)
+        outcome = await self.call(getattr(self.agent, method_name), *arguments.args[1:], **arguments.kwargs)
+        return returned.encode("return", outcome, self.limits.output_bytes_max)
+
+    async def signal(self, info: RunInfo, snapshot: dict[str, Any]) -> None:
+        """Tell the author's `on_progress`; what it raises stops nothing (spec W-54)."""
+        if "live_data" in snapshot:
+            snapshot["data"] = snapshot.pop("live_data")
+        await self.ready()
+        _, problem = await tried(self.call(self.agent.on_progress, info, snapshot))
+        if problem is not None:
+            self.trouble("on_progress", problem)
+
+    # another storage
+
+    def restore(self, path: Path) -> None:
+        """Begin with a copy of another storage, and with what is planned there."""
+        self.reopen()
+        self.premises.cabinet.restore(self.agent_id, path)
+        self.on_loop(self.schedules.second_look.look)
+        self.on_loop(self.waiting_line.second_look.look)
+
+    def fork(self, name: str) -> None:
+        """Copy this agent's storage for another agent of its class."""
+        self.storage.checkpoint()
+        target = agent_id(type_of(self.agent_id), check_id("name", name, self.limits.id_max))
+        self.premises.cabinet.fork(self.agent_id, target)
+
+    # leaving
+
+    @property
+    def may_sleep(self) -> bool:
+        """Whether nothing is under way, and the agent is up: one that is coming up has work to do."""
+        return not (self._tasks or self._vigils or self.is_leaving or self._has_mail) and self.is_up
+
+    def leave(self) -> None:
+        """Leave the host cleanly: everything durable, nothing in memory."""
+        self.faults.at(KillPoint.MID_PASSIVATION, self.agent_id)
+        self._leave_with(Released(self.agent_id, self.incarnation))
+
+    async def stop(self) -> None:
+        """End all work of this life and leave. Async code that does not let itself be cancelled keeps the place. Sync code cannot be
+        cancelled: its storage and the runtime are closed to it, and as long as its thread goes on its host counts as worn."""
+        self.is_leaving = True
+        self.faults.at(KillPoint.MID_CANCEL, self.agent_id)
+        coming = [self._up] if self._up is not None and not self._up.done() else []
+        tasks = [task for task in (*self._tasks, *coming) if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if not self.is_of_run and not self.is_broken and not self.outbox.is_empty:
+            self.alarms.owe("outbox", owes=True)
+        self.leave()

@@ -1,0 +1,33 @@
+"""What the current code is doing, and for whom: a context variable that follows tasks and worker threads.
+
+A run asked for without an id gets one derived from here: the origin (a run, a mail, a call), what is asked, and for which time. So code
+that is entered again after a death asks for the same runs.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from perdure.actors.life.run_context import RunContext
+from perdure.ledger import derived_run_id
+
+
+@dataclass(slots=True)
+class Activity:
+    """One piece of an agent's work. `run` is set inside a run."""
+
+    origin: str
+    run_id: str = ""
+    run: RunContext | None = None
+    asked: dict[str, int] = field(default_factory=dict)
+
+    def derive(self, agent_type: str, digest: str) -> str:
+        """The id for the next run that is asked for with this content."""
+        key = f"{agent_type}|{digest}"
+        occurrence = self.asked.get(key, 0)
+        self.asked[key] = occurrence + 1
+        return derived_run_id(self.origin, agent_type, digest, occurrence)
+
+
+ACTIVITY: ContextVar[Activity | None] = ContextVar("perdure_activity", default=None)

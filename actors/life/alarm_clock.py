@@ -1,0 +1,118 @@
+"""When an agent must be awake again, whatever becomes of its process until then.
+
+Each part of an agent that works by the clock says when it is to be rung next. The earliest of these instants is the agent's one alarm
+in the ledger, which has the agent woken at that time if it is asleep or dead. While it is awake a timer rings here, and the ledger only
+checks: its own alarm rings, too, and the agent *owes* until it has said what comes next.
+
+What is rung for lies in the agent's storage. So nothing depends on a ring coming once, or on time: a part looks at its rows and says
+when it is to be rung again. A life that dies before it has said so is woken again because it died; one that falls asleep says it before
+its goodbye, on the same link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from perdure.actors.code.author_call import tried_now
+from perdure.actors.life.class_options import pool_spec
+from perdure.actors.life.life import Life
+from perdure.ledger import Alarm
+from perdure.ledger.storage.cabinet import FIBER_OPEN, QUEUED, SCHEDULE
+
+COME_BACK_MS = 30_000
+JOBS = (FIBER_OPEN, SCHEDULE, QUEUED)
+
+
+class _Wish(NamedTuple):
+    at_ms: int
+    ring: Callable[[], None]
+
+
+class AlarmClock:
+    """The alarms of one life of an agent."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._wishes: dict[str, _Wish] = {}
+        self._owed: set[str] = set()
+        self._told_ms = 0  # what the ledger has heard from this life
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_saying = False
+
+    def set(self, part: str, at_ms: int | None, ring: Callable[[], None]) -> None:
+        """Ring this part on the loop at that instant (milliseconds since the epoch), or soon if it is past; None: not at all.
+
+        May be called on any thread. It is part of no transaction: call it after the commit (`transaction.then`).
+        """
+        self._life.on_loop(lambda: self._set(part, at_ms, ring))
+
+    def _set(self, part: str, at_ms: int | None, ring: Callable[[], None]) -> None:
+        if self._life.is_leaving:
+            return  # whoever wakes next looks at the rows
+        if at_ms is None:
+            self._wishes.pop(part, None)
+        else:
+            self._wishes[part] = _Wish(at_ms, ring)
+        self._arm()
+        if not self._is_saying and self._next_ms() != self._told_ms:
+            self._is_saying = True
+            asyncio.get_running_loop().call_soon(self.say)
+
+    def owe(self, part: str, *, owes: bool) -> None:
+        """A part has work under way. A life that has to leave before it is done is followed by another one at once."""
+        if owes:
+            self._owed.add(part)
+        else:
+            self._owed.discard(part)
+
+    def come_back(self) -> None:
+        """The agent could not come up, so none of its parts has looked at its rows. If there are any, another life tries after a while."""
+        waiting, _ = tried_now(self._has_jobs)
+        if waiting and self._life.agent is not None:
+            self._set("start", self._life.now_ms() + COME_BACK_MS, lambda: None)
+
+    def finds_work(self) -> bool:
+        """Whether this life, which has not come up, would find something to do or to say that an earlier one left."""
+        life = self._life
+        found, _ = tried_now(lambda: self._has_jobs() or (life.has_storage and bool(life.storage.outbox())))
+        return bool(found) and not life.is_up
+
+    def _has_jobs(self) -> bool:
+        return self._life.has_storage and any(map(self._life.storage.records().keys, JOBS))
+
+    def say(self) -> None:
+        """Tell the ledger the earliest instant, if it does not know it."""
+        self._is_saying = False
+        at_ms = self._next_ms()
+        if at_ms != self._told_ms:
+            self._told_ms = at_ms
+            agent = self._life.agent  # a life that never came up does not know; the ledger may
+            home = None if agent is None else pool_spec(type(agent), self._life.premises.package)
+            self._life.push(Alarm(self._life.agent_id, self._life.incarnation, at_ms, home))
+
+    def _next_ms(self) -> int:
+        if self._owed and self._life.is_leaving:
+            return max(1, self._life.now_ms())
+        return max(1, min(wish.at_ms for wish in self._wishes.values())) if self._wishes else 0
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._wishes:
+            left_s = (self._next_ms() - self._life.now_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
+
+    def _ring(self) -> None:
+        """Ring whose time has come. Each says then when it is to be rung next."""
+        self._timer = None
+        if self._life.is_leaving:
+            return
+        now_ms = self._life.now_ms()
+        due = [part for part, wish in self._wishes.items() if wish.at_ms <= now_ms]
+        rung = [self._wishes.pop(part) for part in due]
+        for wish in rung:
+            wish.ring()
+        self._arm()

@@ -1,0 +1,121 @@
+"""One attempt at a run, from the moment a host is given it to what is reported of it.
+
+What a death at each line costs. Before the result is committed: the attempt, and what was not stepped, stashed or written. After it:
+nothing, because the next life finds the result and reports it without running again. A child that never wrote anything has no storage; its
+report itself makes its result durable, and until then it has not finished.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.code.schema import run_shapes
+from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.actors.life.life import Life, Ready
+from perdure.actors.life.run_context import RunContext
+from perdure.actors.ports import KillPoint
+from perdure.ledger import (
+    COLLECTED_NOTHING,
+    NOT_RUNNABLE,
+    START_FAILED,
+    UNIMPORTABLE,
+    Ended,
+    StaleIncarnation,
+    UnknownAgentType,
+    Unstarted,
+    Up,
+    pack,
+    unpack,
+)
+
+Outcome = tuple[bytes | None, str, str | None]
+"""Output, summary, error."""
+
+
+async def carry(life: Life, ready: Ready, run: RunContext, body: bytes, *, collect: bool) -> Ended | Unstarted | None:
+    """Carry one attempt to its end, or take the result that an earlier one left. None if it counts for nothing: it was told to stop."""
+    kept, problem = await tried(_kept(life, run.run_id)) if run.attempt > 1 else (None, None)
+    if problem is not None:
+        return _unstarted(life, run, START_FAILED, in_words(problem))
+    if kept is not None:
+        return _ended(life, Ended(run.run_id, life.incarnation, *unpack(kept)))
+    if collect:
+        lost = "its child was lost in every attempt that it may have, and left no result"
+        return _unstarted(life, run, COLLECTED_NOTHING, lost)
+    return await _in_the_way(life, ready, run) or await _run(life, run, body)
+
+
+async def _kept(life: Life, run_id: str) -> bytes | None:
+    """The result that an earlier attempt committed before it was lost."""
+    return life.storage.result(run_id) if life.has_storage else None
+
+
+async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | None:
+    """Bring the agent up; what stands in the way is an outcome of the attempt."""
+    _, problem = await tried(ready())
+    if problem is not None:
+        cause = UNIMPORTABLE if isinstance(problem, UnknownAgentType) else START_FAILED
+        return _unstarted(life, run, cause, in_words(problem))
+    if not callable(getattr(life.agent, "run", None)):
+        return _unstarted(life, run, NOT_RUNNABLE, f"{type(life.agent).__name__} has no `run` method")
+    return None
+
+
+async def _run(life: Life, run: RunContext, body: bytes) -> Ended | None:
+    life.premises.soon_up(Up(run.run_id, life.incarnation))
+    ACTIVITY.set(Activity(run.run_id, run_id=run.run_id, run=run))
+    life.faults.at(KillPoint.BEFORE_RUN, run.run_id)
+    outcome = await _execute(life, run, body)
+    run.close()
+    if life.is_leaving and (outcome[2] is not None or not life.has_place):
+        return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
+    _, problem = await tried(_keep(life, run.run_id, outcome))
+    if isinstance(problem, StaleIncarnation):
+        return None
+    if problem is not None:
+        outcome = None, "", f"its result could not be stored: {in_words(problem)}"
+    return _ended(life, Ended(run.run_id, life.incarnation, *outcome))
+
+
+async def _keep(life: Life, run_id: str, outcome: Outcome) -> None:
+    """Commit the result, so that a death from here on costs nothing. A chat remembers it by its turn, if it may be asked again."""
+    if life.agent.recalls_results and life.agent.attempts_max != 1:
+        return
+    if life.is_storage_open and life.storage.exists:
+        life.storage.save_result(run_id, pack(outcome))
+        life.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)
+
+
+async def _execute(life: Life, run: RunContext, body: bytes) -> Outcome:
+    """What the author's `run` came to."""
+    done, problem = await tried(_work(life, run, body))
+    if done is not None:
+        return done
+    words = in_words(problem) if problem is not None else "no outcome"
+    return None, "", words[: life.limits.error_chars_max]
+
+
+async def _work(life: Life, run: RunContext, body: bytes) -> Outcome:
+    takes, gives, arguments = run_shapes(type(life.agent))
+    value = takes.decode("input", body)
+    outcome = await life.call(life.agent.run, *(value, run)[:arguments])
+    return gives.encode("output", outcome, life.limits.output_bytes_max), _summary(life.agent, outcome), None
+
+
+def _summary(agent: Any, outcome: Any) -> str:
+    summarise = getattr(agent, "get_agent_tool_summary", None)
+    if summarise is not None:
+        return str(summarise(outcome))
+    return outcome if isinstance(outcome, str) else ""
+
+
+def _ended(life: Life, ended: Ended) -> Ended:
+    """The end is about to be reported; that the attempt began need not be said any more."""
+    life.faults.at(KillPoint.BEFORE_REPORT, ended.run_id)
+    life.premises.ended(ended.run_id)
+    return ended
+
+
+def _unstarted(life: Life, run: RunContext, cause: str, error: str) -> Unstarted:
+    return Unstarted(run.run_id, life.incarnation, cause, error)

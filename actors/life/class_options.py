@@ -1,0 +1,94 @@
+"""What classes of agents say about their runs and their hosts, as plain data: it travels with every request, alarm and call."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol, cast
+
+from perdure.actors.code.author_call import overrides
+from perdure.actors.life.results import check_budget
+from perdure.ledger import BadRequest
+
+
+class Placed(Protocol):
+    """A class that asks something of its host; see `Agent`."""
+
+    exclusive: ClassVar[bool]
+    num_cpus: ClassVar[float]
+    resources: ClassVar[dict[str, float]]
+    runtime_env: ClassVar[dict[str, Any]]
+
+
+class Parent(Protocol):
+    """An agent that asks for runs; see `Agent`."""
+
+    max_concurrent_agent_tools: float
+
+
+def class_options(agent_class: type[Any], parent: Parent | None, package: str = "") -> dict[str, Any]:
+    """What the child's class and the parent's object say about the run; only what differs from the defaults.
+
+    `package` is what their code comes in, if it is not installed (`packing`).
+    """
+    if parent is None:
+        return dict(_class_options(cast("Hashable", agent_class), None, math.inf, package))
+    kind = cast("Hashable", type(parent))
+    return dict(_class_options(cast("Hashable", agent_class), kind, parent.max_concurrent_agent_tools, package))
+
+
+@lru_cache(maxsize=1024)
+def _class_options(agent_class: Any, kind: Any, limit: float, package: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if agent_class.attempts_max is not None:
+        options["attempts_max"] = _count("attempts_max", agent_class.attempts_max)
+    pool = pool_spec(agent_class, package)
+    if pool is not None:
+        options["pool"] = pool
+    if kind is None:
+        return options
+    if limit != math.inf:
+        options["limit"] = _count("max_concurrent_agent_tools", limit)
+    for option, attribute in (
+        ("reattach_no_progress_ms", "agent_tool_reattach_no_progress_timeout_ms"),
+        ("reattach_window_ms", "agent_tool_reattach_max_window_ms"),
+    ):
+        value = getattr(kind, attribute)
+        if value is not None:
+            options[option] = check_budget(attribute, value)
+    home = pool_spec(kind, package)
+    if home is not None:
+        options["home"] = home
+    for option, hook in (("hook", "on_agent_tool_finish"), ("on_progress", "on_progress")):
+        if overrides(kind, hook):
+            options[option] = True
+    return options
+
+
+def _count(field: str, value: object) -> int:
+    """Return the limit if it is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer() or value < 1:
+        raise BadRequest(field, f"{value!r} is not a whole number of at least 1")
+    return int(value)
+
+
+def pool_spec(agent_class: type[Placed], package: str = "") -> list[Any] | None:
+    """What a class asks of its host, as plain data, or None for the default pool. A package stands beside its `runtime_env`."""
+    environment = agent_class.runtime_env
+    if package and isinstance(environment, dict):
+        environment = {**environment, "package": package}
+    if not (agent_class.num_cpus or agent_class.resources or environment or agent_class.exclusive):
+        return None
+    resources = [[name, amount] for name, amount in sorted(agent_class.resources.items())]
+    return [agent_class.num_cpus, resources, _as_text(environment) if environment else "", agent_class.exclusive]
+
+
+def _as_text(environment: object) -> str:
+    try:
+        if isinstance(environment, dict):
+            return json.dumps(environment, sort_keys=True)
+    except (TypeError, ValueError) as problem:
+        raise BadRequest("runtime_env", f"cannot be sent to Ray as JSON: {problem}") from None
+    raise BadRequest("runtime_env", f"{environment!r} is not a mapping")

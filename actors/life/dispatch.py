@@ -1,0 +1,279 @@
+"""The parent's side of agents as tools: check a request, give it its id, ask for it, and wait for its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+from perdure.actors.code.naming import type_name
+from perdure.actors.code.schema import run_shapes
+from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.actors.life.class_options import class_options
+from perdure.actors.life.life import Life
+from perdure.actors.life.outbox import Outbox
+from perdure.actors.life.results import Detached, RunHandle, RunInfo, RunResult, check_budget
+from perdure.ledger import (
+    AwaitedInsideHandler,
+    BadRequest,
+    Request,
+    UnknownAgentType,
+    check_id,
+    digest_of,
+    preview_of,
+    shown_input,
+    unpack,
+)
+from perdure.policies import Limits
+
+CLEARED_AT_ONCE = 500
+PLAIN = Detached()
+
+Entry = tuple[type[Any], Request]
+"""What is asked for, and of which class."""
+
+
+class Dispatch:
+    """Asks for runs on behalf of one agent."""
+
+    def __init__(self, life: Life, outbox: Outbox) -> None:
+        self._life, self._outbox = life, outbox
+        self._checked: tuple[Detached, dict[str, Any]] | None = None
+        self._starting: dict[str, asyncio.Future[Any]] = {}
+
+    def run(self, agent_class: type[Any], input: Any, **asked: Any) -> Any:
+        """One run; see `Agent.run_agent_tool`."""
+        entry = agent_class, self.request(agent_class, input, **asked)
+        if self._life.transaction is not None:
+            return self._post([entry])[0]
+        return self._life.bridge(self._one(entry))
+
+    def run_many(self, requests: Sequence[Any], *, detached: bool | Detached) -> Any:
+        """Many runs; see `Agent.run_agent_tools`."""
+        asked = [self._from_plain(each, detached) for each in requests]
+        if self._life.transaction is not None:
+            return self._post(asked)
+        return self._life.bridge(self._many(asked))
+
+    def _post(self, asked: list[Entry]) -> list[RunHandle]:
+        """Ask for runs as part of the open transaction."""
+        if any(request.wait for _, request in asked):
+            raise AwaitedInsideHandler(
+                "detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached"
+            )
+        if any("on_limit" in request.options for _, request in asked):
+            raise BadRequest(
+                "on_limit", "a transaction begins its runs when it commits: nobody would be there to be told 'reject'"
+            )
+        for _, request in asked:
+            self._outbox.post(request)
+        return [RunHandle(request.run_id, request.agent_type) for _, request in asked]
+
+    async def _one(self, entry: Entry) -> Any:
+        (done,) = await self._many([entry])
+        return done
+
+    async def _many(self, asked: list[Entry]) -> list[Any]:
+        futures = await self._ask_for([request for _, request in asked])
+        done: list[Any] = []
+        for (agent_class, request), future in zip(asked, futures, strict=True):
+            outcome = await future
+            if request.wait:
+                done.append(result_of(agent_class, request.run_id, outcome))
+            else:
+                done.append(RunHandle(request.run_id, request.agent_type, outcome or "running"))
+        return done
+
+    async def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult]:
+        """Results in the order of completion."""
+        asked = [self._from_plain(each, detached=False) for each in requests]
+        futures = await self._ask_for([request for _, request in asked])
+        finished: asyncio.Queue[tuple[Entry, asyncio.Future[Any]]] = asyncio.Queue()
+        for entry, future in zip(asked, futures, strict=True):
+            future.add_done_callback(partial(_note, finished, entry))
+        for _ in asked:
+            (agent_class, request), future = await finished.get()
+            yield result_of(agent_class, request.run_id, future.result())
+
+    async def _ask_for(self, requests: list[Request]) -> list[asyncio.Future[Any]]:
+        """Ask for runs, after the author's hook was told of those that are new. What it raises refuses all of them."""
+        if self._life.overrides("on_agent_tool_start"):
+            known = await self._life.ask("known", [request.run_id for request in requests])
+            for request in requests:
+                if request.run_id not in known:
+                    await self._tell_of_start(request)
+        futures = self._life.premises.asking.begin_many(requests)
+        for request, future in zip(requests, futures, strict=True) if self._starting else ():
+            if request.run_id in self._starting:
+                future.add_done_callback(partial(self._known, request.run_id))
+        return futures
+
+    async def _tell_of_start(self, request: Request) -> None:
+        """Call the hook once for a run, however many ask for it at the same time; they share what it comes to."""
+        run_id, options = request.run_id, request.options
+        if run_id not in self._starting:
+            info = RunInfo(
+                run_id=run_id,
+                agent_type=request.agent_type,
+                parent_tool_call_id=options.get("tool_call"),
+                display_order=options.get("order", 0),
+                display=options.get("display"),
+                detached=bool(options.get("detached")),
+                input_preview=shown_input(options, request.input),
+            )
+            hook = self._life.call(self._life.agent.on_agent_tool_start, info)
+            self._starting[run_id] = asyncio.ensure_future(hook)
+            self._starting[run_id].add_done_callback(partial(self._refused, run_id))
+        await self._starting[run_id]
+
+    def _refused(self, run_id: str, told: asyncio.Future[Any]) -> None:
+        """If the hook raised, whoever asks next is the first one again."""
+        if told.cancelled() or told.exception() is not None:
+            del self._starting[run_id]
+
+    def _known(self, run_id: str, _answer: asyncio.Future[Any]) -> None:
+        """From now on the supervisor says that the run is no new one."""
+        self._starting.pop(run_id, None)
+
+    def _from_plain(self, each: Any, detached: bool | Detached) -> Entry:
+        if isinstance(each, dict):
+            asked = {"detached": detached, **each}
+            agent_class = asked.pop("agent_class", None)
+            if agent_class is None:
+                raise BadRequest("agent_class", "is missing")
+            return agent_class, self.request(agent_class, asked.pop("input", None), **asked)
+        agent_class, value = each
+        return agent_class, self.request(agent_class, value, detached=detached)
+
+    def request(
+        self,
+        agent_class: type[Any],
+        input: Any,
+        *,
+        run_id: str | None = None,
+        detached: bool | Detached = False,
+        parent_tool_call_id: str | None = None,
+        display_order: int = 0,
+        display: dict[str, Any] | None = None,
+        input_preview: Any = None,
+        on_limit: str = "queue",
+    ) -> Request:
+        """The request for a run, checked: what is wrong with it is said before anything is written."""
+        life = self._life
+        body = encoded_input(agent_class, input, life.limits.input_bytes_max)
+        agent_type, digest = type_name(agent_class, life.code_dir), digest_of(body)
+        options = class_options(agent_class, life.agent, life.premises.package) | preview(body, life.limits)
+        if detached:
+            options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
+        for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):
+            if value is not None:
+                options[key] = value
+        if display_order:
+            options["order"] = display_order
+        if on_limit == "reject":
+            options["on_limit"] = "reject"
+        elif on_limit != "queue":
+            raise BadRequest("on_limit", f"{on_limit!r} is not 'queue' or 'reject'")
+        activity = ACTIVITY.get() or Activity(life.agent_id)
+        if run_id is None:
+            run_id = activity.derive(agent_type, digest)
+        check_id("run_id", run_id, life.limits.id_max)
+        return Request(
+            run_id,
+            agent_type,
+            life.agent_id,
+            activity.run_id,
+            digest,
+            body,
+            options,
+            life.incarnation,
+            wait=not detached,
+        )
+
+    def _detached_options(self, detached: Detached) -> dict[str, Any]:
+        """The options of a detached run, checked against this agent; of a batch they are checked once."""
+        if self._checked is None or self._checked[0] is not detached:
+            self._checked = (detached, self._check(detached))
+        return self._checked[1]
+
+    def _check(self, detached: Detached) -> dict[str, Any]:
+        options = detached.options()
+        agent = self._life.agent
+        for field in ("on_finish", "on_give_up", "on_milestone"):
+            name = options.get(field)
+            if name is not None and not callable(getattr(agent, name, None)):
+                raise BadRequest(field, f"{type(agent).__name__} has no method {name!r}")
+        if options.get("notify") and not hasattr(agent, "on_detached_notify"):
+            raise BadRequest(
+                "notify",
+                f"{type(agent).__name__} is no chat agent, so there is no chat to notify; name a handler instead",
+            )
+        if options.get("notify"):
+            options.setdefault("on_finish", "on_detached_notify")
+        if "milestones" in options and hasattr(agent, "on_detached_notify"):
+            options.setdefault("on_milestone", f"on_detached_{options['milestones']['mode']}")
+        for option, attribute in (
+            ("max_budget_ms", "detached_max_budget_ms"),
+            ("no_progress_budget_ms", "detached_no_progress_budget_ms"),
+        ):
+            value = getattr(agent, attribute, None)
+            if option not in options and value is not None:
+                options[option] = check_budget(attribute, value)
+        return options
+
+    async def inspect(self, run_id: str) -> dict[str, Any] | None:
+        """What is known of a run of this agent."""
+        told = await self._life.ask("inspect", check_id("run_id", run_id, self._life.limits.id_max))
+        if told is None or told["parent"] != self._life.agent_id:
+            return None
+        return cast("dict[str, Any]", told)
+
+    async def has(self, agent_class: type[Any] | str, run_id: str) -> bool:
+        """Whether a run of this class under this id ever had a place."""
+        told = await self.inspect(run_id)
+        wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class, self._life.code_dir)
+        return told is not None and told["agent_type"] == wanted and told["attempt"] > 0
+
+    async def clear(self, status: Sequence[str] | None, older_than: int | None) -> int:
+        """Clear this agent's runs, a batch at a time."""
+        statuses = None if status is None else [str(each) for each in status]
+        cleared = 0
+        while True:
+            found = await self._life.ask("list", self._life.agent_id, statuses, older_than, CLEARED_AT_ONCE)
+            if not found:
+                return cleared
+            await self._life.ask("clear", [run["run_id"] for run in found])
+            cleared += len(found)
+
+
+def _note(finished: asyncio.Queue[Any], entry: Entry, future: asyncio.Future[Any]) -> None:
+    finished.put_nowait((entry, future))
+
+
+def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:
+    """The input of a run, checked against what `run` of its class takes."""
+    if not isinstance(agent_class, type) or not callable(getattr(agent_class, "run", None)):
+        name = getattr(agent_class, "__name__", repr(agent_class))
+        raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
+    return run_shapes(agent_class)[0].encode("input", value, bytes_max)
+
+
+def preview(body: bytes, limits: Limits) -> dict[str, Any]:
+    """The option that shows an input which is too large to stand in its fact; it is cut here, so that nobody else has to read it."""
+    return {"preview": preview_of(unpack(body))} if len(body) > limits.inline_bytes_max else {}
+
+
+def result_of(agent_class: type[Any], run_id: str, outcome: dict[str, Any]) -> RunResult:
+    """The end of a run as its parent sees it, the output typed by the child's annotation."""
+    output = outcome.get("output")
+    return RunResult(
+        run_id=run_id,
+        agent_type=outcome.get("agent_type", ""),
+        status=outcome["status"],
+        output=None if output is None else run_shapes(agent_class)[1].decode("output", output),
+        summary=outcome.get("summary", ""),
+        error=outcome.get("error", ""),
+        reason=outcome.get("reason"),
+        child_still_running=outcome.get("child_still_running"),
+    )

@@ -1,0 +1,206 @@
+"""An agent's relatives: the sub-agents that it has, and the way to them from outside.
+
+A sub-agent is an agent like any other, whose address begins with its parent's. What makes it a child is a row in its parent's storage,
+written before the child is first reached. Its storage, runs, alarms and mail end with it, and with any of its ancestors: that is decided by
+the ledger, where the tombstone stands before anything is deleted, and no parent is needed to see it through. Children of a name that is
+still being deleted begin when it is free.
+
+Nobody is asked on the way up: a child that comes up reads its own address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from perdure.actors.code.naming import load_type, type_name
+from perdure.actors.life.activity import ACTIVITY
+from perdure.actors.life.class_options import pool_spec
+from perdure.actors.life.handle import Handle
+from perdure.actors.life.life import Life
+from perdure.actors.life.outbox import Outbox
+from perdure.actors.link.caller import THROUGH, Address, Calling
+from perdure.ledger import BadRequest, check_id, digest_of, pack, parent_of, path_of, sub_agent_id, type_of, unpack
+from perdure.ledger.storage.cabinet import SUB_AGENT
+
+DEPTH_MAX = 32
+
+
+class SubAgentInfo(NamedTuple):
+    """A sub-agent as its parent knows it. `agent_type` is the name of its class, `created_at_ms` when it was first asked for."""
+
+    agent_type: str
+    name: str
+    created_at_ms: int
+
+
+class Settled:
+    """What is given where there is nothing to wait for; it may be awaited all the same."""
+
+    def __await__(self) -> Iterator[Any]:
+        """Nothing."""
+        return iter(())
+
+
+class Family:
+    """The relatives of one life of an agent."""
+
+    def __init__(self, life: Life, outbox: Outbox) -> None:
+        self._life, self._outbox = life, outbox
+        home = partial(pool_spec, package=life.premises.package)
+        self._calling = Calling(
+            life.premises.asking,
+            life.dice,
+            life.threads,
+            life.limits,
+            life.code_dir,
+            home,
+            gated=False,
+            sender=life.agent_id,
+        )
+
+    # the children
+
+    def child(self, agent_class: Any, name: str) -> Handle:
+        """A handle of a sub-agent, which is put on record if it is new: now, or with the open transaction."""
+        to = self._address(agent_class, name)
+        self._put(type_name(agent_class, self._life.code_dir), name)
+        return self._handle(to)
+
+    def _address(self, agent_class: Any, name: str) -> Address:
+        if lacks := ", ".join(sorted(getattr(agent_class, "__abstractmethods__", ()))):
+            raise BadRequest("agent_class", f"{agent_class.__name__} is abstract: it lacks {lacks}")
+        check_id("name", name, self._life.limits.id_max)
+        agent_type = type_name(agent_class, self._life.code_dir)
+        if len(path_of(self._life.agent_id)) >= DEPTH_MAX:
+            raise BadRequest("name", f"{self._life.agent_id} is {DEPTH_MAX} deep; its sub-agents can have none")
+        return Address(agent_class, sub_agent_id(self._life.agent_id, agent_type, name))
+
+    def _put(self, agent_type: str, name: str) -> None:
+        if not self.has(agent_type, name):
+            created_at_ms = self._life.now_ms()
+            with self._life.storage.transaction() as transaction:
+                transaction.put(SUB_AGENT, _key(agent_type, name), pack(created_at_ms))
+
+    def has(self, agent_type: str, name: str) -> bool:
+        """Whether it is on record."""
+        return self._has_records and self._life.storage.document(SUB_AGENT, _key(agent_type, name)) is not None
+
+    @property
+    def _has_records(self) -> bool:
+        return self._life.has_storage or self._life.transaction is not None
+
+    def children(self, agent_class: type[Any] | str | None = None) -> list[SubAgentInfo]:
+        """Those on record, in the order of their creation; optionally of one class."""
+        if not self._has_records:
+            return []
+        rows = self._life.storage.documents(SUB_AGENT)
+        parts = [(*key.split("\0"), unpack(body)) for key, body in rows.items()]
+        found = [SubAgentInfo(agent_type, name, created_at_ms) for agent_type, name, created_at_ms in parts]
+        wanted = type_name(agent_class, self._life.code_dir) if isinstance(agent_class, type) else agent_class
+        known = [each for each in found if wanted in (None, each.agent_type)]
+        return sorted(known, key=lambda each: (each.created_at_ms, each.agent_type, each.name))
+
+    async def abort(self, agent_class: Any, name: str, reason: str) -> None:
+        """End the lives of a sub-agent and its descendants."""
+        await self._life.ask("abort", self._address(agent_class, name).agent_id, str(reason))
+
+    def delete(self, agent_class: Any, name: str) -> None:
+        """Delete a sub-agent with all that descends from it: durable on return, or with the open transaction, and done soon after."""
+        self._delete(self._address(agent_class, name).agent_id)
+
+    def _delete(self, child: str) -> None:
+        with self._outbox.transact() as transaction:
+            transaction.put(SUB_AGENT, _key(*path_of(child)[-1]), None)
+            transaction.add_outbox(pack(["forget", child]))
+
+    async def destroy(self) -> None:
+        """Delete this agent with all that descends from it. A parent does it, for it has the record, which goes in the same breath."""
+        agent = self._life.agent_id
+        if self._life.is_of_run:
+            raise BadRequest("agent", f"{agent} is the child of a run; it goes when its run is cleared")
+        parent = parent_of(agent)
+        if parent:
+            await self._calling.send(parent, FORGET, pack(agent), None, repeatable=True)
+        else:
+            await self._life.ask("forget", agent)
+
+    # the parent
+
+    def parent(self) -> Handle | None:
+        """A handle of the parent."""
+        parent = parent_of(self._life.agent_id)
+        if not parent:
+            return None
+        return self._handle(Address(load_type(type_of(parent), self._life.code_dir), parent))
+
+    # calls and mail
+
+    def _handle(self, to: Address) -> Handle:
+        return Handle(to, self._call, self.tell)
+
+    def _call(self, to: Address, *call: Any) -> Any:
+        problem = self._missing(to)
+        return self._life.bridge(_refused(problem) if problem else self._calling.call(to, *call))
+
+    def _missing(self, to: Address) -> BadRequest | None:
+        """Why the agent of a handle cannot be reached: what was deleted does not come back by a handle from before."""
+        if parent_of(to.agent_id) != self._life.agent_id or self.has(*path_of(to.agent_id)[-1]):
+            return None
+        return BadRequest("sub_agent", f"{to.agent_id} no longer exists; sub_agent() makes a new one")
+
+    def tell(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Tell a relative something: with the open transaction, or now. A run that is entered again tells it once all the same."""
+        life, problem = self._life, self._missing(to)
+        if problem is not None:
+            raise problem
+        letter = self._calling.letter(to, method, args, kwargs)
+        transaction = life.transaction
+        if transaction is not None:
+            transaction.add_outbox(pack(["tell", life.dice.token(), life.agent_id, letter]))
+            return Settled()
+        activity = ACTIVITY.get()
+        if activity is None or activity.run is None:
+            mail_id, is_new = life.dice.token(), True
+        else:
+            mail_id = activity.derive(f"tell {to.agent_id} {method}", digest_of(letter[2]))
+            is_new = activity.run.attempt == 1
+        return life.bridge(self._calling.tell(mail_id, life.agent_id, letter, is_new=is_new))
+
+    # from outside, and from below
+
+    async def answer(self, method: str, body: bytes) -> bytes | None:
+        """Answer what relatives and callers from outside ask of any agent; None if it is something else."""
+        if method == THROUGH:
+            return await self._through(*unpack(body))
+        if method == FORGET:
+            self._delete(unpack(body))
+            return pack(None)
+        return None
+
+    async def _through(self, way: list[list[str]], method: str, body: bytes, repeatable: bool) -> bytes:
+        """Hand a call from outside on to a child, if the author lets it pass."""
+        (agent_type, name), *rest = way
+        check_id("name", name, self._life.limits.id_max)
+        agent = self._life.agent
+        if not await self._life.call(agent.on_before_sub_agent, agent_type, name):
+            raise BadRequest("sub_agent", f"{self._life.agent_id} has no sub-agent {name!r} that can be reached")
+        agent_class = await self._life.threads.run(partial(load_type, agent_type, self._life.code_dir))
+        child = sub_agent_id(self._life.agent_id, agent_type, name)
+        self._put(agent_type, name)
+        home = pool_spec(agent_class, self._life.premises.package)
+        if rest:
+            method, body = THROUGH, pack([rest, method, body, repeatable])
+        return await self._calling.send(child, method, body, home, repeatable=repeatable)
+
+
+FORGET = "\0forget"  # answered before the agent has come up: it may be coming up with the help of the one who asks
+
+
+async def _refused(problem: BadRequest) -> None:
+    raise problem
+
+
+def _key(agent_type: str, name: str) -> str:
+    return f"{agent_type}\0{name}"

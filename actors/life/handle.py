@@ -1,0 +1,65 @@
+"""A handle: stands for an agent wherever it is, so that its exposed methods can be called as if it were here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+from perdure.actors.link.caller import Address
+from perdure.ledger import BadRequest
+
+P = ParamSpec("P")
+
+Reach = Callable[[Address, str, tuple[Any, ...], dict[str, Any]], Any]
+"""Makes a call, or tells something; what it returns is what the caller gets, be it an answer or an awaitable."""
+
+
+class Method:
+    """An exposed method of an agent elsewhere: `handle.add(5)` calls it, at most once, and `tell(handle.add, 5)` has it called exactly
+    once."""
+
+    def __init__(self, handle: Handle, name: str) -> None:
+        self._handle, self._name = handle, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it, and get its answer."""
+        return self._handle._call(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
+
+    def tell(self, *args: Any, **kwargs: Any) -> Any:
+        """Have it called exactly once; see `tell`."""
+        return self._handle._tell(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
+
+
+class Handle:
+    """What `agent(MyAgent, "name")` gives. Nothing is started by it; a call wakes the agent."""
+
+    def __init__(self, to: Address, call: Reach, tell: Reach) -> None:
+        self._to, self._call, self._tell = to, call, tell
+
+    def __getattr__(self, method: str) -> Method:
+        """An exposed method, ready to be called."""
+        if method.startswith("__"):
+            raise AttributeError(method)
+        return Method(self, method)
+
+    def __repr__(self) -> str:
+        return f"<handle of {self._to.agent_id}>"
+
+
+def tell(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Any:
+    """Have an exposed method of another agent called exactly once, some time soon, in a transaction of that agent.
+
+        tell(handle.add, 5)
+
+    Nothing is answered. Inside a transaction or a handler it is told when that commits, and not at all if it rolls back; elsewhere it is
+    durable on return, and async code awaits it. A method that raises is tried again, and parked in the end (`perdure audit` lists it).
+    Raises `BadRequest` if it is no method of a handle, or if the arguments do not fit.
+    """
+    if not isinstance(method, Method):
+        raise BadRequest("method", f"{method!r} is no exposed method of a handle: tell(handle.method, …)")
+    return method.tell(*args, **kwargs)
+
+
+def address_of(handle: object) -> str:
+    """The address of the agent for which a handle stands, or an empty string if it is none."""
+    return vars(handle)["_to"].agent_id if isinstance(handle, Handle) else ""

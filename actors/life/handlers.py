@@ -1,0 +1,137 @@
+"""Handling mail: the third link of exactly-once.
+
+A group of mails is handled in **one transaction** of the agent's storage (`one_transaction`), which also writes the inbox rows (primary
+key: the mail's id). Killed before the commit, nothing happened and the mail comes again. Killed after it, the inbox refuses the second
+delivery, and only the acknowledgement is said again. When a handler of a group fails, the group is rolled back and handled one by one,
+so that one poisonous mail costs the others nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from perdure.actors.code.naming import load_type
+from perdure.actors.code.schema import exposed_call, run_shapes
+from perdure.actors.life.activity import Activity
+from perdure.actors.life.life import Life
+from perdure.actors.life.one_transaction import Piece, Step, done_in_one, failure
+from perdure.actors.life.outbox import Outbox
+from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
+from perdure.ledger import TELL, BadRequest, UnknownAgentType, unpack
+
+
+class Letter(NamedTuple):
+    """A mail as it reached the host."""
+
+    mail_id: str
+    slot: str
+    handler: str
+    run: dict[str, Any]
+    content: dict[str, Any]
+
+
+class Failure(NamedTuple):
+    """A mail whose handler raised. With `park` there is no use in trying again by itself: the handler does not exist."""
+
+    mail_id: str
+    error: str
+    park: bool
+
+
+async def handle(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[list[str], list[Failure]]:
+    """Handle these mails exactly once each; returns the ids that are done (now or earlier) and the failures."""
+    known = life.storage.known_inbox([letter.mail_id for letter in letters]) if life.has_storage else set()
+    fresh = [letter for letter in letters if letter.mail_id not in known]
+    done = [letter.mail_id for letter in letters if letter.mail_id in known]
+    problem = await _attempt(life, outbox, fresh) if fresh else None
+    if problem is None:
+        return done + [letter.mail_id for letter in fresh], []
+    failures: list[Failure] = []
+    for letter in fresh:
+        problem = await _attempt(life, outbox, [letter]) if len(fresh) > 1 else problem
+        if problem is None:
+            done.append(letter.mail_id)
+        else:
+            failures.append(Failure(letter.mail_id, problem[0], problem[1]))
+    return done, failures
+
+
+async def _attempt(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[str, bool] | None:
+    """One transaction over these mails. Returns what went wrong, if anything."""
+    ids = [letter.mail_id for letter in letters]
+    piece = Piece(
+        ids[0],
+        lambda _: [step for letter in letters for step in _steps(life, letter)],
+        lambda transaction: transaction.record_inbox(ids),
+    )
+    problem = await done_in_one(life, outbox, piece)
+    return None if problem is None else (failure(life, problem, "handler"), isinstance(problem, _NoHandler))
+
+
+def _steps(life: Life, letter: Letter) -> list[Step]:
+    """The methods that a mail calls, with their arguments: the agent's own hook first, then the named handler."""
+    agent = life.agent
+    if letter.slot == TELL:
+        return [_told(agent, letter)]
+    known = {key: value for key, value in letter.run.items() if key in RunInfo.__dataclass_fields__}
+    run = RunInfo(**known, delivery_id=letter.mail_id)
+    activity = Activity(origin=letter.mail_id)
+    if letter.slot == "start":
+        return [(agent.on_agent_tool_start, (replace(run, status="starting"),), activity)]
+    if letter.slot.startswith("milestone:"):
+        content = {
+            key: value
+            for key, value in letter.content.items()
+            if key in ("data", "fraction", "message", "phase", "at_ms")
+        }
+        told: Any = MilestoneInfo(name=letter.content["milestone"], sequence=letter.content["number"], **content)
+        calls = []
+    else:
+        told = _result(letter, life)
+        calls = [(agent.on_agent_tool_finish, (run, told), activity)] if life.overrides("on_agent_tool_finish") else []
+    if letter.handler:
+        method = getattr(agent, letter.handler, None)
+        if not callable(method):
+            raise _NoHandler("handler", f"{type(agent).__name__} has no method {letter.handler!r}; the mail is parked")
+        calls.append((method, (run, told), activity))
+    return calls
+
+
+def _told(agent: Any, letter: Letter) -> Step:
+    """What somebody told the agent (`tell(handle.method, …)`)."""
+    try:
+        arguments, _ = exposed_call(type(agent), letter.handler, letter.content["body"])
+    except (BadRequest, TypeError) as problem:
+        raise _NoHandler(
+            "tell", f"{letter.handler!r} cannot be told like that: {problem}; the mail is parked"
+        ) from None
+    call = partial(getattr(agent, letter.handler), **arguments.kwargs)
+    return call, tuple(arguments.args[1:]), Activity(origin=letter.mail_id)
+
+
+def _result(letter: Letter, life: Life) -> RunResult:
+    content = letter.content
+    output = None
+    if content.get("output") is not None:
+        try:
+            output = run_shapes(load_type(letter.run["agent_type"], life.code_dir))[1].decode(
+                "output", content["output"]
+            )
+        except UnknownAgentType:
+            output = unpack(content["output"])
+    return RunResult(
+        run_id=letter.run["run_id"],
+        agent_type=letter.run["agent_type"],
+        status=content["status"],
+        output=output,
+        summary=content.get("summary", ""),
+        error=content.get("error", ""),
+        reason=content.get("reason"),
+        child_still_running=content.get("child_still_running"),
+    )
+
+
+class _NoHandler(BadRequest):
+    """The named handler does not exist on this class."""

@@ -1,0 +1,119 @@
+"""The premises of a host: what it offers to the lives of agents on it, and what these share in memory.
+
+A life knows no more of its host than this. Who else lives there, and what the supervisor says, is the host's own business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from perdure.actors.life.callback_pace import Paces
+from perdure.actors.link.call_log import Calls
+from perdure.actors.link.peer import Peer
+from perdure.actors.link.pending import Asking
+from perdure.actors.link.wire import message
+from perdure.actors.ports import World
+from perdure.ledger import Up
+from perdure.ledger.storage.cabinet import Cabinet
+from perdure.policies import Limits
+
+MOMENT_S = 0.025
+log = logging.getLogger("perdure.host")
+
+
+class Premises:
+    """What the lives on one host are given.
+
+    Attributes:
+        cabinet: the storages of the agents that come to live here.
+        peer: the way to the supervisor.
+        asking: what was asked of the supervisor, and is waited for.
+        code_dir: where classes of notebooks lie, if there are any.
+        package: what the code of the agents here came in, if it is not installed; their children need it too.
+        loaded: the types whose code was imported here; of the host, so that a simulation is the same each time.
+        paces: how long callbacks have taken here.
+        calls: the calls that were handed to this host.
+        is_followed: whether anybody follows runs, here or elsewhere.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        limits: Limits,
+        cabinet: Cabinet,
+        peer: Peer,
+        asking: Asking,
+        code_dir: Path | None,
+        package: str,
+    ) -> None:
+        self.world, self.limits, self.cabinet, self.peer, self.asking = world, limits, cabinet, peer, asking
+        self.code_dir, self.package = code_dir, package
+        self.loaded: set[str] = set()
+        self.paces = Paces()
+        self.calls = Calls()
+        self.is_followed = False
+        self._ups: dict[str, Up] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self) -> None:
+        """From now on the host serves, on the loop that runs this."""
+        self._loop = asyncio.get_running_loop()
+
+    # what is said to the supervisor
+
+    def answer(self, ref: str, ok: bool, value: Any) -> None:
+        """Answer a call, and keep the answer for a supervisor that asks again."""
+        self.calls.answer(ref, ok, value)
+        self.peer.push(["answer", ref, ok, value])
+
+    def soon_up(self, said: Up) -> None:
+        """Say that an attempt is at work, unless it ends in a moment: then its end says so."""
+        if not self._ups:
+            asyncio.get_running_loop().call_later(MOMENT_S, self._say_ups)
+        self._ups[said.run_id] = said
+
+    def _say_ups(self) -> None:
+        for run_id in list(self._ups):
+            self.up(run_id)
+
+    def up(self, run_id: str) -> None:
+        """Say now that this attempt is at work, if that was to be said soon: it has other news."""
+        said = self._ups.pop(run_id, None)
+        if said is not None:
+            self.peer.push(message(said))
+
+    def ended(self, run_id: str) -> None:
+        """An attempt is over; that it began need not be said any more."""
+        self._ups.pop(run_id, None)
+
+    def report_trouble(self, agent_id: str, doing: str, problem: Exception) -> None:
+        """An author's hook, or a storage, failed where no run or mail can carry the error."""
+        log.warning("agent %s failed in %s: %s: %s", agent_id, doing, type(problem).__name__, problem)
+
+    # the loop, and the threads beside it
+
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether this is code on the loop, and not on a thread beside it."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return True
+
+    def from_thread(self, job: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Begin a coroutine on the loop, from a thread beside it."""
+        assert self._loop is not None, "authors' code runs on hosts that serve"
+        return asyncio.run_coroutine_threadsafe(job, self._loop)
+
+    def on_loop(self, job: Callable[[], None]) -> None:
+        """Do something on the loop, from whichever thread."""
+        if self.is_on_loop:
+            job()
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(job)

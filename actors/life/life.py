@@ -1,0 +1,222 @@
+"""One life of one agent: what every part of it stands on.
+
+A life has a number, a storage, tasks of its own, and the ways to the supervisor and onto the loop. It knows none of the parts that work
+in it (the outbox, alarms, fibers, …): these are made with the life and with those other parts that they need, and `Tenant` is the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from perdure.actors.code.author_call import is_async, overrides, tried
+from perdure.actors.life.host_services import Premises
+from perdure.actors.link.wire import message
+from perdure.actors.ports import Dice
+from perdure.actors.threads import wait_for
+from perdure.ledger import StaleIncarnation, Stimulus, name_of
+from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
+
+Ready = Callable[[], Awaitable[None]]
+"""Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
+
+
+class Life:
+    """What one life of an agent has.
+
+    Attributes:
+        agent: the author's object, or None until it was made.
+        is_up: whether `on_start` has returned.
+        is_leaving: whether it was told to stop, or is over.
+        has_place: whether its host counts it among those who live there; an older life that is only being ended is not.
+        idle_since_s: when it was last seen at work, by the clock of the loop.
+    """
+
+    def __init__(self, premises: Premises, agent_id: str, incarnation: int) -> None:
+        self.premises, self.agent_id, self.incarnation = premises, agent_id, incarnation
+        self.name = name_of(agent_id)
+        self.limits, self.threads, self.faults = premises.limits, premises.world.threads, premises.world.faults
+        self.code_dir = premises.code_dir
+        self.agent: Any = None
+        self.is_up = self.is_leaving = False
+        self.has_place = True
+        self.idle_since_s = 0.0
+        self._storage: Storage | None = None
+        self._watch: Callable[[State], None] | None = None
+        self._steps: dict[str, dict[str, bytes]] = {}
+        self._runs: dict[str, None] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._vigils: set[object] = set()
+
+    @property
+    def dice(self) -> Dice:
+        """The host's dice."""
+        return self.premises.world.dice
+
+    def now_ms(self) -> int:
+        """Wall time, in milliseconds since the epoch."""
+        return self.premises.world.clock.now_ms()
+
+    # what it keeps
+
+    @property
+    def storage(self) -> Storage:
+        """The agent's storage, opened when it is first looked at: an instant child never does."""
+        if self._storage is None:
+            self._storage = self.premises.cabinet.open(self.agent_id, self.incarnation)
+            if self._watch is not None:
+                self._watch(self._storage.state)
+        return self._storage
+
+    def watch_state(self, watch: Callable[[State], None]) -> None:
+        """Have this given the storage's state, whenever the storage is opened, and now if it is open."""
+        self._watch = watch
+        if self._storage is not None:
+            watch(self._storage.state)
+
+    @property
+    def is_storage_open(self) -> bool:
+        """Whether this life has looked at its storage."""
+        return self._storage is not None
+
+    @property
+    def has_storage(self) -> bool:
+        """Whether anything was ever written."""
+        if self._storage is None:
+            return self.premises.cabinet.exists(self.agent_id)
+        return self._storage.exists
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The transaction in which the current code runs, if it runs in one."""
+        return None if self._storage is None else bound_to(self._storage)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether an error of the disk ended the handle on the storage. Nothing can be done with it; the next life opens another."""
+        return self._storage is not None and self._storage.file.ended
+
+    def reopen(self) -> None:
+        """Open the storage again, after an error of the disk ended the handle."""
+        if self._storage is not None:
+            self._storage.close()
+            self._storage = None
+
+    def close(self) -> None:
+        """From now on nothing of this life counts, and nothing more is written."""
+        self.is_leaving = True
+        if self._storage is not None:
+            self._storage.close()
+
+    # its runs
+
+    @property
+    def is_of_run(self) -> bool:
+        """Whether the agent is the child of a run."""
+        return bool(self._runs)
+
+    def carries(self, run_id: str) -> bool:
+        """Whether this life has been given the run."""
+        return run_id in self._runs
+
+    def steps(self, run_id: str) -> dict[str, bytes]:
+        """The steps that this run remembers."""
+        if run_id not in self._steps:
+            self._steps[run_id] = self.storage.steps(run_id) if self.has_storage else {}
+        return self._steps[run_id]
+
+    # the author's code
+
+    def overrides(self, hook: str) -> bool:
+        """Whether the author's class has its own version of a hook."""
+        return overrides(type(self.agent), hook)
+
+    async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an author's method: async ones on the loop, sync ones on a worker thread."""
+        if is_async(method):
+            return await method(*args, **kwargs)
+        outcome = await self.threads.run(partial(method, *args, **kwargs))
+        return await outcome if inspect.isawaitable(outcome) else outcome
+
+    def trouble(self, doing: str, problem: Exception) -> None:
+        """Something failed where no caller, run or mail carries the error. The log and the author are told."""
+        self.premises.report_trouble(self.agent_id, doing, problem)
+        if self.agent is not None and self.overrides("on_error") and not self.is_leaving:
+            self.spawn(tried(self.call(self.agent.on_error, problem, doing)))
+
+    # the supervisor
+
+    def push(self, stimulus: Stimulus) -> None:
+        """Say something to the supervisor."""
+        self.premises.peer.push(message(stimulus))
+
+    async def durable(self, stimulus: Stimulus) -> None:
+        """Say something to the supervisor and wait until it is durable."""
+        await self.premises.peer.durable(message(stimulus))
+
+    async def ask(self, name: str, *args: Any) -> Any:
+        """Ask the supervisor a question."""
+        return await self.premises.asking.ask(name, *args)
+
+    # its tasks, the loop, and the threads beside it
+
+    def spawn(self, job: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin a task of this life. It is no part of a transaction that happens to be open where it is begun."""
+        task = asyncio.get_running_loop().create_task(job, context=unbound())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def on_loop(self, job: Callable[[], None]) -> None:
+        """Do something on the host's loop, from whichever thread."""
+        self.premises.on_loop(job)
+
+    def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:
+        """The way from sync code on a worker thread into the loop; in async code just the coroutine.
+
+        A thread that waits here lends its slot. Raises `StaleIncarnation` there as soon as this life is over.
+        """
+        return job if self.premises.is_on_loop else wait_for(self.premises.from_thread(self._for_thread(job)))
+
+    async def _for_thread(self, job: Coroutine[Any, Any, Any]) -> Any:
+        """What a thread waits for is a task of this life, and ends with it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if not self.is_leaving:
+                return await job
+        except asyncio.CancelledError:
+            if not self.is_leaving:
+                raise
+        finally:
+            self._tasks.discard(task)
+        job.close()
+        raise StaleIncarnation(self.agent_id, "this life of the agent was told to stop")
+
+    def done(self) -> Any:
+        """Nothing to wait for. A thread waits for the loop's turn even so, lest it run away from it; for that it lends no slot."""
+        return _nothing() if self.premises.is_on_loop else self.premises.from_thread(_nothing()).result()
+
+    def touch(self) -> None:
+        """Something was done; the idle time begins anew."""
+        self.idle_since_s = asyncio.get_running_loop().time()
+
+    @contextmanager
+    def kept_awake(self) -> Iterator[None]:
+        """No sleep meanwhile."""
+        vigil = object()
+        self._vigils.add(vigil)  # on whichever thread
+        try:
+            yield
+        finally:
+            self._vigils.discard(vigil)
+            self.on_loop(self.touch)
+
+
+async def _nothing() -> None:
+    return None

@@ -1,0 +1,134 @@
+"""Authors' methods inside one transaction: so mail is handled, and so the callbacks of schedules and of the queue are called.
+
+The transaction holds what says that the work is done (the inbox row, the row of the schedule), everything that the methods wrote, and
+the outbox rows of everything they asked for. Killed before the commit, nothing happened, and the work is found again. Killed after it, it
+is found done. So whatever the methods do by way of the agent happens exactly once, however often they are called.
+
+A method that is overtaken by other work of its agent is rolled back and called again; it has not failed. One that does not return
+within `handler_timeout_ms` has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+from perdure.actors.code.author_call import in_words, is_async, tried
+from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.actors.life.life import Life
+from perdure.actors.life.outbox import Outbox
+from perdure.actors.ports import KillPoint
+from perdure.ledger import StaleIncarnation, StorageConflict
+from perdure.ledger.storage.cabinet import Transaction
+
+CONFLICTS_MAX = 20
+
+Step = tuple[Any, tuple[Any, ...], Activity]
+"""A method, its arguments, and for whom it works."""
+
+
+class Piece(NamedTuple):
+    """A piece of work for one transaction.
+
+    `steps` says what is called, anew in each try, and may write what the methods shall find; `seal` writes what is left when they have
+    returned. `name` is told at the kill points. `timeout_ms` is `Limits.handler_timeout_ms`, or less.
+    """
+
+    name: str
+    steps: Callable[[Transaction], list[Step]]
+    seal: Callable[[Transaction], None]
+    timeout_ms: float = math.inf
+
+
+async def done_in_one(
+    life: Life, outbox: Outbox, piece: Piece, turn: AbstractAsyncContextManager[Any] | None = None
+) -> Exception | None:
+    """Do a piece of work, again while others get in its way. Returns what went wrong for good, if anything.
+
+    Pieces that may meet each other share a lock, `turn`: whoever was overtaken goes on in it, one after the other, lest a crowd in which
+    each try has only one winner use up all its tries. Raises `StaleIncarnation` when this life is over.
+    """
+    problem = await _once(life, outbox, piece)
+    if not isinstance(problem, StorageConflict):
+        return problem
+    async with turn or nullcontext():
+        for _ in range(CONFLICTS_MAX - 1):
+            problem = await _once(life, outbox, piece)
+            if not isinstance(problem, StorageConflict):
+                break
+    return problem
+
+
+def failure(life: Life, problem: Exception, what: str) -> str:
+    """What went wrong, as a person reads it."""
+    if isinstance(problem, TimeoutError):
+        return f"the {what} did not return within {life.limits.handler_timeout_ms} ms"
+    return in_words(problem)
+
+
+async def _once(life: Life, outbox: Outbox, piece: Piece) -> Exception | None:
+    _, problem = await tried(_in_time(life, outbox, piece))
+    if isinstance(problem, StaleIncarnation):
+        raise problem
+    return problem
+
+
+async def _in_time(life: Life, outbox: Outbox, piece: Piece) -> None:
+    timeout_ms = min(piece.timeout_ms, life.limits.handler_timeout_ms)
+    async with asyncio.timeout(timeout_ms / 1000):  # `wait_for` may lose a cancellation (3.11)
+        await _transact(life, outbox, piece)
+
+
+async def _transact(life: Life, outbox: Outbox, piece: Piece) -> None:
+    transaction = life.storage.begin()
+    try:
+        with transaction.active():
+            steps = piece.steps(transaction)
+        if any(is_async(method) for method, _, _ in steps):
+            await _call_each(transaction, steps)
+        elif steps:
+            await life.threads.run(lambda: _call_all(transaction, steps))
+        life.faults.at(KillPoint.MID_HANDLER, piece.name)
+        with transaction.active():
+            piece.seal(transaction)
+        life.faults.at(KillPoint.BEFORE_HANDLER_COMMIT, piece.name)
+        outbox.commit(transaction)
+    except BaseException:
+        transaction.rollback()
+        raise
+    life.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
+
+
+def _call_all(transaction: Transaction, steps: list[Step]) -> None:
+    """Sync methods, all on one thread."""
+    with transaction.active():
+        for method, args, activity in steps:
+            with at_work(activity):
+                method(*args)
+
+
+async def _call_each(transaction: Transaction, steps: list[Step]) -> None:
+    """Methods of which some are async, in order on the loop."""
+    for method, args, activity in steps:
+        with transaction.active(), at_work(activity):
+            await outcome(method(*args))
+
+
+@contextmanager
+def at_work(activity: Activity) -> Iterator[None]:
+    """Inside, the current code works for this."""
+    token = ACTIVITY.set(activity)
+    try:
+        yield
+    finally:
+        ACTIVITY.reset(token)
+
+
+async def outcome(given: Any) -> None:
+    """Wait for what a method gave, if it has to be waited for."""
+    if inspect.isawaitable(given):
+        await given

@@ -1,0 +1,109 @@
+"""An agent's transactions, and the outbox: what a transaction asks of the runtime goes out after its commit, however often.
+
+The rows of the outbox are written in the transaction itself. Killed before the commit, nothing was asked. Killed after it, the next life of
+the agent finds the rows and asks again, under the same ids. A row goes when the supervisor has made what it asks for durable, or has
+refused it for good: then nobody is left to be told but the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from perdure.actors.code.author_call import tried
+from perdure.actors.life.life import Life
+from perdure.actors.link.wire import message
+from perdure.ledger import BadRequest, Overloaded, Request, pack, unpack
+from perdure.ledger.storage.cabinet import Transaction
+
+
+class Outbox:
+    """The transactions of one life of an agent, and what they leave to be said."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._sent = 0
+        self._is_known = False  # whether what an earlier life left has been found
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left to be said."""
+        return not self._life.has_storage or not self._life.storage.outbox()
+
+    @contextmanager
+    def transact(self) -> Iterator[Transaction]:
+        """An author's transaction; inside another it joins that one."""
+        outermost = self._life.transaction is None
+        with self._life.storage.transaction() as transaction:
+            yield transaction
+        if outermost:
+            self._life.on_loop(self.flush)
+
+    def commit(self, transaction: Transaction) -> None:
+        """Commit, then say what the transaction left to be said."""
+        transaction.commit()
+        self._life.on_loop(self.flush)
+
+    def post(self, request: Request) -> None:
+        """Ask for a detached run as part of the open transaction. The author's start hook is called by mail, once it is accepted."""
+        transaction = self._life.transaction
+        assert transaction is not None, "post is for open transactions"
+        if self._life.overrides("on_agent_tool_start"):
+            request.options["start_hook"] = True
+        transaction.add_outbox(pack(message(request)))
+
+    def flush(self) -> None:
+        """Say what the last commits left; the rows go when it is durable with the supervisor."""
+        fresh = [(number, unpack(body)) for number, body in self._life.storage.outbox() if number > self._sent]
+        if fresh:
+            self._sent = fresh[-1][0]
+            requests = [(number, Request(*said[1:])) for number, said in fresh if said[0] == "Request"]
+            if requests:
+                self._life.spawn(self._say(requests))
+            for number, said in fresh:
+                if said[0] != "Request":
+                    self._ask(number, said, is_new=self._is_known)
+        self._is_known = True
+
+    def _ask(self, number: int, said: list[Any], *, is_new: bool) -> None:
+        """Have an agent told something, or deleted: asked for before anything that the agent asks for from now on."""
+        life = self._life
+        name, *args = said
+        if name == "tell":
+            mail_id, sender, (recipient, method, body, home) = args
+            epoch = life.premises.peer.epoch if is_new else 0  # an earlier life may have had it posted already
+            args = [mail_id, recipient, sender, method, body, home, epoch]
+        answer = life.premises.asking.question(name, *args)
+        life.spawn(self._done(number, life.premises.asking.answer_when_free(answer, name, *args), name, args))
+
+    async def _done(self, number: int, answer: Coroutine[Any, Any, Any], name: str, args: list[Any]) -> None:
+        life = self._life
+        _, problem = await tried(answer)
+        if isinstance(problem, BadRequest):
+            life.trouble(f"asking to {name} {args[0]!r}", problem)
+        elif problem is not None:
+            raise problem
+        if not life.is_leaving:
+            life.storage.forget_outbox([number])
+
+    async def _say(self, rows: list[tuple[int, Request]]) -> None:
+        """Ask until each was accepted, or refused for good. Just now the supervisor may have too much to do."""
+        life = self._life
+        while rows:
+            asked = life.premises.asking.begin_many([request for _, request in rows])
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            done, left, pause_ms = [], [], 0
+            for (number, request), answer in zip(rows, answers, strict=True):
+                if isinstance(answer, Overloaded):
+                    left.append((number, request))
+                    pause_ms = answer.retry_after_ms
+                    continue
+                done.append(number)
+                if isinstance(answer, BadRequest):
+                    life.trouble(f"asking for run {request.run_id!r}", answer)
+            if not life.is_leaving:
+                life.storage.forget_outbox(done)
+            rows = left
+            await asyncio.sleep(pause_ms / 1000)

@@ -1,0 +1,152 @@
+"""What a run is given beside its input: its number of attempts, what it remembers, and the way to say how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+from perdure.actors.life.life import Life
+from perdure.actors.life.steps import RemembersSteps, plain
+from perdure.actors.ports import KillPoint
+from perdure.ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, unpack
+
+STASH = "\x00stash"
+PIECES_S = 0.002
+
+
+class RunContext(RemembersSteps):
+    """One attempt at a run, as its child sees it.
+
+    Attributes:
+        run_id: the id of the run.
+        attempt: 1, 2, …; above 1 the run was interrupted before, and `stashed` and `step` tell how far it had come.
+        parent_tool_call_id: the model's tool call that asked for it, if one did.
+    """
+
+    def __init__(self, life: Life, run_id: str, attempt: int, incarnation: int, tool_call: str | None) -> None:
+        self.run_id, self.attempt, self.parent_tool_call_id = run_id, attempt, tool_call
+        self._life, self._incarnation = life, incarnation
+        self._latest: bytes | None = None
+        self._sent_s = -math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._occurrences: dict[str, int] = {}
+        self._chunks = 0
+        self._pieces: list[bytes] = []
+
+    @property
+    def stashed(self) -> Any:
+        """What an earlier attempt stashed last, or None."""
+        body = self._life.steps(self.run_id).get(STASH)
+        return None if body is None else unpack(body)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run was told to stop; for sync code, which cannot be interrupted."""
+        return self._life.is_leaving
+
+    def stash(self, value: Any) -> None:
+        """Remember a value for a later attempt; durable on return."""
+        self._remember(STASH, plain("stash", value))
+
+    def _remembered(self, name: str) -> bytes | None:
+        if self._life.transaction is not None:  # it may roll back what it remembers
+            return self._life.storage.steps(self.run_id).get(name)
+        return self._life.steps(self.run_id).get(name)
+
+    def _remember(self, name: str, body: bytes) -> None:
+        with self._life.storage.transaction() as transaction:
+            transaction.save_step(self.run_id, name, body)
+            transaction.then(lambda: self._life.steps(self.run_id).update({name: body}))
+
+    def report_progress(
+        self,
+        fraction: float | None = None,
+        *,
+        message: str | None = None,
+        phase: str | None = None,
+        milestone: str | None = None,
+        data: Any = None,
+        persist: bool = False,
+    ) -> Any:
+        """Say how far the run is. Await it in async code.
+
+        Without a milestone the signal is coalesced: within a short window the latest wins and goes out at the window's end, and
+        a fraction of 1 or more goes out at once (spec §8.1 and W-28). `data` is live only unless `persist` is set. A named
+        `milestone` is durable on return, numbered, replayed, and the same one in a later attempt is not a second one.
+        """
+        signal = _signal(fraction, message, phase, data, keep_data=persist or milestone is not None)
+        limit = self._life.limits.progress_bytes_max
+        if len(signal) > limit:
+            raise TooLarge("data", f"a progress signal of {len(signal)} bytes; the limit is {limit}")
+        self._life.faults.at(KillPoint.MID_RUN, "progress")
+        if milestone is not None:
+            return self._life.bridge(self._milestone(milestone, signal))
+        self._life.on_loop(lambda: self._progress(signal, urgent=fraction is not None and fraction >= 1))
+        return self._life.done()
+
+    async def _milestone(self, name: str, body: bytes) -> None:
+        if not isinstance(name, str) or not name:
+            raise BadRequest("milestone", f"{name!r} is not a name")
+        nth = self._occurrences[name] = self._occurrences.get(name, 0) + 1
+        self._flush()
+        self._say_pieces()
+        self._life.premises.up(self.run_id)
+        await self._life.durable(Milestone(self.run_id, self._incarnation, name, nth, body))
+        self._life.faults.at(KillPoint.MID_RUN, f"milestone {name}")
+
+    def _progress(self, body: bytes, *, urgent: bool) -> None:
+        self._latest = body
+        loop = asyncio.get_running_loop()
+        wait_s = 0.0 if urgent else self._sent_s + self._life.limits.progress_ms / 1000 - loop.time()
+        if wait_s <= 0:
+            self._flush()
+        elif self._timer is None:
+            self._timer = loop.call_later(wait_s, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._latest is not None:
+            self._life.premises.up(self.run_id)
+            self._life.push(Progress(self.run_id, self._incarnation, self._latest))
+            self._latest, self._sent_s = None, asyncio.get_running_loop().time()
+
+    def emit(self, body: Any) -> None:
+        """Add a piece to the run's stream of events, to be followed live and replayed later."""
+        encoded = plain("chunk", body)
+
+        def push() -> None:
+            if not self._pieces:  # what comes in a moment, the end perhaps, goes the same way
+                asyncio.get_running_loop().call_later(PIECES_S, self._say_pieces)
+            self._pieces.append(encoded)
+
+        self._life.on_loop(push)
+
+    def _say_pieces(self) -> None:
+        pieces, self._pieces = self._pieces, []
+        if pieces:
+            self._life.premises.up(self.run_id)
+        for piece in pieces:
+            self._life.push(Chunk(self.run_id, self._incarnation, self._chunks, piece))
+            self._chunks += 1
+
+    def close(self) -> None:
+        """The attempt is over: send what was coalesced, and no signal after it. The end says that it was at work."""
+        self._life.premises.ended(self.run_id)
+        self._flush()
+        self._say_pieces()
+
+
+def _signal(fraction: float | None, message: str | None, phase: str | None, data: Any, *, keep_data: bool) -> bytes:
+    """The well-typed fields of a signal. Live-only data travels too, marked so that nobody keeps it."""
+    if fraction is not None and (
+        isinstance(fraction, bool) or not isinstance(fraction, int | float) or math.isnan(fraction)
+    ):
+        raise BadRequest("fraction", f"{fraction!r} is not a number")
+    given = {"fraction": fraction, "message": message, "phase": phase}
+    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if data is not None:
+        told["data" if keep_data else "live_data"] = data
+    return plain("data", told)

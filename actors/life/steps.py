@@ -1,0 +1,55 @@
+"""Steps: what a run or a fiber does once, although it may be entered again after a death."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from perdure.ledger import BadRequest, pack, unpack
+
+
+class RemembersSteps:
+    """What can be entered again. A subclass keeps the bodies of the steps, durably."""
+
+    def step(self, name: str, job: Callable[[], Any]) -> Any:
+        """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
+
+        When `job` gives an awaitable, so does `step`, in every attempt: `await run.step("fetch", fetch)`. Otherwise it gives the value.
+        Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
+        storage want the id of the run or the fiber, and `name`, as their idempotency key.
+        """
+        known = self._remembered(name)
+        if known is not None:
+            awaited, value = unpack(known)
+            return _given(value) if awaited else value
+        outcome = job()
+        if inspect.isawaitable(outcome):
+            return self._finish_step(name, outcome)
+        self._remember(name, plain(f"step {name!r}", [False, outcome]))
+        return outcome
+
+    async def _finish_step(self, name: str, pending: Awaitable[Any]) -> Any:
+        value = await pending
+        self._remember(name, plain(f"step {name!r}", [True, value]))
+        return value
+
+    def _remembered(self, name: str) -> bytes | None:
+        """The body of a finished step."""
+        raise NotImplementedError
+
+    def _remember(self, name: str, body: bytes) -> None:
+        """Keep the body of a step; durable on return."""
+        raise NotImplementedError
+
+
+async def _given(value: Any) -> Any:
+    return value
+
+
+def plain(field: str, value: Any) -> bytes:
+    """Plain data as it is kept. Raises `BadRequest` naming the field."""
+    try:
+        return pack(value)
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem

@@ -1,0 +1,125 @@
+"""The caller's side of calls and of mail: what a client and an agent do alike to reach an agent.
+
+A *call* is made at most once, and answered; a *tell* takes effect exactly once, and is not answered. From outside a sub-agent is
+reached through its ancestors only: the call goes to the root of the family, and each one asks its own `on_before_sub_agent` before it
+hands the call on. An agent reaches its relatives directly.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from perdure.actors.code.naming import type_name
+from perdure.actors.code.schema import Shape, shapes_of
+from perdure.actors.link.pending import Asking
+from perdure.actors.ports import Dice
+from perdure.ledger import BadRequest, agent_id, pack, parent_of, path_of, unpack
+from perdure.policies import Limits
+
+THROUGH: Final = "\0through"
+
+Home = Callable[[Any], "list[Any] | None"]
+
+
+class Address(NamedTuple):
+    """Whom a call is for: the class, by which it is typed, and the agent's address."""
+
+    agent_class: Any
+    agent_id: str
+
+    @classmethod
+    def of(cls, agent_class: Any, name: str, code_dir: Path | None = None) -> Address:
+        """The address of an agent that belongs to nobody."""
+        return cls(agent_class, agent_id(type_name(agent_class, code_dir), name))
+
+
+class Calling:
+    """Makes the calls of one process.
+
+    Args:
+        home: what a class asks of its host.
+        gated: whether sub-agents are reached through their ancestors.
+        sender: the agent that calls, or nothing for somebody outside. What it waits for ends with it when it is deleted.
+    """
+
+    def __init__(
+        self,
+        asking: Asking,
+        dice: Dice,
+        threads: Any,
+        limits: Limits,
+        code_dir: Path | None,
+        home: Home,
+        *,
+        gated: bool,
+        sender: str = "",
+    ) -> None:
+        self.asking, self.dice, self.threads, self.limits, self.code_dir = asking, dice, threads, limits, code_dir
+        self._home, self._gated, self._sender = home, gated, sender
+
+    async def call(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an exposed method, at most once. Raises `OutcomeUnknown` if nobody knows whether it took effect."""
+        function = getattr(to.agent_class, method, None)
+        afar = getattr(function, "__perdure_afar__", None)
+        if afar is not None:
+            return await afar(Caller(self, to), *args, **kwargs)
+        body, returned, repeatable = self.encoded(to.agent_class, method, args, kwargs)
+        if self._gated and parent_of(to.agent_id):
+            (root_type, root_name), *way = path_of(to.agent_id)
+            root = agent_id(root_type, root_name)
+            hop = pack([[list(step) for step in way], method, body, repeatable])
+            reply = await self.send(root, THROUGH, hop, None, repeatable=repeatable)
+        else:
+            reply = await self.send(to.agent_id, method, body, self._home(to.agent_class), repeatable=repeatable)
+        return returned.decode("return", reply)
+
+    async def send(self, agent: str, method: str, body: bytes, home: list[Any] | None, *, repeatable: bool) -> bytes:
+        """Make a call whose arguments are encoded; the answer is, too."""
+        said = (agent, method, body, home, repeatable, self._sender, self.asking.peer.heard, False)
+        return cast("bytes", await self.asking.ask("call", *said))
+
+    def encoded(
+        self, agent_class: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[bytes, Shape, bool]:
+        """The arguments of a call, checked; the shape of its answer; and whether it may be repeated."""
+        function = getattr(agent_class, method, None)
+        marked = getattr(function, "__perdure_exposed__", None)
+        if function is None or marked is None:
+            raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method!r}")
+        parameters, returned = shapes_of(function)
+        bound = inspect.signature(function).bind(None, *args, **kwargs)
+        for key in list(bound.arguments)[1:]:
+            bound.arguments[key] = unpack(
+                parameters[key].encode(key, bound.arguments[key], self.limits.input_bytes_max)
+            )
+        return pack([list(bound.args[1:]), bound.kwargs]), returned, marked["repeatable"]
+
+    def letter(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """What somebody is told: recipient, method, arguments, and what the recipient's class asks of its host."""
+        body, _, _ = self.encoded(to.agent_class, method, args, kwargs)
+        return [to.agent_id, method, body, self._home(to.agent_class)]
+
+    async def tell(self, mail_id: str, sender: str, letter: list[Any], *, is_new: bool) -> None:
+        """Have the mail posted; durable on return. `is_new` says that nobody can have posted it before."""
+        recipient, method, body, home = letter
+        epoch = self.asking.peer.epoch if is_new else 0
+        await self.asking.ask_when_free("tell", mail_id, recipient, sender, method, body, home, epoch)
+
+
+class Caller:
+    """What a method that has a part to do at the caller's side (`Agent` marks it by `__perdure_afar__`) is given to do it with."""
+
+    def __init__(self, calling: Calling, to: Address) -> None:
+        self._calling, self._to = calling, to
+        self.threads = calling.threads
+
+    def token(self) -> str:
+        """A new identifier."""
+        return self._calling.dice.token()
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call an exposed method of the agent."""
+        return await self._calling.call(self._to, method, args, kwargs)

@@ -1,0 +1,157 @@
+"""A peer of the supervisor: a host, or a client in the driver's process. Both speak by `exchange` alone.
+
+An exchange carries what the peer has to say and is answered with what the supervisor has to say; when nobody has anything to say, it is
+held open. So one mechanism brings commands to hosts, results to parents, and news of a supervisor's death to both: the exchange fails.
+
+What is pushed stays in the link until the supervisor has made it durable, through any number of failed exchanges and supervisor
+lives. After a failure, or when the supervisor answers with another epoch, a new session begins with a hello.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from perdure.actors.link.link import FRAME_MAX, Link
+from perdure.actors.ports import Courier, World
+from perdure.ledger import SupervisorUnreachable, pack, unpack
+from perdure.policies import Limits, backoff_ms, jittered_ms
+
+IN_FLIGHT_MAX = 2
+
+
+class Peer:
+    """The conversation of one process with whichever supervisor lives.
+
+    Args:
+        hello: makes the first message of a session; it is told whether there was an earlier one.
+        receive: takes a message of the supervisor. It must not wait; it may start tasks.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        courier: Courier,
+        peer_id: str,
+        limits: Limits,
+        hello: Callable[[bool], list[Any]],
+        receive: Callable[[list[Any]], None],
+    ) -> None:
+        self.peer_id = peer_id
+        self.epoch = 0
+        self.heard = 0
+        self.failing_since: float | None = None
+        self._world, self._courier, self._limits = world, courier, limits
+        self._hello, self._receive = hello, receive
+        self._link = Link()
+        self._waiting: deque[asyncio.Future[None] | None] = deque()
+        self._in_flight = 0
+        self._confirmed = 0  # the session that the supervisor has answered
+        self._greeting = False  # until then nothing overtakes the hello: a call must not seem to have been made before
+        self._rewound = False
+        self._prompt = False
+        self._failures = 0
+        self._wake = asyncio.Event()
+
+    def push(self, message: tuple[Any, ...] | list[Any]) -> None:
+        """Say something, some time soon, and until it is durable."""
+        self._link.push(message)
+        self._waiting.append(None)
+        self._wake.set()
+
+    async def durable(self, message: tuple[Any, ...] | list[Any]) -> None:
+        """Say something and wait until the supervisor has made it durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._link.push(message)
+        self._waiting.append(future)
+        self._prompt = True
+        self._wake.set()
+        await future
+
+    @property
+    def pending(self) -> list[Any]:
+        """What was said and is not durable yet."""
+        return self._link.pending
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether everything said so far is durable."""
+        return self._link.is_clear
+
+    async def serve(self) -> None:
+        """Keep the conversation going until cancelled."""
+        self._restart(again=False)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                may_say_more = self._in_flight < IN_FLIGHT_MAX and self._link.has_unsent and not self._greeting
+                if self._in_flight == 0 or may_say_more:
+                    self._in_flight += 1
+                    group.create_task(self._exchange(self._frame()))
+                else:
+                    await self._wake.wait()
+
+    def _frame(self) -> bytes:
+        most = FRAME_MAX if self.epoch else 1  # a life that is not known yet hears hello alone
+        first, messages = self._link.take(most)
+        self._greeting = self._confirmed != self._link.session
+        hold, self._prompt = not (self._prompt or self._greeting), False
+        rewind, self._rewound = self._rewound, False
+        return pack([self.peer_id, self._link.session, self.epoch, self._link.received, first, messages, hold, rewind])
+
+    async def _exchange(self, frame: bytes) -> None:
+        session = self._link.session
+        try:
+            answer = await self._courier.exchange(frame)
+        except SupervisorUnreachable:
+            await self._pause()
+            if session == self._link.session:
+                self._link.rewind()
+                self._rewound = True
+        else:
+            self._failures, self.failing_since = 0, None
+            self._answered(session, unpack(answer))
+        finally:
+            if session == self._link.session:
+                self._greeting = False
+            self._in_flight -= 1
+            self._wake.set()
+
+    async def _pause(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self.failing_since = now if self.failing_since is None else self.failing_since
+        self._failures += 1
+        pause = backoff_ms(self._failures, 20, 1_000)
+        await asyncio.sleep(jittered_ms(pause, self._world.dice.roll()) / 1000)
+
+    def _answered(self, session: int, answer: list[Any]) -> None:
+        epoch, confirmed, ack, first, messages, missed, seq = answer
+        if session != self._link.session or epoch < self.epoch:
+            return
+        if epoch > self.epoch or confirmed != session:
+            known, self.epoch = self.epoch, epoch
+            if known or confirmed != session:
+                self._restart(again=known > 0)
+                return
+        self._confirmed = session
+        self.heard = max(self.heard, seq)
+        if missed:
+            self._link.rewind()
+        fresh, gap = self._link.receive(first, messages)
+        if gap:
+            self._rewound = True
+            return
+        for _ in range(self._link.acknowledge(ack)):
+            future = self._waiting.popleft()
+            if future is not None and not future.done():
+                future.set_result(None)
+        for message in fresh:
+            self._receive(message)
+
+    def _restart(self, *, again: bool) -> None:
+        if self._link.restart(self._link.session + 1, self._hello(again)):
+            self._waiting.popleft()
+        self._waiting.appendleft(None)
+        self._prompt, self._greeting = any(future is not None for future in self._waiting), False

@@ -1,0 +1,82 @@
+"""How messages and errors travel: plain data there and back."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, get_args
+
+from perdure.ledger import PerdureError, Request, Stimulus
+from perdure.ledger import errors as _errors
+
+STIMULI: dict[str, type[Stimulus]] = {kind.__name__: kind for kind in get_args(Stimulus)}
+"""The messages that are stimuli, by their tag."""
+
+
+def message(stimulus: Stimulus) -> list[Any]:
+    """A stimulus as the message that brings it."""
+    return [type(stimulus).__name__, *stimulus]
+
+
+def content_of(request: Request) -> list[Any]:
+    """What a request asks for, so that its refusal finds the one who asked: others may have asked for something else under its run id."""
+    return [request.agent_type, request.parent, request.digest, request.wait]
+
+
+def error_to_plain(problem: BaseException) -> list[Any]:
+    """An error as plain data: the name of its class and its fields."""
+    return [type(problem).__name__, [each if _is_plain(each) else str(each) for each in problem.args]]
+
+
+def error_from_plain(plain: list[Any]) -> PerdureError:
+    """The error again; one that is not ours becomes a `RemoteError` with the same words."""
+    name, args = plain
+    kind = _PERDURE_ERRORS.get(name)
+    return kind(*args) if kind is not None else remote_error(name, ": ".join(map(str, args)))
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | bytes | list)
+
+
+class RemoteError(PerdureError):
+    """An author's code raised in another process. What Python itself knows can be caught as what it is: `except ValueError`."""
+
+    def __init__(self, kind: str, words: str) -> None:
+        super().__init__(kind, words)
+        self.kind = kind
+        self.words = words
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.words}"
+
+    def __reduce__(self) -> Any:
+        return remote_error, (self.kind, self.words)
+
+
+def remote_error(kind: str, words: str) -> RemoteError:
+    """What an author's code raised, as an error of that kind if Python has it."""
+    return _remote_kind(kind)(kind, words)
+
+
+@cache
+def _remote_kind(name: str) -> type[RemoteError]:
+    known = getattr(builtins, name, None)
+    if not isinstance(known, type) or not issubclass(known, Exception):
+        return RemoteError
+    try:
+        return type(name, (RemoteError, known), {"__module__": __name__, "__doc__": RemoteError.__doc__})
+    except TypeError:  # its objects are made otherwise
+        return RemoteError
+
+
+def _family(kind: type[PerdureError]) -> Iterator[type[PerdureError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _family(each)
+
+
+_PERDURE_ERRORS = {
+    kind.__name__: kind for kind in _family(PerdureError) if kind.__module__ in (_errors.__name__, __name__)
+}

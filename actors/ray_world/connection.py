@@ -1,0 +1,176 @@
+"""How a process gets into a Ray, and out of it again. What is odd about Ray there is kept here.
+
+All of it is for one thread, the driver's keeper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+import ray
+
+from perdure.actors.ray_world.cluster_record import AUTH, PACKAGE, PATIENCE, answers, read_record, surroundings
+from perdure.actors.ray_world.plan import Plan
+from perdure.actors.ray_world.system import children, descendants, strike
+from perdure.ledger import SupervisorUnreachable
+from perdure.policies import Limits
+
+NAMESPACE: Final = "perdure"
+STORE_BYTES: Final = 80 * 1024 * 1024  # what we send travels inside the calls; Ray accepts no less than 75 MB
+SIGACTION_BYTES: Final = 512  # more than any system's `struct sigaction`
+STOPPED: Final = 143  # what shells expect of a process that was asked to end
+
+
+class Connection(NamedTuple):
+    """Where this process is connected: the address of the GCS, and Ray's name for that cluster, which is in its command lines."""
+
+    address: str
+    session: str
+
+
+def connection() -> Connection | None:
+    """What this process is connected to now, by whomever."""
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return Connection(context.gcs_address, context.get_session_name())
+
+
+def start(num_cpus: int | None) -> bool:
+    """Start a Ray of our own. True, since it is."""
+    _init(address="local", num_cpus=num_cpus, object_store_memory=STORE_BYTES, include_dashboard=False)
+    return True
+
+
+def join(data: Path, address: str | None) -> bool:
+    """Join the Ray at this address, or the one that serves the directory already; False if there is none."""
+    if address not in (None, "local"):
+        _join_named(str(address))
+        return True
+    if address == "local":
+        return False
+    with contextlib.suppress(ValueError, SupervisorUnreachable):
+        return join_recorded(data)
+    return False
+
+
+def join_recorded(data: Path) -> bool:
+    """Join the Ray that serves the directory. True, since it was joined.
+
+    Raises `SupervisorUnreachable` if it cannot be joined, and `ValueError` if nothing serves the directory.
+    """
+    known = read_record(data)
+    if known is None:
+        raise ValueError(f"there is no Ray for {data}")
+    with surroundings({AUTH: known.auth}):
+        _init(address=known.address)
+        try:
+            ray.get_actor(Plan(data, Limits()).supervisor, NAMESPACE)  # something else may have taken the address since
+        except ValueError:
+            shut_down()
+            raise
+    return True
+
+
+def join_again(data: Path, address: str | None) -> bool:
+    """Join once more. False, since it is not our own. Raises `SupervisorUnreachable` if there is none any more."""
+    if not join(data, address):
+        raise SupervisorUnreachable(f"the Ray that served {data} has ended. Open it anew to start one from here")
+    return False
+
+
+def _join_named(address: str) -> None:
+    """Join a cluster, and send our code along if it is not installed there."""
+
+    def has_us() -> bool:  # an inner function, because Ray sends those by value
+        return importlib.util.find_spec("perdure") is not None
+
+    if address != "auto" and not answers(address):
+        raise SupervisorUnreachable(f"no Ray answers at {address}")
+    _init(address=address)
+    if not ray.get(ray.remote(num_cpus=0)(has_us).remote()):
+        shut_down()
+        _init(address=address, runtime_env={"py_modules": [str(PACKAGE)]})
+
+
+def shut_down() -> None:
+    """Leave a Ray, or end the one that was started here: `ray.shutdown` in another order.
+
+    Ray ends the process if a thread reaches for the core worker, be it to drop a reference, while that is being taken down. What is not
+    there any more it does without.
+    """
+    inside = vars(importlib.import_module("ray._private.worker"))
+    inside["disconnect"]()  # from here on Ray refuses new calls
+    core_worker = vars(inside["global_worker"]).pop("core_worker", None)
+    if core_worker is not None:
+        core_worker.shutdown_driver()
+    ray.shutdown()
+
+
+def _init(**options: Any) -> None:
+    before = children(os.getpid())
+    try:
+        with _sigterm_kept(), surroundings({} if options["address"] == "local" else PATIENCE):
+            vars(importlib.import_module("ray._raylet"))["Config"].initialize(
+                ""
+            )  # or Ray minds no environment but its first one
+            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except Exception as error:  # that very class is among what Ray raises
+        for pid in children(os.getpid(), "/session_"):
+            strike([*descendants(pid), pid] if pid not in before else [])
+        shut_down()
+        raise SupervisorUnreachable(f"Ray cannot be started or joined: {cause_of(error)}") from error
+    if "PERDURE_RAY_NOISE" not in os.environ:  # Ray writes each death of a worker to our stdout, `log_to_driver` or not
+        vars(importlib.import_module("ray._private.worker"))["print_to_stdstream"] = lambda *_, **__: None
+
+
+def starts_by_itself(*, may: bool) -> None:
+    """Ray starts a cluster when one of its functions is called without any. Between two lives that would be another one than ours."""
+    allowed = may and os.environ.get("RAY_ENABLE_AUTO_CONNECT") != "0"
+    vars(importlib.import_module("ray._private.auto_init_hook"))["enable_auto_connect"] = allowed
+
+
+def cause_of(error: BaseException) -> str:
+    """One line of what Ray tells in many."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    _, mark, detail = lines[-1].rpartition("Worker exit detail: ")
+    return (detail.partition(" Some common causes")[0] if mark else lines[-1])[:300]
+
+
+def place(address: str) -> tuple[str, str]:
+    """What is the same for two ways to write an address."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError):
+        host = socket.gethostbyname(host)
+    return "here" if host.startswith("127.") or host == cast("Any", ray).util.get_node_ip_address() else host, port
+
+
+def exit_on_sigterm() -> None:
+    """Where nobody handles `SIGTERM`, let it end this process by `SystemExit`, so that what is open is closed. Only the main thread can
+    see to that."""
+    here = threading.current_thread() is threading.main_thread()
+    if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Leave `SIGTERM` to who has it. Ray takes it for itself, and answers it with a stack and an abort."""
+    libc, kept = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
+    libc.sigaction(signal.SIGTERM, None, kept)
+    try:
+        yield
+    finally:
+        libc.sigaction(signal.SIGTERM, kept, None)

@@ -1,0 +1,299 @@
+"""This process's place in a Ray. Ray knows one cluster in a process, so all that this process opens share it: the first one starts or
+joins it, the last one leaves it, and ends it if it is our own.
+
+One thread does all that, and it never ends, because the kernel kills the processes of a Ray together with the *thread* that started them.
+In between it keeps watch. When the GCS or the raylet of a Ray of our own is dead, or a cluster has not answered for half a minute, that
+life is over: whoever waits within it is told, what is left of it is put away, and the next life begins, since the work goes on as soon as
+a supervisor is found again. Left to itself, Ray would end this process a minute after its GCS has died.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple
+
+from perdure.actors.ray_world.cluster_record import (
+    answers,
+    deciding,
+    forget_record,
+    read_record,
+    surroundings,
+    write_record,
+)
+from perdure.actors.ray_world.connection import (
+    connection,
+    join,
+    join_again,
+    join_recorded,
+    place,
+    shut_down,
+    start,
+    starts_by_itself,
+)
+from perdure.actors.ray_world.lifetime import Lifetime, aside, settle
+from perdure.actors.ray_world.system import bearing, children, descendants, is_alive, strike, wait_for_death
+from perdure.ledger import BadRequest, PerdureError, SupervisorUnreachable
+from perdure.policies import backoff_ms
+
+WATCH_S: Final = 0.5  # between two looks
+KNOCK_S: Final = 5.0  # between two knocks at a cluster that is not ours
+KNOCKS_MAX: Final = 6  # that nobody answers
+DEATH_S: Final = 2.0  # for a killed process to be gone
+EXIT_S: Final = 20.0
+ENSURE_S: Final = 20.0  # for a supervisor to be found or made
+SHUT_DOWN: Final = "this process has shut Ray down"
+
+
+class Life(Lifetime):
+    """One life of the Ray that this process is in.
+
+    Args:
+        address: where its GCS is.
+        own: whether this process started that Ray, and ends it.
+        borrowed: whether somebody else in this process connected it.
+        session: Ray's name for that cluster; the command lines of its processes have it.
+        vital: the processes of a Ray of our own without which it is dead, by name.
+    """
+
+    def __init__(self, address: str, session: str, vital: dict[str, int], *, own: bool, borrowed: bool) -> None:
+        super().__init__()
+        self.address, self.session, self.vital = address, session, vital
+        self.own, self.borrowed = own, borrowed
+
+
+class Member(NamedTuple):
+    """A directory that is served there. `ensure` sees that its supervisor exists; it is told whether the Ray is our own."""
+
+    data: Path
+    ensure: Callable[[bool], Any]
+
+
+class Driver:
+    """There is one of them in a process, `DRIVER`. The public methods may be called on any thread; the others belong to the keeper's."""
+
+    def __init__(self) -> None:
+        self._life: Life | None = None
+        self._why = "this process is in no Ray"
+        self._members: list[Member] = []
+        self._again: Callable[[], bool] | None = None  # begins the next life, and says whether it is our own
+        self._failures, self._not_before_s = 0, 0.0
+        self._knocks, self._knocked_s = 0, 0.0
+        self._lock = threading.Lock()
+        self._keeper: threading.Thread | None = None
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+
+    def living(self) -> Life:
+        """The present life. Raises `SupervisorUnreachable` between two lives."""
+        life = self._life
+        if life is None:
+            raise SupervisorUnreachable(self._why)
+        return life
+
+    def enter(
+        self, member: Member, address: str | None, num_cpus: int | None = None, *, may_start: bool = True
+    ) -> Life:
+        """Start or join the Ray of this directory, or share the one that this process is in.
+
+        Raises `LedgerUnwritable`, `BadRequest` for another address than that of the Ray it is in, and `SupervisorUnreachable` if nobody
+        answers there. If none may be started, `ValueError` says that nothing serves the directory.
+        """
+        start_with = functools.partial(start, num_cpus) if may_start else None
+        entered: Future[Life] = self._kept(functools.partial(self._enter, member, address, start_with))
+        try:
+            return entered.result()
+        except BaseException:
+            if not entered.done():  # Ctrl-C, say: what goes on there has nobody who would end it
+                self._kept(functools.partial(self._leave, member))
+            raise
+
+    def is_last(self, member: Member) -> bool:
+        """Whether nothing else that this process has opened uses this directory."""
+        return [each.data for each in self._members].count(member.data) == 1
+
+    def leave(self, member: Member) -> None:
+        """The end of what `enter` began."""
+        self._kept(functools.partial(self._leave, member)).result()
+
+    def kill(self, member: Member) -> None:
+        """Kill the Ray of our own at once, with all that runs in it, and leave. For others that use it a new one is started."""
+        self._kept(functools.partial(self._kill, member)).result()
+
+    def _kept(self, job: Callable[[], Any]) -> Future[Any]:
+        """Have it done by the keeper."""
+        with self._lock:
+            if self._keeper is None:
+                self._keeper = threading.Thread(target=self._keep, name="perdure-ray", daemon=True)
+                self._keeper.start()
+                atexit.register(self._at_exit)
+        future: Future[Any] = Future()
+        self._jobs.put((job, future))
+        return future
+
+    def _at_exit(self) -> None:
+        """This process ends without having left. Whoever serves its directories next goes on from what is durable."""
+        self._members.clear()
+        with contextlib.suppress(TimeoutError):
+            self._kept(functools.partial(self._end, "its process ended")).result(EXIT_S)
+
+    # on the keeper's thread
+
+    def _keep(self) -> None:
+        while True:
+            try:
+                job, future = self._jobs.get(timeout=WATCH_S if self._members else None)
+            except Empty:
+                seen: Future[None] = Future()
+                settle(seen, self._look)
+                if (problem := seen.exception()) is not None:
+                    traceback.print_exception(problem)
+            else:
+                settle(future, job)
+
+    def _enter(self, member: Member, address: str | None, start_with: Callable[[], bool] | None) -> Life:
+        if self._life is not None and connection() is None:
+            self._end(SHUT_DOWN)
+        with deciding(member.data):
+            if self._life is not None:
+                _refuse_another(address, self._life.address)
+            elif connection() is not None:
+                self._life, self._again = _life(borrowed=True), None
+            else:
+                self._begin(member.data, address, start_with)
+            starts_by_itself(may=False)
+            self._members.append(member)
+            try:
+                return self._serve(member)
+            except BaseException:
+                self._leave(member)
+                raise
+
+    def _begin(self, data: Path, address: str | None, start_with: Callable[[], bool] | None) -> None:
+        with surroundings():
+            joined = join(data, address) if address is not None or start_with is not None else join_recorded(data)
+            self._again = functools.partial(join_again, data, address)
+            if not joined and start_with is not None:
+                self._again = start_with
+                self._again()
+            self._life = _life(own=not joined)
+
+    def _serve(self, member: Member) -> Life:
+        """See that there is a supervisor, and put on record where. Others who want to know wait for `deciding` meanwhile."""
+        life = self.living()
+        try:
+            life.bound(aside(functools.partial(member.ensure, life.own))).result(ENSURE_S)
+        except TimeoutError:
+            raise SupervisorUnreachable(f"the Ray at {life.address} does not answer") from None
+        known = read_record(member.data)
+        if life.own or (not life.borrowed and (known is None or known.address != life.address)):
+            # who joins what is on record knows no more than the record does
+            write_record(member.data, life.address, os.getpid() if life.own else 0)
+        return life
+
+    def _leave(self, member: Member) -> None:
+        if member in self._members:
+            self._members.remove(member)
+        if self._life is not None and self._life.own and member.data not in {each.data for each in self._members}:
+            forget_record(member.data, self._life.address)
+        if not self._members:
+            self._end("it was closed")
+            starts_by_itself(may=True)
+
+    def _kill(self, member: Member) -> None:
+        self._end("it was killed")
+        self._leave(member)
+
+    def _end(self, why: str) -> None:
+        """This life is over. What is left of a Ray of our own is killed; whoever had something to put away has done so."""
+        life, self._life = self._life, None
+        if life is None:
+            return
+        self._why = f"the Ray at {life.address} is over: {why}"
+        family = _family(life)
+        life.end(SupervisorUnreachable(self._why))
+        if life.own:
+            for member in self._members:
+                forget_record(member.data, life.address)
+        if not life.borrowed:
+            strike(pid for pid in family if pid != life.vital.get("GCS"))  # without it Ray's farewell takes longer
+            shut_down()
+            strike(family)
+            wait_for_death(family, DEATH_S)
+
+    def _look(self) -> None:
+        """Whether this life goes on, or the next one may begin."""
+        life = self._life
+        if life is None:
+            self._live_again()
+        elif connection() is None:
+            self._again = None
+            self._end(SHUT_DOWN)
+        elif dead := [name for name, pid in life.vital.items() if not is_alive(pid)]:
+            self._end(f"its {' and its '.join(dead)} died")
+        elif not life.own and not life.borrowed and self._is_silent(life):
+            self._end("it does not answer any more")
+
+    def _is_silent(self, life: Life) -> bool:
+        if time.monotonic() >= self._knocked_s + KNOCK_S:
+            self._knocks = 0 if answers(life.address) else self._knocks + 1
+            self._knocked_s = time.monotonic()
+        return self._knocks >= KNOCKS_MAX
+
+    def _live_again(self) -> None:
+        if self._again is None or time.monotonic() < self._not_before_s:
+            return
+        try:
+            with surroundings():
+                self._life = _life(own=self._again())
+            for member in self._members:
+                with deciding(member.data):
+                    self._serve(member)
+        except PerdureError as problem:
+            self._failures += 1
+            self._not_before_s = time.monotonic() + backoff_ms(self._failures, 500, 30_000) / 1000
+            self._end(str(problem))
+            self._why = str(problem)
+        else:
+            self._failures, self._knocks = 0, 0
+
+
+DRIVER: Final = Driver()
+
+
+def _life(*, own: bool = False, borrowed: bool = False) -> Life:
+    """What is connected now."""
+    here = connection()
+    assert here is not None, "a life begins when it is connected"
+    marks = {"GCS": "/gcs_server ", "raylet": "/raylet/raylet "} if own else {}
+    found = {name: children(os.getpid(), here.session, mark) for name, mark in marks.items()}
+    vital = {name: pids[0] for name, pids in found.items() if pids}
+    return Life(*here, vital, own=own, borrowed=borrowed)
+
+
+def _family(life: Life) -> list[int]:
+    """The processes of a Ray of our own. Those that a dead raylet has left behind are known by their environment."""
+    if not life.own:
+        return []
+    left = bearing(f"RAY_RAYLET_PID={life.vital['raylet']}") if "raylet" in life.vital else []
+    return list({*descendants(os.getpid(), life.session), *left})
+
+
+def _refuse_another(address: str | None, here: str) -> None:
+    """Raises `BadRequest` if the address is none, or that of another cluster than this process is in."""
+    if address in (None, "local", "auto") or place(str(address)) == place(here):
+        return
+    answers(str(address))
+    raise BadRequest(
+        "address",
+        f"this process is in the Ray at {here} already, and can only be in one at a time. Close what it has open"
+        f" there, or join {address} from another process",
+    )

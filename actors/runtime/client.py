@@ -1,0 +1,235 @@
+"""A client: the driver's side of the conversation. Everything here is a coroutine; `Runtime` is its face for sync code.
+
+A client has no storage and no life that is fenced. What it asks for under a run id of its own can be asked for again by any other client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from perdure.actors.agent.agent import Agent
+from perdure.actors.code.naming import type_name
+from perdure.actors.events.observability import Callback, Channels, EventType
+from perdure.actors.life.class_options import class_options, pool_spec
+from perdure.actors.life.dispatch import encoded_input, preview, result_of
+from perdure.actors.life.handle import Handle, address_of
+from perdure.actors.life.results import RunHandle, RunResult
+from perdure.actors.link.caller import Address, Calling
+from perdure.actors.link.peer import Peer
+from perdure.actors.link.pending import Asking
+from perdure.actors.ports import Courier, World
+from perdure.actors.runtime.packing import Packer
+from perdure.ledger import BadRequest, LedgerError, Request, check_id, digest_of, parent_of, sub_agent_id
+from perdure.policies import Limits
+
+A = TypeVar("A", bound=Agent)
+
+
+class Client:
+    """One client of one supervisor. Use `serve` as a task for as long as the client is in use.
+
+    `packer` makes the code travel that is not installed where the hosts are.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        courier: Courier,
+        limits: Limits,
+        code_dir: Path | None = None,
+        packer: Packer | None = None,
+    ) -> None:
+        self.world, self.limits, self.code_dir, self._packer = world, limits, code_dir, packer
+        self.client_id = "client-" + world.dice.token()[:10]
+        self.asking = Asking(world.dice)
+        self.peer = self.asking.peer = Peer(world, courier, self.client_id, limits, self._hello, self._receive)
+        self.calling = Calling(
+            self.asking,
+            world.dice,
+            world.threads,
+            limits,
+            code_dir,
+            lambda kind: pool_spec(kind, self._package_for(kind)),
+            gated=True,
+        )
+        self._frames: dict[str, list[Callable[[dict[str, Any] | None], None]]] = {}
+        self._channels = Channels()
+        self._subscribers = 0
+        self._life = 0  # the supervisor life of which happenings are heard
+
+    def take(self, limits: Limits) -> None:
+        """From now on these are in force."""
+        self.limits = self.calling.limits = limits
+
+    async def serve(self) -> None:
+        """Keep the conversation going. When the ledger cannot go on, its disk being full, say, whoever asks is told so."""
+        try:
+            await self.peer.serve()
+        except* LedgerError as refusals:
+            self.asking.refuse(refusals)
+            raise
+
+    def _hello(self, again: bool) -> list[Any]:
+        if again:
+            followed = [["follow", topic] for topic, followers in self._frames.items() if followers]
+            observed = [["observe", True]] if self._subscribers else []
+            for said in [*self.asking.ask_again(), *followed, *observed]:
+                asyncio.get_running_loop().call_soon(self.peer.push, said)
+            for follower in [each for followers in self._frames.values() for each in followers]:
+                asyncio.get_running_loop().call_soon(follower, None)
+        return ["hello", {"role": "client", "waits": self.asking.waits}]
+
+    def _receive(self, said: list[Any]) -> None:
+        if self.asking.receive(said):
+            return
+        if said[0] == "frame":
+            frame = said[1]
+            for topic in (frame["run_id"], frame["event"].get("parent")):
+                for follower in self._frames.get(topic, ()):
+                    follower(frame)
+        elif said[0] == "happening":
+            self._happened(*said[1:])
+
+    # agents
+
+    def agent(self, agent_class: type[A], name: str, of: object = None) -> A:
+        """A typed handle of an agent, or of a sub-agent `of` another one. A call of an exposed method gives an awaitable."""
+        return cast("A", Handle(self.address(agent_class, name, of), self.calling.call, self.tell))
+
+    def address(self, agent_class: type[Agent], name: str, of: object = None) -> Address:
+        """Whom a handle is for. Raises `BadRequest` for a name that is none."""
+        check_id("name", name, self.limits.id_max)
+        if of is None:
+            return Address.of(agent_class, name, self.code_dir)
+        parent = address_of(of)
+        if not parent:
+            raise BadRequest("of", f"{of!r} is no handle of an agent")
+        return Address(agent_class, sub_agent_id(parent, type_name(agent_class, self.code_dir), name))
+
+    async def call(
+        self, agent_class: type[Agent], name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call an exposed method of an agent, at most once."""
+        return await self.calling.call(self.address(agent_class, name), method, args, kwargs)
+
+    async def tell(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Have an exposed method of an agent called exactly once; durable on return. A sub-agent is told by its relatives alone."""
+        if parent_of(to.agent_id):
+            raise BadRequest("agent", f"{to.agent_id} is a sub-agent, which only its relatives tell something; call it")
+        letter = self.calling.letter(to, method, args, kwargs)
+        await self.calling.tell(self.world.dice.token(), "", letter, is_new=True)
+
+    def _package_for(self, agent_class: type[Agent]) -> str:
+        """What the code of this class travels in; nothing travels where every process is a child of this one."""
+        return self._packer.package_for(agent_class) if self._packer is not None else ""
+
+    # runs
+
+    def request(self, agent_class: type[Agent], input: Any, run_id: str | None, *, wait: bool) -> Request:
+        """The request for a run without a parent."""
+        body = encoded_input(agent_class, input, self.limits.input_bytes_max)
+        run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
+        return Request(
+            run_id,
+            type_name(agent_class, self.code_dir),
+            "",
+            "",
+            digest_of(body),
+            body,
+            class_options(agent_class, None, self._package_for(agent_class)) | preview(body, self.limits),
+            0,
+            wait,
+        )
+
+    async def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:
+        """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""
+        request = self.request(agent_class, input, run_id, wait=True)
+        return result_of(agent_class, request.run_id, await self.asking.begin(request))
+
+    async def start(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunHandle:
+        """Begin a run and come back as soon as it is durable."""
+        request = self.request(agent_class, input, run_id, wait=False)
+        status = await self.asking.begin(request)
+        return RunHandle(request.run_id, request.agent_type, status or "running")
+
+    async def ask(self, name: str, *args: Any) -> Any:
+        """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `requeue`."""
+        return await self.asking.ask(name, *args)
+
+    async def clear(self, statuses: Sequence[str] | None = None, older_than_ms: int | None = None) -> int:
+        """Clear retained runs of any parent; returns how many."""
+        cleared = 0
+        while found := await self.ask("list", None, None if statuses is None else list(statuses), older_than_ms, 500):
+            await self.ask("clear", [run["run_id"] for run in found])
+            cleared += len(found)
+        return cleared
+
+    # events
+
+    async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
+        """The events of a run after a number: first what is kept, then live, without a hole, until its hard end."""
+        arrived: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._frames.setdefault(run_id, []).append(arrived.put_nowait)
+        try:
+            await self.peer.durable(["follow", run_id])
+            async for frame in self._unbroken(run_id, after, arrived):
+                yield frame
+                if frame["event"]["kind"] in _LAST:
+                    return
+        finally:
+            self._frames[run_id].remove(arrived.put_nowait)
+            if not self._frames[run_id]:
+                del self._frames[run_id]
+                self.peer.push(["unfollow", run_id])
+
+    async def _unbroken(
+        self, run_id: str, last: int, arrived: asyncio.Queue[dict[str, Any] | None]
+    ) -> AsyncIterator[dict[str, Any]]:
+        """What is kept, then what arrives. A hole in what arrives is filled from what is kept, and so is what nobody sent because the
+        supervisor that was asked to has died (None arrives instead)."""
+        frames = await self.ask("frames", run_id, last)
+        while True:
+            for frame in frames:
+                last = frame["sequence"]
+                yield frame
+            live = await arrived.get()
+            if live is None or live["sequence"] > last + 1:
+                frames = await self.ask("frames", run_id, last)
+            else:
+                frames = [live] if live["sequence"] == last + 1 else []
+
+    def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
+        """Hear of everything that happens on a channel, in the whole runtime; see `Channels.subscribe`. Returns the way to end it."""
+        leave = self._channels.subscribe(channel, callback)
+        self._subscribers += 1
+        if self._subscribers == 1:
+            self.peer.push(["observe", True])
+
+        def unsubscribe() -> None:
+            nonlocal leave
+            if leave is _done:
+                return
+            leave()
+            leave = _done
+            self._subscribers -= 1
+            if self._subscribers == 0:
+                self.peer.push(["observe", False])
+
+        return unsubscribe
+
+    def _happened(self, channel: str, type: str, agent: str, payload: dict[str, Any], at_ms: int) -> None:
+        """Each observation begins with whose life it is; only a new one is told."""
+        if type == EventType.SUPERVISOR_BOOTED:
+            known, self._life = self._life, payload["epoch"]
+            if known in (0, self._life):
+                return
+        self._channels.emit(channel, type, agent=agent, payload=payload, at_ms=at_ms)
+
+
+def _done() -> None: ...
+
+
+_LAST = {"finished", "error", "aborted", "cleared"}

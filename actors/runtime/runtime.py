@@ -1,0 +1,299 @@
+"""The runtime: what an author opens, in a script, a notebook or async code.
+
+    with Runtime(data="./perdure-data") as runtime:
+        census = runtime.agent(Census, "stdlib")
+        report = census.take(root)
+
+In sync code every call blocks until its answer; in code that runs on an event loop the same call gives an awaitable (`cells`). Both are
+served by one thread with a loop of its own, so a client keeps its conversation with the supervisor whatever the author's code does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from perdure.actors.agent.agent import Agent
+from perdure.actors.events.observability import Callback
+from perdure.actors.life.handle import Handle
+from perdure.actors.life.results import RunHandle, RunResult
+from perdure.actors.ray_world.cluster_record import shut_out
+from perdure.actors.ray_world.connection import exit_on_sigterm
+from perdure.actors.ray_world.lifetime import Lifetime
+from perdure.actors.ray_world.system import system_world
+from perdure.actors.ray_world.world import RayCluster
+from perdure.actors.runtime.awaiting import can_await
+from perdure.actors.runtime.client import Client
+from perdure.actors.runtime.event_stream import EventStream
+from perdure.actors.runtime.packing import Packer
+from perdure.actors.threads import wait_for
+from perdure.ledger import BadRequest, SupervisorUnreachable
+from perdure.policies import Limits
+
+A = TypeVar("A", bound=Agent)
+
+
+class Runtime:
+    """A client of the supervisor of one data directory; starts Ray, or joins it.
+
+    Args:
+        data: the directory under which everything durable lies.
+        address: the Ray cluster to join; by default the one that already serves `data`, else a new one on this machine.
+        limits: every limit; see `policies.Limits`. They are those of the supervisor, so who joins one may leave them out, and then has
+            the supervisor's; given limits must be the same.
+    """
+
+    def __init__(
+        self, data: str | Path = "./perdure-data", *, address: str | None = None, limits: Limits | None = None
+    ) -> None:
+        self.data = Path(data)
+        self.limits = limits or Limits()
+        self._demanded, self._address = limits, address
+        self._cluster: RayCluster | None = None
+        self._client: Client | None = None
+        self._lifetime = Lifetime()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    # opening and closing
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        exit_on_sigterm()  # which only this thread can see to
+        await _to_the_end(self.open, undo=self.close)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await _to_the_end(self.close)
+
+    def open(self) -> None:
+        """Start or join the cluster and find the supervisor.
+
+        Raises a `LedgerError` if the data directory cannot be used, and `BadRequest` if limits were given and the supervisor that
+        serves it already has others, or if the runtime is open.
+        """
+        if self._cluster is not None:
+            raise BadRequest("runtime", f"it is open on {self.data} already")
+        try:
+            self._cluster = RayCluster.start(self.data, address=self._address, limits=self.limits)
+        except SupervisorUnreachable as problem:
+            raise shut_out(problem, self._address) from problem
+        self._lifetime, started = Lifetime(), threading.Event()
+        self._thread = threading.Thread(
+            target=self._serve, args=(self._cluster, started), name="perdure-client", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+        try:  # the first answer tells whether the ledger could be opened, and by which limits the supervisor decides
+            in_force = Limits.recorded(wait_for(self._submit(self.client.ask("limits"))))
+            if self._demanded is not None:
+                check_limits(self._demanded, in_force, self.data)
+            self.limits = in_force
+            self.client.take(in_force)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the conversation; a cluster that this runtime started ends too, and everything durable stays."""
+        self._shut()
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    def kill_everything(self) -> None:
+        """`SIGKILL` the whole cluster at once, as a power cut would, and be closed. It must be one that this runtime started."""
+        cluster = self.cluster
+        self._shut()
+        cluster.kill_everything()
+        self._cluster = None
+
+    def _shut(self) -> None:
+        self._lifetime.end(SupervisorUnreachable("the runtime was closed meanwhile; what was asked for may have begun"))
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self, cluster: RayCluster, started: threading.Event) -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        self._loop = loop
+        loop.call_soon(self._begin, cluster, started)
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
+
+    def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
+        packer = None if cluster.own else Packer(cluster.plan.code_dir)
+        self._client = Client(system_world(), cluster.courier(), self.limits, cluster.plan.code_dir, packer)
+        self._serving = asyncio.get_running_loop().create_task(self._client.serve())
+        self._serving.add_done_callback(self._ended)
+        started.set()
+
+    def _ended(self, serving: asyncio.Task[None]) -> None:
+        """The conversation cannot go on; who waits for something is told why."""
+        problem = None if serving.cancelled() else serving.exception()
+        while isinstance(problem, ExceptionGroup):
+            problem = problem.exceptions[0]
+        if isinstance(problem, Exception):
+            self._lifetime.end(problem)
+
+    @property
+    def client(self) -> Client:
+        """The client underneath, whose methods are coroutines of this runtime's own loop."""
+        if self._client is None:
+            raise _not_open()
+        return self._client
+
+    @property
+    def cluster(self) -> RayCluster:
+        """The cluster underneath."""
+        if self._cluster is None:
+            raise _not_open()
+        return self._cluster
+
+    def _submit(self, job: Coroutine[Any, Any, Any]) -> Future[Any]:
+        if self._loop is None:
+            job.close()
+            raise _not_open()
+        return self._lifetime.bound(asyncio.run_coroutine_threadsafe(job, self._loop))
+
+    def _settle(self, job: Coroutine[Any, Any, Any]) -> Any:
+        future = self._submit(job)
+        return asyncio.wrap_future(future) if can_await() else wait_for(future)
+
+    # agents and runs
+
+    def agent(self, agent_class: type[A], name: str, of: object = None) -> A:
+        """A typed handle of an agent. Nothing is started by it; a call of an exposed method wakes the agent.
+
+        `of` is a handle of the agent whose sub-agent is meant: calls go through it, and its `on_before_sub_agent` may refuse them.
+        """
+        client = self.client
+        to = client.address(agent_class, name, of)
+        call, tell = (lambda *call, way=way: self._settle(way(*call)) for way in (client.calling.call, client.tell))
+        return cast("A", Handle(to, call, tell))
+
+    def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:
+        """Run an agent and wait for its end. Repeat it with the same `run_id` after any death: it is the same run."""
+        return cast("RunResult", self._settle(self.client.run(agent_class, input, run_id=run_id)))
+
+    def start(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunHandle:
+        """Begin a run and come back as soon as it is durable."""
+        return cast("RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id)))
+
+    # looking and steering
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`."""
+        return self._settle(self.client.ask(name, *args))
+
+    def ps(self) -> dict[str, Any]:
+        """Counts, hosts, and the runs that are live."""
+        return cast("dict[str, Any]", self.ask("ps"))
+
+    def audit(self) -> dict[str, Any]:
+        """The audit equation, parked mail, and what a boot found."""
+        return cast("dict[str, Any]", self.ask("audit"))
+
+    def inspect(self, run_id: str) -> dict[str, Any] | None:
+        """What is known of a run; None means not known yet."""
+        return cast("dict[str, Any] | None", self.ask("inspect", run_id))
+
+    def explain(self, run_id: str) -> list[str]:
+        """In sentences: where a run is, why, and what comes next."""
+        return cast("list[str]", self.ask("explain", run_id))
+
+    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Any:
+        """Cancel any run, and what its child waits for."""
+        return self._settle(self.client.ask("cancel", run_id, None, reason))
+
+    def retry(self, mail_id: str) -> Any:
+        """Try a parked mail again."""
+        return self._settle(self.client.ask("requeue", mail_id))
+
+    def list(
+        self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000
+    ) -> Sequence[dict[str, Any]]:
+        """Runs, oldest first."""
+        statuses = None if status is None else [*status]
+        return cast("Sequence[dict[str, Any]]", self.ask("list", parent, statuses, None, limit))
+
+    def clear(self, *, status: Sequence[str] | None = None, older_than_ms: int | None = None) -> int:
+        """Clear retained runs of any parent; live ones are cancelled first. Returns how many."""
+        return cast("int", self._settle(self.client.clear(status, older_than_ms)))
+
+    def events(self, run_id: str, after: int = -1) -> EventStream:
+        """The events of a run after a number: kept ones, then live ones, until its hard end.
+
+        For `for` in sync code and for `async for` in async code. Raises `UnknownRun` when it is iterated over.
+        """
+        return EventStream(lambda: self.client.follow(run_id, after), self._submit, lambda: self._loop is not None)
+
+    def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
+        """Hear of what happens on a channel in the whole runtime, from now on; see `observability.EventType`.
+
+        The callback is called on the runtime's own thread, so it must be quick; what it raises is logged once and goes no further.
+        Returns the way to unsubscribe. Raises `BadRequest` for an unknown channel and for what cannot be called.
+        """
+        unsubscribe: Callable[[], None] = self._do(lambda: self.client.subscribe(channel, callback))
+        return lambda: self._do(unsubscribe) if self._loop is not None else None
+
+    def _do(self, job: Callable[[], Any]) -> Any:
+        """Do something on the runtime's loop, and wait for it; it does not wait for anything itself."""
+        if threading.current_thread() is self._thread:
+            return job()
+        return wait_for(self._submit(_as_coroutine(job)))
+
+
+async def _as_coroutine(job: Callable[[], Any]) -> Any:
+    return job()
+
+
+def _not_open() -> BadRequest:
+    return BadRequest("runtime", "it is not open. Use it within `with Runtime(…)`, or call `open()` first")
+
+
+async def _to_the_end(job: Callable[[], None], undo: Callable[[], None] | None = None) -> None:
+    """Do what takes a while on another thread. It cannot be broken off, so who is cancelled meanwhile waits for it, and undoes it."""
+    doing = asyncio.ensure_future(asyncio.to_thread(job))
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait({doing})
+        if undo is not None and not doing.exception():
+            await asyncio.to_thread(undo)
+        raise
+
+
+def check_limits(demanded: Limits, in_force: Limits, data: Path) -> None:
+    """Refuse limits that are not those of the supervisor. Raises `BadRequest`, which names the first that differs."""
+    names = demanded.differing(in_force)
+    if names:
+        said = "; ".join(f"{name} is {getattr(in_force, name):,}, not {getattr(demanded, name):,}" for name in names)
+        raise BadRequest(
+            f"limits.{names[0]}",
+            f"the supervisor that serves {data} was started with other limits: {said}. "
+            "Leave `limits` out to take those in force, or end that supervisor's cluster first",
+        )

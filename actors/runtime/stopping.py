@@ -1,0 +1,130 @@
+"""How what serves a data directory is ended on purpose, whoever has started it (`perdure stop`).
+
+A supervisor and hosts in a Ray that was there before outlive every script, so that work goes on; this is how they end. The way is: come to
+rest (`winding_down`) → mark the directory as stopped, or whoever is connected would make another supervisor → stop the supervisor → stop
+the hosts → see that their processes are gone. It may die anywhere: what is durable stays, and the next start goes on from there.
+
+A Ray is ended only if Perdure had started it for this directory and the process that did so is dead. The kernel ends such a Ray with its
+process, and this is for where it did not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from perdure.actors.ray_world.cluster_record import LOCK, deciding, mark_stopped, read_record
+from perdure.actors.ray_world.plan import About
+from perdure.actors.ray_world.system import bearing, children, commanded, strike, system_world, wait_for_death
+from perdure.actors.ray_world.world import SUPERVISOR, RayCluster, RayCourier
+from perdure.actors.runtime.client import Client
+from perdure.ledger import PerdureError, SupervisorUnreachable
+from perdure.policies import Limits
+
+ANSWER_S: Final = 5.0  # for a supervisor to say anything at all
+REST_S: Final = 0.5  # for idle agents to leave, however short the patience
+LOOK_S: Final = 0.2
+DEATH_S: Final = 5.0  # for killed processes to be gone
+
+Fate = Literal["goes on", "belongs to its script", "was ended"]
+
+
+class Stopped(NamedTuple):
+    """What was stopped.
+
+    Args:
+        address: where that Ray is.
+        supervisor: who it was; None if it did not say.
+        hosts: who they were, by id; None for one that did not say.
+        at_work: how many agents were cut off in their work, or waiting for runs of theirs; None if the supervisor did not say.
+        ray: what became of the Ray.
+        owner: the process that this Ray belongs to, if it does.
+    """
+
+    address: str
+    supervisor: About | None
+    hosts: dict[str, About | None]
+    at_work: int | None
+    ray: Fate
+    owner: int = 0
+
+
+def stop_serving(data: Path, patience_s: float, on_wait: Callable[[int], None]) -> Stopped | None:
+    """Stop the supervisor that serves this directory, and its hosts. None if nothing serves it. For sync code.
+
+    Args:
+        patience_s: so long agents at work may go on before they are cut off. Nothing new is begun meanwhile.
+        on_wait: is told once how many are at work, if they have to be waited for.
+
+    Raises `SupervisorUnreachable` if its Ray cannot be joined, or does not answer.
+    """
+    with deciding(data) if (data / LOCK).exists() else nullcontext():  # somebody may just be starting it
+        record = read_record(data)
+    elsewhere = os.environ.get("RAY_ADDRESS") if record is None else None
+    if record is None and elsewhere is None:
+        return None
+    cluster = RayCluster.found(data, elsewhere)
+    if cluster is None:
+        return None
+    address, session = cluster.address, cluster.session
+    starter = record.starter if record is not None else 0
+    owner = starter if starter and children(starter, session) else 0
+    try:
+        at_work = asyncio.run(_come_to_rest(cluster.courier(), patience_s, on_wait))
+        with deciding(data):
+            mark_stopped(data, address)
+            who = cluster.stop_actors()
+        is_abandoned = starter > 0 and not owner and not cluster.neighbours()
+    except TimeoutError:
+        raise SupervisorUnreachable(f"the Ray at {address} does not answer") from None
+    finally:
+        cluster.close()
+    fate: Fate = "belongs to its script" if owner else "goes on"
+    if is_abandoned:
+        _end(session)
+        fate = "was ended"
+    return Stopped(address, who.pop(SUPERVISOR, None), who, at_work, fate, owner)
+
+
+async def _come_to_rest(courier: RayCourier, patience_s: float, on_wait: Callable[[int], None]) -> int | None:
+    """Let what is at work go on for a while; returns how many agents are not at rest then. None if the supervisor does not say."""
+    client = Client(system_world(), courier, Limits())
+    serving = asyncio.create_task(client.serve())
+    left: int | None = None
+    with suppress(TimeoutError, PerdureError):
+        left = await _wait_for_rest(client, patience_s, on_wait)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    return left
+
+
+async def _wait_for_rest(client: Client, patience_s: float, on_wait: Callable[[int], None]) -> int:
+    clock = asyncio.get_running_loop().time
+    settled_s, end_s = clock() + REST_S, clock() + max(patience_s, REST_S)
+    told = await _ask(client)
+    while told["at_work"] and clock() < end_s:
+        await asyncio.sleep(LOOK_S)
+        told = await _ask(client)
+        if told["at_work"] and settled_s <= clock() < end_s:
+            on_wait(told["at_work"])
+            settled_s = end_s  # once is enough
+    return int(told["at_work"] + told["waiting"])
+
+
+async def _ask(client: Client) -> dict[str, Any]:
+    async with asyncio.timeout(ANSWER_S):
+        told: dict[str, Any] = await client.ask("wind_down")
+    return told
+
+
+def _end(session: str) -> None:
+    """Kill what is left of a Ray on this machine."""
+    of_ray = commanded(session)
+    raylets = set(of_ray) & set(commanded("/raylet/raylet "))
+    left = {*of_ray, *(pid for raylet in raylets for pid in bearing(f"RAY_RAYLET_PID={raylet}"))}
+    strike(left)
+    wait_for_death(left, DEATH_S)

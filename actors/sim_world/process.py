@@ -1,0 +1,343 @@
+"""Simulated processes: groups of asyncio tasks that live, hang and die together on one loop.
+
+A task belongs to the process in whose context it was created (a context variable, inherited like any other); the loop's
+task factory puts a `Gate` between the task and its coroutine. Through the gate a process can be stopped at any await:
+
+    running    the gate passes everything on
+    hung       the gate parks the task; whatever was to happen to it happens when the process goes on
+    dead       the coroutine is never resumed: it is closed where it stands, and its task ends as cancelled
+
+Death has an order, so that nothing a dying coroutine does can matter. First `alive` becomes false, and with it every
+port of the process is dead. Then the `on_death` callbacks run (storages roll back, as the operating system would
+close the files of a killed process). Then all tasks are cancelled, which makes each gate close its coroutine in the
+next iteration. Closing raises `GeneratorExit` at the await, so that `finally` blocks do run, but with dead ports and
+closed storages, and who awaits again there is closed again. (A real `SIGKILL` would not even run those.) The one task
+that asked for the death from inside is unwound by the `Killed` that it raised, or by the next port that it touches.
+
+`Nature` is what all processes stand on: the loop, the one die, the weather, and the chronicle of what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import hashlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from random import Random
+from typing import Any, Final, NamedTuple, NoReturn
+
+from perdure.actors.ports import Killed
+from perdure.actors.sim_world.virtual_loop import VirtualLoop
+from perdure.actors.sim_world.weather import DiskFault, Span, Weather
+
+CLOSES_MAX: Final = 100  # how often a coroutine that awaits while it is closed is closed again
+
+
+class Event(NamedTuple):
+    """One line of the chronicle."""
+
+    at_ms: float
+    process: str
+    what: str
+
+
+class Failure(NamedTuple):
+    """Something that went wrong in a process, or the end of one. `error` is None if it was not an exception's doing."""
+
+    at_ms: float
+    process: str
+    cause: str
+    error: BaseException | None
+
+    def __str__(self) -> str:
+        return f"{self.at_ms:.3f} ms, {self.process}: {self.cause}" + (f" ({self.error!r})" if self.error else "")
+
+
+class Nature:
+    """The ground of one simulation: time, chance, weather, and a record of what happened."""
+
+    def __init__(self, seed: int, weather: Weather, loop: VirtualLoop, trace_max: int) -> None:
+        self.die = Random(seed)
+        self.weather = weather
+        self.loop = loop
+        self.trace: deque[Event] = deque(maxlen=trace_max)
+        self.errors: list[Failure] = []
+        self.harmless: tuple[type[BaseException], ...] = (Killed, DiskFault, asyncio.CancelledError)
+        self.sealed = False  # the simulation is over: the order in which things are swept up is nobody's concern
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def now_ms(self) -> float:
+        """Virtual milliseconds since the start."""
+        return round(self.loop.time() * 1000, 3)
+
+    def chance(self, probability: float) -> bool:
+        """Whether an event of this probability happens now. Impossible ones cost no draw."""
+        return probability > 0 and self.die.random() < probability
+
+    def draw_ms(self, span: Span) -> float:
+        """A duration from the span."""
+        return self.die.uniform(span.low, span.high)
+
+    def later(self, delay_ms: float, callback: Callable[..., object], *args: object) -> None:
+        """Call back after a delay of virtual time."""
+        self.loop.call_later(delay_ms / 1000, callback, *args)
+
+    def note(self, process: str, what: str) -> None:
+        """Write a line into the chronicle (which forgets old lines) and into the digest (which does not)."""
+        if self.sealed:
+            return
+        event = Event(self.now_ms(), process, what)
+        self.trace.append(event)
+        self._digest.update(f"{event.at_ms!r} {process} {what}\n".encode())
+
+    def blame(self, process: str, cause: str, error: BaseException | None) -> None:
+        """Report something that should not have happened, unless it is a consequence of what the weather did."""
+        if error is not None and self.excuses(error):
+            return
+        self.note(process, f"error: {cause}" + (f": {type(error).__name__}" if error else ""))
+        self.errors.append(Failure(self.now_ms(), process, cause, error))
+
+    def excuses(self, error: BaseException) -> bool:
+        """Whether an exception is harmless, was raised `from` a harmless one, or is a group of such."""
+        if isinstance(error, BaseExceptionGroup):
+            return all(self.excuses(part) for part in error.exceptions)
+        cause = error.__cause__
+        return isinstance(error, self.harmless) or (cause is not None and self.excuses(cause))
+
+    def digest(self) -> str:
+        """The whole chronicle in 32 hexadecimal digits."""
+        return self._digest.hexdigest()
+
+
+class Process:
+    """One simulated operating system process. `kind` is "supervisor", "host" or "client"."""
+
+    def __init__(self, nature: Nature, name: str, kind: str, on_end: Callable[[Process], None]) -> None:
+        self.nature = nature
+        self.name = name
+        self.kind = kind
+        self.alive = True
+        self.running = True  # alive and not hung
+        self.cause = ""
+        self.error: BaseException | None = None
+        self.clean = False
+        self.cut_until_s = 0.0
+        self.gates: dict[int, Gate] = {}
+        self._gate_count = 0
+        self._on_end = on_end
+        self._on_death: list[Callable[[], object]] = []
+        self._parked: list[asyncio.Future[None]] = []
+        self._thaw_at_s = 0.0
+        self._context = contextvars.Context()
+        self._context.run(_current.set, self)
+
+    def check(self) -> None:
+        """Every port asks this first: the dead have no ports."""
+        if not self.alive:
+            raise Killed(f"{self.name} is dead: {self.cause}")
+
+    def start(
+        self, coroutine: Coroutine[Any, Any, Any], on_done: Callable[[asyncio.Task[Any]], object] | None = None
+    ) -> None:
+        """Run a coroutine as a task of this process, from wherever this is called."""
+        task = self._context.copy().run(self.nature.loop.create_task, coroutine)
+        if on_done is not None:
+            task.add_done_callback(on_done)
+
+    def on_death(self, callback: Callable[[], object]) -> None:
+        """Call back at the moment of death, after the ports are dead and before any task notices."""
+        self._on_death.append(callback)
+
+    def end(self, cause: str, error: BaseException | None = None, *, clean: bool = False) -> bool:
+        """Die, or (`clean`) return. False if it was dead already."""
+        if not self.alive:
+            return False
+        self.alive = self.running = False
+        self.cause, self.error, self.clean = cause, error, clean
+        self.nature.note(self.name, f"ends: {cause}")
+        for callback in self._on_death:
+            try:
+                callback()
+            except (Exception, Killed) as failure:
+                self.nature.blame(self.name, "an on_death callback failed", failure)
+        for gate in list(self.gates.values()):
+            gate.cancel()
+        self._parked.clear()
+        self._on_end(self)
+        return True
+
+    def is_cut(self) -> bool:
+        """Whether a partition keeps its mail from going in or out."""
+        return self.nature.loop.time() < self.cut_until_s
+
+    def partition(self, ms: float) -> None:
+        """Cut it off from the supervisor. Overlapping partitions end with the last."""
+        self.nature.note(self.name, f"partitioned for {ms:.0f} ms")
+        self.cut_until_s = max(self.cut_until_s, self.nature.loop.time() + ms / 1000)
+
+    def hang(self, ms: float) -> None:
+        """Let its event loop stand still. Overlapping hangs end with the last."""
+        if not self.alive:
+            return
+        self.nature.note(self.name, f"hangs for {ms:.0f} ms")
+        self.running = False
+        self._thaw_at_s = max(self._thaw_at_s, self.nature.loop.time() + ms / 1000)
+        self.nature.loop.call_at(self._thaw_at_s, self._thaw, self._thaw_at_s)
+
+    def heal(self) -> None:
+        """End partition and hang at once."""
+        self.cut_until_s = 0.0
+        if self.alive and not self.running:
+            self._thaw_at_s = 0.0
+            self._thaw(0.0)
+
+    def _thaw(self, due_s: float) -> None:
+        if not self.alive or self.running or due_s < self._thaw_at_s:
+            return
+        self.running = True
+        self.nature.note(self.name, "goes on")
+        parked, self._parked = self._parked, []
+        for future in parked:
+            if not future.done():
+                future.set_result(None)
+
+    def park(self) -> asyncio.Future[None]:
+        """What a task waits for while the process hangs."""
+        future = self.nature.loop.create_future()
+        self._parked.append(future)
+        return future
+
+    def admit(self, gate: Gate) -> int:
+        """Take in a new task. The dead take none, and its gate will close it instead of starting it."""
+        self._gate_count += 1
+        if self.alive:
+            self.gates[self._gate_count] = gate
+        return self._gate_count
+
+
+class Gate(Coroutine[object, object, object]):
+    """Stands between a task and its coroutine, so that a process can hang and die at any await."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], process: Process) -> None:
+        self._inner = coroutine
+        self._process = process
+        self._held: BaseException | type[BaseException] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._number = process.admit(self)
+        self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
+        self.__qualname__ = f"{process.name}: {getattr(coroutine, '__qualname__', self.__name__)}"
+
+    def __getattr__(self, name: str) -> object:
+        """`cr_frame`, `cr_await` and the like, for those who want to know where a task stands."""
+        return getattr(self._inner, name)
+
+    @property
+    def process(self) -> Process:
+        """Whose task this is."""
+        return self._process
+
+    def bind(self, task: asyncio.Task[Any]) -> None:
+        """Know one's task as long as it runs."""
+        self._task = task
+
+    def cancel(self) -> None:
+        """Ask the task to come to the gate."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def send(self, _value: object) -> object:
+        """Let the coroutine run to its next await, unless the process hangs or is dead."""
+        if not self._process.running:
+            return self._refuse(None)
+        if self._held is not None:
+            held, self._held = self._held, None
+            return self.throw(held)
+        try:
+            return self._inner.send(None)
+        except BaseException:  # it ended, one way or another
+            self._leave()
+            if self._process.alive:
+                raise
+        raise asyncio.CancelledError  # the end of the dead is nobody's business, and not kept as the cause of this
+
+    def throw(self, error: BaseException | type[BaseException], *_rest: object) -> object:
+        """The same, with an exception (in practice: a cancellation)."""
+        if not self._process.running:
+            return self._refuse(error)
+        try:
+            return self._inner.throw(error)
+        except BaseException:  # as above
+            self._leave()
+            if self._process.alive:
+                raise
+        raise asyncio.CancelledError
+
+    def close(self) -> None:
+        """Part of being a coroutine."""
+        self._inner.close()
+
+    def __await__(self) -> NoReturn:
+        """Part of being a coroutine; tasks step it by `send`."""
+        raise TypeError("a gate belongs to its task")
+
+    def bury(self) -> None:
+        """Close the coroutine for good. It may raise, or await again, meanwhile; nobody is left to hear that."""
+        self._leave()
+        for _ in range(CLOSES_MAX):
+            with contextlib.suppress(BaseException):
+                self._inner.close()
+                return
+        _undead.append(self._inner)
+
+    def _refuse(self, error: BaseException | type[BaseException] | None) -> object:
+        if not self._process.alive:
+            self.bury()
+            raise asyncio.CancelledError
+        self._held = error or self._held
+        return next(self._process.park().__await__())
+
+    def _leave(self) -> None:
+        self._task = None  # a finished task must not keep itself alive through its gate
+        self._process.gates.pop(self._number, None)
+
+
+def current_process() -> Process | None:
+    """The process whose code is running, None for the world itself."""
+    return _current.get()
+
+
+def owner_of(task: object) -> str:
+    """The name of the process to which a task belongs."""
+    gate = task.get_coro() if isinstance(task, asyncio.Task) else None
+    return gate.process.name if isinstance(gate, Gate) else "world"
+
+
+def on_death(callback: Callable[[], object]) -> None:
+    """Call back when the process that runs this ends, for whatever reason. For factories and for what they make."""
+    process = _current.get()
+    assert process is not None, "on_death() is for code inside a simulated process"
+    process.on_death(callback)
+
+
+def gated_task(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+    *,
+    context: contextvars.Context | None = None,
+    name: str | None = None,
+) -> asyncio.Task[Any]:
+    """The loop's task factory: a task of the process in whose context it is created."""
+    process = _current.get() if context is None else context.get(_current)
+    if process is None:
+        return asyncio.Task(coroutine, loop=loop, context=context, name=name)
+    assert isinstance(coroutine, Coroutine), "generators have not been coroutines since Python 3.11"
+    gate = Gate(coroutine, process)
+    task: asyncio.Task[Any] = asyncio.Task(gate, loop=loop, context=context, name=name)
+    gate.bind(task)
+    return task
+
+
+_current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("simulated process", default=None)
+_undead: list[object] = []  # kept for ever: the garbage collector would close them once more, with noise

@@ -1,0 +1,301 @@
+"""The simulated world: the same Supervisor and Host as under Ray, on virtual time, from one seeded die.
+
+Theory of operation
+-------------------
+There is one event loop (`virtual_loop`), on which nothing waits: time jumps from timer to timer. On it live
+*processes* (`sim_process`): the supervisor, hosts, and the client that `run` is given. What a process reaches the
+world by are its ports (`sim_ports`, `sim_mail`, and the fleet in `sim_cluster`), and every port asks first whether
+the process is alive.
+
+    client, host ── Courier.exchange ──► wire (late, lost, doubled, cut) ──► Supervisor.exchange
+    Supervisor ── Fleet.spawn, kill, death, survivors ──► Ray's part, played by `sim_cluster`: it starts hosts, notices
+                  deaths, restarts a supervisor that died (but no host, and no supervisor whose `serve` returned)
+
+A process ends in one of four ways: its `serve` returns, its `serve` raises, somebody kills it, or it is killed at a
+kill point that it visits. All four are the same moment (`Process.end`): dead ports, then `on_death` callbacks, then
+tasks.
+
+Whatever must survive a process is made outside of it by the caller, and captured by the factories: the ledger's store, the
+disk with the agents' storages. A factory runs inside the new process, so that it may say `on_death(cabinet.crash)` there:
+
+    def make_host(world, courier, host_id):
+        cabinet = Cabinet(disk)
+        on_death(cabinet.crash)
+        return Host(world, courier, host_id, cabinet)
+
+    with Simulation(seed, Weather.drawn(random.Random(seed)), make_supervisor, make_host) as simulation:
+        simulation.run(story, timeout_ms=600_000)      # safety, under fire
+        simulation.heal()
+        simulation.run(converge, timeout_ms=600_000)   # liveness
+    simulation.raise_errors()
+
+The same seed gives the same `digest()`. Everything random comes from one die, everything happens on one thread in
+asyncio's order, and no set, `id()` or `hash()` decides anything. The garbage collector is off inside `run` (see
+`virtual_loop`).
+
+Not simulated: signals, memory, `sys.exit`, orders of callbacks inside one process other than asyncio's. Plain
+`call_later` callbacks of a process that hangs or is dead do run, but find its ports dead, and so touch nothing but
+its own memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from perdure.actors.ports import Courier, Killed, KillPoint, World
+from perdure.actors.sim_world.cluster import CLIENT, Cluster, HostLike, MakeHost, MakeSupervisor, SupervisorLike
+from perdure.actors.sim_world.mail import SimCourier
+from perdure.actors.sim_world.ports import EPOCH_MS, KillPlan, KillRule, make_world
+from perdure.actors.sim_world.process import (
+    Event,
+    Failure,
+    Nature,
+    Process,
+    current_process,
+    gated_task,
+    on_death,
+    owner_of,
+)
+from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop, bury
+from perdure.actors.sim_world.weather import DiskFault, Span, Weather
+
+__all__ = [
+    "EPOCH_MS",
+    "Deadlock",
+    "DiskFault",
+    "Event",
+    "Failure",
+    "HostLike",
+    "Overdue",
+    "Runaway",
+    "Simulation",
+    "Span",
+    "Stuck",
+    "SupervisorLike",
+    "Weather",
+    "current_process",
+    "on_death",
+]
+
+T = TypeVar("T")
+
+TRACE_MAX: Final = 20_000
+SHUTDOWN_TURNS_MAX: Final = 200
+ERRORS_SHOWN_MAX: Final = 5
+UNBURIED_MAX: Final = 500
+
+
+class Simulation:
+    """One simulated cluster. See the head of the module.
+
+    `kill_at` kills the visitor of the n-th kill point (counted from 1, over all processes), `kill_when(process,
+    point, detail)` whoever it says. `after_step` is called after every `step_stride`-th iteration of the loop; what
+    it raises comes out of `run`. Exceptions of the types in `harmless`, and those raised from them, are not reported
+    as errors.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        weather: Weather,
+        make_supervisor: MakeSupervisor,
+        make_host: MakeHost,
+        *,
+        kill_at: int | None = None,
+        kill_when: KillRule | None = None,
+        after_step: Callable[[], None] | None = None,
+        step_stride: int = 1,
+        steps_max: int = STEPS_MAX,
+        trace_max: int = TRACE_MAX,
+        harmless: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self.seed = seed
+        self.loop = VirtualLoop(steps_max)
+        self.loop.after_step = after_step
+        self.loop.step_stride = step_stride
+        self.loop.set_task_factory(gated_task)
+        self.loop.set_exception_handler(self._unhandled)
+        self._nature = Nature(seed, weather, self.loop, trace_max)
+        self._nature.harmless += harmless
+        self._plan = KillPlan(kill_at, kill_when)
+        self._cluster = Cluster(self._nature, self._plan, make_supervisor, make_host)
+        self._client: Process | None = None
+
+    @property
+    def errors(self) -> list[Failure]:
+        """Unexpected exceptions: of processes, and of tasks for which nobody waited. Complete after `close`."""
+        return self._nature.errors
+
+    @property
+    def crashes(self) -> list[Failure]:
+        """Every death, in order, except that of a process whose `serve` returned."""
+        return self._cluster.crashes
+
+    @property
+    def restarts(self) -> int:
+        """How often Ray started the supervisor again."""
+        return self._cluster.restarts
+
+    @property
+    def kills(self) -> Counter[str]:
+        """How often plan, weather or caller killed, by kind of process."""
+        return self._plan.kills
+
+    @property
+    def visits(self) -> Counter[tuple[str, KillPoint]]:
+        """How often each kill point was visited, by kind of process."""
+        return self._plan.visits
+
+    @property
+    def visit_count(self) -> int:
+        """How many visits there were: `kill_at` from 1 to here are the places to die."""
+        return self._plan.visit_count
+
+    @property
+    def weather(self) -> Weather:
+        """The weather as it is now."""
+        return self._nature.weather
+
+    @property
+    def trace(self) -> list[Event]:
+        """The last `trace_max` events."""
+        return list(self._nature.trace)
+
+    def digest(self) -> str:
+        """Of the whole trace, also of what the bounded list has forgotten."""
+        return self._nature.digest()
+
+    def now_ms(self) -> float:
+        """Virtual milliseconds since the start."""
+        return self._nature.now_ms()
+
+    def note(self, what: str) -> None:
+        """Add a line of one's own to the trace, and so to the digest."""
+        self._nature.note("story", what)
+
+    def live_hosts(self) -> list[str]:
+        """In order of creation, including those that are still starting."""
+        return [process.name for process in self._cluster.processes() if process.kind == "host"]
+
+    def raise_errors(self) -> None:
+        """Raise all errors as one group, if there are any."""
+        if self.errors:
+            told = [failure.error or RuntimeError(failure.cause) for failure in self.errors]
+            raise BaseExceptionGroup("\n".join([f"seed {self.seed}", *map(str, self.errors)]), told)
+
+    def run(self, main: Callable[[World, Courier], Awaitable[T]], timeout_ms: float = 600_000) -> T:
+        """Run a client to its end and return its result; the cluster stays as it then is, for the next `run`.
+
+        Raises what the client raises, `Killed` if it was killed, and `Deadlock`, `Overdue` or `Runaway` if it cannot end.
+        """
+        client = Process(self._nature, CLIENT, CLIENT, lambda _: None)
+        self._client = client
+        answer: asyncio.Future[T] = self.loop.create_future()
+        client.on_death(partial(_refuse, answer, client))
+        client.start(self._live_client(client, main, answer))
+        self._cluster.start()
+        self.loop.deadline_s = self.loop.time() + timeout_ms / 1000
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            result = self.loop.run_until_complete(answer)
+            if self.loop.after_step is not None:
+                self.loop.after_step()  # whatever the stride, the last state is checked
+        except Stuck as stuck:
+            shown = map(str, self.errors[:ERRORS_SHOWN_MAX])
+            stuck.add_note("\n  ".join([f"seed {self.seed}, errors so far: {len(self.errors)}", *shown]))
+            raise
+        finally:
+            client.end("its run is over", clean=True)
+            gc.collect(1)
+            if was_enabled:
+                gc.enable()
+        return result
+
+    async def _live_client(
+        self, process: Process, main: Callable[[World, Courier], Awaitable[T]], answer: asyncio.Future[T]
+    ) -> None:
+        courier = SimCourier(process, self._cluster.wire)
+        try:
+            answer.set_result(await main(make_world(process, self._plan), courier))
+        except (Exception, asyncio.CancelledError, Killed) as error:
+            answer.set_exception(error)
+
+    def heal(self) -> None:
+        """Calm from now on: no faults, no kill plan, nobody cut off or hung. The dead stay dead, clocks as they are."""
+        self.change_weather(Weather.calm())
+        self._plan.kill_at = self._plan.kill_when = None
+        for process in self._processes():
+            process.heal()
+
+    def change_weather(self, weather: Weather) -> None:
+        """Other weather from now on."""
+        self._nature.note("world", "the weather changes")
+        self._nature.weather = weather
+
+    def kill(self, name: str) -> bool:
+        """SIGKILL; False if there is no such live process. May be called from anywhere, also from within the victim."""
+        return [self._plan.strike(process, "killed") for process in self._named(name)] == [True]
+
+    def hang(self, name: str, ms: float) -> None:
+        """Block a process's event loop."""
+        for process in self._named(name):
+            process.hang(ms)
+
+    def partition(self, name: str, ms: float) -> None:
+        """Lose all mail from and to a host or client."""
+        for process in self._named(name):
+            process.partition(ms)
+
+    def kill_everything(self) -> None:
+        """The cluster loses power: supervisor and hosts die, nothing starts until `restart_cluster`. The client lives."""
+        self._cluster.power_off()
+
+    def restart_cluster(self) -> None:
+        """Power is back: Ray starts the supervisor."""
+        self._cluster.power_on()
+
+    def close(self) -> None:
+        """End everything, leaving no task and no noise behind. What happens from here on is not in the trace."""
+        if self.loop.is_closed():
+            return
+        self._nature.sealed = True
+        self.loop.deadline_s, self.loop.after_step, self.loop.steps_max = None, None, self.loop.steps + STEPS_MAX
+        for process in self._processes():
+            process.end("the simulation is over", clean=True)
+        for _ in range(SHUTDOWN_TURNS_MAX):
+            if not asyncio.all_tasks(self.loop):
+                break
+            self.loop.turn()
+        self.loop.close()
+        gc.collect(1)  # what failed without being heard reports itself when it is collected
+        bury(UNBURIED_MAX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _processes(self) -> list[Process]:
+        client = [self._client] if self._client is not None and self._client.alive else []
+        return [*self._cluster.processes(), *client]
+
+    def _named(self, name: str) -> list[Process]:
+        return [process for process in self._processes() if process.name == name]
+
+    def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        owner = owner_of(context.get("task") or context.get("future"))
+        self._nature.blame(owner, str(context.get("message")), context.get("exception"))
+
+
+def _refuse(answer: asyncio.Future[Any], client: Process) -> None:
+    """A client that was killed has no result."""
+    if not answer.done():
+        answer.set_exception(Killed(client.cause))

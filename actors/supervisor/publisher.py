@@ -1,0 +1,134 @@
+"""What the supervisor publishes after a commit: events to followers, signals to parents, and happenings to observers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perdure.actors.events.happenings import happening_of
+from perdure.actors.events.observability import Channel, EventType, Metrics
+from perdure.actors.supervisor.sessions import Port, Switchboard
+from perdure.ledger import FactRow, Run, View, about, frame_of, unpack
+
+SIGNALS = {"ProgressReported", "MilestoneReached"}
+
+
+class Bulletin:
+    """Who follows what. Followers are remembered for this life only; they ask again after the next hello.
+
+    Hosts are asked to pass on what happens to their agents only while somebody observes, and may take their time with what nobody follows.
+    """
+
+    def __init__(self, view: View, switchboard: Switchboard, now_ms: Callable[[], int]) -> None:
+        self._view, self._switchboard, self._now_ms = view, switchboard, now_ms
+        self.followers: dict[str, dict[str, None]] = {}
+        self.observers: dict[str, None] = {}
+        self.booted: dict[str, Any] = {}
+
+    def follow(self, peer_id: str, topic: str) -> None:
+        """Send this peer the events of a run, or of all runs of a parent (`topic` is its address), from now on."""
+        is_first = not self.followers
+        self.followers.setdefault(topic, {})[peer_id] = None
+        if is_first:
+            self._welcome_all()
+
+    def unfollow(self, peer_id: str, topic: str) -> None:
+        """Send this peer no more of them."""
+        followers = self.followers.get(topic, {})
+        followers.pop(peer_id, None)
+        if not followers and self.followers.pop(topic, None) is not None and not self.followers:
+            self._welcome_all()
+
+    def observe(self, peer_id: str, *, wanted: bool) -> None:
+        """Tell this peer of everything that happens, from now on, or no more. First it hears whose life this is."""
+        if wanted:
+            self.observers[peer_id] = None
+            self._say(
+                peer_id, "happening", Channel.SUPERVISOR, EventType.SUPERVISOR_BOOTED, "", self.booted, self._now_ms()
+            )
+        else:
+            self.observers.pop(peer_id, None)
+        self._welcome_all()
+
+    def welcome(self, port: Port) -> None:
+        """Tell a host whether anybody observes, and whether anybody follows runs."""
+        if port.is_host:
+            port.say("observed", bool(self.observers), bool(self.followers))
+
+    def _welcome_all(self) -> None:
+        for port in self._switchboard.ports.values():
+            self.welcome(port)
+
+    def drop(self, peer_id: str) -> None:
+        """Forget a follower that is gone."""
+        if peer_id in self.observers:
+            self.observe(peer_id, wanted=False)
+        for topic in list(self.followers):
+            self.unfollow(peer_id, topic)
+
+    def happened(
+        self, channel: str, type: str, agent: str, payload: Mapping[str, Any], at_ms: int | None = None
+    ) -> None:
+        """Tell those who observe. What nobody observes is forgotten."""
+        for peer_id in self.observers:
+            self._say(peer_id, "happening", channel, type, agent, payload, self._now_ms() if at_ms is None else at_ms)
+
+    def measure(self, metrics: Metrics) -> None:
+        """Hand the numbers of this moment to whoever collects them."""
+        view = self._view
+        metrics.gauge("runs_live", sum(map(len, view.children.values())))
+        metrics.gauge("runs_waiting", sum(map(len, view.queues.values())))
+        metrics.gauge("hosts_up", sum(host.up for host in view.hosts.values()))
+        metrics.gauge("agents_awake", sum(bool(each.host_id) for each in view.agents.values()))
+        metrics.gauge("facts", view.seq)
+        for state, count in view.tally.items():
+            metrics.gauge("mail", count, {"state": state})
+
+    def publish(self, rows: list[FactRow]) -> None:
+        """Tell whoever wants to know what these rows say. They are durable."""
+        if not (self.followers or self.observers):
+            for row in rows:
+                if row.kind in SIGNALS:
+                    self._signal(row)
+            return
+        for row in rows:
+            if row.kind in SIGNALS:
+                self._signal(row)
+            self._frame(row)
+            happening = happening_of(row, self._view) if self.observers else None
+            if happening is not None:
+                self.happened(Channel.AGENT_TOOL, *happening, row.at_ms)
+
+    def _frame(self, row: FactRow) -> None:
+        run = self._view.runs.get(row.subject)
+        if row.frame is None or run is None:
+            return
+        peers = [*self.followers.get(run.run_id, ()), *self.followers.get(run.parent, ())]
+        if peers:
+            frame = frame_of(row, run.options.get("tool_call"))
+            for peer_id in dict.fromkeys(peers):
+                self._say(peer_id, "frame", frame)
+
+    def _signal(self, row: FactRow) -> None:
+        """Progress of a child, to a parent that has an `on_progress` of its own and is awake."""
+        run = self._view.runs.get(row.subject)
+        if run is None or not run.options.get("on_progress"):
+            return
+        activation = self._view.agents.get(run.parent)
+        if activation is not None and activation.host_id:
+            self._say(
+                activation.host_id, "signal", run.parent, activation.incarnation, about(run), snapshot_of(run, row)
+            )
+
+    def _say(self, peer_id: str, *message: Any) -> None:
+        port = self._switchboard.ports.get(peer_id)
+        if port is not None:
+            port.say(*message)
+
+
+def snapshot_of(run: Run, row: FactRow) -> dict[str, Any]:
+    """A progress or milestone fact as the parent's `on_progress` sees it."""
+    if row.kind == "MilestoneReached":
+        number, name, _, at_ms, body = run.milestones[-1]
+        return {**unpack(body), "milestone": name, "sequence": number, "at_ms": at_ms}
+    return {**(unpack(run.progress) if run.progress else {}), "at_ms": row.at_ms}

@@ -1,0 +1,384 @@
+"""The supervisor: the one process that decides what must survive. A plain class; a world wraps it.
+
+Its turn has one order: take everything that has come in → decide (pure) → fold → **commit** → perform what is outstanding → answer.
+Nothing leaves before the facts behind it are durable, and nothing is remembered that the ledger does not say, but for pacing. A
+crash at any line is therefore a boot: the snapshot and the facts after it give the same view, the hosts say hello, and a sweep performs
+what is still outstanding. An error of a commit ends the life at once, because after it nobody can know what is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from perdure.actors.events.observability import Channel, EventType
+from perdure.actors.link.wire import STIMULI, content_of, error_to_plain
+from perdure.actors.ports import Fleet, KillPoint, World
+from perdure.actors.supervisor.performer import Performer
+from perdure.actors.supervisor.pool import Pool
+from perdure.actors.supervisor.publisher import Bulletin
+from perdure.actors.supervisor.queries import Desk
+from perdure.actors.supervisor.sessions import Port, Switchboard
+from perdure.ledger import (
+    AgentForgotten,
+    BadRequest,
+    Ended,
+    FactRow,
+    Overloaded,
+    Payload,
+    Record,
+    Request,
+    Stimulus,
+    Store,
+    SupervisorStarted,
+    Tell,
+    Tick,
+    View,
+    WorldError,
+    arm,
+    decide,
+    dirty_records,
+    everything,
+    meta_of,
+    outstanding,
+    restore,
+    run_from,
+    seat,
+)
+from perdure.ledger.storage.cabinet import Cabinet
+from perdure.policies import Limits
+
+FAMILY_MAX = 100_000
+
+
+class Supervisor:
+    """One life of the supervisor.
+
+    Args:
+        store: the durable ledger; used by this life alone.
+        cabinet: where agents' storages lie; the supervisor only deletes what was cleared.
+    """
+
+    def __init__(self, world: World, fleet: Fleet, store: Store, cabinet: Cabinet, limits: Limits) -> None:
+        self.world, self.limits, self.store = world, limits, store
+        self.view = View()
+        self.switchboard = Switchboard()
+        self.findings: list[str] = []
+        self._fleet, self._cabinet = fleet, cabinet
+        self._ready = asyncio.Event()
+        self._ticks = asyncio.Event()
+        self._stimuli: list[Stimulus] = []
+        self._has_archive = False
+        self._forgetting: list[str] = []
+        self._posted: set[str] = set()
+        self._facts_since_checkpoint = 0
+        self._checkpoint_due = False
+        self._quiet_since_s = 0.0
+        self._anchor_ms, self._anchor_s = 0, 0.0
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """A peer's door: opaque frame in, opaque frame out, held open while there is nothing to say."""
+        await self._ready.wait()
+        return await self.switchboard.exchange(frame)
+
+    async def serve(self) -> None:
+        """Boot, then take turns until the end of this life."""
+        await self._boot()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._turns())
+            group.create_task(self._sweeps())
+            group.create_task(self._timers())
+            group.create_task(self.pool.heartbeat())
+            self._ready.set()
+
+    async def _boot(self) -> None:
+        boot = await self.world.threads.commit(self.store.boot)
+        self.findings = list(boot.findings)
+        self.view = restore(boot)
+        self._anchor_ms, self._anchor_s = (
+            max(self.world.clock.now_ms(), self.view.at_ms),
+            asyncio.get_running_loop().time(),
+        )
+        self.view.awake_at_ms = self._anchor_ms
+        self._has_archive = boot.meta is not None
+        self.bulletin = Bulletin(self.view, self.switchboard, self.now_ms)
+        self.desk = Desk(
+            self.world, self.now_ms, self.view, self.switchboard, self.store, self.limits, self.findings, self.bulletin
+        )
+        self.performer = Performer(self.world, self.view, self.switchboard, self.store, self.limits)
+        self.pool = Pool(self.world, self._fleet, self.view, self.switchboard, self.limits, self.report, self.bulletin)
+        await self.pool.adopt()
+        self.switchboard.epoch = self.view.epoch + 1
+        started = SupervisorStarted(self.view.epoch + 1, asdict(self.limits))
+        await self._append([self.view.record(started, self.now_ms())], [])
+        self.bulletin.booted = {
+            "epoch": self.view.epoch,
+            "live_runs": sum(map(len, self.view.children.values())),
+            "elapsed_ms": self.now_ms() - self._anchor_ms,
+            "findings": self.findings,
+        }
+        self._stimuli.append(Tick())
+        self.switchboard.arrived.set()
+
+    def now_ms(self) -> int:
+        """The ledger's time: the wall's at the boot, then steady, whatever the wall clock is set to."""
+        return self._anchor_ms + int((asyncio.get_running_loop().time() - self._anchor_s) * 1000)
+
+    def report(self, stimulus: Stimulus) -> None:
+        """Something was seen; it is decided in the next turn."""
+        self._stimuli.append(stimulus)
+        self.switchboard.arrived.set()
+
+    async def _turns(self) -> None:
+        await self._perform(everything(self.view))
+        while True:
+            await self.switchboard.arrived.wait()
+            self.switchboard.arrived.clear()
+            await self._turn()
+            if self._checkpoint_due:
+                await self._checkpoint()
+
+    async def _turn(self) -> None:
+        """One group: what is waiting, in order, up to `turn_max` messages; the rest has the next turn."""
+        arrived = self.switchboard.take(self.limits.turn_max)
+        seen, self._stimuli = self._stimuli, []
+        await self._recall(arrived)
+        at_ms = self.now_ms()
+        rows: list[FactRow] = []
+        payloads: list[Payload] = []
+        for stimulus in seen:
+            self._decide(stimulus, at_ms, rows, payloads)
+        for port, _number, message in arrived:
+            self._receive(port, message, at_ms, rows, payloads)
+        if not self.desk.winding_down.is_on:
+            rows += [self.view.record(fact, at_ms) for fact in seat(self.view, at_ms, self.limits)]
+        touched = list(self.view.touched)
+        self.view.touched.clear()
+        for key in touched:
+            run = self.view.runs.get(key)
+            if run is not None:
+                arm(self.view, run, self.limits)
+        await self._append(rows, payloads)
+        for port, number, _message in arrived:
+            port.durable = max(port.durable, number)
+        await self._perform(touched)
+        self.switchboard.seq = self.view.seq
+        self.bulletin.publish(rows)
+        self.desk.hosts_changed()
+        self.desk.after_turn()
+        if not self.desk.winding_down.is_on:
+            self.pool.ensure()
+        for port in {port.peer_id: port for port, _, _ in arrived}.values():
+            port.committed(port.durable)
+        self.switchboard.flush()
+        self._ticks.set()
+
+    def _receive(
+        self, port: Port, message: list[Any], at_ms: int, rows: list[FactRow], payloads: list[Payload]
+    ) -> None:
+        """One message of a peer: a stimulus, or one of the few that only this life cares for."""
+        kind = STIMULI.get(message[0])
+        if message[0] == "hello":
+            for seen in self.desk.hello(port, message[1]):
+                self._decide(seen, at_ms, rows, payloads)
+            return
+        if kind is None:
+            wish = self.desk.receive(port, message)
+            if wish is not None:
+                self._ask(port, message[1], wish, at_ms, rows)
+            return
+        stimulus = kind(*message[1:])
+        count = len(rows)
+        try:
+            self._decide(stimulus, at_ms, rows, payloads)
+        except (BadRequest, WorldError) as problem:
+            assert isinstance(stimulus, Request), "a report is taken in or ignored, never refused"
+            port.say("refused", stimulus.run_id, error_to_plain(problem), content_of(stimulus))
+            if isinstance(problem, Overloaded):
+                told = {"waiting": problem.waiting, "retry_after_ms": problem.retry_after_ms}
+                self.bulletin.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_OVERLOADED, "", told)
+        else:
+            if isinstance(stimulus, Request):
+                self._answer_request(port, stimulus, accepted=len(rows) > count)
+
+    def _answer_request(self, port: Port, asked: Request, *, accepted: bool) -> None:
+        """Whoever waits is told the end; whoever does not is told where a run that existed already stands (spec W-20)."""
+        if asked.wait:
+            self.switchboard.wait(port, asked.run_id)
+            self.view.touched[asked.run_id] = None
+        elif not accepted:
+            port.say("exists", asked.run_id, str(self.view.runs[asked.run_id].status))
+
+    def _ask(self, port: Port, ref: str, stimulus: Stimulus, at_ms: int, rows: list[FactRow]) -> None:
+        """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
+        if isinstance(stimulus, Tell) and stimulus.mail_id in self._posted:
+            port.say("reply", ref, True, None)
+            return
+        try:
+            self._decide(stimulus, at_ms, rows, [])
+        except BadRequest as problem:
+            port.say("reply", ref, False, error_to_plain(problem))
+        else:
+            port.say("reply", ref, True, None)
+
+    def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
+        count = len(rows)
+        for fact in decide(self.view, stimulus, at_ms, self.limits):
+            rows.append(self.view.record(fact, at_ms))
+        for row in rows[count:]:
+            payload = _payload_of(row.kind, stimulus, self.limits)
+            if payload is not None:
+                payloads.append(payload)
+                self.performer.payloads[payload.run_id, payload.part] = payload.body
+
+    async def _recall(self, arrived: list[tuple[Port, int, list[Any]]]) -> None:
+        """Bring runs that are no longer in memory back, if a message speaks of them."""
+        await self._recall_tells(arrived)
+        if not self._has_archive:
+            return
+        keys: dict[str, None] = {}
+        for _port, _number, message in arrived:
+            for key in self.desk.runs_of(message):
+                if key not in self.view.runs:
+                    keys[key] = None
+        if keys:
+            self._remember(await self.world.threads.commit(lambda: self.store.records("runs", list(keys))))
+        asked = [message[2:4] for _, _, message in arrived if message[0] == "ask"]
+        cleared = [self.view.runs.get(key) for name, args in asked if name == "clear" for key in args[0]]
+        agents = [run.child for run in cleared if run is not None]
+        agents += [args[0] for name, args in asked if name == "forget"]
+        while agents:  # with a run, and with an agent, goes what they and their families asked for, in memory or not
+            found = await self.world.threads.commit(partial(self.store.family_runs, agents.pop(), FAMILY_MAX))
+            agents += [self.view.runs[key].child for key in self._remember(found)]
+
+    async def _recall_tells(self, arrived: list[tuple[Port, int, list[Any]]]) -> None:
+        """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""
+        self._posted.clear()
+        for _port, _number, message in arrived:
+            if message[0] == "ask" and message[2] == "tell" and message[3][-1] != self.view.epoch:
+                key = message[3][0]
+                if await self.world.threads.commit(partial(self.store.facts, key, limit=1)):
+                    self._posted.add(key)
+
+    def _remember(self, records: list[Record]) -> list[str]:
+        """Bring runs back into memory; returns which."""
+        for record in records:
+            if record.body:
+                self.view.recall(run_from(record))
+        return [record.key for record in records]
+
+    async def _append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
+        if not rows:
+            return
+        self.world.faults.at(KillPoint.BEFORE_COMMIT)
+        began_s = asyncio.get_running_loop().time()
+        await self.world.threads.commit(lambda: self.store.append(rows, payloads))
+        self.world.metrics.observe("commit_ms", (asyncio.get_running_loop().time() - began_s) * 1000)
+        self.world.faults.at(KillPoint.AFTER_COMMIT)
+        self._facts_since_checkpoint += len(rows)
+        self._quiet_since_s = asyncio.get_running_loop().time()
+
+    async def _perform(self, keys: list[str]) -> None:
+        """Do what is outstanding for these records."""
+        effects = list(outstanding(self.view, keys, self.now_ms()))
+        if effects:
+            self.world.faults.at(KillPoint.BEFORE_EFFECT)
+            self._forgetting.extend(await self.performer.perform(effects))
+            self.world.faults.at(KillPoint.AFTER_EFFECT)
+
+    async def _timers(self) -> None:
+        """Turn the passing of time into ticks."""
+        while True:
+            self._ticks.clear()
+            due_ms = self.view.timers[0] - self.now_ms() if self.view.timers else 60_000
+            try:
+                async with asyncio.timeout(
+                    max(0.0, min(due_ms, 60_000) / 1000)
+                ):  # `wait_for` may lose a cancellation (3.11)
+                    await self._ticks.wait()
+            except TimeoutError:
+                if self.view.timers:
+                    self.report(Tick())
+                    await self._ticks.wait()
+
+    async def _sweeps(self) -> None:
+        """Look at everything outstanding again, clean up, and take checkpoints in quiet moments."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(self.limits.sweep_ms, self.limits.checkpoint_idle_ms) / 1000)
+            now = loop.time()
+            for key in everything(self.view):
+                self.view.touched[key] = None
+            self.performer.tidy()
+            self.report(Tick())
+            self.pool.retire_worn()
+            quiet = now - self._quiet_since_s >= self.limits.checkpoint_idle_ms / 1000
+            most = 0 if quiet else self.limits.checkpoint_facts
+            self._checkpoint_due = bool(self._forgetting) or self._facts_since_checkpoint > most
+            self._forget_silent_clients(now)
+            self.bulletin.measure(self.world.metrics)
+
+    def _forget_silent_clients(self, now_s: float) -> None:
+        for port in list(self.switchboard.ports.values()):
+            if not port.is_host and now_s - port.seen_s > self.limits.orphan_ms / 1000:
+                self.switchboard.drop(port.peer_id)
+                self.bulletin.drop(port.peer_id)
+
+    async def _checkpoint(self) -> None:
+        """Bring the snapshot up to date, delete what was cleared, and let go of ended runs that nobody asks for.
+
+        It stands between two turns, so the snapshot holds nothing that is not durable as a fact.
+        """
+        self._checkpoint_due = False
+        view = self.view
+        due, self._forgetting = dict.fromkeys(self._forgetting), []
+        await self._delete([key for key in due if key in view.doomed])
+        forgotten = [key for key in due if view.may_be_forgotten(key)]
+        children = [view.runs[run_id].child for run_id in forgotten]
+        for child in children:
+            await self.world.threads.commit(partial(self._cabinet.forget_family, child))
+            self.world.faults.at(KillPoint.MID_CLEAR, child)
+        for run_id in forgotten:
+            view.dirty_runs.pop(run_id, None)
+            view.dirty_agents.pop(view.runs[run_id].child, None)
+            for slot in view.runs[run_id].slots:  # a superseded mail must not come back by way of the snapshot
+                view.mail.pop(view.runs[run_id].mail_id(slot), None)
+        meta, upto, records = meta_of(view), view.seq, dirty_records(view)
+        view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
+        self._facts_since_checkpoint = 0
+        self.world.faults.at(KillPoint.BEFORE_CHECKPOINT)
+        await self.world.threads.commit(lambda: self.store.checkpoint(meta, upto, records, [*forgotten, *children]))
+        self.world.faults.at(KillPoint.AFTER_CHECKPOINT)
+        for run_id in forgotten:
+            view.forget_run(run_id)
+        self._evict()
+
+    async def _delete(self, doomed: list[str]) -> None:
+        """Delete what doomed agents and their descendants had, and free their names."""
+        for agent in doomed:
+            await self.world.threads.commit(partial(self._cabinet.forget_family, agent))
+            self.world.faults.at(KillPoint.MID_CLEAR, agent)
+            await self._append([self.view.record(AgentForgotten(agent), self.now_ms())], [])
+            self.switchboard.arrived.set()  # somebody may have called the next one of that name
+
+    def _evict(self) -> None:
+        """Let go of the oldest settled runs beyond `retained_in_memory`, and of payloads of ended runs."""
+        settled = [
+            key
+            for key, run in self.view.runs.items()
+            if run.is_settled and not run.cleared and key not in self.view.dirty_runs
+        ]
+        for key in settled[: max(0, len(settled) - self.limits.retained_in_memory)]:
+            self.view.let_go(key)
+            self._has_archive = True
+
+
+def _payload_of(kind: str, stimulus: Stimulus, limits: Limits) -> Payload | None:
+    """The large input or output behind a fact of this kind."""
+    if kind == "RunRequested" and isinstance(stimulus, Request) and len(stimulus.input) > limits.inline_bytes_max:
+        return Payload(stimulus.run_id, "input", stimulus.input)
+    if kind == "RunCompleted" and isinstance(stimulus, Ended) and len(stimulus.output or b"") > limits.inline_bytes_max:
+        return Payload(stimulus.run_id, "output", stimulus.output or b"")
+    return None

@@ -1,0 +1,245 @@
+"""Decisions about what hosts report, and about hosts that are gone.
+
+Every report carries the incarnation of the agent that it speaks of. A report of an earlier life changes nothing (invariant 9); whatever
+it meant to say will be said again by the life that follows, because results and inboxes lie in the agent's storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perdure.ledger.activation import Activation
+from perdure.ledger.facts import (
+    AgentLost,
+    AgentReleased,
+    AlarmSet,
+    AttemptLost,
+    ChunkEmitted,
+    Fact,
+    MailDelivered,
+    MailFailed,
+    MilestoneReached,
+    ProgressReported,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunStarted,
+)
+from perdure.ledger.ids import name_of
+from perdure.ledger.requests import abort_awaited
+from perdure.ledger.run import Run
+from perdure.ledger.status import InterruptedReason
+from perdure.ledger.stimulus import (
+    COLLECTED_NOTHING,
+    NOT_RUNNABLE,
+    UNIMPORTABLE,
+    Alarm,
+    Chunk,
+    Ended,
+    Handled,
+    HostLost,
+    HostUp,
+    Milestone,
+    Progress,
+    Released,
+    Unstarted,
+    Up,
+)
+from perdure.ledger.transitions import permits
+from perdure.ledger.view import View
+from perdure.policies import Evidence, Fail, Limits, Retry, Seal, backoff_ms, judge
+
+
+def current(view: View, run_id: str, incarnation: int) -> Run | None:
+    """The run, if the report comes from the life that has it now."""
+    run = view.runs.get(run_id)
+    activation = None if run is None else view.agents.get(run.child)
+    return run if activation is not None and activation.incarnation == incarnation and activation.host_id else None
+
+
+def up(view: View, said: Up) -> Iterator[Fact]:
+    """An attempt began its work."""
+    run = current(view, said.run_id, said.incarnation)
+    if run is not None and permits(run.status, RunStarted):
+        yield RunStarted(run.run_id, run.attempt)
+
+
+def progress(view: View, said: Progress) -> Iterator[Fact]:
+    """A child is alive."""
+    run = current(view, said.run_id, said.incarnation)
+    if run is not None and permits(run.status, ProgressReported):
+        yield ProgressReported(run.run_id, run.attempt, said.body)
+
+
+def milestone(view: View, said: Milestone) -> Iterator[Fact]:
+    """A child reached a milestone; one that an earlier attempt reached already is an echo."""
+    run = current(view, said.run_id, said.incarnation)
+    if run is None or not permits(run.status, MilestoneReached):
+        return
+    if not any(name == said.name and nth >= said.occurrence for _, name, nth, _, _ in run.milestones):
+        number = len(run.milestones)
+        yield MilestoneReached(run.run_id, run.attempt, number, said.name, said.occurrence, said.body)
+
+
+def chunk(view: View, said: Chunk) -> Iterator[Fact]:
+    """A child emitted a piece of its stream; a doubled one is an echo."""
+    run = current(view, said.run_id, said.incarnation)
+    if run is not None and permits(run.status, ChunkEmitted) and (run.attempt, said.number) > run.chunk:
+        yield ChunkEmitted(run.run_id, run.attempt, said.number, said.body)
+
+
+def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
+    """A child returned or raised: the one hard end of its run, unless there is one."""
+    run = current(view, said.run_id, said.incarnation)
+    if run is None:
+        return
+    if not permits(run.status, RunCompleted):
+        if said.released:
+            yield AgentReleased(run.child, said.incarnation)
+        return
+    if said.error is not None:
+        yield RunFailed(run.run_id, run.attempt, said.error, said.released)
+    else:
+        large = said.output is not None and len(said.output) > limits.inline_bytes_max
+        output = None if large else said.output
+        yield RunCompleted(run.run_id, run.attempt, output, said.summary, said.released, large)
+    yield from abort_awaited(view, run)
+
+
+def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    """A host could not carry an attempt. A class that vanished after the first attempt interrupts softly: it may come back."""
+    run = current(view, said.run_id, said.incarnation)
+    if run is None:
+        return
+    if not run.is_live:
+        yield AgentReleased(run.child, said.incarnation)
+    elif said.cause == COLLECTED_NOTHING:
+        yield RunFailed(run.run_id, run.attempt, f"{said.error}; the last time: {run.cause}", released=True)
+        yield from abort_awaited(view, run)
+    elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE) and run.attempt == 1:
+        yield RunFailed(run.run_id, run.attempt, said.error, released=True)
+    elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE):
+        reason = InterruptedReason.INSPECT_FAILED if said.cause == UNIMPORTABLE else InterruptedReason.NOT_TAILABLE
+        yield AttemptLost(run.run_id, run.attempt, said.error, at_ms)
+        yield RunInterrupted(run.run_id, reason, None, said.error)
+    else:
+        yield from lose(view, view.agents[run.child], said.error, at_ms, limits, is_clean=True)
+
+
+def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    """An agent left its host. If its run was being torn down, that is the confirmation which the give-up waited for."""
+    activation = view.agents.get(said.agent_id)
+    if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
+        return
+    run = view.runs.get(activation.run_id)
+    if run is not None and run.is_live and not run.teardown:
+        yield from lose(view, activation, "its host let go of it", at_ms, limits, is_clean=True)
+        return
+    yield AgentReleased(said.agent_id, said.incarnation)
+    if run is not None and run.is_live:
+        yield from seal(view, run, still_running=False)
+
+
+def seal(view: View, run: Run, *, still_running: bool) -> Iterator[Fact]:
+    """Interrupt a run for the reason for which it was torn down, and end what its child waits for."""
+    yield RunInterrupted(run.run_id, run.teardown, still_running, f"the parent gave up: {run.teardown}")
+    yield from abort_awaited(view, run)
+
+
+def alarm(view: View, said: Alarm) -> Iterator[Fact]:
+    """An agent says when it must be awake next. On the same link this comes before its goodbye, so no alarm is lost by sleeping."""
+    activation = view.agents.get(said.agent_id)
+    if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
+        return
+    run = view.runs.get(name_of(said.agent_id))
+    own = run if run is not None and run.child == said.agent_id else None
+    if view.doomed_by(said.agent_id) or (own is not None and own.cleared):
+        return  # nothing of it comes back
+    if said.at_ms != activation.alarm_at_ms or activation.owes:
+        home = said.home if said.home is not None or own is None else own.options.get("pool")
+        yield AlarmSet(said.agent_id, said.at_ms, home)
+
+
+def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    """A recipient committed its handlers' effects, or its handlers failed."""
+    activation = view.agents.get(said.agent_id)
+    if activation is None or activation.incarnation != said.incarnation:
+        return
+    known = [key for key in said.mail_ids if key in view.mail and view.mail[key].recipient == said.agent_id]
+    if known:
+        yield MailDelivered(said.agent_id, known)
+    for key, error, park in said.failures:
+        mail = view.mail.get(key)
+        if mail is None or mail.state != "pending":
+            continue
+        last = park or mail.attempts + 1 >= limits.handler_attempts_max
+        pause = backoff_ms(mail.attempts + 1, limits.retry_first_ms, limits.retry_most_ms)
+        yield MailFailed(key, error[: limits.error_chars_max], None if last else at_ms + pause)
+
+
+def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    """A host says whom it has. What it was at work on and does not know any more is lost; what it never began is begun again."""
+    host = view.hosts.get(said.host_id)
+    if host is None:
+        return
+    host.up = True
+    lives = dict(said.tenants)
+    for agent in list(host.tenants):
+        activation = view.agents[agent]
+        run = view.runs.get(activation.run_id)
+        here = lives.get(agent) == activation.incarnation or activation.incarnation in said.farewells
+        view.touched[agent] = None
+        if run is not None:
+            view.touched[run.run_id] = None
+        if not here and (run.confirmed if run is not None else activation.confirmed):
+            yield from lose(view, activation, "its host does not know it", at_ms, limits)
+
+
+def host_lost(view: View, said: HostLost, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    """A host is gone, and everybody on it."""
+    host = view.hosts.get(said.host_id)
+    if host is None:
+        return
+    for agent in list(host.tenants):
+        yield from lose(view, view.agents[agent], f"its host died ({said.cause})", at_ms, limits)
+    view.hosts.pop(said.host_id)
+
+
+def lose(
+    view: View, activation: Activation, cause: str, at_ms: int, limits: Limits, *, is_clean: bool = False
+) -> Iterator[Fact]:
+    """An agent is gone in the middle of its work. Its run goes by the table in `policies.recovery`. The agent itself may owe other work, so
+    it is woken if there is no run any more for which it is begun again; one that could say goodbye (`is_clean`) has said what it owes."""
+    run = view.runs.get(activation.run_id)
+    if run is not None and run.cleared:
+        yield AgentReleased(activation.agent_id, activation.incarnation)
+        return
+    if run is None or not run.is_live:
+        pause = backoff_ms(activation.losses, limits.retry_first_ms, limits.retry_most_ms) if activation.losses else 0
+        if run is not None:
+            yield AgentReleased(activation.agent_id, activation.incarnation)
+        yield AgentLost(activation.agent_id, activation.incarnation, at_ms + pause)
+        return
+    verdict = judge(_evidence(run, limits), limits)
+    pause = verdict.after_ms if isinstance(verdict, Retry) else 0
+    yield AttemptLost(run.run_id, run.attempt, cause, at_ms + pause)
+    if isinstance(verdict, Fail):
+        yield RunFailed(run.run_id, run.attempt, f"{verdict.why}; the last time: {cause}", released=True)
+        yield from abort_awaited(view, run)
+    elif isinstance(verdict, Seal):
+        yield from seal(view, run, still_running=False)
+    if not is_clean and not isinstance(verdict, Retry):
+        yield AgentLost(run.child, run.incarnation, at_ms)
+
+
+def _evidence(run: Run, limits: Limits) -> Evidence:
+    attempts = run.attempts(limits.attempts_max)
+    return Evidence(
+        ended_hard=run.is_hard,
+        torn_down=bool(run.teardown),
+        attempt=run.attempt,
+        idle_attempts=attempts.spent,
+        attempts_max=attempts.most,
+        losses=run.losses + 1,
+        collected=run.collect,
+    )

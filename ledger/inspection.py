@@ -1,0 +1,135 @@
+"""Read-only questions about the view: one run in full, lists, the counts, and the audit equation."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from perdure.ledger.codec import unpack
+from perdure.ledger.mail import PARKED, PENDING
+from perdure.ledger.outstanding import about
+from perdure.ledger.run import Run, outcome_of
+from perdure.ledger.snapshot import run_from
+from perdure.ledger.status import Status
+from perdure.ledger.store.store import First, Record
+from perdure.ledger.view import View
+
+
+def inspection(run: Run) -> dict[str, Any]:
+    """What a parent (or `perdure show`) learns of a run: its outcome so far, progress and milestones included."""
+    told = {**about(run), **outcome_of(run), "parent": run.parent, "digest": run.digest, "attempt": run.attempt}
+    told["output"] = None if run.output is None else unpack(run.output)
+    told["host"], told["signal_at_ms"] = run.host_id, run.signal_at_ms or None
+    if run.progress is not None:
+        told["progress"] = {**unpack(run.progress), "at_ms": run.signal_at_ms}
+        told["progress"].pop("live_data", None)
+    told["milestones"] = [
+        {"name": name, "sequence": number, "at_ms": at_ms, **unpack(body)}
+        for number, name, _, at_ms, body in run.milestones
+    ]
+    told["deliveries"] = dict(run.slots)
+    return told
+
+
+def line(run: Run) -> dict[str, Any]:
+    """A run in one line of a list."""
+    told = inspection(run)
+    kept = {key: told[key] for key in ("run_id", "agent_type", "parent", "attempt", "host")}
+    outcome = {key: value for key, value in outcome_of(run).items() if key in ("summary", "error", "reason")}
+    return {
+        **kept,
+        "status": str(run.status),
+        "started_at_ms": run.requested_at_ms,
+        "completed_at_ms": run.ended_at_ms or None,
+        "progress": told.get("progress"),
+        "milestones": [each["name"] for each in told["milestones"]],
+        "outcome": outcome,
+    }
+
+
+def overview(view: View, live_max: int) -> dict[str, Any]:
+    """What a person watches: counts, hosts, and the runs that are live, the first `live_max` of them."""
+    live = islice((key for family in view.children.values() for key in family), live_max)
+    awake = (a for a in view.agents.values() if a.host_id or a.unclean)
+    hosts = [
+        {
+            "host": h.host_id,
+            "pid": h.pid,
+            "up": h.up,
+            "tenants": len(h.tenants),
+            "load": h.load,
+            "rss_mb": h.rss_mb,
+            "node": h.node,
+        }
+        for h in view.hosts.values()
+    ]
+    return {
+        "epoch": view.epoch,
+        "facts": view.seq,
+        "runs": counts(view),
+        "live": [line(view.runs[key]) for key in live],
+        "hosts": hosts,
+        "agents": [[a.agent_id, a.host_id, a.incarnation] for a in islice(awake, 1000)],
+        "alarms": sum(a.alarm_at_ms > 0 for a in view.agents.values()),
+        "waiting": sum(map(len, view.queues.values())),
+        "audit": audit(view),
+    }
+
+
+def lines(
+    view: View,
+    archived: list[Record],
+    parent: str | None,
+    statuses: list[str] | None,
+    older_than_ms: int | None,
+    limit: int,
+    first: First = "oldest",
+) -> list[dict[str, Any]]:
+    """Runs by request time, oldest or newest first: those in memory, and the `archived` rows of ended ones that left it."""
+    told = {run.run_id: run for run in map(run_from, archived)}
+    for run in view.runs.values():
+        told.pop(run.run_id, None)
+        if not run.cleared and _matches(run, parent, statuses, older_than_ms):
+            told[run.run_id] = run
+    ordered = sorted(told.values(), key=lambda run: (run.requested_at_ms, run.first_seq), reverse=first == "newest")
+    return [line(run) for run in ordered[:limit]]
+
+
+def _matches(run: Run, parent: str | None, statuses: list[str] | None, older_than_ms: int | None) -> bool:
+    return (
+        (parent is None or run.parent == parent)
+        and (statuses is None or run.status in statuses)
+        and (older_than_ms is None or run.requested_at_ms < older_than_ms)
+    )
+
+
+def counts(view: View) -> dict[str, int]:
+    """How many runs have each status, in memory and in the snapshot. Those that wait to be deleted do not count any more."""
+    tally = {str(status): view.archived[status] for status in Status}
+    for run in view.runs.values():
+        tally[run.status] += not run.cleared
+    return tally
+
+
+def audit(view: View) -> dict[str, Any]:
+    """The audit equation: everything that was ever put into a mailbox is somewhere."""
+    pending = sum(mail.state == PENDING for mail in view.mail.values())
+    told: dict[str, Any] = {**view.tally, "pending": pending}
+    right = sum(told[key] for key in ("delivered", "superseded", "suppressed", "parked", "pending"))
+    told["balanced"] = told["enqueued"] == right
+    return told
+
+
+def parked(view: View) -> list[dict[str, Any]]:
+    """The mails that gave up on their handlers, for a person to look at."""
+    return [
+        {
+            "mail_id": mail.mail_id,
+            "recipient": mail.recipient,
+            "run_id": mail.run_id,
+            "handler": mail.handler,
+            "error": mail.error,
+        }
+        for mail in view.mail.values()
+        if mail.state == PARKED
+    ]

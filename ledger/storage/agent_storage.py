@@ -1,0 +1,392 @@
+"""The storage of one agent: what its author, its host and its transactions use.
+
+The database is `AgentFile`'s, the fold of our records is `Records`'. One lock, `committing`, orders what becomes durable: the
+search for conflicts, the commit and the fold in memory are one step for all threads. Statements of open transactions run
+beside it, each transaction on its own cursor.
+
+A commit writes the author's statements, which ran already, and at most one of ours. A crash before `COMMIT` returns leaves all
+of it or nothing; a crash after it and before the caller hears of it leaves all of it, and whoever repeats the work finds its
+mail in the inbox. An error in it that is no conflict ends the handle: what memory shows might no longer be what the file holds.
+
+A conflict is what `Transaction` depends on and another commit changed since: keys of ours by their version, rows of the
+author's by DuckDB, and where DuckDB is blind (`ledger.storage.sql`) by the tables that were updated and deleted from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import product
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import duckdb
+
+from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageConflict, StorageError
+from perdure.ledger.storage.agent_file import AgentFile
+from perdure.ledger.storage.records import INBOX, RESULT, STEP, Records, Row, step_key
+from perdure.ledger.storage.sql import OVER, Change, Lane, Parameters, Script, collide, is_conflict, script_of
+from perdure.ledger.storage.state import State
+from perdure.ledger.storage.statements import bodies, insertion
+from perdure.ledger.storage.transaction import Transaction, bound_to
+
+_GARBAGE_MAX = 2048
+_GARBAGE_AT_REST_MAX = 64  # what a storage may have when it is let go
+_COMMITS_MAX = 1000  # between checkpoints; a log of 3,400 commits is replayed in 0.2 s
+
+
+class Storage:
+    """One agent's storage, for one incarnation. Made by `Cabinet.open`. Every method may be called from any thread."""
+
+    def __init__(self, file: AgentFile) -> None:
+        self.agent_id = file.agent_id
+        self.incarnation = file.incarnation
+        self.state = State(self)
+        self.file = file
+        self.committing = RLock()
+        self._records: Records | None = None
+        self._open: set[Transaction] = set()
+        self._changed: dict[Change, int] = {}
+        self._commits = 0
+
+    # ------------------------------------------------------------------ what authors use
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was ever written."""
+        return self.file.database is not None
+
+    def sql(self, query: str, parameters: Parameters = None) -> list[tuple[Any, ...]]:
+        """Run SQL and return the rows of its last statement, to which the parameters belong (`$1`, `?` or `$name`).
+
+        Inside `transaction()` it runs there, and sees one snapshot. Outside, a text that writes is a durable transaction of
+        its own. Errors in the SQL are DuckDB's own; a text that would end transactions, attach databases or set connection
+        options is `BadRequest`.
+        """
+        script = script_of(query)
+        transaction = self.current()
+        if transaction is not None:
+            return transaction.run(script, parameters)
+        self.check()
+        if script.empty:
+            return []
+        if script.only_reads or (script.selects_only and not self.exists):
+            return self.ask(script, parameters)
+        with self._alone() as own:
+            return own.run(script, parameters)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Everything in this block becomes durable together when it ends, or nothing does when it raises.
+
+        Works in async code and threads: the context that entered the block, and what it spawns, share the transaction. A
+        block inside a block joins the outer one; if the inner one raises, the outer one can no longer commit. Raises
+        `StorageConflict` at the end, or at a statement, if another transaction wrote the same rows or state keys first.
+        """
+        outer = self.current()
+        if outer is None:
+            with self._alone() as own, own.active():
+                yield own
+            return
+        finished = False
+        try:
+            yield outer
+            finished = True
+        finally:
+            if not finished:
+                outer.condemn(
+                    StorageError(self.agent_id, "a nested transaction failed, so the one around it cannot commit")
+                )
+
+    def begin(self) -> Transaction:
+        """Open a transaction that is bound to no context until `with transaction.active():`. Commit it, or roll it back."""
+        self.check()
+        transaction = Transaction(self)
+        self._open.add(transaction)
+        return transaction
+
+    # ------------------------------------------------------------------ what the host uses
+
+    def known_inbox(self, mail_ids: Iterable[str]) -> set[str]:
+        """Which of these mails were handled already, durably."""
+        records = self.records()
+        return {mail_id for mail_id in mail_ids if records.version((INBOX, mail_id))}
+
+    def inbox(self) -> dict[str, int]:
+        """All handled mails that were not forgotten, with the numbers of their rows; after a crash also such as had been."""
+        records = self.records()
+        return {mail_id: records.version((INBOX, mail_id)) for mail_id in records.keys(INBOX)}
+
+    def forget_inbox(self, mail_ids: Iterable[str]) -> None:
+        """The ledger settled these, so they will not come again. Durable with the next commit or a clean close."""
+        with self.committing:
+            records = self.records()
+            gone = {mail_id: number for mail_id in mail_ids if (number := records.version((INBOX, mail_id)))}
+            records.forget((INBOX, mail_id) for mail_id in gone)
+            self.file.disk.witness(self.agent_id, gone)
+
+    def outbox(self) -> list[tuple[int, bytes]]:
+        """What was committed to be done outside and not yet forgotten, by number. Numbers rise for ever, with gaps."""
+        with self.committing:
+            return sorted(self.records().outbox.items())
+
+    def forget_outbox(self, numbers: Iterable[int]) -> None:
+        """These are done. Durable with the next commit or a clean close; after a crash before that they come back."""
+        with self.committing:
+            self.records().forget_outbox(numbers)
+
+    def save_result(self, run_id: str, body: bytes) -> None:
+        """Keep a run's result, in the current transaction or durably at once. The last one counts."""
+        with self.transaction() as transaction:
+            transaction.save_result(run_id, body)
+
+    def result(self, run_id: str) -> bytes | None:
+        """A run's result, or None."""
+        return self.bodies(RESULT, [run_id]).get(run_id)
+
+    def save_step(self, run_id: str, name: str, body: bytes) -> None:
+        """Remember what a step of a run returned, in the current transaction or durably at once. The last one counts."""
+        with self.transaction() as transaction:
+            transaction.save_step(run_id, name, body)
+
+    def steps(self, run_id: str) -> dict[str, bytes]:
+        """The remembered steps of a run, by name."""
+        prefix = step_key(run_id, "")
+        transaction = self.current()
+        collected = transaction.collected(STEP) if transaction else {}
+        keys = [key for key in (*self.records().keys(STEP), *collected) if key.startswith(prefix)]
+        return {key.removeprefix(prefix): body for key, body in self.bodies(STEP, keys).items()}
+
+    def document(self, kind: str, key: str) -> bytes | None:
+        """One document, as the current transaction sees it, or None."""
+        return self.bodies(kind, [key]).get(key)
+
+    def documents(self, kind: str, prefix: str = "") -> dict[str, bytes]:
+        """The documents of a kind whose keys begin so, in the order of their keys."""
+        transaction = self.current()
+        collected = transaction.collected(kind) if transaction else {}
+        keys = sorted(key for key in {*self.records().keys(kind), *collected} if key.startswith(prefix))
+        return self.bodies(kind, keys)
+
+    def checkpoint(self) -> None:
+        """Delete garbage rows and bring the log into the database. For quiet moments; the host calls it when idle."""
+        with self.committing:
+            self.check()
+            self._sweep()
+            self.file.secure()
+
+    def close(self) -> None:
+        """End this life cleanly: open transactions roll back, the file is checkpointed and let go. Idempotent.
+
+        What sleeps lies in blocks with checksums: of single flipped bytes in DuckDB's log one in eight loses commits without a word.
+        """
+        with self.committing:
+            if self.file.ended:
+                return
+            for transaction in list(self._open):
+                transaction.condemn(StaleIncarnation(self.agent_id, OVER))
+                transaction.over = True
+                if transaction.lane is not None:
+                    transaction.lane.shut()
+            with suppress(StorageError):  # then it ended itself, and everything acknowledged is in the log
+                if self._is_untidy():
+                    self._sweep()
+            self.file.end(StaleIncarnation(self.agent_id, OVER), checkpoint=True)
+
+    def snapshot(self, path: Path) -> None:
+        """Write a consistent copy of what is committed into a new file, for `Cabinet.restore`."""
+        with self.committing:
+            self.check()
+            if self.file.database is None:
+                raise BadRequest("agent_id", f"{self.agent_id} has no storage: it never wrote anything")
+            if path.exists():
+                raise BadRequest("path", f"{path} exists")
+            self._sweep()
+            self.file.disk.export(self.agent_id, self.file.database, path)
+
+    # ------------------------------------------------------------------ for transactions, state and the cabinet
+
+    def check(self) -> None:
+        """Refuse if this life is over."""
+        self.file.check()
+
+    def current(self) -> Transaction | None:
+        """The transaction of the current context."""
+        return bound_to(self)
+
+    def records(self) -> Records:
+        """The fold of our records, read once."""
+        records = self._records
+        if records is None or self.file.ended:
+            with self.committing:
+                self.check()
+                records = self._records
+                if records is None:
+                    records = self.file.load() if self.exists else Records()
+                    self._records = records
+        return records
+
+    def database(self) -> Lane:
+        """A cursor for a transaction, under the commit lock; the storage is created if there is none."""
+        if not self.exists:
+            self._create()
+        return self.file.borrow()
+
+    def ask(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
+        """Run a text that only reads, in no transaction. Where there is no storage, it looks into an empty one."""
+        lane = self.file.borrow()
+        try:
+            return lane.run(script.text, parameters)
+        finally:
+            self.file.give_back(lane)
+
+    def refusal(self, problem: duckdb.Error, transaction: Transaction) -> StorageError | None:
+        """What a failed statement means: a conflict, or the end of the handle; None if it is the author's own mistake.
+
+        A duplicate key is a conflict when another commit came between, for DuckDB enforces keys beyond the snapshot: run
+        again, the work sees the row.
+        """
+        overtaken = transaction.snapshot is not None and self.records().clock != transaction.snapshot
+        if is_conflict(problem) or (overtaken and isinstance(problem, duckdb.ConstraintException)):
+            return StorageConflict(self.agent_id, f"another transaction was first: {problem}")
+        if isinstance(problem, duckdb.FatalException | duckdb.InternalException):
+            return self.file.broken(problem)
+        return None
+
+    def commit(self, transaction: Transaction) -> None:
+        """Make a transaction durable, or raise and leave nothing of it."""
+        with self.committing:
+            try:
+                transaction.check()
+                records = self.records()
+                rows = transaction.rows()
+                if rows or transaction.writes_sql:
+                    self._refuse_conflicts(transaction, records)
+                    self._write(transaction, records, records.claim(rows))
+            finally:
+                self.abandon(transaction)
+            if rows or transaction.writes_sql:
+                self._tidy(records, altered=transaction.alters)
+
+    def abandon(self, transaction: Transaction) -> None:
+        """Roll back what is not committed, and give the cursor back."""
+        transaction.over = True
+        self._open.discard(transaction)
+        lane, transaction.lane = transaction.lane, None
+        if lane is not None:
+            lane.rollback()
+            self.file.give_back(lane, keep=not transaction.alters)
+
+    # ------------------------------------------------------------------ inside
+
+    @contextmanager
+    def _alone(self) -> Iterator[Transaction]:
+        transaction = self.begin()
+        try:
+            yield transaction
+            if not transaction.over:
+                transaction.commit()
+        finally:
+            transaction.rollback()
+
+    def bodies(self, kind: str, keys: list[str]) -> dict[str, bytes]:
+        """The bodies under these keys, as the current transaction sees them."""
+        transaction = self.current()
+        collected = transaction.collected(kind) if transaction else {}
+        found = {key: body for key in keys if (body := collected.get(key)) is not None}
+        with self.committing:
+            records = self.records()
+            numbers = {records.version((kind, key)): key for key in keys if key not in collected}
+            numbers.pop(0, None)
+            if numbers:
+                rows = self._fetched(list(numbers))
+                found |= {numbers[number]: body for number, body in rows}
+        return {key: found[key] for key in keys if key in found}
+
+    def _fetched(self, numbers: list[int]) -> list[tuple[Any, ...]]:
+        lane = self.file.borrow()
+        try:
+            return lane.run(*bodies(numbers))
+        finally:
+            self.file.give_back(lane)
+
+    def _is_untidy(self) -> bool:
+        """Whether deleting the garbage is worth its three statements, or something was forgotten that would come back."""
+        records = self._records
+        return records is not None and (len(records.garbage) > _GARBAGE_AT_REST_MAX or records.has_forgotten)
+
+    def _create(self) -> None:
+        """Before the first write. If it appeared meanwhile, whoever writes now has seen nothing of it, and must look again."""
+        try:
+            self.file.create()
+        except StorageConflict:
+            self._records = None
+            raise
+
+    def _refuse_conflicts(self, transaction: Transaction, records: Records) -> None:
+        since = transaction.snapshot
+        for key, seen in transaction.seen.items():
+            now = records.version(key)
+            if now != seen or (since is not None and now >= since):
+                raise StorageConflict(self.agent_id, f"another transaction was first: it changed {' '.join(key)!r}")
+        if since is None:
+            return
+        later = [change for change, clock in self._changed.items() if clock >= since]
+        for change, other in product(transaction.changes, later):
+            if collide(change, other):
+                raise StorageConflict(self.agent_id, f"another transaction was first: {other[0]} of rows of {other[1]}")
+
+    def _write(self, transaction: Transaction, records: Records, rows: list[Row]) -> None:
+        lane = transaction.lane or self.database()
+        last = insertion(records.clock, rows) if rows else None
+        try:
+            with self.file.durable(lane, last):
+                self._changed |= dict.fromkeys(transaction.changes, records.clock)
+                records.committed(rows)
+        except duckdb.Error as problem:
+            if is_conflict(problem):
+                raise StorageConflict(self.agent_id, f"another transaction was first: {problem}") from problem
+            raise self.file.broken(problem) from problem
+        finally:
+            if lane is not transaction.lane:
+                lane.rollback()
+                self.file.give_back(lane)
+
+    def _tidy(self, records: Records, *, altered: bool) -> None:
+        """Do what is due after a commit.
+
+        It must not fail the commit, which is durable: a handle that breaks here says so when it is used next.
+        """
+        self._commits += 1
+        if not self._open:
+            records.purge()
+        try:
+            if len(records.garbage) >= _GARBAGE_MAX:
+                self._sweep()
+            if altered or self._commits >= _COMMITS_MAX:
+                self._commits = 0
+                self.file.secure()
+        except StaleIncarnation:
+            raise
+        except StorageError:
+            return
+
+    def _sweep(self) -> None:
+        """Delete the garbage, and note the clock, for the row with the highest number may be among it."""
+        records = self._records
+        if records is None or not records.garbage or not self.exists:
+            return
+        numbers = list(records.garbage)
+        lane = self.file.borrow()
+        try:
+            lane.begin()
+            lane.run("DELETE FROM perdure.records WHERE number IN (SELECT unnest($1))", [numbers])
+            lane.run("UPDATE perdure.meta SET clock = $1", [records.clock])
+            with self.file.durable(lane):
+                records.swept(numbers)
+        except duckdb.Error as problem:
+            raise self.file.broken(problem) from problem
+        finally:
+            lane.rollback()
+            self.file.give_back(lane)

@@ -1,0 +1,257 @@
+"""The cabinet: all storages of one process, and which life of which agent may use them.
+
+A storage is a DuckDB database of the agent's own: the author's tables in schema `main`, ours in schema `perdure`. It is created
+by the first write; an agent that only reads has none.
+
+Who may write: one cabinet at a time holds a storage (`ledger.storage.disk`), and an incarnation lower than the one that is stored is
+refused. After `close` or `crash` a handle is shut: whatever still runs in the old life is interrupted, rolled back, and gets
+`StaleIncarnation` at every line.
+
+What a crash leaves: transactions are DuckDB's, so each is there wholly or not at all. During creation: a file under another
+name, which the next creation ignores, or a storage without an owner, which the next opening takes. During a sweep or a checkpoint:
+nothing is lost, they are transactions too. During `restore` and `fork`: a staged file that nobody reads, and that the next try
+replaces. During `forget`: at worst a log without a database, which the next creation moves aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+
+import duckdb
+
+from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageError
+from perdure.ledger.storage.agent_file import SCHEMA_VERSION, AgentFile
+from perdure.ledger.storage.agent_storage import Storage
+from perdure.ledger.storage.disk import Disk, MemoryDisk, StorageLocked
+from perdure.ledger.storage.file_disk import FileDisk
+from perdure.ledger.storage.records import (
+    CALL,
+    CHUNKS,
+    FIBER,
+    FIBER_CARE,
+    FIBER_INPUT,
+    FIBER_KEY,
+    FIBER_OPEN,
+    FIBER_STASH,
+    FIBER_STEP,
+    GUARD,
+    HEARD,
+    KEY,
+    MESSAGE,
+    OPEN,
+    POST,
+    QUEUED,
+    REPLY,
+    SCHEDULE,
+    SCHEDULE_HISTORY,
+    SHELF,
+    STATE,
+    SUB_AGENT,
+    TURN,
+)
+from perdure.ledger.storage.sql import OVER
+from perdure.ledger.storage.state import State
+from perdure.ledger.storage.transaction import Transaction, bound_to, unbound
+
+__all__ = [
+    "CALL",
+    "CHUNKS",
+    "FIBER",
+    "FIBER_CARE",
+    "FIBER_INPUT",
+    "FIBER_KEY",
+    "FIBER_OPEN",
+    "FIBER_STASH",
+    "FIBER_STEP",
+    "GUARD",
+    "HEARD",
+    "KEY",
+    "MESSAGE",
+    "OPEN",
+    "POST",
+    "QUEUED",
+    "REPLY",
+    "SCHEDULE",
+    "SCHEDULE_HISTORY",
+    "SHELF",
+    "SUB_AGENT",
+    "TURN",
+    "Cabinet",
+    "Disk",
+    "FileDisk",
+    "MemoryDisk",
+    "State",
+    "Storage",
+    "StorageLocked",
+    "Transaction",
+    "bound_to",
+    "unbound",
+]
+
+
+class Cabinet:
+    """All storages of one process.
+
+    `on_write` is called with `"before"` and `"after"` around every durable commit, so that a simulation can kill there: by
+    raising, or by calling `crash`.
+    """
+
+    def __init__(self, disk: Disk, on_write: Callable[[str], None] | None = None) -> None:
+        self.disk = disk
+        self._on_write = on_write or _nothing
+        self._open: dict[str, Storage] = {}
+        self._opening = RLock()
+        self._over = False
+
+    def open(self, agent_id: str, incarnation: int) -> Storage:
+        """The storage of an agent for this life of it.
+
+        Creates no file; an existing one is attached, and from now on refuses lower incarnations. Opening the same incarnation
+        again returns the same handle; a higher one shuts the old handle.
+
+        Raises `StaleIncarnation` if a later life has it, `StorageLocked` if another process has it (try again), and
+        `StorageError` with advice if the file is damaged or newer than this version.
+        """
+        with self._opening:
+            self._check(agent_id)
+            held = self._open.get(agent_id)
+            if held is not None and held.incarnation == incarnation:
+                return held
+            if held is not None and held.incarnation > incarnation:
+                raise StaleIncarnation(agent_id, f"incarnation {held.incarnation} has taken over from {incarnation}")
+            if held is not None:
+                held.close()
+            return self._opened(agent_id, incarnation)
+
+    def exists(self, agent_id: str) -> bool:
+        """Whether the agent ever wrote anything."""
+        return self.disk.has(agent_id)
+
+    def forget(self, agent_id: str) -> None:
+        """Delete the storage, whole or damaged; an open handle of it is shut. Idempotent."""
+        with self._opening:
+            self._check(agent_id)
+            held = self._open.get(agent_id)
+            if held is not None:
+                held.file.end(StaleIncarnation(agent_id, "its storage was deleted"))
+            self.disk.erase(agent_id, self)
+
+    def forget_family(self, agent_id: str) -> None:
+        """Delete the storages of an agent and of all that descends from it. None of them may be open. Idempotent."""
+        self.disk.erase_descendants(agent_id)
+        self.forget(agent_id)
+
+    def restore(self, agent_id: str, path: Path) -> None:
+        """Make a snapshot the storage of an agent that has none.
+
+        Under the id it was taken from, it brings back everything; under another id, what a fork would.
+        """
+        with self._opening:
+            self._refuse_taken("agent_id", agent_id)
+            if not path.exists():
+                raise BadRequest("path", f"{path} does not exist")
+            with self.disk.snapshot(agent_id, path) as copy:
+                self._plant(agent_id, copy)
+
+    def fork(self, source_id: str, target_id: str) -> None:
+        """Give another agent a copy of what is committed in this one: its tables, its state and its messages.
+
+        Inbox, outbox, results, steps and turns are about the runs and the mail of the source, so they stay behind.
+        """
+        with self._opening:
+            self._refuse_taken("target_id", target_id)
+            with self._readable(source_id) as database:
+                self._plant(target_id, database)
+
+    def crash(self) -> None:
+        """As if the process had been killed here: open transactions roll back, logs stay as they are, every handle refuses."""
+        self._over = True
+        for storage in list(self._open.values()):
+            storage.file.end(StaleIncarnation(storage.agent_id, "its process died"))
+
+    def close(self) -> None:
+        """Close every storage cleanly. Idempotent."""
+        for storage in list(self._open.values()):
+            storage.close()
+        self._over = True
+
+    def _check(self, agent_id: str) -> None:
+        if self._over:
+            raise StaleIncarnation(agent_id, OVER)
+
+    def _opened(self, agent_id: str, incarnation: int) -> Storage:
+        def ended() -> None:
+            if self._open.get(agent_id) is storage:
+                del self._open[agent_id]
+
+        file = AgentFile(self.disk, self, agent_id, incarnation, self._on_write, ended)
+        storage = Storage(file)
+        self._open[agent_id] = storage  # before anything is written, so that a crash in the middle shuts it too
+        opened = False
+        try:
+            if self.disk.has(agent_id):
+                file.wake()
+            opened = True
+        finally:
+            if not opened:
+                ended()
+        return storage
+
+    def _refuse_taken(self, field: str, agent_id: str) -> None:
+        self._check(agent_id)
+        if agent_id in self._open or self.disk.has(agent_id):
+            raise BadRequest(field, f"{agent_id} has a storage already, or is awake")
+
+    @contextmanager
+    def _readable(self, agent_id: str) -> Iterator[str]:
+        held = self._open.get(agent_id)
+        if held is not None and held.file.database is not None:
+            yield held.file.database
+            return
+        if not self.disk.has(agent_id):
+            raise BadRequest("source_id", f"{agent_id} has no storage: it never wrote anything")
+        database = self.disk.attach(agent_id, self)
+        try:
+            yield database
+        finally:
+            self.disk.detach(agent_id, database, checkpoint=True)
+
+    def _plant(self, agent_id: str, source: str) -> None:
+        """Copy a database under a name that nobody sees, make it the agent's, and only then give it its place."""
+        staged = self.disk.stage(agent_id)
+        planted = False
+        try:
+            self.disk.copy(agent_id, source, staged)
+            self._adopt(agent_id, staged)
+            self._on_write("before")
+            self._check(agent_id)
+            self.disk.publish(agent_id, staged)
+            planted = True
+        finally:
+            if not planted:
+                self.disk.discard(agent_id, staged)
+        self._on_write("after")
+
+    def _adopt(self, agent_id: str, database: str) -> None:
+        lane = self.disk.lane(agent_id, database)
+        try:
+            found = lane.run("SELECT agent_id, schema_version FROM perdure.meta")
+            owner, version = found[0] if found else (agent_id, SCHEMA_VERSION)
+            if version > SCHEMA_VERSION:
+                raise StorageError(
+                    agent_id, f"a newer Perdure wrote it (schema {version}, this one knows {SCHEMA_VERSION})"
+                )
+            if owner != agent_id:
+                lane.run("DELETE FROM perdure.records WHERE kind NOT IN ($1, $2)", [STATE, MESSAGE])
+                lane.run("UPDATE perdure.meta SET agent_id = $1, incarnation = 0", [agent_id])
+        except duckdb.Error as problem:
+            raise StorageError(agent_id, f"the file is no snapshot of an agent: {problem}") from problem
+        finally:
+            lane.shut()
+
+
+def _nothing(label: str) -> None:
+    """Nobody watches the writes."""

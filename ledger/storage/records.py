@@ -1,0 +1,164 @@
+"""What one agent's storage remembers of ours: the rows of `perdure.records`, folded.
+
+The records are a log. A row is never updated: a new value of a state key, of a result or of a step is a new row with a higher
+number, a deletion of a state key is a row without a body, and rows that nothing needs any more are *garbage*, deleted many at
+once by the storage's next sweep. So the framework's part of a commit is one `INSERT` whatever happened in it (measured: three
+state keys 0.8 ms, against 1.7 ms as an upsert), and the number of a key's latest row is at the same time the key's version, by
+which a conflict is found. `clock` is the next number; it also counts commits that wrote no row, and it never goes back.
+
+What was forgotten (settled mail, flushed outbox rows, finished runs) is named by a `gone` row that rides in the next commit.
+A crash before that commit brings it back. That is harmless: the ledger has settled it, and forgetting is repeated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from perdure.ledger.codec import pack, unpack
+
+STATE, INBOX, OUTBOX, RESULT, STEP, GONE = "state", "inbox", "outbox", "result", "step", "gone"
+MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD = "message", "turn", "open", "key", "chunks", "call", "guard"
+FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE = (
+    "fiber",
+    "fiber_open",
+    "fiber_key",
+    "fiber_input",
+    "fiber_stash",
+    "fiber_step",
+    "fiber_care",
+)
+SCHEDULE, SCHEDULE_HISTORY, QUEUED = "schedule", "schedule_history", "queued"
+HEARD, REPLY, POST, SHELF = "heard", "reply", "post", "shelf"
+SUB_AGENT = "sub-agent"
+DOCUMENTS = frozenset(  # a row without a body deletes its key
+    {
+        *(MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD),  # of chat agents
+        SUB_AGENT,
+        *(FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE),
+        *(SCHEDULE, SCHEDULE_HISTORY, QUEUED),
+        *(HEARD, REPLY, POST, SHELF),  # of messengers
+    }
+)
+
+Key = tuple[str, str]
+KEYS: Key = ("keys", "")  # stands for the set of all state keys: who iterated depends on it
+
+
+class Row(NamedTuple):
+    """One record. `key` is a state key, a mail id, a run id, a document's name, or for a step the run id and the name (`step_key`)."""
+
+    kind: str
+    key: str
+    body: bytes | None
+
+
+def step_key(run_id: str, name: str) -> str:
+    """A run id contains no NUL, so the first one ends it."""
+    return f"{run_id}\0{name}"
+
+
+class Records:
+    """The fold of the rows. Guarded by the storage's commit lock; a single look-up needs no lock."""
+
+    def __init__(self, clock: int = 1) -> None:
+        self.clock = clock
+        self.state: dict[str, bytes] = {}
+        self.outbox: dict[int, bytes] = {}
+        self.garbage: list[int] = []
+        self._numbers: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self._forgotten: list[int] = []
+        self._tombstones: set[Key] = set()
+
+    def load(self, stored: Iterable[tuple[int, Row]]) -> None:
+        """Fold what a file holds, in order of the numbers."""
+        rows = list(stored)
+        gone = {number for _, row in rows if row.kind == GONE for number in unpack(row.body or b"\x90")}
+        for number, row in rows:
+            self.clock = max(self.clock, number + 1)
+            if number in gone:
+                self.garbage.append(number)
+            else:
+                self._fold(number, row)
+        self.purge()
+
+    def claim(self, rows: list[Row]) -> list[Row]:
+        """The rows of a commit, with the one that makes earlier forgetting durable. They will be numbered from `clock` on."""
+        return [*rows, Row(GONE, "", pack(self._forgotten))] if self._forgotten else rows
+
+    def committed(self, rows: list[Row]) -> None:
+        """A commit with these rows is durable. The clock counts it even if it had none."""
+        for number, row in enumerate(rows, self.clock):
+            self._fold(number, row)
+        if rows and rows[-1].kind == GONE:
+            self._forgotten.clear()
+        self.clock += len(rows) + 1
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether something was forgotten that a life after a crash would remember."""
+        return bool(self._forgotten)
+
+    def version(self, key: Key) -> int:
+        """The number of the latest row under this key; 0 if there is none."""
+        return self._numbers[key[0]].get(key[1], 0)
+
+    def keys(self, kind: str) -> list[str]:
+        """All living keys of a kind, oldest first."""
+        return list(self._numbers[kind])
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Drop these keys; unknown ones are ignored."""
+        for number in filter(None, [self._numbers[kind].pop(key, 0) for kind, key in keys]):
+            self._discard(number)
+
+    def forget_outbox(self, numbers: Iterable[int]) -> None:
+        """Drop these outbox rows; unknown ones are ignored."""
+        for number in numbers:
+            if self.outbox.pop(number, None) is not None:
+                self._discard(number)
+
+    def swept(self, numbers: list[int]) -> None:
+        """These first rows of the garbage are no longer in the file."""
+        del self.garbage[: len(numbers)]
+        done = set(numbers)
+        self._forgotten = [number for number in self._forgotten if number not in done]
+
+    def purge(self) -> None:
+        """Forget the versions of deleted state keys. Only when no transaction is open that might have seen them."""
+        for kind, key in self._tombstones:
+            del self._numbers[kind][key]
+        self._tombstones.clear()
+
+    def _discard(self, number: int) -> None:
+        self.garbage.append(number)
+        self._forgotten.append(number)
+
+    def _fold(self, number: int, row: Row) -> None:
+        if row.kind == GONE:
+            self.garbage.append(number)
+        elif row.kind == OUTBOX:
+            self.outbox[number] = row.body or b""
+        else:
+            numbers = self._numbers[row.kind]
+            if row.key in numbers:
+                self.garbage.append(numbers[row.key])
+            numbers[row.key] = number
+            if row.kind == STATE:
+                self._fold_state(number, row)
+            elif row.kind in DOCUMENTS and row.body is None:
+                self.garbage.append(number)
+                del numbers[row.key]
+
+    def _fold_state(self, number: int, row: Row) -> None:
+        key = (row.kind, row.key)
+        if (row.key in self.state) != (row.body is not None):
+            self._numbers[KEYS[0]][KEYS[1]] = number
+        if row.body is None:
+            self.state.pop(row.key, None)
+            self.garbage.append(number)
+            self._tombstones.add(key)
+        else:
+            self.state[row.key] = row.body
+            self._tombstones.discard(key)

@@ -1,0 +1,176 @@
+"""The durable mapping `agent.state`, over whatever can read and write its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from perdure.ledger.codec import pack, unpack
+from perdure.ledger.errors import BadRequest
+from perdure.ledger.storage.records import STATE, Records
+
+
+class StateTransaction(Protocol):
+    """What the mapping asks of a transaction."""
+
+    def put(self, kind: str, key: str, body: bytes | None) -> None:
+        """Collect a new body, or None to delete the key."""
+
+    def read_state(self, key: str) -> bytes | None:
+        """A value as the transaction sees it."""
+
+    def state_keys(self) -> list[str]:
+        """The keys as the transaction sees them."""
+
+    def then(self, job: Callable[[], None]) -> None:
+        """Do this after the commit."""
+
+
+class StateStorage(Protocol):
+    """What the mapping asks of a storage."""
+
+    def current(self) -> StateTransaction | None:
+        """The transaction of the current context."""
+
+    def transaction(self) -> AbstractContextManager[StateTransaction]:
+        """Join it, or open one."""
+
+    def records(self) -> Records:
+        """What is committed."""
+
+
+class State(MutableMapping[str, Any]):
+    """The agent's durable mapping: string keys, plain values (None, booleans, numbers, strings, bytes, lists, dicts).
+
+    Inside `self.transaction()` it shows what is committed and, over it, what this transaction wrote, and all writes become
+    durable together. Outside, every write is a durable transaction of its own, so a group belongs into one (`update` is one).
+
+    A value that was read is a copy. To change it, change the copy and assign it again; a tuple is read back as a list. What
+    depends on what was read (`state["n"] += 1`) belongs into a transaction: if another one changed `n` meanwhile, the commit
+    raises `StorageConflict`, so no update is ever lost. In SQL the values are visible as msgpack (`perdure.records`).
+    """
+
+    def __init__(self, storage: StateStorage) -> None:
+        self._storage = storage
+        self._validate: Callable[[dict[str, Any]], None] | None = None
+        self._changed: Callable[[], None] | None = None
+
+    def watch(self, validate: Callable[[dict[str, Any]], None] | None, changed: Callable[[], None] | None) -> None:
+        """Ask `validate` before each change with what the mapping would become, and call `changed` after commits with one."""
+        self._validate, self._changed = validate, changed
+
+    def __getitem__(self, key: str) -> Any:
+        body = self._body(key)
+        if body is None:
+            raise KeyError(key)
+        return unpack(body)
+
+    def __contains__(self, key: object) -> bool:
+        return self._body(key) is not None
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._write({key: value})
+
+    def __delitem__(self, key: str) -> None:
+        if self._take(key) is None:
+            raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys())
+
+    def __len__(self) -> int:
+        return len(self._keys())
+
+    def __repr__(self) -> str:
+        return f"State({dict(self)!r})"
+
+    def update(self, *others: Any, **more: Any) -> None:
+        """Assign all, or nothing if one value cannot be stored."""
+        self._write(dict(*others, **more))
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove a key and return its value, in one transaction."""
+        body = self._take(key)
+        if body is not None:
+            return unpack(body)
+        if default:
+            return default[0]
+        raise KeyError(key)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """Return a key's value, assigning the default first if it has none, in one transaction."""
+        fallback = _encoded(key, default)
+        if self._body(key) is None:
+            self._ask({key: fallback})
+        with self._storage.transaction() as transaction:
+            body = transaction.read_state(key)
+            if body is None:
+                body = fallback
+                self._put(transaction, key, body)
+        return unpack(body)
+
+    def clear(self) -> None:
+        """Remove all keys, in one transaction."""
+        self._ask(dict.fromkeys(self._keys()))
+        with self._storage.transaction() as transaction:
+            for key in self._keys():
+                self._put(transaction, key, None)
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        bodies = {key: _encoded(key, value) for key, value in values.items()}
+        if not bodies:
+            return
+        self._ask(bodies)
+        with self._storage.transaction() as transaction:
+            for key, body in bodies.items():
+                self._put(transaction, key, body)
+
+    def _ask(self, bodies: Mapping[str, bytes | None]) -> None:
+        """Let the author refuse a change. It stands before the transaction, which a refusal would condemn."""
+        if self._validate is not None:
+            after = {key: unpack(body) for key in self._keys() if (body := self._body(key)) is not None}
+            for key, body in bodies.items():
+                after.pop(key, None)
+                if body is not None:
+                    after[key] = unpack(body)
+            self._validate(after)
+
+    def _put(self, transaction: StateTransaction, key: str, body: bytes | None) -> None:
+        transaction.put(STATE, key, body)
+        if self._changed is not None:
+            transaction.then(self._changed)
+
+    def _take(self, key: str) -> bytes | None:
+        """Remove a key. Its absence is no failure here, for a failure would condemn the transaction that is joined."""
+        if self._validate is not None and self._body(key) is not None:
+            self._ask({key: None})
+        with self._storage.transaction() as transaction:
+            body = transaction.read_state(key)
+            if body is not None:
+                self._put(transaction, key, None)
+        return body
+
+    def _body(self, key: object) -> bytes | None:
+        if not isinstance(key, str):
+            raise BadRequest("state", f"the key {key!r} is not a string")
+        transaction = self._storage.current()
+        if transaction is not None:
+            return transaction.read_state(key)
+        return self._storage.records().state.get(key)
+
+    def _keys(self) -> list[str]:
+        transaction = self._storage.current()
+        if transaction is not None:
+            return transaction.state_keys()
+        return list(self._storage.records().state)
+
+
+def _encoded(key: object, value: object) -> bytes:
+    if not isinstance(key, str):
+        raise BadRequest("state", f"the key {key!r} is not a string")
+    try:
+        key.encode()
+        return pack(value)
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise BadRequest("state", f"the value of {key!r} is not plain data: {problem}") from problem

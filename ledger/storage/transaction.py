@@ -1,0 +1,280 @@
+"""One transaction on one agent's storage: everything in it becomes durable at once, or nothing does.
+
+It costs nothing until something happens in it. The first SQL statement borrows a cursor and opens DuckDB's transaction there;
+state, inbox, outbox, results and steps are only collected, and `Storage` writes them as one statement when it commits. A crash
+at any line before the commit loses the whole; DuckDB's log makes the commit itself one step.
+
+A transaction that cannot end well is *doomed*, and says so at its next use: after a failed statement (DuckDB would let the
+commit succeed and store nothing), and after a nested block that raised (there are no savepoints, so its half would be kept).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from threading import RLock
+from typing import Any, Protocol
+
+import duckdb
+
+from perdure.ledger.errors import StorageError
+from perdure.ledger.storage.records import INBOX, KEYS, OUTBOX, RESULT, STATE, STEP, Key, Records, Row, step_key
+from perdure.ledger.storage.sql import Change, Lane, Parameters, Script, script_of
+
+_bound: ContextVar[tuple[Transaction, ...]] = ContextVar("perdure_transactions", default=())
+
+
+class TransactionStorage(Protocol):
+    """What a transaction asks of its storage (`ledger.storage.agent_storage`)."""
+
+    @property
+    def agent_id(self) -> str:
+        """Whose storage it is."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was ever written."""
+
+    @property
+    def committing(self) -> RLock:
+        """The lock that orders what becomes durable."""
+
+    def check(self) -> None:
+        """Refuse if this life is over."""
+
+    def records(self) -> Records:
+        """What is committed."""
+
+    def ask(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
+        """Read outside of any transaction."""
+
+    def database(self) -> Lane:
+        """A cursor for a transaction; creates the storage."""
+
+    def refusal(self, problem: duckdb.Error, transaction: Transaction) -> StorageError | None:
+        """What a failed statement means, or None if it is the author's own mistake."""
+
+    def commit(self, transaction: Transaction) -> None:
+        """Make it durable."""
+
+    def abandon(self, transaction: Transaction) -> None:
+        """Roll it back."""
+
+
+def bound_to(storage: object) -> Transaction | None:
+    """The transaction of this storage in the current context.
+
+    One whose block was left binds nobody: a task that was spawned inside it and outlives it works on its own. One that ended
+    inside its block still binds, and refuses, for what follows in the block must not become durable piece by piece.
+    """
+    for transaction in reversed(_bound.get()):
+        if transaction.storage is storage and transaction.entered:
+            return transaction
+    return None
+
+
+def unbound() -> Context:
+    """The current context without its transactions: for what is begun in the middle of one, and is no part of it."""
+    context = copy_context()
+    context.run(_bound.set, ())
+    return context
+
+
+class Transaction:
+    """One transaction; made by `Storage.begin`. The fields are for `Storage`, which commits it."""
+
+    def __init__(self, storage: TransactionStorage) -> None:
+        self.storage = storage
+        self.over = False
+        self.entered = 0
+        self.doom: StorageError | None = None
+        self.lane: Lane | None = None
+        self.snapshot: int | None = None  # the clock before the database's snapshot was taken
+        self.seen: dict[Key, int] = {}  # the version of every key that this transaction depends on
+        self.changes: set[Change] = set()
+        self.writes_sql = False
+        self.alters = False
+        self._records: dict[Key, bytes | None] = {}
+        self._outbox: list[bytes] = []
+        self._then: list[Callable[[], None]] = []
+
+    @contextmanager
+    def active(self) -> Iterator[Transaction]:
+        """Let `sql` and `state` of this storage work in this transaction, in this context and in what it spawns."""
+        before = _bound.get()
+        _bound.set((*before, self))
+        self.entered += 1
+        try:
+            yield self
+        finally:
+            self.entered -= 1
+            _bound.set(before)
+
+    def commit(self) -> None:
+        """Make everything durable.
+
+        Raises `StorageConflict` if another transaction was first: then nothing was written, and the work may be done again in
+        a new transaction. A `StorageError` that speaks of writing has closed the storage.
+        """
+        self.storage.commit(self)
+        for job in self._then:
+            job()
+
+    def then(self, job: Callable[[], None]) -> None:
+        """Do this in memory once everything is durable; after a rollback or a death it is never done."""
+        self._then.append(job)
+
+    def rollback(self) -> None:
+        """Drop everything. Harmless when the transaction is over."""
+        self.storage.abandon(self)
+
+    def sql(self, query: str, parameters: Parameters = None) -> list[tuple[Any, ...]]:
+        """Run SQL in this transaction, whatever the context."""
+        return self.run(script_of(query), parameters)
+
+    def record_inbox(self, mail_ids: list[str]) -> None:
+        """Note that these mails are handled by what this transaction does.
+
+        One that is known already stays so. If another transaction records the same mail meanwhile, the later commit is a
+        `StorageConflict`.
+        """
+        self.check()
+        records = self.storage.records()
+        for mail_id in mail_ids:
+            key = (INBOX, mail_id)
+            if self.seen.setdefault(key, records.version(key)) == 0:
+                self._records[key] = b""
+
+    def add_outbox(self, body: bytes) -> None:
+        """Ask for something outside the storage, to be done once this is durable."""
+        self.check()
+        self._outbox.append(body)
+
+    def save_result(self, run_id: str, body: bytes) -> None:
+        """Keep a run's result; the last one counts."""
+        self.put(RESULT, run_id, body)
+
+    def save_step(self, run_id: str, name: str, body: bytes) -> None:
+        """Keep what a step returned; the last one counts."""
+        self.put(STEP, step_key(run_id, name), body)
+
+    # ------------------------------------------------------------------ for the storage
+
+    def check(self) -> None:
+        """Refuse if this can no longer commit."""
+        self.storage.check()
+        if self.doom is not None:
+            raise type(self.doom)(*self.doom.args)
+        if self.over:
+            raise StorageError(self.storage.agent_id, "this transaction is over")
+
+    def condemn(self, reason: StorageError) -> None:
+        """From now on this can only roll back. The first reason stays."""
+        if self.doom is None and not self.over:
+            self.doom = reason
+
+    def run(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
+        """Run a script here. A storage that does not exist is not created by a question."""
+        self.check()
+        if script.empty:
+            return []
+        succeeded = False
+        try:
+            rows = self._run(script, parameters)
+            succeeded = True
+        except duckdb.Error as problem:
+            refusal = self.storage.refusal(problem, self)
+            if refusal is None:
+                raise
+            self.condemn(refusal)
+            raise refusal from problem
+        except StorageError as refusal:
+            self.condemn(refusal)
+            raise
+        finally:
+            if not succeeded:
+                self.condemn(self._failed(script))
+        return rows
+
+    def _failed(self, script: Script) -> StorageError:
+        said = script.text.strip()[:200]
+        return StorageError(
+            self.storage.agent_id, f"a statement of this transaction failed, so it cannot commit: {said!r}"
+        )
+
+    def _run(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
+        if script.selects_only and not self.storage.exists:
+            return self.storage.ask(script, parameters)
+        lane = self.database()
+        self.writes_sql |= not script.only_reads
+        self.alters |= script.alters
+        self.changes |= script.changes
+        return lane.run(script.text, parameters)
+
+    def database(self) -> Lane:
+        """The cursor of this transaction, in DuckDB's transaction."""
+        if self.lane is None:
+            with self.storage.committing:
+                self._begin()
+        assert self.lane is not None
+        return self.lane
+
+    def _begin(self) -> None:
+        if self.lane is None:
+            lane = self.storage.database()
+            self.snapshot = self.storage.records().clock
+            lane.begin()
+            self.lane = lane
+
+    def put(self, kind: str, key: str, body: bytes | None) -> None:
+        """Collect the new body of a key."""
+        self.check()
+        if kind == STATE or body is None:
+            self.depend_on((kind, key))
+        self._records[kind, key] = body
+
+    def read_state(self, key: str) -> bytes | None:
+        """A state value as this transaction sees it, which from now on depends on it."""
+        self.check()
+        if (STATE, key) in self._records:
+            return self._records[STATE, key]
+        self.depend_on((STATE, key))
+        return self.storage.records().state.get(key)
+
+    def state_keys(self) -> list[str]:
+        """All state keys as this transaction sees them, which from now on depends on there being no others."""
+        self.check()
+        self.depend_on(KEYS)
+        keys = dict.fromkeys(self.storage.records().state)
+        for (kind, key), body in self._records.items():
+            if kind == STATE and body is not None:
+                keys[key] = None
+            elif kind == STATE:
+                keys.pop(key, None)
+        return list(keys)
+
+    def has_put(self, key: Key) -> bool:
+        """Whether this transaction has a body of its own for the key, or deletes it."""
+        return key in self._records
+
+    def own(self, key: Key) -> bytes | None:
+        """The body that this transaction has for the key."""
+        return self._records.get(key)
+
+    def collected(self, kind: str) -> dict[str, bytes | None]:
+        """The collected records of a kind; None for one that this transaction deletes."""
+        return {key: body for (of, key), body in self._records.items() if of == kind}
+
+    def rows(self) -> list[Row]:
+        """What the commit has to write beside the author's SQL."""
+        rows = [
+            Row(kind, key, body)
+            for (kind, key), body in self._records.items()
+            if body is not None or self.seen.get((kind, key))
+        ]
+        return [*rows, *(Row(OUTBOX, "", body) for body in self._outbox)]
+
+    def depend_on(self, key: Key) -> None:
+        """If anybody else changes this key before the commit, that is a `StorageConflict`."""
+        self.seen.setdefault(key, self.storage.records().version(key))

@@ -1,0 +1,258 @@
+"""One DuckDB file, opened the way that survives: settings, lock, schema, migrations, and errors in plain words.
+
+What is set, and why: one thread and no helpers, because there is one writer; small blocks, because a ledger begins small; small row
+groups, because a full one is compressed anew by one checkpoint (122,880 facts at once took 1.6 s); a storage version that every
+DuckDB we allow can read; the log is folded in when the ledger says so, or when it gets very long; keys in a list are looked up by
+index; and SQL reaches nothing outside of the file. The schema is in the file itself before the first fact is written, because a
+log that cannot be read is set aside.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgpack
+
+from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked, LedgerTooNew, LedgerUnwritable
+from perdure.ledger.store.seals import GENESIS, Mark
+
+DATABASE, WAL, JOURNAL, LOCK = "ledger.db", "ledger.db.wal", "ledger.journal", "ledger.lock"
+MISSING = f"{DATABASE} is missing beside its journal"
+
+SCHEMA_VERSION = 1
+MIGRATIONS: tuple[str, ...] = (
+    # 0 → 1: weights of facts before the last checkpoint, and payloads that know their fact
+    (
+        "CREATE TABLE seals (first_seq BIGINT, last_seq BIGINT, items BIGINT, total BLOB);"
+        "ALTER TABLE payloads ADD COLUMN seq BIGINT DEFAULT 0;"
+    ),
+)
+
+DOCTOR = "run `perdure doctor` on this directory"
+_FULL = ("No space left", "File too large", "Disk quota", "disk is full")
+_REFUSED = ("Permission denied", "Read-only", "read-only", "Operation not permitted", "Cannot open file")
+_FULL_ERRNO = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+INDEXED_MAX = 2_048  # keys in a list that are looked up by index; more read the whole table
+_SETTINGS = (
+    "SET fsync_mode = '{fsync_mode}'",
+    "SET checkpoint_threshold = '256MB'",
+    "SET auto_checkpoint_skip_wal_threshold = 1000000000000",
+    f"SET dynamic_or_filter_threshold = {INDEXED_MAX}",
+    "SET temp_directory = '{directory}/ledger.tmp'",
+    "PRAGMA disable_checkpoint_on_shutdown",
+)
+_FENCES = ("SET enable_external_access = false", "SET lock_configuration = true")
+
+
+class Lock:
+    """The directory is ours while this lives. The kernel lets go of it with the process, however that ends."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / LOCK
+        self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            owner = os.pread(self._file, 20, 0).decode("ascii", "replace").strip()
+            self.release()
+            if problem.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise locked(directory, owner) from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go. Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+
+class Evidence:
+    """Damaged files set aside, under names that no one uses yet. What is set aside is never deleted."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        taken = [
+            int(path.suffix[len(".damaged-") :])
+            for path in directory.glob("ledger.*.damaged-*")
+            if path.suffix[9:].isdigit()
+        ]
+        self._suffix = f".damaged-{max(taken, default=0) + 1}"
+        self._moved: list[str] = []
+
+    def copy(self, name: str) -> str:
+        """Keep a copy of this file, if it exists and was not set aside before, and return the copy's name."""
+        kept = self._directory / (name + self._suffix)
+        if (self._directory / name).exists() and not kept.exists():
+            try:
+                shutil.copyfile(self._directory / name, kept)
+            except OSError:
+                kept.unlink(missing_ok=True)  # a full disk is not to be filled further by each start
+                raise
+        return kept.name
+
+    def keep(self, name: str) -> str:
+        """Give this file a second name that stays when the first is given to another file, and return it."""
+        kept = self._directory / (name + self._suffix)
+        try:
+            kept.hardlink_to(self._directory / name)
+        except OSError:  # not every file system has such names
+            return self.copy(name)
+        return kept.name
+
+    def move(self, name: str) -> str:
+        """Move this file out of the way, and return its new name."""
+        (self._directory / name).rename(self._directory / (name + self._suffix))
+        self._moved.append(name)
+        return name + self._suffix
+
+    def put_back(self) -> None:
+        """Leave the directory as it was found: moved files return, with the copies that were made beside them."""
+        if self._moved:
+            for path in self._directory.glob(f"ledger.*{self._suffix}"):
+                path.rename(path.with_suffix(""))
+        self._moved.clear()
+
+
+def connect(
+    directory: Path, *, fsync: bool = True, read_only: bool = False, name: str = DATABASE, source: str = ""
+) -> duckdb.DuckDBPyConnection:
+    """Open the file, creating it if it is missing; beside it, as `source`, another one to be read.
+
+    Raises what DuckDB raises; `told` says it in plain words.
+    """
+    con = duckdb.connect(":memory:", config={"threads": 1, "async_threads": 0})
+    place = str(directory).replace("'", "''")
+    try:
+        for setting in _SETTINGS:
+            con.execute(setting.format(fsync_mode="STANDARD" if fsync else "NONE", directory=place))
+        options = "READ_ONLY" if read_only else "BLOCK_SIZE 16384, ROW_GROUP_SIZE 8192, STORAGE_VERSION 'v2.0.0'"
+        con.execute(f"ATTACH '{place}/{name}' AS ledger ({options})")
+        if source:
+            con.execute(f"ATTACH '{place}/{source}' AS source (READ_ONLY)")
+        con.execute("USE ledger")
+        for setting in _FENCES:
+            con.execute(setting)
+    except duckdb.Error:
+        con.close()
+        raise
+    return con
+
+
+def prepare(con: duckdb.DuckDBPyConnection, directory: Path) -> bool:
+    """Create the tables of a new file, or bring those of an older version up to date. Returns whether the file is new.
+
+    Each step is one transaction, so a crash leaves it done or not begun.
+    """
+    tables = {
+        name
+        for (name,) in con.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'ledger'").fetchall()
+    }
+    if "facts" not in tables:
+        schema = files("perdure.ledger").joinpath("schema.sql").read_text(encoding="utf-8")
+        _step(con, schema, SCHEMA_VERSION)
+        con.execute("CHECKPOINT")
+        return True
+    version = version_of(con)
+    if version > SCHEMA_VERSION:
+        raise too_new(directory, version)
+    for number, step in enumerate(MIGRATIONS[version:], version + 1):
+        _step(con, step, number)
+        con.execute("CHECKPOINT")
+    return False
+
+
+def version_of(con: duckdb.DuckDBPyConnection) -> int:
+    """The version of the layout; 0 for files from before there was one."""
+    value = get(con, "schema_version")
+    return 0 if value is None else int(value)
+
+
+def get(con: duckdb.DuckDBPyConnection, key: str) -> Any:
+    """A value of the meta table, or None."""
+    row = con.execute("SELECT value FROM meta WHERE key = $1", [key]).fetchone()
+    return None if row is None else msgpack.unpackb(row[0])
+
+
+def put(con: duckdb.DuckDBPyConnection, key: str, value: object) -> None:
+    """Replace a value of the meta table, inside the caller's transaction."""
+    con.execute("DELETE FROM meta WHERE key = $1", [key])
+    con.execute("INSERT INTO meta VALUES ($1, $2)", [key, msgpack.packb(value)])
+
+
+def get_mark(con: duckdb.DuckDBPyConnection) -> tuple[int, Mark]:
+    """Up to which fact the snapshot reaches, and the place in the chain up to which everything is sealed."""
+    found = get(con, "mark")
+    return (0, GENESIS) if found is None else (found[0], Mark(found[1], found[2]))
+
+
+def put_mark(con: duckdb.DuckDBPyConnection, snapshot_seq: int, mark: Mark) -> None:
+    """Replace both, inside the caller's transaction."""
+    put(con, "mark", [snapshot_seq, mark.seq, mark.digest])
+
+
+def transact(con: duckdb.DuckDBPyConnection, work: Callable[[], None]) -> None:
+    """Do this work whole or not at all."""
+    con.execute("BEGIN")
+    work()
+    con.execute("COMMIT")
+
+
+def locked(directory: Path, owner: str) -> LedgerLocked:
+    """The refusal to share a directory with the process `owner`, if that is known."""
+    who = f"process {owner}" if owner else "another process"
+    return LedgerLocked(
+        str(directory), f"{who} is using this ledger", "ask through its supervisor, or stop that process first"
+    )
+
+
+def too_new(directory: Path, version: int) -> LedgerTooNew:
+    """The refusal to guess at a layout that this version does not know."""
+    words = f"a newer Perdure wrote it (layout {version}, known up to {SCHEMA_VERSION})"
+    return LedgerTooNew(str(directory), words, "use a newer Perdure")
+
+
+def told(directory: Path, problem: duckdb.Error | OSError) -> LedgerError:
+    """What went wrong, in plain words and with advice."""
+    text = str(problem).partition("\n")[0]
+    if "onflicting lock" in text or "Unique file handle conflict" in text or "Could not set lock" in text:
+        owner = re.search(r"PID (\d+)", text)
+        return locked(directory, owner[1] if owner else "")
+    if "version number" in text or "newer version of DuckDB" in text:
+        return LedgerTooNew(str(directory), f"a newer DuckDB wrote it ({text})", "use a newer Perdure")
+    number = problem.errno if isinstance(problem, OSError) else 0
+    if number in _FULL_ERRNO or any(word in text for word in _FULL):
+        return LedgerUnwritable(
+            str(directory),
+            f"the disk is full ({text})",
+            "free some space and start again; what was acknowledged is kept",
+        )
+    if isinstance(problem, OSError) or any(word in text for word in _REFUSED):
+        return LedgerUnwritable(
+            str(directory),
+            f"the directory cannot be written ({text})",
+            "check its path, owner and permissions; what shall only be looked at can be copied elsewhere",
+        )
+    if isinstance(problem, duckdb.OutOfMemoryException):
+        return LedgerUnwritable(
+            str(directory), f"memory ran out ({text})", "give the supervisor more memory and start again"
+        )
+    return LedgerDamaged(str(directory), f"DuckDB refused ({text})", DOCTOR)
+
+
+def _step(con: duckdb.DuckDBPyConnection, script: str, version: int) -> None:
+    def work() -> None:
+        con.execute(script)
+        put(con, "schema_version", version)
+
+    transact(con, work)

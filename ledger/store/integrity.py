@@ -1,0 +1,236 @@
+"""What `perdure doctor` does with a ledger that no one is using: look at everything, and mend what can be mended.
+
+`examine` changes nothing. It says of each proof that the ledger keeps whether it holds: the weights of everything up to the last
+checkpoint, the chain after it, the journal beside it, and that records and facts tell the same story. `repair` gives up what cannot
+be proven: it keeps copies of every file, cuts the facts at the first one that is missing or does not verify, appends what the
+journal has from there, and seals what is left as it is. A file that DuckDB cannot read is built anew (see `salvage`). A repaired
+ledger is consistent; what it lost is in the findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import duckdb
+
+from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
+from perdure.ledger.store.assessment import assess
+from perdure.ledger.store.duckdb_file import (
+    DATABASE,
+    JOURNAL,
+    MISSING,
+    SCHEMA_VERSION,
+    WAL,
+    Lock,
+    connect,
+    get_mark,
+    told,
+    too_new,
+    version_of,
+)
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.store.salvage import read_through, rebuild, unreadable, way_out, without_log
+from perdure.ledger.store.seals import broken_seals
+
+Severity = Literal["ok", "warning", "damage", "refused"]
+
+_REPAIR = "run `perdure doctor --repair`; it keeps copies of every file"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. A `warning` mends itself at the next start, a `damage` does not; what was `refused` could not be
+    looked at."""
+
+    severity: Severity
+    what: str
+    advice: str = ""
+
+
+def examine(directory: Path) -> list[Finding]:
+    """Look at every part of a ledger, and change none. A ledger that is in use is left alone."""
+    if not is_begun(directory):
+        return [Finding("refused", f"there is no ledger in {directory}", "check the path")]
+    try:
+        lock = Lock(directory)
+    except LedgerLocked as refusal:
+        return [_of(refusal)]
+    except OSError as problem:
+        return [_of(told(directory, problem))]
+    try:
+        return list(_examine(directory))
+    except OSError as problem:
+        return [_of(told(directory, problem))]
+    finally:
+        lock.release()
+
+
+def is_begun(directory: Path) -> bool:
+    """Whether there is a ledger here, in whatever state."""
+    return any((directory / name).exists() for name in (DATABASE, JOURNAL))
+
+
+def refuse_if_in_use(directory: Path) -> None:
+    """Raises `LedgerLocked`, which names the process, if one is using this ledger, and `LedgerUnwritable` if that cannot be known."""
+    if not is_begun(directory):
+        return
+    try:
+        Lock(directory).release()
+    except OSError as problem:
+        raise told(directory, problem) from problem
+
+
+def repair(directory: Path) -> list[Finding]:
+    """Mend what can be mended and give up what cannot, with copies of every file kept. Ends with a new examination."""
+    before = examine(directory)
+    severities = {finding.severity for finding in before}
+    if severities == {"ok"}:
+        return [Finding("ok", "there is nothing to repair"), *before]
+    if "refused" in severities:
+        return before
+    try:
+        done = list(_mended(directory, beyond_mending="damage" in severities))
+    except LedgerError as refusal:
+        return [_of(refusal)]
+    except OSError as problem:
+        return [_of(told(directory, problem))]
+    return [Finding("warning", words) for words in done] + examine(directory)
+
+
+def _mended(directory: Path, *, beyond_mending: bool) -> Iterator[str]:
+    """Mend by a start, which gives up what it must if it is told to; a file that cannot be read is built anew before."""
+    problem = unreadable(directory) if beyond_mending else ""
+    if problem:
+        yield problem
+        yield from rebuild(directory)
+        with suppress(LedgerDamaged), closing(DuckDBStore(directory)) as store:
+            yield from store.boot().findings
+            return
+    with closing(DuckDBStore(directory, repair=beyond_mending)) as store:
+        yield from store.boot().findings
+
+
+def _examine(directory: Path) -> Iterator[Finding]:
+    if not (directory / DATABASE).exists():
+        yield Finding("damage", MISSING, way_out(directory))
+        return
+    with ExitStack() as stack:
+        opened = _open(directory, stack)
+        if isinstance(opened, LedgerError):
+            yield _of(opened)
+            return
+        con, log_problem = opened
+        if log_problem:
+            yield Finding(
+                "warning",
+                f"DuckDB cannot read its log ({log_problem})",
+                "the next start sets it aside and uses the journal",
+            )
+        try:
+            version = version_of(con)
+            if version > SCHEMA_VERSION:
+                yield _of(too_new(directory, version))
+                return
+            if version < SCHEMA_VERSION:
+                words = f"its layout has the older version {version}"
+                yield Finding("warning", words, "the next start brings it up to date; examine it then")
+                return
+            read_through(con)
+            yield from _sealed(con)
+            yield from _recent(con, directory)
+            yield from _consistent(con)
+        except duckdb.Error as problem:
+            yield _of(_advised(directory, told(directory, problem)))
+
+
+def _open(directory: Path, stack: ExitStack) -> tuple[duckdb.DuckDBPyConnection, str] | LedgerError:
+    """The database opened for reading; without its log, under a second name, if the log cannot be read."""
+    try:
+        return stack.enter_context(closing(connect(directory, read_only=True))), ""
+    except duckdb.Error as problem:
+        refusal, words = told(directory, problem), str(problem).partition("\n")[0]
+    if not isinstance(refusal, LedgerDamaged):
+        return refusal
+    if (directory / WAL).exists():
+        name = stack.enter_context(without_log(directory))
+        with suppress(duckdb.Error):
+            return stack.enter_context(closing(connect(directory, read_only=True, name=name))), words
+    return _advised(directory, refusal)
+
+
+def _advised(directory: Path, refusal: LedgerError) -> LedgerError:
+    """A refusal of DuckDB, with what this doctor can do about it, instead of the advice to come here."""
+    if not isinstance(refusal, LedgerDamaged):
+        return refusal
+    return LedgerDamaged(refusal.path, refusal.problem, way_out(directory))
+
+
+def _sealed(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
+    """Weigh everything up to the last checkpoint."""
+    _, mark = get_mark(con)
+    broken = [Finding("damage", words, _REPAIR) for words in broken_seals(con, mark.seq)]
+    yield from broken or [Finding("ok", f"all facts kept up to {mark.seq} are those that were written")]
+
+
+def _recent(con: duckdb.DuckDBPyConnection, directory: Path) -> Iterator[Finding]:
+    """Follow the chain after the last checkpoint, and compare with the journal."""
+    found = assess(con, directory)
+    if found.loss:
+        yield Finding("damage", found.loss, _REPAIR)
+    elif found.recent.problem:
+        yield Finding("warning", found.recent.problem, "the journal has what is missing; the next start appends it")
+    elif found.plan.replay:
+        first, last = found.plan.replay[0].before.seq + 1, found.plan.replay[-1].after.seq
+        words = f"the facts {first} to {last} are in the journal and not in the database"
+        yield Finding("warning", words, "the next start appends them")
+    else:
+        yield Finding(
+            "ok", f"{found.recent.mark.seq - found.anchor.seq} facts after the last checkpoint follow one another"
+        )
+    for flaw in found.scanned.flaws:
+        yield Finding("warning", flaw, "the next start begins a new journal")
+
+
+def _consistent(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
+    """Records and facts tell the same story, and no run's events have a hole."""
+    snapshot_seq, _ = get_mark(con)
+    whole = True
+    for words, query in _CONTRADICTIONS.items():
+        found = [str(key) for (key,) in con.execute(query, [snapshot_seq]).fetchall()]
+        if found:
+            whole = False
+            some = ", ".join(found[:3]) + (" and more" if found[3:] else "")
+            yield Finding(
+                "damage",
+                f"{len(found)} {words}, {some}",
+                "look at them with `perdure explain`; nothing brings them back",
+            )
+    if whole:
+        (runs, facts) = con.execute(_COUNTS).fetchone() or (0, 0)
+        how_many = f"{runs} run{'s' * (runs != 1)} and {facts} facts"
+        yield Finding("ok", f"{how_many} tell the same story")
+
+
+_COUNTS = """SELECT (SELECT count(*) FROM (SELECT run_id FROM runs UNION SELECT subject FROM facts WHERE frame = 0)),
+    (SELECT count(*) FROM facts)"""  # a run that began after the last snapshot has facts, and no record yet
+
+_CONTRADICTIONS = {
+    "runs have a record but no facts": """SELECT run_id FROM runs ANTI JOIN facts ON subject = run_id WHERE first_seq <= $1
+        ORDER BY run_id LIMIT 1000""",
+    "runs have facts but no record": """SELECT subject FROM facts ANTI JOIN runs ON run_id = subject WHERE frame = 0 AND seq <= $1
+        ORDER BY subject LIMIT 1000""",
+    "runs have facts before or after what their record knows": """SELECT run_id FROM runs JOIN facts ON subject = run_id
+        WHERE seq <= $1 GROUP BY run_id, first_seq, last_seq HAVING min(seq) <> first_seq OR max(seq) > last_seq
+        ORDER BY run_id LIMIT 1000""",
+    "runs have holes in the numbers of their events": """SELECT subject FROM facts WHERE frame IS NOT NULL AND $1 >= 0
+        GROUP BY subject HAVING count(*) <> max(frame) + 1 OR min(frame) <> 0 ORDER BY subject LIMIT 1000""",
+}
+
+
+def _of(refusal: LedgerError) -> Finding:
+    severity: Severity = "damage" if isinstance(refusal, LedgerDamaged) else "refused"
+    return Finding(severity, refusal.problem, refusal.advice)

@@ -1,0 +1,172 @@
+"""The ledger in memory: the store of the simulator and of tests.
+
+It belongs to the world and not to the supervisor, so it outlives a simulated death: `close` and `boot` only shut and open it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NoReturn
+
+from perdure.ledger.errors import LedgerError
+from perdure.ledger.ids import is_within
+from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record
+
+TABLES = ("runs", "agents", "mail")
+
+
+class MemoryStore:
+    """A `Store` that keeps everything in dictionaries, and refuses what `DuckDBStore` refuses."""
+
+    def __init__(self) -> None:
+        self._open = True
+        self._meta: bytes | None = None
+        self._snapshot_seq = 0
+        self._facts: dict[str, list[FactRow]] = {}
+        self._recent: list[FactRow] = []
+        self._payloads: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._records: dict[str, dict[str, Record]] = {table: {} for table in TABLES}
+        self._last_seq = 0
+
+    def boot(self) -> Boot:
+        """Open, and read what a start needs."""
+        self._open = True
+        facts = list(self._recent)
+        touched = {row.subject for row in facts}
+        called_for = {str(mail.columns[2]) for mail in self._records["mail"].values() if mail.live}
+        records = []
+        for table in TABLES:
+            wanted = touched | called_for if table == "runs" else touched
+            chosen = [record for record in self._records[table].values() if record.live or record.key in wanted]
+            records += sorted(chosen, key=boot_order)
+        ended = Counter(str(run.columns[0]) for run in self._records["runs"].values() if not run.live)
+        return Boot(self._meta, records, facts, [], dict(ended))
+
+    def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
+        """Keep a group of facts."""
+        self._check()
+        if not rows and not payloads:
+            return
+        numbers = [row.seq for row in rows]
+        if not rows or numbers != list(range(self._last_seq + 1, self._last_seq + 1 + len(rows))):
+            raise AssertionError(f"a commit after fact {self._last_seq} has the numbers {numbers[:10]}")
+        self._last_seq = rows[-1].seq
+        self._recent += rows
+        for row in rows:
+            self._facts.setdefault(row.subject, []).append(row)
+        home = {row.subject: row.seq for row in rows} if payloads else {}
+        for payload in payloads:
+            self._payloads[payload.run_id, payload.part] = (home.get(payload.run_id, self._last_seq), payload.body)
+
+    def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
+        """Replace these records, drop the forgotten ones, and keep recent only what comes after."""
+        self._check()
+        if not self._snapshot_seq <= upto_seq <= self._last_seq:
+            raise AssertionError(f"a snapshot up to {upto_seq} between {self._snapshot_seq} and {self._last_seq}")
+        self._forget(forget_bounds(upto_seq, records, forgotten))
+        for record in records:
+            if record.live or record.body:
+                self._records[record.table][record.key] = record
+            else:
+                self._records[record.table].pop(record.key, None)
+        self._meta, self._snapshot_seq = meta, upto_seq
+        self._recent = [row for row in self._recent if row.seq > upto_seq]
+
+    def records(self, table: str, keys: list[str]) -> list[Record]:
+        """The snapshot's records under these keys, in their order."""
+        self._check()
+        kept = self._records[table]
+        return [kept[key] for key in dict.fromkeys(keys) if key in kept]
+
+    def ended_runs(
+        self,
+        parent: str | None,
+        statuses: list[str] | None,
+        older_than_ms: int | None,
+        limit: int,
+        first: First = "oldest",
+    ) -> list[Record]:
+        """The snapshot's runs that are not live, oldest or newest request first."""
+        self._check()
+
+        def wanted(record: Record) -> bool:
+            status, _, its_parent, requested_at_ms, *_ = record.columns
+            return (
+                not record.live
+                and parent in (None, its_parent)
+                and (statuses is None or status in statuses)
+                and (older_than_ms is None or (isinstance(requested_at_ms, int) and requested_at_ms < older_than_ms))
+            )
+
+        return sorted(filter(wanted, self._records["runs"].values()), key=_age, reverse=first == "newest")[:limit]
+
+    def family_runs(self, agent: str, limit: int) -> list[Record]:
+        """The snapshot's runs that an agent or its descendants have asked for, and that are not live."""
+        self._check()
+        runs = self._records["runs"].values()
+        return sorted((run for run in runs if not run.live and is_within(str(run.columns[2]), agent)), key=_age)[:limit]
+
+    def facts(
+        self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
+    ) -> list[FactRow]:
+        """A run's facts in order."""
+        self._check()
+        rows = self._facts.get(subject, [])
+        if frames_only:
+            rows = [row for row in rows if row.frame is not None and row.frame > after_frame]
+        return rows[:limit]
+
+    def payload(self, run_id: str, part: str) -> bytes | None:
+        """A large input or output."""
+        self._check()
+        return self._payloads.get((run_id, part), (0, None))[1]
+
+    def rows(self, query: str, parameters: list[object]) -> NoReturn:
+        """There is no SQL here."""
+        raise LedgerError("memory", f"a ledger in memory answers no SQL ({query[:40]!r}, {len(parameters)} parameters)")
+
+    def close(self) -> None:
+        """Refuse further use until the next boot."""
+        self._open = False
+
+    def _check(self) -> None:
+        if not self._open:
+            raise LedgerError("memory", "the ledger is closed")
+
+    def _forget(self, bounds: dict[str, int]) -> None:
+        """Remove the records of these keys and their mail, and their facts and payloads before the bounds."""
+        if not bounds:
+            return
+        for table in TABLES:
+            kept = self._records[table]
+            theirs = {each.key for each in kept.values() if table == "mail" and each.columns[2] in bounds}
+            for key in theirs | bounds.keys():
+                kept.pop(key, None)
+        for key, bound in bounds.items():
+            rows = [row for row in self._facts.pop(key, ()) if row.seq >= bound]
+            if rows:
+                self._facts[key] = rows
+        for place, (seq, _) in list(self._payloads.items()):
+            if seq < bounds.get(place[0], 0):
+                del self._payloads[place]
+
+
+def forget_bounds(upto_seq: int, records: list[Record], forgotten: list[str]) -> dict[str, int]:
+    """Before which fact each forgotten run ends: its id may already belong to a new run, which stays."""
+    begins = {each.key: each.columns[5] for each in records if each.table == "runs"}
+    return {key: begin if isinstance(begin := begins.get(key), int) else upto_seq + 1 for key in forgotten}
+
+
+def boot_order(record: Record) -> tuple[int, str]:
+    """Runs in the order of their requests, everything else by key, so that each boot from the same ledger is the same."""
+    first = record.columns[5] if record.table == "runs" else 0
+    return (first if isinstance(first, int) else 0, record.key)
+
+
+def _age(record: Record) -> tuple[int, int, str]:
+    requested_at_ms, first_seq = record.columns[3], record.columns[5]
+    return (
+        requested_at_ms if isinstance(requested_at_ms, int) else 0,
+        first_seq if isinstance(first_seq, int) else 0,
+        record.key,
+    )

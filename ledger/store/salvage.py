@@ -1,0 +1,226 @@
+"""A ledger built anew, when DuckDB cannot read its file any more.
+
+Two sources can stand in for the file. **The journal**, if it began at fact 1: then it has every commit, and the file is not needed. Else
+**what DuckDB can still read of the file**: its blocks have checksums, so a damaged block is known, and every other row is what was
+written. Of facts and payloads a part may be missing: that is history. Of the snapshot (`runs`, `agents`, `mail`, `meta`) everything must
+be there, because a boot trusts it; if something is not, all facts from the first must be, and the snapshot is folded anew from them.
+
+The new file is made beside the old one and takes its name at the end, so a death on the way changes nothing. The old one is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+
+from perdure.ledger.errors import LedgerDamaged
+from perdure.ledger.store.duckdb_file import (
+    DATABASE,
+    INDEXED_MAX,
+    JOURNAL,
+    MISSING,
+    SCHEMA_VERSION,
+    WAL,
+    Evidence,
+    Lock,
+    connect,
+    get_mark,
+    prepare,
+    put,
+    put_mark,
+    told,
+    transact,
+)
+from perdure.ledger.store.duckdb_tables import COLUMNS
+from perdure.ledger.store.journal import Scan, scan
+from perdure.ledger.store.seals import GENESIS, Mark, seal_anew
+
+EXAMINED = "ledger.db.examined"
+REBUILT = "ledger.db.rebuilt"
+HISTORY = ("facts", "payloads")
+SNAPSHOT = ("runs", "agents", "mail", "meta")
+_VECTOR = 2_048  # rows that DuckDB reads together; of a smaller piece nothing more can be had
+_PIECE = 16 * _VECTOR
+_ELSEWHERE = "bring back a copy of the directory, or move it away and begin anew"
+_REPAIR = "run `perdure doctor --repair`: it"
+
+
+class Saved(NamedTuple):
+    """How many rows of a table could be read, and how many there are; None if even that cannot be read."""
+
+    read: int
+    there: int | None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is missing."""
+        return self.read == self.there
+
+
+@contextmanager
+def without_log(directory: Path) -> Iterator[str]:
+    """A second name of the database for as long as this lasts, by which DuckDB finds no log. The caller holds the directory's lock."""
+    second = directory / EXAMINED
+    second.unlink(missing_ok=True)
+    second.hardlink_to(directory / DATABASE)
+    try:
+        yield second.name
+    finally:
+        second.unlink(missing_ok=True)
+
+
+def unreadable(directory: Path) -> str:
+    """Why the database cannot be read in full, in DuckDB's words; nothing if it can. Its log is not looked at."""
+    if not (directory / DATABASE).exists():
+        return MISSING
+    try:
+        with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
+            read_through(con)
+    except duckdb.Error as problem:
+        refusal = told(directory, problem)
+        return refusal.problem if isinstance(refusal, LedgerDamaged) else ""
+    return ""
+
+
+def read_through(con: duckdb.DuckDBPyConnection) -> None:
+    """Read every row, and find every record by its key as a start does. Raises what DuckDB raises at a damaged block."""
+    for table in (*HISTORY, *SNAPSHOT, "seals"):
+        con.execute(f"SELECT max(hash({table})) FROM {table}").fetchall()
+    for table, columns in COLUMNS.items():
+        keys = con.cursor().execute(f"SELECT {columns[0]} FROM ledger.{table}")
+        found = f"SELECT count(body) FROM {table} WHERE {columns[0]} IN (SELECT unnest($1::VARCHAR[]))"
+        while rows := keys.fetchmany(INDEXED_MAX):
+            con.execute(found, [[key for (key,) in rows]]).fetchall()
+
+
+def way_out(directory: Path) -> str:
+    """What a person can do about a database that cannot be read."""
+    scanned = scan(directory / JOURNAL)
+    if scanned.base == GENESIS:
+        return f"{_REPAIR} builds the ledger anew from its journal, which has every commit from the first on, and keeps what is damaged"
+    try:
+        with without_log(directory) as name:
+            connect(directory, read_only=True, name=name).close()
+    except (duckdb.Error, OSError):
+        begins = f"begins at fact {scanned.base.seq + 1}" if scanned.base is not None else "cannot be read either"
+        return f"{_ELSEWHERE}; the journal {begins}, so the ledger cannot be built anew from it"
+    return f"{_REPAIR} saves what can be read, says what cannot, and keeps the damaged file"
+
+
+def rebuild(directory: Path) -> list[str]:
+    """Put a new file in the place of one that cannot be read, and say what is in it and what is not. The next start adds what the
+    journal has beyond it. Raises `LedgerDamaged` if too little is left, with every file as it was found, and what a `Lock` raises.
+    """
+    lock = Lock(directory)
+    try:
+        (directory / REBUILT).unlink(missing_ok=True)
+        scanned = scan(directory / JOURNAL)
+        said = _empty(directory, scanned) if scanned.base == GENESIS else _saved(directory, scanned)
+        return [*_exchange(directory), said]
+    finally:
+        for left in (REBUILT, f"{REBUILT}.wal"):
+            (directory / left).unlink(missing_ok=True)
+        lock.release()
+
+
+def _exchange(directory: Path) -> Iterator[str]:
+    """Let the new file take the name of the old one, which is kept. Its log goes first: it belongs to the old file."""
+    evidence = Evidence(directory)
+    if (directory / WAL).exists():
+        yield f"the log is kept as {evidence.move(WAL)}"
+    if (directory / DATABASE).exists():
+        yield f"the damaged file is kept as {evidence.keep(DATABASE)}"
+    (directory / REBUILT).replace(directory / DATABASE)
+
+
+def _empty(directory: Path, scanned: Scan) -> str:
+    """A file without facts: the journal has them all."""
+    with closing(connect(directory, name=REBUILT)) as con:
+        prepare(con, directory)
+    last_seq = scanned.entries[-1].after.seq if scanned.entries else 0
+    state = "damaged in places" if scanned.flaws else "whole"
+    return f"the ledger is built anew from its journal, which is {state}: it has the facts 1 to {last_seq}"
+
+
+def _saved(directory: Path, scanned: Scan) -> str:
+    """A file with all rows of the old one that can be read."""
+    if not (directory / DATABASE).exists():
+        raise LedgerDamaged(str(directory), MISSING, way_out(directory))
+    try:
+        with without_log(directory) as name, closing(connect(directory, name=REBUILT, source=name)) as con:
+            prepare(con, directory)
+            saved = {table: _copy(con, table) for table in (*HISTORY, *SNAPSHOT)}
+            if not saved["facts"].read and not saved["runs"].read:
+                raise LedgerDamaged(str(directory), f"nothing of it can be read any more: {_words(saved)}", _ELSEWHERE)
+            mark = get_mark(con)[1] if saved["meta"].whole else None
+            if not all(saved[table].whole for table in SNAPSHOT):
+                mark = _without_snapshot(directory, con, saved, mark or scanned.base)
+            seal_anew(con, mark.seq if mark is not None else 0)
+            con.execute("CHECKPOINT")
+    except (duckdb.Error, OSError) as problem:
+        refusal = told(directory, problem)
+        if isinstance(refusal, LedgerDamaged):
+            refusal = LedgerDamaged(refusal.path, refusal.problem, way_out(directory))
+        raise refusal from problem
+    return f"the ledger is built anew from what can be read: {_words(saved)}"
+
+
+def _without_snapshot(
+    directory: Path, con: duckdb.DuckDBPyConnection, saved: dict[str, Saved], known: Mark | None
+) -> Mark:
+    """Do without a snapshot of which a part is lost: a boot folds all facts instead, if none of them is missing."""
+    (count, last_seq) = con.execute("SELECT count(*), max(seq) FROM facts").fetchone() or (0, None)
+    if not saved["facts"].whole or count != last_seq:
+        raise LedgerDamaged(str(directory), f"too much cannot be read any more: {_words(saved)}", _ELSEWHERE)
+    mark = known or Mark(count, bytes(16))
+
+    def work() -> None:
+        for table in SNAPSHOT:
+            con.execute(f"DELETE FROM {table}")
+        put(con, "schema_version", SCHEMA_VERSION)
+        put_mark(con, 0, mark)
+
+    transact(con, work)
+    return mark
+
+
+def _words(saved: dict[str, Saved]) -> str:
+    parts = {table: each for table, each in saved.items() if each.there != 0}
+    words = [
+        f"no row of {table}"
+        if each.there is None
+        else f"{'all' if each.whole else f'{each.read:,} of'} {each.there:,} rows of {table}"
+        for table, each in parts.items()
+    ]
+    return ", ".join(words)
+
+
+def _copy(con: duckdb.DuckDBPyConnection, table: str) -> Saved:
+    """Copy the rows of a table that can be read."""
+    try:
+        query = f"SELECT count(*), coalesce(max(rowid), -1) FROM source.{table}"
+        (there, last) = con.execute(query).fetchone() or (0, -1)
+    except duckdb.Error:
+        return Saved(0, None)
+    con.execute(f"DELETE FROM {table}")
+    pieces = (_piece(con, table, first, min(first + _PIECE, last + 1)) for first in range(0, last + 1, _PIECE))
+    return Saved(sum(pieces), there)
+
+
+def _piece(con: duckdb.DuckDBPyConnection, table: str, first: int, end: int) -> int:
+    """Copy these rows, or of a piece that cannot be read its halves. Returns how many were copied."""
+    copying = f"INSERT INTO {table} BY NAME SELECT * FROM source.{table} WHERE rowid >= $1 AND rowid < $2"
+    try:
+        (count,) = con.execute(copying, [first, end]).fetchone() or (0,)
+    except duckdb.Error as problem:
+        if not isinstance(told(Path(), problem), LedgerDamaged):
+            raise
+        if end - first <= _VECTOR:
+            return 0
+        middle = (first + end) // 2
+        return _piece(con, table, first, middle) + _piece(con, table, middle, end)
+    return int(count)

@@ -1,0 +1,106 @@
+"""Decisions that time makes: patience that ends, attempts that never came up, teardowns that take too long, backoffs that are over.
+
+Timers are hints, not promises: a key that is due is looked at, what its record says is done, and the record says when to look again.
+
+Time is the ledger's own: it starts with a supervisor's life, never runs backwards, and does not follow a wall clock that is set during
+that life. Silence is not held against a child for the time in which no supervisor lived to hear it (`View.awake_at_ms`); an absolute
+budget is, because that is what a deadline means (spec W-52).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from perdure.ledger.facts import AlarmRang, Fact, RunInterrupted, TeardownBegan
+from perdure.ledger.host_reports import seal
+from perdure.ledger.run import Run
+from perdure.ledger.status import InterruptedReason
+from perdure.ledger.view import View
+from perdure.policies import Budget, Limits, Sighting, expiry
+
+
+def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    """Look at everything that is due."""
+    for key in view.due(at_ms):
+        run = view.runs.get(key)
+        if run is not None and run.is_live:
+            yield from _look(view, run, at_ms, limits)
+            arm(view, run, limits)
+        activation = view.agents.get(key)
+        if activation is not None and 0 < activation.alarm_at_ms <= at_ms:
+            yield AlarmRang(key)
+        if key in view.mailbox or (activation is not None and activation.unclean):
+            view.want(key)
+            view.touched[key] = None
+
+
+def arm(view: View, run: Run, limits: Limits) -> None:
+    """Look at a run again when its record says so."""
+    at_ms = next_look(run, limits, view.awake_at_ms)
+    if at_ms < view.armed.get(run.run_id, math.inf):
+        view.arm(run.run_id, at_ms)
+
+
+def next_look(run: Run, limits: Limits, awake_at_ms: int) -> float:
+    """When something is next due for a run; infinity when nothing is."""
+    if not run.is_live:
+        return math.inf
+    if run.teardown:
+        return max(run.teardown_at_ms, awake_at_ms) + limits.teardown_grace_ms
+    looks = [math.inf]
+    if not run.is_awaited or run.reattached_at_ms:  # otherwise it is waited for without limit
+        looks.append(expiry(budget_of(run, limits), sighting_of(run, awake_at_ms)).at_ms)
+    if run.is_placed and not run.confirmed:
+        looks.append(max(run.placed_at_ms, awake_at_ms) + limits.start_timeout_ms)
+    if not run.is_placed and run.lost_at_ms:
+        looks.append(max(run.lost_at_ms, awake_at_ms) + limits.recovery_deadline_ms)
+    return min(looks)
+
+
+def budget_of(run: Run, limits: Limits) -> Budget:
+    """What the parent allows this run: its own words first, the runtime's limits otherwise."""
+    options = run.options
+    return Budget(
+        options.get("max_budget_ms", limits.detached_max_budget_ms),
+        options.get("no_progress_budget_ms", limits.detached_no_progress_budget_ms),
+        options.get("reattach_no_progress_ms", limits.reattach_no_progress_ms),
+        options.get("reattach_window_ms", limits.reattach_window_ms),
+    )
+
+
+def sighting_of(run: Run, awake_at_ms: int) -> Sighting:
+    """When what was seen of this run."""
+    signal = max(run.signal_at_ms, awake_at_ms) if run.signal_at_ms else 0
+    reattached = run.reattached_at_ms
+    if reattached and not run.signal_at_ms:
+        reattached = max(reattached, awake_at_ms)
+    return Sighting(not run.is_awaited, run.requested_at_ms, signal, reattached)
+
+
+def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact]:
+    if run.teardown:
+        if at_ms >= next_look(run, limits, view.awake_at_ms):
+            yield from seal(view, run, still_running=run.is_placed)
+        return
+    awake = view.awake_at_ms
+    end = expiry(budget_of(run, limits), sighting_of(run, awake))
+    if at_ms >= end.at_ms:
+        yield from _lose_patience(view, run, end.reason, teardown=end.teardown)
+    elif run.is_placed and not run.confirmed and at_ms >= max(run.placed_at_ms, awake) + limits.start_timeout_ms:
+        yield TeardownBegan(run.run_id, InterruptedReason.INSPECT_TIMEOUT)
+    elif not run.is_placed and run.lost_at_ms and at_ms >= max(run.lost_at_ms, awake) + limits.recovery_deadline_ms:
+        error = f"no place was found within {limits.recovery_deadline_ms} ms after its child was lost ({run.cause})"
+        yield RunInterrupted(run.run_id, InterruptedReason.RECOVERY_DEADLINE, None, error)
+    elif not run.is_placed and at_ms >= run.retry_at_ms and run.run_id not in view.held.get(run.parent, ()):
+        view.enqueue(run)
+
+
+def _lose_patience(view: View, run: Run, reason: str, *, teardown: bool) -> Iterator[Fact]:
+    """Stop waiting. A child that shall stop is told first, because its true end still wins until it has stopped."""
+    if not teardown:
+        yield RunInterrupted(run.run_id, reason, run.is_placed, f"no progress was seen for too long ({reason})")
+        return
+    yield TeardownBegan(run.run_id, reason)
+    if not run.is_placed:
+        yield from seal(view, run, still_running=False)

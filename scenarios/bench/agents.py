@@ -1,0 +1,165 @@
+"""The agents of `perdure bench`. Instant ones are async, so that what is measured is the runtime and not a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from perdure.actors import Agent, Detached, RunContext, RunInfo, RunResult, exposed
+
+LOOK_S = 0.02
+STEP_S = 1.0
+
+
+class Nap(BaseModel):
+    """How long to sleep. Whoever has `marks` leaves the time of its beginning in that directory."""
+
+    seconds: float
+    number: int = 0
+    marks: str = ""
+
+
+def mark(directory: str, name: str) -> None:
+    """Note the machine's steady time, which all its processes share, under a name that nobody else uses."""
+    draft = Path(f"{directory}.{name}")
+    draft.write_text(repr(time.monotonic()))
+    draft.rename(Path(directory, name))
+
+
+class Instant(Agent):
+    """Gives back its number."""
+
+    async def run(self, input: int) -> int:
+        """Nothing but the round trip."""
+        return input
+
+
+class Sleeper(Agent):
+    """Sleeps, and reports progress each second."""
+
+    async def run(self, input: Nap, run: RunContext) -> int:
+        """Sleep."""
+        if input.marks:
+            mark(input.marks, f"{run.run_id}-{run.attempt}")
+        end_s = time.monotonic() + input.seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            await asyncio.sleep(min(STEP_S, left_s))
+            await run.report_progress(min(0.99, 1 - left_s / input.seconds), phase="asleep")
+        return input.number
+
+
+class Parent(Agent):
+    """Asks for runs in every way that is measured, and measures where the results arrive."""
+
+    @exposed
+    async def one_by_one(self, count: int) -> list[float]:
+        """Awaited runs one after the other: milliseconds of each."""
+        times = []
+        for number in range(count):
+            begun_s = time.perf_counter()
+            await self.run_agent_tool(Instant, number)
+            times.append((time.perf_counter() - begun_s) * 1000)
+        return times
+
+    @exposed
+    async def fan_out(self, count: int) -> float:
+        """Many instant runs by the batch form: seconds until all results are here."""
+        begun_s = time.perf_counter()
+        results: list[RunResult] = await self.run_agent_tools([(Instant, number) for number in range(count)])
+        took_s = time.perf_counter() - begun_s
+        if [result.output for result in results] != list(range(count)):
+            raise RuntimeError("a result is wrong")
+        return took_s
+
+    @exposed
+    async def detach(self, count: int) -> float:
+        """Many detached runs: seconds until each completion has been added to `state`."""
+        target = self.state.get("count", 0) + count
+        begun_s = time.perf_counter()
+        with self.transaction():
+            self.run_agent_tools([(Instant, number) for number in range(count)], detached=Detached(on_finish="on_done"))
+        while self.state.get("count", 0) < target:  # noqa: ASYNC110 - what is durable is looked at
+            await asyncio.sleep(LOOK_S)
+        return time.perf_counter() - begun_s
+
+    def on_done(self, run: RunInfo, result: RunResult) -> None:
+        """Count."""
+        self.state["count"] = self.state.get("count", 0) + 1
+
+    @exposed
+    async def nap(self, count: int, nap: Nap) -> float:
+        """Many sleepers: seconds until all have woken."""
+        begun_s = time.perf_counter()
+        await self.run_agent_tools([(Sleeper, nap.model_copy(update={"number": number})) for number in range(count)])
+        return time.perf_counter() - begun_s
+
+    @exposed
+    async def send_to_bed(self, count: int, nap: Nap) -> int:
+        """Many detached sleepers; back when they are accepted."""
+        naps = [(Sleeper, nap.model_copy(update={"number": number})) for number in range(count)]
+        return len(await self.run_agent_tools(naps, detached=True))
+
+
+class Idler(Agent):
+    """Somebody who has nothing to do."""
+
+    @exposed
+    async def ping(self) -> bool:
+        """Answer, and write nothing."""
+        return True
+
+    @exposed
+    async def write(self) -> bool:
+        """Write a little."""
+        self.state["written"] = "something"
+        return True
+
+
+class Crowd(BaseModel):
+    """Children that all finish at the same moment of the steady clock."""
+
+    count: int
+    at_s: float
+    marks: str
+
+
+class Punctual(Agent):
+    """Finishes at a given moment."""
+
+    async def run(self, input: Nap) -> int:
+        """Wait until then."""
+        await asyncio.sleep(input.seconds - time.monotonic())
+        return input.number
+
+
+class Keeper(Agent):
+    """Takes its time over each completion, and keeps a row of it. The table has no key on purpose: a second effect would show."""
+
+    async def on_start(self) -> None:
+        """Note when this life began."""
+        self.sql("CREATE TABLE IF NOT EXISTS kept(run_id VARCHAR)")
+        if marks := self.state.get("marks"):
+            mark(marks, f"start-{time.monotonic_ns()}")
+
+    @exposed
+    async def keep(self, crowd: Crowd) -> int:
+        """Ask for the children."""
+        with self.transaction():
+            self.state["marks"] = crowd.marks
+            children = [(Punctual, Nap(seconds=crowd.at_s, number=number)) for number in range(crowd.count)]
+            return len(self.run_agent_tools(children, detached=Detached(on_finish="on_done")))
+
+    def on_done(self, run: RunInfo, result: RunResult) -> None:
+        """Slow, so that the kill finds it at work."""
+        mark(self.state["marks"], f"handler-{time.monotonic_ns()}")
+        self.sql("INSERT INTO kept VALUES ($1)", [run.run_id])
+        time.sleep(0.05)
+
+    @exposed(repeatable=True)
+    async def kept(self) -> tuple[int, int]:
+        """Rows, and different ones."""
+        ((rows, distinct),) = self.sql("SELECT count(*), count(DISTINCT run_id) FROM kept")
+        return rows, distinct

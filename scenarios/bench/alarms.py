@@ -1,0 +1,167 @@
+"""Alarms of agents that sleep: what they cost while nothing rings, how soon a ledger with them boots, and how late they ring."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from perdure.actors import Agent, Occurrence, Runtime, exposed
+from perdure.actors.ray_world.system import cpu_s
+from perdure.ledger import (
+    Alarm,
+    FactRow,
+    HostView,
+    Released,
+    SupervisorStarted,
+    View,
+    decide,
+    dirty_records,
+    meta_of,
+    seat,
+)
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.scenarios.bench.ledger import AT_MS, CHUNK, HOST, LIMITS, boot_apart
+from perdure.scenarios.bench.report import Bench, Figure, at_most, handle, percentile, wait_for
+
+PER_AGENT = 10  # alarms of one agent; they ring together
+SLOWLY, PER_SECOND = 50, 500  # alarms that ring in one second
+WRONG = "alarms that rang early"
+AT_ONCE = 32
+PATIENCE_S = 120.0
+QUIET_S = 5.0
+FAR = timedelta(days=30)
+
+
+class Sleepyhead(Agent):
+    """Has alarms, and nothing else to do. Each call leaves in a file how late it was."""
+
+    @exposed(repeatable=True)
+    async def plan(self, at_s: float, count: int, file: str) -> int:
+        """Plan calls for one instant."""
+        when = datetime.fromtimestamp(at_s, UTC)
+        with self.transaction():
+            for number in range(count):
+                self.schedule(when, self.ring, file, schedule_id=f"{at_s:.3f}-{number}")
+        return len(self.list_schedules())
+
+    async def ring(self, file: str, occurrence: Occurrence) -> None:
+        """Note how late it is: the wall's time, for that is what was promised."""
+        late_ms = time.time() * 1000 - occurrence.scheduled_at_ms
+        append(Path(file), f"{late_ms:.1f}\n")
+
+
+def append(file: Path, line: str) -> None:
+    """Add a line in one piece, beside others that do so."""
+    with file.open("ab", buffering=0) as lines:
+        lines.write(line.encode())
+
+
+def alarms(bench: Bench) -> list[Figure]:
+    """Many sleeping agents with alarms; some of these alarms ring, at one pace and at another."""
+    agents, marks = bench.size(2_000, 100), bench.data / "alarms-marks"
+    marks.mkdir(parents=True)
+    with bench.cluster("alarms", idle_ms=300) as runtime:
+        _plan(runtime, agents, lambda _: (datetime.now(UTC) + FAR).timestamp(), marks / "never")
+        bench.say(f"{agents * PER_AGENT:,} alarms of {agents:,} agents are set")
+        _until_asleep(runtime)
+        idle = Figure(
+            f"{agents * PER_AGENT:,} alarms asleep, processor time", "% of a core", [_busy_share(runtime) * 100]
+        )
+        slow = _rung(runtime, marks / "slow", bench.size(50, 10), SLOWLY)
+        fast = _rung(runtime, marks / "fast", bench.size(250, 25), PER_SECOND)
+    wrong = sum(each < 0 for each in [*slow, *fast])
+    return [
+        idle,
+        *_figures(SLOWLY, slow),
+        *_figures(PER_SECOND, fast),
+        Figure(WRONG, "", [wrong], at_most(0)),
+        boot(bench),
+    ]
+
+
+def _figures(pace: int, late: list[float]) -> Iterator[Figure]:
+    name = f"{pace} alarms/s of sleeping agents: late"
+    yield Figure(f"{name}, median", "ms", [statistics.median(late)], at_most(100))
+    yield Figure(f"{name}, 99 %", "ms", [percentile(late, 0.99)], at_most(100))
+
+
+def _rung(runtime: Runtime, file: Path, agents: int, pace: int) -> list[float]:
+    """How late each alarm of so many agents was, at so many in a second. Raises if one did not ring, or twice."""
+    begin_s = time.time() + max(5.0, agents / 25)
+    _plan(runtime, agents, lambda number: begin_s + number * PER_AGENT / pace, file)
+    _until_asleep(runtime, until_s=begin_s)
+    wait_for(lambda: len(_late(file)) >= agents * PER_AGENT, PATIENCE_S, pause_s=0.2)
+    time.sleep(QUIET_S)
+    late = _late(file)
+    if len(late) != agents * PER_AGENT:
+        raise RuntimeError(f"of {agents * PER_AGENT} alarms {len(late)} rang")
+    return late
+
+
+def _plan(runtime: Runtime, agents: int, at_s: Callable[[int], float], file: Path) -> None:
+    def plan(number: int) -> None:
+        handle(runtime, Sleepyhead, f"sleepyhead-{number}").plan(at_s(number), PER_AGENT, str(file))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(plan, range(agents)))
+
+
+def _until_asleep(runtime: Runtime, until_s: float = 0.0) -> None:
+    """Until no agent is awake, or that time has come."""
+
+    def is_so() -> bool:
+        return not any(host["tenants"] for host in runtime.ps()["hosts"]) or 0 < until_s <= time.time()
+
+    wait_for(is_so, PATIENCE_S)
+
+
+def _busy_share(runtime: Runtime) -> float:
+    """How much of one core supervisor and hosts use while nothing happens."""
+    pids = list(runtime.cluster.pids().values())
+    before_s = cpu_s(pids)
+    time.sleep(QUIET_S)
+    return (cpu_s(pids) - before_s) / QUIET_S
+
+
+def _late(file: Path) -> list[float]:
+    return [float(each) for each in file.read_text().split()] if file.exists() else []
+
+
+def boot(bench: Bench) -> Figure:
+    """Boots of a ledger that has to wake many agents some day. It has one alarm for each: the first of theirs."""
+    count, place = bench.size(10_000, 1_000), bench.data / "ledger-armed"
+    build(place, count)
+    told = [boot_apart(place) for _ in range(3)]
+    if any(each["armed"] != count for each in told):
+        raise RuntimeError(f"a boot did not find the {count} alarms: {told}")
+    name = f"boot with {count:,} sleeping agents ({count * PER_AGENT:,} alarms), time"
+    return Figure(name, "s", [each["seconds"] for each in told], at_most(1.0))
+
+
+def build(place: Path, count: int) -> None:
+    """Fill a ledger with agents that were called, set an alarm and went to sleep."""
+    store, view = DuckDBStore(place, fsync=False), View()
+    store.boot()
+    store.append([view.record(SupervisorStarted(1), AT_MS)], [])
+    view.hosts[HOST] = HostView(HOST, None, up=True)
+    for first in range(0, count, CHUNK):
+        names = [
+            f"sleepyhead-{number}@scenarios.bench_alarms:Sleepyhead"
+            for number in range(first, min(first + CHUNK, count))
+        ]
+        store.append([row for name in names for row in _asleep(view, name)], [])
+        store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
+        view.touched.clear()
+    store.close()
+
+
+def _asleep(view: View, name: str) -> Iterator[FactRow]:
+    view.want(name)
+    yield from [view.record(fact, AT_MS) for fact in seat(view, AT_MS, LIMITS)]
+    life = view.agents[name].incarnation
+    for said in (Alarm(name, life, AT_MS + 86_400_000, None), Released(name, life)):
+        yield from [view.record(fact, AT_MS) for fact in decide(view, said, AT_MS, LIMITS)]

@@ -1,0 +1,93 @@
+"""Each group of figures is measured in a process of its own: what crashes, hangs or leaks there costs that group and no other.
+
+The process prints its figures as one line of JSON. What it says aside is passed on, and the last line of that, a traceback's as a rule,
+is the cause when it fails. A Ray that it had started ends with it, however it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+FAREWELL_S: Final = 10.0  # for a process that was told to end
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A group that has no figures, and why."""
+
+    group: str
+    cause: str
+
+    def to_plain(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return asdict(self)
+
+
+def command_for(group: str, place: Path, *, quick: bool) -> list[str]:
+    """What measures one group."""
+    return [
+        sys.executable,
+        "-m",
+        "perdure.scenarios.bench.bench",
+        group,
+        str(place.resolve()),
+        *(["--quick"] if quick else []),
+    ]
+
+
+def measure_apart(
+    group: str, command: Sequence[str], patience_s: float, say: Callable[[str], None]
+) -> list[dict[str, Any]] | Failed:
+    """Let the command measure a group. One that takes longer than `patience_s` is made to say where it stands, and is ended."""
+    environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}  # so a crash and an abort show what every thread was at
+    said: list[str] = []
+    in_time = True
+    with (
+        tempfile.TemporaryFile("w+") as told,
+        subprocess.Popen(command, stdout=told, stderr=subprocess.PIPE, text=True, env=environment) as process,
+    ):
+        listener = threading.Thread(target=_listen, args=(process, said, say), daemon=True)
+        listener.start()
+        try:
+            in_time = _ends(process, patience_s)
+            if not in_time:
+                process.send_signal(signal.SIGABRT)
+        finally:
+            if not _ends(process, FAREWELL_S):
+                process.kill()
+        listener.join(FAREWELL_S)
+        if process.wait() == 0:
+            told.seek(0)
+            figures: list[dict[str, Any]] = json.loads(told.readlines()[-1])
+            return figures
+    return Failed(group, _cause(process.returncode, said) if in_time else f"it was not done within {patience_s:g} s")
+
+
+def _listen(process: subprocess.Popen[str], said: list[str], say: Callable[[str], None]) -> None:
+    for line in process.stderr or ():
+        say(line.rstrip())
+        said.extend([line.strip()] if line.strip() else [])
+
+
+def _ends(process: subprocess.Popen[str], patience_s: float) -> bool:
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _cause(code: int, said: list[str]) -> str:
+    if code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    return said[-1] if said else f"its process ended with {code}, and without a word"

@@ -1,0 +1,155 @@
+"""Chat agents: children one after the other and all at once, streams, turns, and a long memory.
+
+The baselines are those of Cloudflare's own runtime, measured on such a machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from perdure.actors import Runtime
+from perdure.scenarios.bench.agents import Parent
+from perdure.scenarios.bench.chat_agents import ChatParent, Clocked, Instant, Long, Torrent
+from perdure.scenarios.bench.report import (
+    Baseline,
+    Bench,
+    Figure,
+    at_least,
+    at_most,
+    calm,
+    handle,
+    percentile,
+    pss_mb,
+    wait_for,
+)
+from perdure.scenarios.bench.speed import disk_bytes, peak_mb
+
+CLOUDFLARE = "Cloudflare, measured"
+
+
+def chat_children(bench: Bench) -> list[Figure]:
+    """Chat children with a model that answers at once, as agent tools."""
+    count, crowd, repeats = bench.size(200, 20), bench.size(500, 50), bench.size(3, 1)
+    with bench.cluster("chat-children", hosts_warm=2) as runtime:
+        parent = handle(runtime, ChatParent, "parent")
+        parent.one_by_one(20)
+        calm(runtime)
+        before = disk_bytes(runtime.data / "agents")
+        times = [parent.one_by_one(count) for _ in range(repeats)]
+        kilobytes = (disk_bytes(runtime.data / "agents") - before) / (count * repeats) / 1024
+        parent.fan_out(crowd // 5)
+        rates = [crowd / parent.fan_out(crowd) for _ in range(repeats)]
+        delays = [delay_ms(runtime, parent) for _ in range(bench.size(50, 5))]
+    middle = [percentile(each, 0.5) for each in times]
+    return [
+        Figure("awaited chat child, p50", "ms", middle, at_most(15), Baseline(CLOUDFLARE, 34)),
+        Figure(f"fan-out of {crowd} chat children", "runs/s", rates, at_least(200), Baseline(CLOUDFLARE, 25)),
+        Figure("disk of a chat child", "KB", [kilobytes], at_most(150), Baseline(CLOUDFLARE, 600)),
+        Figure("detached chat child's end to its parent's handler", "ms", delays, at_most(20)),
+    ]
+
+
+def delay_ms(runtime: Runtime, parent: Any) -> float:
+    """How long after its end a detached child's completion comes to its parent's handler."""
+    run_id = parent.detach()
+    came_ms = wait_for(lambda: parent.came(run_id))
+    told = runtime.inspect(run_id)
+    assert told is not None
+    return float(came_ms - told["completed_at_ms"])
+
+
+def chat_streams(bench: Bench) -> list[Figure]:
+    """A thousand children that stream for ten seconds; one stream as fast as it goes, and one that is followed."""
+    count = bench.size(1_000, 50)
+    with bench.cluster("chat-streams", hosts_warm=2) as runtime:
+        handle(runtime, Parent, "warm").fan_out(10)
+        parent = handle(runtime, ChatParent, "parent")
+        parent.one_by_one(5)
+        with peak_mb(runtime) as seen:
+            seconds = parent.fan_out(count, slow=True)
+        memory = max(seen, default=0.0) or pss_mb(list(runtime.cluster.pids().values()))
+        rates = [_rate(runtime, number) for number in range(bench.size(5, 2))]
+        latencies = _latencies(runtime)
+    name = f"{count:,} chat children that stream 20 chunks in 10 s"
+    return [
+        Figure(f"{name}, all done", "s", [seconds], at_most(13), Baseline(CLOUDFLARE, 52)),
+        Figure(f"{name}, memory in all", "MB", [memory], at_most(2_048), Baseline(CLOUDFLARE, 2_100)),
+        Figure(
+            "durable chunks of one stream, to its caller", "/s", rates, at_least(20_000), Baseline(CLOUDFLARE, 3_400)
+        ),
+        Figure("latency of a chunk when idle, p50", "ms", [percentile(latencies, 0.5)], at_most(2)),
+    ]
+
+
+class Counting:
+    """A callback that counts, and that compares the time in a chunk with its own."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.late_ms: list[float] = []
+
+    async def on_event(self, event: dict[str, Any]) -> None:
+        """One event."""
+        self.count += 1
+        if event["type"] == "text-delta" and "." in event["delta"]:
+            self.late_ms.append((time.monotonic() - float(event["delta"])) * 1000)
+
+
+def _rate(runtime: Runtime, number: int) -> float:
+    counting = Counting()
+    begun_s = time.perf_counter()
+    result = handle(runtime, Torrent, f"torrent-{number}").chat("Go.", counting)
+    assert result.ok, result
+    return counting.count / (time.perf_counter() - begun_s)
+
+
+def _latencies(runtime: Runtime) -> list[float]:
+    counting = Counting()
+    result = handle(runtime, Clocked, "clocked").chat("What time is it?", counting)
+    assert result.ok, result
+    return counting.late_ms
+
+
+def chat_turns(bench: Bench) -> list[Figure]:
+    """What a turn costs beside the model's own time, with a short transcript and with a long one."""
+    count, long = bench.size(100, 10), bench.size(10_000, 500)
+    with bench.cluster("chat-turns", hosts_warm=2) as runtime:
+        short = handle(runtime, Instant, "short")
+        old = handle(runtime, Long, "long")
+        old.remember(long)
+        for agent in (short, old):
+            agent.chat("Warm?", None)
+        calm(runtime)
+        turns = [_turn_ms(short) for _ in range(count)]
+        begun = [_start_ms(old) for _ in range(bench.size(20, 3))]
+        later = [_turn_ms(old) for _ in range(bench.size(20, 3))]
+    overhead = Baseline("the same with an empty transcript", statistics.median(turns))
+    return [
+        Figure("turn overhead beyond the model's time, p50", "ms", [percentile(turns, 0.5)], at_most(15)),
+        Figure(f"start of a turn with {long:,} messages before it", "ms", begun, at_most(50)),
+        Figure("the whole of such a turn", "ms", later, None, overhead),
+    ]
+
+
+class Starting:
+    """A callback that notes when it first hears of the turn's stream."""
+
+    begun_s = 0.0
+
+    async def on_event(self, _event: dict[str, Any]) -> None:
+        """One event."""
+        self.begun_s = self.begun_s or time.perf_counter()
+
+
+def _start_ms(agent: Any) -> float:
+    starting, asked_s = Starting(), time.perf_counter()
+    assert agent.chat("Is it?", starting).ok
+    return (starting.begun_s - asked_s) * 1000
+
+
+def _turn_ms(agent: Any) -> float:
+    begun_s = time.perf_counter()
+    assert agent.chat("Is it?", None).ok
+    return (time.perf_counter() - begun_s) * 1000

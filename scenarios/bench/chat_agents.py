@@ -1,0 +1,175 @@
+"""The chat agents of `perdure bench`. Their models answer in this very process, so that what is measured is the runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from perdure.actors import Agent, ChatAgent, Detached, RunInfo, RunResult, exposed
+
+
+async def _at_once(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    yield "Yes."
+
+
+async def _slowly(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    for number in range(20):
+        await asyncio.sleep(0.5)
+        yield f"word {number} "
+
+
+async def _in_a_torrent(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    for number in range(20_000):
+        if number % 100 == 0:
+            await asyncio.sleep(0)  # as a socket would
+        yield f"{number} "
+
+
+async def _by_the_clock(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    for _ in range(100):
+        await asyncio.sleep(0.03)
+        yield f"{time.monotonic()!r} "
+
+
+REQUESTS_S: list[float] = []  # when this process was asked for an answer, or broke one off
+
+
+async def _with_a_break(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    """Every other answer breaks off: the connection is reset, or goes silent where the question asks for silence."""
+    REQUESTS_S.append(time.monotonic())
+    yield "The answer "
+    if len(REQUESTS_S) % 2:
+        REQUESTS_S[-1] = time.monotonic()
+        if "silence" in _question(messages):
+            await asyncio.sleep(600)
+        raise ConnectionResetError("the benchmark breaks this connection")
+    yield "is this."
+
+
+async def _by_a_survivor(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    """The question names a file to which each request is noted; the first of them is never answered."""
+    if _noted(Path(_question(messages))) == 1:
+        await asyncio.sleep(600)
+    yield "I live."
+
+
+def _noted(path: Path) -> int:
+    """Note the time of a request, and count them."""
+    with path.open("a") as file:
+        file.write(f"{time.monotonic()}\n")
+    return len(path.read_text().split())
+
+
+def _question(messages: list[ModelMessage]) -> str:
+    """The newest message of the user."""
+    return next(str(part.content) for part in messages[-1].parts if part.part_kind == "user-prompt")
+
+
+class Instant(ChatAgent):
+    """Answers at once."""
+
+    model = FunctionModel(stream_function=_at_once)
+
+
+class Slow(ChatAgent):
+    """Says twenty words in ten seconds."""
+
+    model = FunctionModel(stream_function=_slowly)
+
+
+class Torrent(ChatAgent):
+    """Says twenty thousand words as fast as it can."""
+
+    model = FunctionModel(stream_function=_in_a_torrent)
+
+
+class Clocked(ChatAgent):
+    """Says what time it is, with pauses in between."""
+
+    model = FunctionModel(stream_function=_by_the_clock)
+
+
+class Broken(ChatAgent):
+    """Loses every other connection."""
+
+    model = FunctionModel(stream_function=_with_a_break)
+
+    @exposed
+    async def last_requests(self) -> list[float]:
+        """When the last two requests began, or broke off, on the machine's clock."""
+        return REQUESTS_S[-2:]
+
+
+class Mortal(ChatAgent):
+    """Answers in its second life."""
+
+    model = FunctionModel(stream_function=_by_a_survivor)
+
+
+class Long(Instant):
+    """Has a long conversation behind it."""
+
+    @exposed
+    async def remember(self, count: int) -> int:
+        """Fill the transcript."""
+        messages = [
+            {
+                "id": f"m{number}",
+                "role": ("user", "assistant")[number % 2],
+                "parts": [{"type": "text", "text": f"line {number}"}],
+            }
+            for number in range(count)
+        ]
+        return await self.add_messages(messages)
+
+
+class ChatParent(Agent):
+    """Asks for chat children in every way that is measured."""
+
+    @exposed
+    async def one_by_one(self, count: int) -> list[float]:
+        """Awaited runs one after the other: milliseconds of each."""
+        times = []
+        for _ in range(count):
+            begun_s = time.perf_counter()
+            result = await self.run_agent_tool(Instant, "Is it?", run_id=f"chat-{os.urandom(8).hex()}")
+            times.append((time.perf_counter() - begun_s) * 1000)
+            assert result.ok, result
+        return times
+
+    @exposed
+    async def fan_out(self, count: int, slow: bool = False) -> float:
+        """The same, all at once: seconds."""
+        kind = Slow if slow else Instant
+        begun_s = time.perf_counter()
+        asked = [
+            {"agent_class": kind, "input": "Is it?", "run_id": f"chat-{os.urandom(8).hex()}"} for _ in range(count)
+        ]
+        results = await self.run_agent_tools(asked)
+        assert all(result.ok for result in results), next(result for result in results if not result.ok)
+        return time.perf_counter() - begun_s
+
+    @exposed
+    async def detach(self) -> str:
+        """One detached child; its handler notes when it came."""
+        handle = await self.run_agent_tool(
+            Instant, "Is it?", run_id=f"chat-{os.urandom(8).hex()}", detached=Detached(on_finish="on_done")
+        )
+        return str(handle.run_id)
+
+    async def on_done(self, run: RunInfo, result: RunResult) -> None:
+        """Note the time."""
+        assert result.ok, result
+        self.state[run.run_id] = time.time() * 1000
+
+    @exposed
+    async def came(self, run_id: str) -> Any:
+        """When the handler of a run was called."""
+        return self.state.get(run_id)

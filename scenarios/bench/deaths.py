@@ -1,0 +1,186 @@
+"""How soon, after a death: children, supervisors, clusters, and a parent in the midst of its handlers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from perdure import actors
+from perdure.actors import Runtime
+from perdure.ledger import LIVE
+from perdure.policies import Limits
+from perdure.scenarios.bench.agents import Crowd, Keeper, Nap, Parent, Sleeper
+from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, handle, wait_for
+
+LONG_S = 600.0
+SOON_S = 0.005
+
+
+def child_death(bench: Bench) -> list[Figure]:
+    """`SIGKILL` of a child's host until the child runs again, while another host is warm."""
+    marks = _marks(bench, "child-marks")
+    with bench.cluster("child-death") as runtime:
+        plain = actors.PlainRay()
+        restarts = [plain.restart_ms() for _ in range(3)]
+        plain.close()
+        times = [_kill_child(runtime, marks, f"child-{number}") for number in range(bench.size(9, 3))]
+    baseline = Baseline("plain Ray actor made anew by Ray", statistics.median(restarts))
+    return [Figure("child's host killed → child running again", "ms", times, at_most(300), baseline)]
+
+
+def _kill_child(runtime: Runtime, marks: Path, run_id: str) -> float:
+    runtime.start(Sleeper, Nap(seconds=LONG_S, marks=str(marks)), run_id=run_id)
+    wait_for((marks / f"{run_id}-1").exists)
+    host = wait_for(lambda: _host_of(runtime, run_id))
+    wait_for(lambda: any(each["up"] and each["host"] != host["host"] for each in runtime.ps()["hosts"]))
+    killed_s = time.monotonic()
+    os.kill(host["pid"], signal.SIGKILL)
+    again_s = float(wait_for(lambda: _read(marks / f"{run_id}-2"), pause_s=SOON_S))
+    runtime.cancel(run_id)
+    return (again_s - killed_s) * 1000
+
+
+def supervisor_death(bench: Bench) -> list[Figure]:
+    """`SIGKILL` of the supervisor until its next life has every host, with every live run still in its first attempt."""
+    count = bench.size(1_000, 100)
+    with bench.cluster("supervisor-death") as runtime:
+        plain = actors.PlainRay()
+        restarts = [plain.restart_ms() / 1000 for _ in range(3)]
+        plain.close()
+        handle(runtime, Parent, "parent").send_to_bed(count, Nap(seconds=LONG_S))
+        wait_for(lambda: _is_running(runtime, count))
+        times = [_kill_supervisor(runtime, count) for _ in range(3)]
+    baseline = Baseline("plain Ray actor made anew by Ray", statistics.median(restarts))
+    return [Figure(f"supervisor killed → {count:,} live runs adopted", "s", times, at_most(2), baseline)]
+
+
+def _kill_supervisor(runtime: Runtime, count: int) -> float:
+    before = runtime.ps()
+    killed_s = time.monotonic()
+    os.kill(before["supervisor"]["pid"], signal.SIGKILL)
+    wait_for(lambda: _is_adopted(runtime.ask("ps", 0), before["epoch"], count), pause_s=SOON_S)
+    took_s = time.monotonic() - killed_s
+    live = runtime.ask("ps", count)["live"]
+    if len(live) != count or any(run["attempt"] != 1 for run in live):
+        raise RuntimeError(f"of {count} runs {len(live)} live, some in another attempt")
+    return took_s
+
+
+def _is_adopted(overview: dict[str, Any], epoch: int, count: int) -> bool:
+    hosts = [host for host in overview["hosts"] if host["up"]]
+    return bool(overview["epoch"] > epoch and sum(host["tenants"] for host in hosts) >= count)
+
+
+def cluster_death(bench: Bench) -> list[Figure]:
+    """Everything killed at once, Ray included, and started again: from the supervisor's first answer to the first run's return."""
+    marks, data = _marks(bench, "cluster-marks"), bench.data / "cluster-death"
+    repeats, runs = 3, bench.size(100, 20)
+    runtime = _opened(data)
+    try:
+        plain = actors.PlainRay()
+        begun_s = time.monotonic()
+        with plain.one_actor_each(b"", 1):
+            new_actor_s = time.monotonic() - begun_s
+        plain.close()
+        handle(runtime, Parent, "parent").send_to_bed(runs, Nap(seconds=LONG_S, marks=str(marks)))
+        wait_for(lambda: _is_running(runtime, runs))
+        times = []
+        for attempt in range(2, repeats + 2):
+            runtime.kill_everything()
+            runtime = _opened(data)
+            up_s = time.monotonic()
+            first_s = wait_for(partial(_first, marks, f"*-{attempt}"), pause_s=SOON_S)
+            times.append(max(0.0, first_s - up_s))
+            wait_for(partial(_has, marks, f"*-{attempt}", runs))
+    finally:
+        runtime.close()
+    return [
+        Figure(
+            "cluster killed → first run back, after the supervisor is up",
+            "s",
+            times,
+            at_most(1),
+            Baseline("one new Ray actor", new_actor_s),
+        )
+    ]
+
+
+def handlers_death(bench: Bench) -> list[Figure]:
+    """`SIGKILL` of the parent's host while 20 completion handlers run: redelivery, and each effect exactly once."""
+    count, later, wrong = 20, [], []
+    with bench.cluster("handlers-death") as runtime:
+        for repeat in range(3):
+            marks = _marks(bench, f"handler-marks-{repeat}")
+            keeper = handle(runtime, Keeper, f"keeper-{repeat}")
+            keeper.keep(Crowd(count=count, at_s=time.monotonic() + 1.5, marks=str(marks)))
+            wait_for(partial(_has, marks, "handler-*", count // 3))
+            killed_s = time.monotonic()
+            os.kill(_host_of_agent(runtime, f"keeper-{repeat}")["pid"], signal.SIGKILL)
+            returned_s = wait_for(partial(_first, marks, "start-*", killed_s), pause_s=SOON_S)
+            again_s = wait_for(partial(_first, marks, "handler-*", returned_s), pause_s=SOON_S)
+            later.append((again_s - returned_s) * 1000)
+            wait_for(partial(_has, marks, "handler-*", count))
+            wait_for(lambda: runtime.audit()["pending"] == 0, pause_s=0.1)
+            rows, distinct = keeper.kept()
+            wrong.append(rows - distinct + count - distinct)
+    return [
+        Figure("parent killed in its handlers → delivered again, after its return", "ms", later, at_most(1_000)),
+        Figure("effects of 20 handlers that were lost or doubled", "", wrong, at_most(0)),
+    ]
+
+
+# looking
+
+
+def _marks(bench: Bench, name: str) -> Path:
+    marks = bench.data / name
+    marks.mkdir(parents=True)
+    return marks
+
+
+def _opened(data: Path) -> Runtime:
+    runtime = actors.Runtime(data, address="local", limits=Limits())
+    runtime.open()
+    return runtime
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _has(marks: Path, pattern: str, count: int) -> bool:
+    return len(list(marks.glob(pattern))) >= count
+
+
+def _first(marks: Path, pattern: str, after_s: float = 0.0) -> float | None:
+    """The earliest time after that one which was noted under such a name."""
+    return min((time_s for path in marks.glob(pattern) if (time_s := float(path.read_text())) > after_s), default=None)
+
+
+def _is_running(runtime: Runtime, count: int) -> bool:
+    live = runtime.ask("ps", count)["live"]
+    return sum(bool(run["status"] == "running") for run in live) >= count
+
+
+def _host_of(runtime: Runtime, run_id: str) -> dict[str, Any] | None:
+    overview = runtime.ps()
+    home = next((run["host"] for run in overview["live"] if run["run_id"] == run_id and run["status"] in LIVE), "")
+    return _find(overview, lambda host: bool(host["host"] == home and host["pid"]))
+
+
+def _host_of_agent(runtime: Runtime, name: str) -> dict[str, Any]:
+    overview = runtime.ps()
+    homes = [host for agent, host, _ in overview["agents"] if agent.startswith(f"{name}@") and host]
+    found = _find(overview, lambda host: host["host"] in homes)
+    assert found is not None
+    return found
+
+
+def _find(overview: dict[str, Any], wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+    return next((host for host in overview["hosts"] if wanted(host)), None)

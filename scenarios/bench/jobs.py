@@ -1,0 +1,131 @@
+"""An agent's own jobs: how fast fibers are accepted and done, and whether the recovery of many holds up those who call the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any, ClassVar
+
+from perdure.actors import Agent, FiberContext, FiberRecovery, FiberResult, exposed
+from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_least, at_most, handle, percentile
+
+BATCH = 500
+
+
+class Jobber(Agent):
+    """Has fibers that end at once, and some that do not."""
+
+    done: ClassVar[int] = 0  # of this process
+    recovered: ClassVar[int] = 0
+
+    async def quick(self, fiber: FiberContext, input: Any) -> None:
+        """End at once."""
+        type(self).done += 1
+
+    async def endless(self, fiber: FiberContext) -> None:
+        """Do not end."""
+        await asyncio.sleep(86_400)
+
+    async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult:
+        """Call it done."""
+        type(self).recovered += 1
+        return FiberResult("completed")
+
+    @exposed
+    async def one_by_one(self, count: int) -> list[float]:
+        """How long each acceptance took, in milliseconds; the bodies run in between."""
+        times = []
+        for number in range(count):
+            begun_s = time.perf_counter()
+            self.start_fiber("quick", "quick", {"number": number})
+            times.append((time.perf_counter() - begun_s) * 1000)
+            await asyncio.sleep(0)
+        return times
+
+    @exposed
+    async def commit_alone(self, count: int) -> list[float]:
+        """How long the smallest durable write takes here, in milliseconds."""
+        times = []
+        for number in range(count):
+            begun_s = time.perf_counter()
+            self.state["number"] = number
+            times.append((time.perf_counter() - begun_s) * 1000)
+            await asyncio.sleep(0)
+        return times
+
+    @exposed
+    async def in_batches(self, count: int) -> list[float]:
+        """How long it took until so many were accepted, and until they were done, in seconds."""
+        begun_s, before = time.perf_counter(), self.done
+        asked = [{"name": "quick", "fn_name": "quick", "input": {"number": number}} for number in range(count)]
+        for first in range(0, count, BATCH):
+            self.start_fibers(asked[first : first + BATCH])
+        accepted_s = time.perf_counter() - begun_s
+        while self.done < before + count:  # noqa: ASYNC110 - what is measured is a rate
+            await asyncio.sleep(0.005)
+        return [accepted_s, time.perf_counter() - begun_s]
+
+    @exposed
+    async def begin_endless(self, count: int) -> None:
+        """Have so many fibers under way."""
+        for first in range(0, count, BATCH):
+            size = min(BATCH, count - first)
+            self.start_fibers([{"name": "endless", "fn_name": "endless", "input": first + n} for n in range(size)])
+            await asyncio.sleep(0)
+        while self.list_fibers("pending", limit=1).fibers:  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0.1)
+
+    @exposed
+    def pid(self) -> int:
+        """The process that it lives in."""
+        return os.getpid()
+
+    @exposed(repeatable=True)
+    async def came_back(self) -> int:
+        """How many fibers this life has recovered."""
+        return self.recovered
+
+
+def fibers(bench: Bench) -> list[Figure]:
+    """Fibers one at a time and in batches; and calls while ten thousand are recovered."""
+    count, crowd, repeats = bench.size(500, 50), bench.size(10_000, 500), bench.size(5, 2)
+    with bench.cluster("fibers", fibers_at_once_max=crowd) as runtime:
+        agent = handle(runtime, Jobber, "jobber")
+        agent.in_batches(count)
+        commits = percentile(agent.commit_alone(count), 0.5)
+        singles = [percentile(agent.one_by_one(count), 0.5) for _ in range(repeats)]
+        batches = [agent.in_batches(crowd) for _ in range(repeats)]
+        victim = handle(runtime, Jobber, "victim")
+        victim.begin_endless(crowd)
+        os.kill(victim.pid(), signal.SIGKILL)
+        delays = calls_during_recovery(victim, crowd)
+    return [
+        Figure(
+            "fiber accepted durably, one at a time, p50",
+            "ms",
+            singles,
+            at_most(3),
+            Baseline("smallest durable write", commits),
+        ),
+        Figure(
+            f"fibers accepted durably in batches of {BATCH}",
+            "/s",
+            [crowd / each[0] for each in batches],
+            at_least(5_000),
+        ),
+        Figure("the same, until they were done", "/s", [crowd / each[1] for each in batches]),
+        Figure(f"longest call while {crowd:,} fibers are recovered", "ms", [max(delays)], at_most(50)),
+        Figure(f"median call while {crowd:,} fibers are recovered", "ms", [percentile(delays, 0.5)]),
+    ]
+
+
+def calls_during_recovery(victim: Any, count: int) -> list[float]:
+    """How long the agent's calls take, in milliseconds, from its first answer in its new life until it has recovered so many fibers."""
+    times, recovered = [], victim.came_back()
+    while recovered < count:
+        begun_s = time.perf_counter()
+        recovered = victim.came_back()
+        times.append((time.perf_counter() - begun_s) * 1000)
+    return times or [0.0]

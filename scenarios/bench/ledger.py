@@ -1,0 +1,171 @@
+"""Booting a ledger that retains a million runs. No Ray; each boot is a process of its own, as a supervisor's is.
+
+`python -m perdure.scenarios.bench.ledger DIRECTORY` is that process: it boots once, and prints the seconds and its peak of memory.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from perdure.ledger import (
+    Ended,
+    FactRow,
+    HostView,
+    Progress,
+    Record,
+    Request,
+    Stimulus,
+    SupervisorStarted,
+    Up,
+    View,
+    decide,
+    digest_of,
+    dirty_records,
+    meta_of,
+    pack,
+    restore,
+    seat,
+)
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.policies import Limits
+from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most
+
+CHUNK = 50_000
+AT_MS = 1_750_000_000_000
+HOST = "host"
+TEMPLATE = "retained-0000000"
+LIMITS = Limits(hosts_max=1, hosts_warm=1, pack_max=1_000_000)
+
+
+def boot(bench: Bench) -> list[Figure]:
+    """Boots of a large ledger, against those of one that retains nothing."""
+    retained, live, repeats = bench.size(1_000_000, 50_000), bench.size(1_000, 100), bench.size(5, 3)
+    told: dict[int, list[dict[str, float]]] = {}
+    for count in (0, retained):
+        place = bench.data / f"ledger-{count}"
+        build(place, count, live, bench.say)
+        told[count] = [boot_apart(place) for _ in range(repeats)]
+        if any(each["live"] != live for each in told[count]):
+            raise RuntimeError(f"a boot did not find the {live} live runs: {told[count]}")
+    figures = []
+    for key, unit, bound in (("seconds", "s", 1.0), ("peak_mb", "MB", 300.0)):
+        baseline = Baseline("without the retained runs", statistics.median(each[key] for each in told[0]))
+        name = f"boot with {retained:,} retained and {live:,} live runs, {'time' if unit == 's' else 'memory of the process'}"
+        figures.append(Figure(name, unit, [each[key] for each in told[retained]], at_most(bound), baseline))
+    return figures
+
+
+def build(place: Path, retained: int, live: int, say: Callable[[str], None] = print) -> None:
+    """Fill a ledger by the ways that a supervisor uses, but many runs at once; the live ones have facts after the snapshot."""
+    store, view = DuckDBStore(place, fsync=False), View()
+    store.boot()
+    store.append([view.record(SupervisorStarted(1), AT_MS)], [])
+    facts, record = _template()
+    for first in range(0, retained, CHUNK):
+        numbers = range(first, min(first + CHUNK, retained))
+        store.append(list(_copied_facts(facts, numbers, view.seq)), [])
+        records = list(_copied_records(record, len(facts), numbers, view.seq))
+        view.seq += len(facts) * len(numbers)
+        store.checkpoint(meta_of(view), view.seq, records, [])
+        if first and first % (CHUNK * 5) == 0:
+            say(f"built {first:,} retained runs")
+    view.hosts[HOST] = HostView(HOST, None, up=True)
+    runs = [f"live-{number:07d}" for number in range(live)]
+    store.append([row for run_id in runs for row in _lived(view, run_id, [_request(run_id)])], [])
+    store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
+    store.append([row for run_id in runs for row in _lived(view, run_id, [_up, _progress])], [])
+    store.close()
+
+
+def boot_once(place: Path) -> dict[str, float]:
+    """Boot in this process."""
+    begun_s = time.perf_counter()
+    store = DuckDBStore(place)
+    view = restore(store.boot())
+    took_s = time.perf_counter() - begun_s
+    armed = sum(activation.alarm_at_ms > 0 for activation in view.agents.values())
+    store.close()
+    return {"seconds": took_s, "peak_mb": _peak_mb(), "live": len(view.runs), "armed": armed}
+
+
+def boot_apart(place: Path) -> dict[str, float]:
+    """Boot in a process of its own."""
+    command = [sys.executable, "-m", "perdure.scenarios.bench.ledger", str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told: dict[str, float] = json.loads(done.stdout)
+    return told
+
+
+def _peak_mb() -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+# one run, and copies of it
+
+Step = Stimulus | Callable[[str, int], Stimulus]
+
+
+def _request(run_id: str) -> Request:
+    body = pack({"path": "a/file/of/some/length.py", "copy_number": 0})
+    return Request(run_id, "perdure.scenarios.stories.census:Reader", "", "", digest_of(body), body, {}, 0, wait=False)
+
+
+def _up(run_id: str, incarnation: int) -> Stimulus:
+    return Up(run_id, incarnation)
+
+
+def _progress(run_id: str, incarnation: int) -> Stimulus:
+    return Progress(run_id, incarnation, pack({"fraction": 0.2, "phase": "reading", "message": "40000 bytes"}))
+
+
+def _ended(run_id: str, incarnation: int) -> Stimulus:
+    output = pack({"definitions": 10, "branches": 20, "lines": 300, "digest": "0123456789abcd"})
+    return Ended(run_id, incarnation, output, "", None, released=True)
+
+
+def _lived(view: View, run_id: str, steps: list[Step]) -> Iterator[FactRow]:
+    """The rows of these steps in the life of a run, and of its being given a place."""
+    for step in steps:
+        stimulus = step if isinstance(step, Request) else step(run_id, view.runs[run_id].incarnation)  # type: ignore[operator]
+        for fact in decide(view, stimulus, AT_MS, LIMITS):
+            yield view.record(fact, AT_MS)
+        for fact in seat(view, AT_MS, LIMITS):
+            yield view.record(fact, AT_MS)
+    view.touched.clear()
+
+
+def _template() -> tuple[list[FactRow], Record]:
+    """The facts and the record of one completed run."""
+    view = View()
+    view.hosts[HOST] = HostView(HOST, None, up=True)
+    facts = list(_lived(view, TEMPLATE, [_request(TEMPLATE), _up, _ended]))
+    record = next(record for record in dirty_records(view) if record.table == "runs")
+    return facts, record
+
+
+def _copied_facts(facts: list[FactRow], numbers: range, seq: int) -> Iterator[FactRow]:
+    """The same facts for other runs; the ids have one length, so they can be put in place of one another."""
+    for number in numbers:
+        run_id = f"retained-{number:07d}"
+        for fact in facts:
+            seq += 1
+            yield fact._replace(seq=seq, subject=run_id, body=fact.body.replace(TEMPLATE.encode(), run_id.encode()))
+
+
+def _copied_records(record: Record, facts_each: int, numbers: range, seq: int) -> Iterator[Record]:
+    for place, number in enumerate(numbers):
+        run_id = f"retained-{number:07d}"
+        first_seq = seq + place * facts_each + 1
+        columns = (*record.columns[:-2], first_seq, first_seq + facts_each - 1)
+        yield Record("runs", run_id, False, columns, record.body.replace(TEMPLATE.encode(), run_id.encode()))
+
+
+if __name__ == "__main__":
+    print(json.dumps(boot_once(Path(sys.argv[1]))))

@@ -1,0 +1,167 @@
+"""Webhooks: how long one takes from its first byte to the acknowledgement that follows its commit, and how many a second are taken in.
+
+Both over real HTTP, into agents that are awake. The model takes a second, so most of what comes is answered together with other messages;
+the answers are given meanwhile and take their share of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from perdure.actors import Kind, Messenger, MessengerAgent, MessengerEvent, Person, TextLimits, Webhook, messenger_app
+from perdure.policies import Counting
+from perdure.scenarios.bench.report import Bench, Figure, at_least, at_most, percentile
+from perdure.scenarios.stories.messenger import served
+
+PATH: Final = "/messengers/sink/webhook"
+OK: Final = b"HTTP/1.1 200 "
+CHATS: Final = 20
+LINES: Final = 32
+PAUSE_S: Final = 0.05
+
+
+class Sink:
+    """A provider that takes everything at once, and of which nothing is heard."""
+
+    provider = "sink"
+    verifies = True
+
+    def verify(self, webhook: Webhook) -> bool:
+        """It is always ours."""
+        return True
+
+    def parse(self, messenger_id: str, webhook: Webhook) -> list[MessengerEvent]:
+        """`{"id": …, "chat": …}`."""
+        given = json.loads(webhook.body)
+        common: dict[str, Any] = {
+            "kind": Kind.DIRECT,
+            "messenger_id": messenger_id,
+            "provider": "sink",
+            "is_direct": True,
+        }
+        place: dict[str, Any] = {
+            "thread_id": str(given["chat"]),
+            "message_id": str(given["id"]),
+            "dedupe_key": str(given["id"]),
+        }
+        return [MessengerEvent(**common, **place, author=Person(id="1"), text="Hello?")]
+
+    def limits(self, thread_id: str) -> TextLimits:
+        """None to speak of."""
+        return TextLimits(100_000, Counting.CHARACTERS, 0)
+
+    async def post(self, thread_id: str, text: str) -> str:
+        """Done."""
+        return "1"
+
+    async def edit(self, thread_id: str, message_id: str, text: str) -> None:
+        """Done."""
+
+    async def delete(self, thread_id: str, message_id: str) -> None:
+        """Done."""
+
+    async def typing(self, thread_id: str) -> None:
+        """Done."""
+
+
+async def _after_a_while(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    await asyncio.sleep(1)
+    yield "Yes."
+
+
+class Correspondent(MessengerAgent):
+    """Answers after a second, as models do; what comes meanwhile is answered together."""
+
+    model = FunctionModel(stream_function=_after_a_while)
+
+    @classmethod
+    def messengers(cls) -> Sequence[Messenger]:
+        """The sink."""
+        return [Messenger(id="sink", adapter=Sink(), conversation=lambda event: f"c{event.thread_id}")]
+
+
+class Line:
+    """One connection that is kept open, with as little of HTTP as will do: a library would take longer than what is measured."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def to(cls, address: str) -> Line:
+        """Connect."""
+        host, _, port = address.removeprefix("http://").partition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def send(self, number: int, chat: int) -> float:
+        """Send one webhook; how long its acknowledgement took, in milliseconds."""
+        body = json.dumps({"id": number, "chat": chat}).encode()
+        head = f"POST {PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        begun_s = time.perf_counter()
+        self._writer.write(head.encode() + body)
+        told = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        assert told.startswith(OK.lower()), told
+        size = int(told.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        assert json.loads(await self._reader.readexactly(size))["accepted"] == 1
+        return (time.perf_counter() - begun_s) * 1000
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+
+def webhooks(bench: Bench) -> list[Figure]:
+    """One webhook after the other, then as many as go."""
+    alone, crowd, repeats = bench.size(300, 20), bench.size(2_000, 100), bench.size(3, 1)
+    with bench.cluster("messenger", hosts_warm=2) as runtime:
+        times, rates, lost = asyncio.run(_measured(runtime, alone, crowd, repeats))
+    return [
+        Figure("webhook to durable acknowledgement, p50", "ms", [percentile(times, 0.5)], at_most(10)),
+        Figure("the same, p99", "ms", [percentile(times, 0.99)]),
+        Figure(f"webhooks acknowledged, {CHATS} chats", "/s", rates, at_least(500)),
+        Figure("webhooks that were acknowledged and not answered", "", [lost], at_most(0)),
+    ]
+
+
+async def _measured(runtime: Any, alone: int, crowd: int, repeats: int) -> tuple[list[float], list[float], int]:
+    async with served(messenger_app(runtime, Correspondent)) as address:
+        lines = [await Line.to(address) for _ in range(LINES)]
+        for chat in range(CHATS):
+            await lines[0].send(chat, chat)
+        times = []
+        for number in range(alone):
+            times.append(await lines[0].send(1_000 + number, number % CHATS))
+            await asyncio.sleep(PAUSE_S)  # the answer is given meanwhile
+        rates = [await _crowd(lines, 100_000 * (1 + each), crowd) for each in range(repeats)]
+        for line in lines:
+            line.close()
+    answered = [await _answered(runtime, f"c{chat}") for chat in range(CHATS)]
+    return times, rates, CHATS + alone + crowd * repeats - sum(answered)
+
+
+async def _crowd(lines: list[Line], first: int, count: int) -> float:
+    """How many a second are acknowledged if every line sends one after the other."""
+    numbers = iter(range(first, first + count))
+
+    async def work(line: Line) -> None:
+        for number in numbers:
+            await line.send(number, number % CHATS)
+
+    begun_s = time.perf_counter()
+    await asyncio.gather(*(work(line) for line in lines))
+    return count / (time.perf_counter() - begun_s)
+
+
+async def _answered(runtime: Any, name: str) -> int:
+    """How many events of an agent were answered, when it has no more to do."""
+    while True:
+        rows = await runtime.agent(Correspondent, name).list_deliveries(None, 500)
+        if all(row["status"] == "settled" for row in rows):
+            return sum(len(row["heard"]) for row in rows if row["outcome"] == "answered")
+        await asyncio.sleep(0.2)

@@ -1,0 +1,248 @@
+"""A figure, its goal and its baseline; the machine they were measured on; and how all that is shown."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from perdure import actors
+from perdure.actors import Agent
+from perdure.actors.ray_world.system import cpu_s
+from perdure.ledger import BadRequest
+from perdure.policies import Limits
+
+if TYPE_CHECKING:
+    from perdure.actors import Runtime
+
+CALM_S, CALM_SHARE = 0.5, 0.2  # so long, and so little of one core, is quiet
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound for the median."""
+
+    bound: float
+    at_least: bool = False
+
+    def is_met(self, value: float) -> bool:
+        """Whether the value is on the right side."""
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.bound:,g}"
+
+
+def at_most(bound: float) -> Goal:
+    """Smaller is better."""
+    return Goal(bound)
+
+
+def at_least(bound: float) -> Goal:
+    """Larger is better."""
+    return Goal(bound, at_least=True)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the same takes without us, in the same run."""
+
+    name: str
+    median: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity, with the value of each repeat."""
+
+    name: str
+    unit: str
+    values: Sequence[float]
+    goal: Goal | None = None
+    baseline: Baseline | None = None
+
+    @property
+    def median(self) -> float:
+        """The value that is judged."""
+        return statistics.median(self.values)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met; None without one."""
+        return None if self.goal is None else self.goal.is_met(self.median)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        baseline = (
+            None if self.baseline is None else {"name": self.baseline.name, "median": rounded(self.baseline.median)}
+        )
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "min": rounded(min(self.values)),
+            "median": rounded(self.median),
+            "max": rounded(max(self.values)),
+            "goal": None if self.goal is None else f"{self.goal} {self.unit}".rstrip(),
+            "baseline": baseline,
+            "met": self.met,
+        }
+
+
+def rounded(value: float) -> float:
+    """Four significant digits."""
+    return float(f"{value:.4g}")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of the values lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every measurement is given: how thorough to be, a directory for itself, and somebody to tell."""
+
+    data: Path
+    quick: bool = False
+    say: Callable[[str], None] = print
+
+    def size(self, full: int, quick: int) -> int:
+        """The one number or the other."""
+        return quick if self.quick else full
+
+    @contextmanager
+    def cluster(self, name: str, **limits: Any) -> Iterator[Runtime]:
+        """A Ray of our own with its warm hosts up, on a new directory."""
+        runtime = actors.Runtime(self.data / name, address="local", limits=Limits(**limits))
+        with runtime:
+            wait_for(lambda: hosts_up(runtime) >= runtime.limits.hosts_warm)
+            calm(runtime)
+            yield runtime
+
+
+def handle(runtime: Runtime, agent_class: type[Agent], name: str) -> Any:
+    """A handle whose async methods block, because we call them from sync code."""
+    return runtime.agent(agent_class, name)
+
+
+def hosts_up(runtime: Runtime) -> int:
+    """How many hosts are at work."""
+    return sum(host["up"] for host in runtime.ps()["hosts"])
+
+
+def calm(runtime: Runtime, patience_s: float = 20.0) -> None:
+    """Wait until supervisor and hosts have nothing left to do, the import of code included; or a while."""
+    before_s, end_s = cpu_s(runtime.cluster.pids().values()), time.monotonic() + patience_s
+    while time.monotonic() < end_s:
+        time.sleep(CALM_S)
+        now_s = cpu_s(runtime.cluster.pids().values())
+        if now_s - before_s < CALM_S * CALM_SHARE:
+            return
+        before_s = now_s
+
+
+def wait_for(condition: Callable[[], Any], patience_s: float = 60.0, pause_s: float = 0.01) -> Any:
+    """Look until the condition gives something true, and return that. Raises `TimeoutError`."""
+    end_s = time.monotonic() + patience_s
+    while not (found := condition()):
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"nothing came of it within {patience_s:.0f} s")
+        time.sleep(pause_s)
+    return found
+
+
+def pss_mb(pids: Sequence[int]) -> float:
+    """The memory of these processes; what they share is counted once. Those that are gone count nothing."""
+    total = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures come from."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(memory, 1),
+        "cpu": _cpu(),
+        "python": platform.python_version(),
+        "ray": version("ray"),
+        "duckdb": version("duckdb"),
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def report(figures: Sequence[dict[str, Any]], failures: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """The object that `--json` prints."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"machine": machine(), "date": now, "figures": list(figures), "failures": list(failures)}
+
+
+def show(told: dict[str, Any]) -> None:
+    """A table on a terminal, plain lines in a pipe."""
+    about = told["machine"]
+    software = f"Python {about['python']}, Ray {about['ray']}, DuckDB {about['duckdb']}"
+    where = f"{about['cores']} cores ({about['cpu']}), {about['memory_gb']} GB, {software}, {told['date']}"
+    if not sys.stdout.isatty():
+        print(where)
+        for figure in told["figures"]:
+            print(line(figure))
+        for failure in told["failures"]:
+            print(f"{failure['group']}: FAILED, {failure['cause']}")
+        return
+    table = Table("figure", "", "min", "median", "max", "goal", "baseline", caption=where)
+    for figure in told["figures"]:
+        table.add_row(*_cells(figure), style="" if figure["met"] is not False else "yellow")
+    for failure in told["failures"]:
+        table.add_row(failure["group"], "", "", "failed", "", "", failure["cause"], style="red")
+    Console().print(table)
+
+
+def line(figure: dict[str, Any]) -> str:
+    """A figure in one line."""
+    told = f"{figure['name']}: {figure['median']:,g} {figure['unit']} ({figure['min']:,g} to {figure['max']:,g})"
+    if figure["goal"] is not None:
+        told += f"; goal {figure['goal']}, {'met' if figure['met'] else 'MISSED'}"
+    if figure["baseline"] is not None:
+        told += f"; {figure['baseline']['name']}: {figure['baseline']['median']:,g}"
+    return told
+
+
+def _cells(figure: dict[str, Any]) -> Iterator[str]:
+    yield figure["name"]
+    yield figure["unit"]
+    for key in ("min", "median", "max"):
+        yield f"{figure[key]:,g}"
+    yield "" if figure["goal"] is None else f"{figure['goal']} {'✓' if figure['met'] else '✗'}"
+    yield "" if figure["baseline"] is None else f"{figure['baseline']['name']}: {figure['baseline']['median']:,g}"
+
+
+def known(name: str, names: Sequence[str]) -> str:
+    """Refuse a name that is none."""
+    if name not in names:
+        raise BadRequest("only", f"{name!r} is not one of {', '.join(names)}")
+    return name

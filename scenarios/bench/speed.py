@@ -1,0 +1,198 @@
+"""How fast, and how small: runs in a row, fan-outs, detached runs, a thousand sleepers, and agents that are not there."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from perdure import actors
+from perdure.actors import Runtime
+from perdure.ledger import pack
+from perdure.scenarios.bench.agents import Idler, Nap, Parent
+from perdure.scenarios.bench.report import (
+    Baseline,
+    Bench,
+    Figure,
+    at_least,
+    at_most,
+    handle,
+    percentile,
+    pss_mb,
+    wait_for,
+)
+
+PAYLOAD = pack(7)
+PATIENCE_S = 30.0
+
+
+def awaited(bench: Bench) -> list[Figure]:
+    """Awaited runs one after the other, against calls of a plain actor."""
+    count, repeats = bench.size(500, 100), bench.size(5, 3)
+    with bench.cluster("awaited") as runtime:
+        parent = handle(runtime, Parent, "awaited")
+        parent.one_by_one(50)
+        plain = actors.PlainRay()
+        times, raw = [], []
+        for _ in range(repeats):
+            times.append(parent.one_by_one(count))
+            raw.append(plain.round_trips_ms(PAYLOAD, count))
+        plain.close()
+    figures = []
+    for share, bound in ((0.5, 5), (0.99, 20)):
+        baseline = Baseline(
+            "round trip of a plain Ray call", statistics.median(percentile(each, share) for each in raw)
+        )
+        values = [percentile(each, share) for each in times]
+        figures.append(Figure(f"awaited run, p{share * 100:.0f}", "ms", values, at_most(bound), baseline))
+    return figures
+
+
+def fan_out(bench: Bench) -> list[Figure]:
+    """Instant children by the batch form, against one plain call each, and against one new actor each."""
+    count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
+    with bench.cluster("fan-out") as runtime:
+        parent = handle(runtime, Parent, "fan-out")
+        parent.fan_out(count // 5)
+        plain = actors.PlainRay()
+        plain.calls_per_second(PAYLOAD, 200)
+        rates, calls = [], []
+        for _ in range(repeats):
+            rates.append(count / parent.fan_out(count))
+            calls.append(plain.calls_per_second(PAYLOAD, count // 5))
+        with plain.one_actor_each(PAYLOAD, bench.size(6, 3)) as (actors_a_second, _):
+            pass
+        plain.close()
+    calls_a_second = statistics.median(calls)
+    name = f"fan-out of {count:,} instant children"
+    return [
+        Figure(name, "runs/s", rates, at_least(20_000), Baseline("plain Ray calls/s", calls_a_second)),
+        Figure(f"{name}, ratio to plain Ray calls", "×", [rate / calls_a_second for rate in rates]),
+        Figure(
+            f"{name}, ratio to one new Ray actor each",
+            "×",
+            [rate / actors_a_second for rate in rates],
+            None,
+            Baseline("new Ray actors/s", actors_a_second),
+        ),
+    ]
+
+
+def detached(bench: Bench) -> list[Figure]:
+    """Detached runs whose completions a handler adds up in `state`, end to end."""
+    count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
+    with bench.cluster("detached") as runtime:
+        parent = handle(runtime, Parent, "detached")
+        parent.detach(count // 5)
+        plain = actors.PlainRay()
+        plain.calls_per_second(PAYLOAD, 200)
+        rates, calls = [], []
+        for _ in range(repeats):
+            rates.append(count / parent.detach(count))
+            calls.append(plain.calls_per_second(PAYLOAD, count // 5))
+        plain.close()
+    baseline = Baseline("plain Ray calls/s", statistics.median(calls))
+    return [
+        Figure(
+            f"{count:,} detached runs with a handler that updates state",
+            "deliveries/s",
+            rates,
+            at_least(5_000),
+            baseline,
+        )
+    ]
+
+
+def sleepers(bench: Bench) -> list[Figure]:
+    """Children that sleep and report progress each second: how long until all are done, and how much memory they take."""
+    count, seconds, repeats = bench.size(1_000, 100), bench.size(10, 3), bench.size(3, 1)
+    with bench.cluster("sleepers") as runtime:
+        plain = actors.PlainRay()
+        with plain.one_actor_each(PAYLOAD, 3) as (_, pids):
+            actor_mb = pss_mb(pids) / len(pids)
+        plain.close()
+        parent = handle(runtime, Parent, "sleepers")
+        parent.fan_out(10)
+        idle_mb = pss_mb(list(runtime.cluster.pids().values()))
+        times, peaks = [], []
+        for _ in range(repeats):
+            with peak_mb(runtime) as seen:
+                times.append(parent.nap(count, Nap(seconds=seconds)))
+            peaks.append(max(0.0, max(seen, default=0.0) - idle_mb))
+    name = f"{count:,} children that sleep {seconds} s"
+    each = Baseline(f"{count:,} Ray actors, from the memory of one", actor_mb * count)
+    return [
+        Figure(f"{name}, all done", "s", times, at_most(seconds + 2), Baseline("one sleep", seconds)),
+        Figure(f"{name}, memory above idle", "MB", peaks, at_most(1_536), each),
+    ]
+
+
+@contextmanager
+def peak_mb(runtime: Runtime) -> Iterator[list[float]]:
+    """The memory of the supervisor and all hosts, about twice a second."""
+    seen: list[float] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.5):
+            seen.append(pss_mb(list(runtime.cluster.pids().values())))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+
+
+def passivated(bench: Bench) -> list[Figure]:
+    """Agents that have gone to sleep: what they hold, and how soon they answer."""
+    count, idle_ms = bench.size(30, 10), 300
+    with bench.cluster("passivated", idle_ms=idle_ms) as runtime:
+        writers = [handle(runtime, Idler, f"writer-{number}") for number in range(count)]
+        others = [handle(runtime, Idler, f"other-{number}") for number in range(count)]
+        for agent in writers:
+            agent.write()
+        _until_asleep(runtime)
+        written = disk_bytes(runtime.data / "agents")
+        for agent in others:
+            agent.ping()
+        _until_asleep(runtime)
+        unwritten = disk_bytes(runtime.data / "agents") - written
+        held = sum(host["tenants"] for host in runtime.ps()["hosts"])
+        waking, live = [], []
+        for agent in writers:
+            waking.append(_ms(agent))
+            live.append(_ms(agent))
+    return [
+        Figure("passivated agents in a process", "", [held], at_most(0)),
+        Figure("disk of a passivated agent that wrote", "KB", [written / count / 1024], at_most(100)),
+        Figure("disk of a passivated agent that did not write", "KB", [unwritten / count / 1024], at_most(0)),
+        Figure(
+            "call of a passivated agent",
+            "ms",
+            waking,
+            at_most(20),
+            Baseline("call of a live agent", statistics.median(live)),
+        ),
+    ]
+
+
+def _until_asleep(runtime: Runtime) -> None:
+    wait_for(lambda: not any(host["tenants"] for host in runtime.ps()["hosts"]), PATIENCE_S)
+
+
+def _ms(agent: Any) -> float:
+    begun_s = time.perf_counter()
+    agent.ping()
+    return (time.perf_counter() - begun_s) * 1000
+
+
+def disk_bytes(directory: Path) -> int:
+    """What the files in there occupy."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory.exists() else 0

@@ -1,0 +1,152 @@
+"""A ledger that nobody serves: opened by this very process, read, and let go. No Ray is started.
+
+What a supervisor would decide is decided here by the same function and appended to the same store, so that the next supervisor finds
+it done. Effects are left to that supervisor: it performs whatever is outstanding when it starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, Self
+
+from perdure.ledger import (
+    BadRequest,
+    Cancel,
+    Clear,
+    First,
+    Requeue,
+    Run,
+    Stimulus,
+    UnknownRun,
+    audit,
+    decide,
+    explain,
+    inspection,
+    lines,
+    overview,
+    parked,
+    restore,
+    run_from,
+    unpack,
+)
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.store.integrity import is_begun
+from perdure.policies import Limits
+
+LEDGER: Final = "ledger"
+CLEARED_AT_ONCE: Final = 500
+FAMILY_MAX: Final = 100_000
+
+
+class ColdLedger:
+    """Answers what a supervisor would answer, from the file alone. Raises a `LedgerError` if it cannot be opened."""
+
+    def __init__(self, data: Path) -> None:
+        path = data / LEDGER
+        if not is_begun(path):
+            raise BadRequest(
+                "data", f"there is no ledger in {data}; `perdure run fan-out --data {data}` would begin one"
+            )
+        self._store = DuckDBStore(path)
+        boot = self._store.boot()
+        self._view, self._findings = restore(boot), boot.findings
+        self._limits = Limits.recorded(self._view.limits)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """Answer a question, or do what can be done without a supervisor; the names are those of `Runtime.ask`."""
+        return self._ANSWERS[name](self, *args)
+
+    def cancel(self, run_id: str, reason: str) -> None:
+        """Cancel a run; its child is stopped when a supervisor is there."""
+        self._run(run_id)
+        self._settle(Cancel(run_id, None, reason))
+
+    def retry(self, mail_id: str) -> None:
+        """Try a parked mail again, as soon as a supervisor is there."""
+        self._settle(Requeue(mail_id))
+
+    def clear(self, *, status: Sequence[str] | None = None, older_than_ms: int | None = None) -> int:
+        """Clear runs; live ones are cancelled first. Returns how many."""
+        count = 0
+        statuses = None if status is None else list(status)
+        while found := self._list(None, statuses, older_than_ms, CLEARED_AT_ONCE):
+            self._clear([row["run_id"] for row in found])
+            count += len(found)
+        return count
+
+    def _clear(self, run_ids: list[str]) -> None:
+        """Clear these runs, and what their children had asked for, which may be in the snapshot alone."""
+        families = [self._run(run_id).child for run_id in run_ids]
+        while families:
+            for record in self._store.family_runs(families.pop(), FAMILY_MAX):
+                families.append(self._view.recall(run_from(record)).child)
+        self._settle(Clear(run_ids))
+
+    def _settle(self, stimulus: Stimulus) -> None:
+        at_ms = self._now_ms()
+        rows = [self._view.record(fact, at_ms) for fact in decide(self._view, stimulus, at_ms, self._limits)]
+        self._store.append(rows, [])
+
+    def _now_ms(self) -> int:
+        return max(time.time_ns() // 1_000_000, self._view.at_ms)
+
+    def _run(self, run_id: str) -> Run:
+        """A run, brought back into memory if it is only in the snapshot."""
+        if run_id not in self._view.runs:
+            for record in self._store.records("runs", [run_id]):
+                if record.body:
+                    self._view.recall(run_from(record))
+        run = self._view.runs.get(run_id)
+        if run is None or run.cleared:
+            raise UnknownRun("run_id", f"no run {run_id!r} is known")
+        return run
+
+    def _ps(self, live_max: int = 200) -> dict[str, Any]:
+        return {**overview(self._view, live_max), "supervisor": None}
+
+    def _show(self, run_id: str) -> dict[str, Any]:
+        run = self._run(run_id)
+        told = {**inspection(run), "options": run.options}
+        if run.large_output:
+            body = self._store.payload(run_id, "output")
+            told["output"] = None if body is None else unpack(body)
+        return told
+
+    def _explain(self, run_id: str) -> list[str]:
+        return explain(self._view, self._run(run_id), self._now_ms(), self._limits, served=False)
+
+    def _list(
+        self,
+        parent: str | None,
+        statuses: list[str] | None,
+        older_than_ms: int | None,
+        limit: int,
+        first: First = "oldest",
+    ) -> list[dict[str, Any]]:
+        asked = (parent, statuses, older_than_ms, limit, first)
+        return lines(self._view, self._store.ended_runs(*asked), *asked)
+
+    def _audit(self) -> dict[str, Any]:
+        return {**audit(self._view), "parked_mail": parked(self._view), "findings": self._findings}
+
+    def _limits_shown(self) -> dict[str, Any]:
+        return asdict(self._limits)
+
+    _ANSWERS: Final[dict[str, Callable[..., Any]]] = {
+        "ps": _ps,
+        "show": _show,
+        "explain": _explain,
+        "list": _list,
+        "audit": _audit,
+        "clear": _clear,
+        "limits": _limits_shown,
+    }

@@ -1,0 +1,288 @@
+"""The commands on a data directory, whether a cluster serves it or not: to look (`ps`, `show`, `explain`, `audit`, `doctor`), and to
+steer (`cancel`, `retry`, `clear`).
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from perdure import actors
+from perdure.actors import read_record
+from perdure.ledger import HARD, BadRequest, Status
+from perdure.ledger.store.integrity import Finding, examine, repair
+from perdure.scenarios.commands.cold import LEDGER, ColdLedger
+from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
+from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
+from perdure.scenarios.exits import REFUSED
+
+if TYPE_CHECKING:
+    from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
+
+RunId = Annotated[str, typer.Argument(help="The id of the run; `perdure ps` shows those that are live.")]
+PAGE_MAX: Final = 1_000_000
+
+
+def opened(data: Path) -> ColdLedger | Runtime:
+    """The supervisor that serves the directory, or if there is none, its ledger itself."""
+    return actors.Runtime(data) if read_record(data) is not None else ColdLedger(data)
+
+
+def ps(
+    everything: Annotated[bool, typer.Option("--all", help="List runs that have ended too, newest first.")] = False,
+    status: Annotated[
+        list[Status] | None,
+        typer.Option(help="List the runs with this status, newest first; may be given several times."),
+    ] = None,
+    parent: Annotated[
+        str | None, typer.Option(help="List the runs that this agent asked for, as name@module:Class, newest first.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many runs to list at once.")] = 50,
+    page: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Which so many of them.")] = 1,
+    data: Data = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is going on: runs by status, mail, hosts, and the runs that are live; or list runs, newest first.
+
+    A run is starting or running (live), interrupted (its parent stopped waiting; a late result repairs that), or completed, error or
+    aborted (for ever). The mail is the account of `perdure audit`. Of a host its process, the agents that live in it and its resident
+    memory are shown. A list says when each run was asked for, how long it took, and what came of it.
+
+    Examples:
+        perdure ps
+
+        perdure ps --all --page 2
+
+        perdure ps --status error --status interrupted --limit 10
+    """
+    chosen = [str(each) for each in status] if status else None
+    listing = everything or chosen is not None or parent is not None
+    with opened(data) as ledger:
+        told = ledger.ask("ps", limit)
+        if listing:
+            found = ledger.ask("list", parent, chosen, None, page * limit + 1, "newest")
+            told |= {"listed": found[(page - 1) * limit :][:limit], "more": len(found) > page * limit}
+    if as_json:
+        print(json_of(told))
+    elif listing:
+        print_runs(told["listed"])
+        if not told["listed"]:
+            print("There is no such run." if page == 1 else f"There is no page {page}.")
+        if told["more"]:
+            print(f"\nThere are older ones: --page {page + 1}.")
+    else:
+        _print_overview(data, told)
+
+
+def _print_overview(data: Path, told: dict[str, Any]) -> None:
+    served, runs = told["supervisor"], told["runs"]
+    by = f"served by process {served['pid']} on {served['node']}" if served else "no supervisor serves it now"
+    print(f"{data}: {by}")
+    print("runs   " + (", ".join(f"{count} {status}" for status, count in runs.items() if count) or "none"))
+    print("mail   " + equation(told["audit"]))
+    print_hosts(told["hosts"])
+    print_live(told["live"])
+    left = runs["starting"] + runs["running"] - len(told["live"])
+    if left > 0:
+        print(f"\nThere are {left} more: `perdure ps --status running --status starting` lists them by pages.")
+
+
+def show(
+    run_id: Annotated[
+        str | None, typer.Argument(help="A run; without one, the directory and its limits are shown.")
+    ] = None,
+    data: Data = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show everything about a run; without a run, the directory and the limits that are in force.
+
+    Names that end in `_ms` are milliseconds. With --json an infinite limit is null.
+
+    Examples:
+        perdure show
+
+        perdure show 3f0c9a1e
+    """
+    with opened(data) as ledger:
+        told = ledger.ask("show", run_id) if run_id is not None else _directory(data, ledger)
+    if as_json:
+        print(json_of(told))
+    else:
+        print_pairs(told)
+
+
+def explain(run_id: RunId, data: Data = HERE, as_json: AsJson = False) -> None:
+    """Say in sentences where a run is and why, which limit applied, who re-attached to it, and what comes next and when.
+
+    Limits are told by their names, which are those of `policies.Limits` and of the options of a run; `perdure show` prints all of them.
+
+    Example:
+        perdure explain 3f0c9a1e
+    """
+    with opened(data) as ledger:
+        said = ledger.ask("explain", run_id)
+    print(json_of(said) if as_json else "\n".join(said))
+
+
+def cancel(
+    run_id: RunId,
+    reason: Annotated[str, typer.Option(help="What its parent is told.")] = "cancelled by an operator",
+    data: Data = HERE,
+) -> None:
+    """Cancel a run and what its child waits for. A run that has ended stays as it is.
+
+    The run is aborted when this command returns; its child is stopped after that. What the child had asked for detached goes on.
+
+    Example:
+        perdure cancel 3f0c9a1e --reason "wrong input"
+    """
+    with opened(data) as ledger:
+        before = ledger.ask("show", run_id)["status"]
+        if before in HARD:
+            print(f"Run {run_id} had ended before ({before}), and stays as it is.")
+            return
+        ledger.cancel(run_id, reason)
+        print(f"Run {run_id} is {ledger.ask('show', run_id)['status']}.")
+
+
+def retry(
+    mail_id: Annotated[str, typer.Argument(help="A parked mail; `perdure audit` lists them.")], data: Data = HERE
+) -> None:
+    """Try a parked mail again: its handler is given it as if for the first time.
+
+    The id of a mail is that of its run, an exclamation mark, and what the mail tells of. Put it in single quotes.
+
+    Examples:
+        perdure retry '3f0c9a1e!finish!112'
+
+        perdure retry '3f0c9a1e!milestone:read!112'
+    """
+    with opened(data) as ledger:
+        ledger.retry(mail_id)
+    print(f"Mail {mail_id} will be tried again.")
+
+
+def clear(
+    run_ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="These runs; without any, those that the options choose."),
+    ] = None,
+    status: Annotated[
+        list[Status] | None, typer.Option(help="Only runs with this status; may be given several times.")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Only runs that were asked for so long ago, as in 90m or 7d.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before everything is cleared.")] = False,
+    data: Data = HERE,
+) -> None:
+    """Forget runs and their children's storage. Live ones are cancelled first, and nothing that is cleared comes back.
+
+    What their children had asked for is cleared with them. Without any choice all runs are cleared, after a question.
+
+    Examples:
+        perdure clear --status completed --older-than 7d
+
+        perdure clear 3f0c9a1e 77ab02d4
+
+        perdure clear --yes
+    """
+    before_ms = None if older_than is None else time.time_ns() // 1_000_000 - duration_ms(older_than, "older-than")
+    if run_ids:
+        if status is not None or older_than is not None:
+            raise BadRequest("run", "name runs, or choose them by --status and --older-than, but not both")
+        with opened(data) as ledger:
+            for run_id in run_ids:
+                ledger.ask("show", run_id)  # refuses one that is unknown before any is cleared
+            ledger.ask("clear", run_ids)
+        print(f"{_runs(len(run_ids))} cleared.")
+        return
+    if status is None and older_than is None and not yes:
+        if not sys.stdin.isatty():
+            raise BadRequest(
+                "yes", f"all runs in {data} would be cleared, and nobody is there to be asked; say --yes if so"
+            )
+        typer.confirm(f"Clear all runs in {data}?", abort=True)
+    with opened(data) as ledger:
+        count = ledger.clear(status=None if status is None else [str(each) for each in status], older_than_ms=before_ms)
+    print(f"{_runs(count)} cleared.")
+
+
+def audit(data: Data = HERE, as_json: AsJson = False) -> None:
+    """Account for every completion that was ever put into the mail, and list what is parked. Exits 1 if anything is missing.
+
+    Each mail is delivered (its handler's effects are durable), superseded (an end that overtook a give-up), suppressed (its run was
+    cleared), parked (its handler kept raising; see `perdure retry`) or pending (on its way).
+
+    Examples:
+        perdure audit
+
+        perdure audit --json
+    """
+    with opened(data) as ledger:
+        told = ledger.ask("audit")
+    if as_json:
+        print(json_of(told))
+    else:
+        print(equation(told) + (" (balanced)" if told["balanced"] else " (NOT balanced)"))
+        for mail in told["parked_mail"]:
+            print(f"parked: {shlex.quote(mail['mail_id'])} for {mail['recipient']}.{mail['handler']}: {mail['error']}")
+        print("".join(f"found at the start: {finding}\n" for finding in told["findings"]), end="")
+    if not told["balanced"]:
+        raise typer.Exit(1)
+
+
+def doctor(
+    mend: Annotated[
+        bool, typer.Option("--repair", help="Mend what can be mended; copies of every file are kept.")
+    ] = False,
+    data: Data = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Verify a ledger that nobody serves: files, chain, journal and records.
+
+    Each line begins with what it means: `ok`; `warning`, which the next start mends; `damage`, which it does not; `refused`, when the
+    ledger is absent, in use, not writable or of a newer Perdure. Exits 1 if there is damage, and 2 if it could not be looked at.
+
+    With --repair, what is missing is taken from the journal; what cannot be proven is given up; a file that DuckDB cannot read any more is
+    built anew from the journal, or from what can be read of it. Each line says what was recovered and what was not, and every file is
+    kept as it was, under a name that ends in `.damaged-1`, `.damaged-2`, …
+
+    Examples:
+        perdure doctor
+
+        perdure doctor --repair
+    """
+    findings: list[Finding] = (repair if mend else examine)(data / LEDGER)
+    if as_json:
+        print(json_of([{"severity": each.severity, "what": each.what, "advice": each.advice} for each in findings]))
+    else:
+        for each in findings:
+            print(f"{each.severity:8} {each.what}" + (f" – {each.advice}" if each.advice else ""))
+    severities = {each.severity for each in findings}
+    if severities & {"damage", "refused"}:
+        raise typer.Exit(1 if "damage" in severities else REFUSED)
+
+
+def _runs(count: int) -> str:
+    return "1 run was" if count == 1 else f"{count} runs were"
+
+
+def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:
+    told = ledger.ask("ps", 0)
+    files = [path for path in data.rglob("*") if path.is_file()]
+    record = read_record(data)
+    return {
+        "directory": str(data.resolve()),
+        "cluster": record.address if record is not None else "none",
+        "megabytes": round(sum(path.stat().st_size for path in files) / 1_048_576, 1),
+        "storages": len(list((data / "agents").rglob("*.db"))),
+        "facts": told["facts"],
+        "supervisor lives": told["epoch"],
+        **ledger.ask("limits"),
+    }

@@ -1,0 +1,114 @@
+"""`perdure run messenger`."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from perdure.ledger import BadRequest
+from perdure.scenarios.commands.chat import Words
+from perdure.scenarios.commands.options import AsJson, Data, WorldName
+from perdure.scenarios.commands.run import tell_end
+from perdure.scenarios.stories import logbook
+from perdure.scenarios.stories.messenger import behind_a_bot, in_simulation, under_ray
+
+UPDATES_MAX: Final = 10_000
+
+Updates = Annotated[int, typer.Option(min=1, max=UPDATES_MAX, help="Exchanges; some have more than one message.")]
+Kills = Annotated[int, typer.Option(min=0, help="In how many of them a process is killed.")]
+Chats = Annotated[int, typer.Option(min=1, max=500, help="Over how many chats they are spread; each has an agent.")]
+Seed = Annotated[int, typer.Option(help="What decides the order, and what is answered.")]
+World = Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")]
+Token = Annotated[
+    str | None,
+    typer.Option(help="A real bot's token, from BotFather: serve that bot until stopped.", envvar="PERDURE_BOT_TOKEN"),
+]
+PublicUrl = Annotated[
+    str | None, typer.Option(help="With --token: the HTTPS address under which Telegram reaches --port.")
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="With --token: where webhooks are served.")]
+Model = Annotated[
+    str | None, typer.Option(help="With --token: the model, by its name in pydantic-ai, such as openai:gpt-5.")
+]
+BotApi = Annotated[
+    str, typer.Option(help="With --token: another server of the Bot API, such as https://example.org/bot.")
+]
+
+
+def run_messenger(
+    updates: Updates = 24,
+    kills: Kills = 8,
+    chats: Chats = 4,
+    seed: Seed = 0,
+    world: World = WorldName.RAY,
+    token: Token = None,
+    public_url: PublicUrl = None,
+    port: Port = 8080,
+    model: Model = None,
+    bot_api: BotApi = "",
+    data: Data = Path("perdure-data"),
+    as_json: AsJson = False,
+) -> None:
+    """People write to a chat agent through a Telegram bot; webhooks come twice, posts get lost, and processes are killed.
+
+    Telegram is a process that pretends to be it, over real HTTP, and the model is scripted. Webhooks are delivered again until they are
+    acknowledged. The agent is killed before it accepts, after that, in the midst of an answer, and after a post of which it has not seen
+    the reply. Each accepted message must be answered once, in order, with the whole answer; what stands there twice, because nobody can
+    tell whether a post arrived, must say so. The exit code is 1 if anything differs.
+
+    With --token it serves a real bot instead, until it is stopped.
+
+    Examples:
+        perdure run messenger
+
+        perdure run messenger --updates 60 --kills 30 --seed 7 --json
+
+        perdure run messenger --world sim --updates 300 --kills 150
+
+        perdure run messenger --token 123:ABC --public-url https://example.org --model openai:gpt-5
+    """
+    words = Words(silent=as_json)
+    if token is not None:
+        _serve(token, public_url, port, model, bot_api, data, words, world)
+        return
+    if world is WorldName.SIM:
+        told, wrong = in_simulation(updates, kills, chats, seed, words)
+    else:
+        with logbook.playing(data):
+            told, wrong = under_ray(data, updates, kills, chats, seed, words)
+    tell_end(told, wrong, _sentences, as_json=as_json)
+
+
+def _serve(
+    token: str,
+    public_url: str | None,
+    port: int,
+    model: str | None,
+    api: str,
+    data: Path,
+    words: Words,
+    world: WorldName,
+) -> None:
+    if world is WorldName.SIM:
+        raise BadRequest("token", "a real bot cannot be reached in virtual time; leave --world out")
+    if public_url is None or model is None:
+        missing = "public-url" if public_url is None else "model"
+        raise BadRequest(missing, f"is needed with --token: say --{missing}")
+    behind_a_bot(data, token, secrets.token_urlsafe(32), public_url, port, model, api, words)
+
+
+def _sentences(told: dict[str, Any]) -> list[str]:
+    killed = ", ".join(f"{count} × {kind}" for kind, count in told["kills"].items() if count) or "nothing"
+    webhooks = told["webhooks"]
+    said = [
+        f"{told['answered']} of {told['messages']} messages were answered in {told['seconds']:.1f} s. Killed: {killed}.",
+        f"{webhooks['sent']} webhooks came, {webhooks['refused']} of them were asked to come again.",
+        f"{told['posts']} messages were posted and edited {told['edits']} times; {told['shown_recovering']} were seen recovering.",
+        f"{told['seen_twice_and_told_so']} may be seen twice and say so.",
+    ]
+    if told["verified"]:
+        said.append("Verified: every accepted message answered once, in order, with the whole answer.")
+    return said

@@ -1,0 +1,55 @@
+"""The options that many commands have, and how their values are read."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from perdure.ledger import BadRequest, lasting
+
+HERE: Final = Path("perdure-data")
+AGE_MAX_MS: Final = 36_500 * 86_400_000
+UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class WorldName(StrEnum):
+    """Where a scenario plays."""
+
+    RAY = "ray"
+    SIM = "sim"
+
+
+def directory(given: str | Path) -> Path:
+    """The directory that is meant. A blank name would be the current one, which nobody means by it."""
+    if not str(given).strip():
+        raise typer.BadParameter("it is blank; name a directory, or say . for the current one")
+    path = Path(given)
+    try:
+        is_other = path.exists() and not path.is_dir()
+    except OSError as problem:
+        raise typer.BadParameter(f"{str(path)!r} cannot be looked at: {problem.strerror}") from None
+    if is_other:
+        raise typer.BadParameter(f"{str(path)!r} is no directory")
+    return path
+
+
+Data = Annotated[
+    Path,
+    typer.Option(help="The directory under which everything durable lies.", parser=directory, metavar="DIR"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
+
+
+def duration_ms(words: str, option: str, most_ms: int = AGE_MAX_MS) -> int:
+    """`90m` in milliseconds. Raises `BadRequest`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", words.strip())
+    if found is None:
+        raise BadRequest(option, f"{words!r} is not a duration like 30s, 90m, 12h or 7d")
+    ms = float(found[1]) * UNITS_MS[found[2]]
+    if ms > most_ms:
+        raise BadRequest(option, f"{words!r} is longer than {lasting(most_ms)}, the longest that can be asked for")
+    return int(ms)

@@ -1,0 +1,167 @@
+"""`perdure swarm`, `replay`, `explore` and `bench`: what proves, and what measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, fields
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import typer
+
+from perdure.actors import Client
+from perdure.ledger import BadRequest
+from perdure.scenarios.bench import bench as benchmark
+from perdure.scenarios.commands.options import AsJson
+from perdure.scenarios.swarm.explore import ExploreReport, explore
+from perdure.scenarios.swarm.script import Script
+from perdure.scenarios.swarm.stories import STORIES, play_parts
+from perdure.scenarios.swarm.swarm import SeedReport, SwarmReport, play, surroundings, swarm
+from perdure.scenarios.testing.laboratory import Violation
+
+Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws it.")]
+
+
+def swarm_command(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 100,
+    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    story: Story = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="How many at once; by default one for each processor.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play many small simulated worlds, each with faults drawn from its seed, and check the invariants all the way.
+
+    No Ray is started, and time is virtual. A seed that fails prints the line that replays it, and the exit code is 1.
+
+    Examples:
+        perdure swarm
+
+        perdure swarm --seeds 500 --first-seed 1000 --processes 2
+
+        perdure swarm --story budgets --json
+    """
+    known(story)
+    count = processes or os.cpu_count() or 1
+    report = swarm(seeds, first_seed, story=story, processes=count, on_progress=None if as_json else _progress)
+    if as_json:
+        told = _plain(report)
+        told["failures"] = [{**asdict(each), "replay": each.replay} for each in report.failures]
+        print(json.dumps({**told, "kills_per_second": _rate(report), "ok": report.ok}))
+    else:
+        print(
+            f"{report.seeds} seeds, {report.kills} kills ({_rate(report):.0f} a second), {len(report.failures)} failures."
+        )
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def replay(
+    seed: Annotated[int, typer.Argument(help="The seed.")], story: Story = None, as_json: AsJson = False
+) -> None:
+    """Play one seed of the swarm again, exactly as it was, and print what went wrong. The exit code is 1 if anything did.
+
+    Examples:
+        perdure replay 42
+
+        perdure replay 42 --story trees
+    """
+    known(story)
+    report = play(seed, story)
+    if as_json:
+        print(json.dumps({**asdict(report), "ok": report.ok}))
+    else:
+        print(
+            f"seed {seed}, story {report.story}: {report.kills} kills at {report.visits} places, digest {report.digest}"
+        )
+        print(report.trace or "Everything held.")
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def explore_command(
+    story: Annotated[str, typer.Option(help="The story that is played once for every place to die.")] = "trees",
+    seed: Annotated[int, typer.Option(help="What decides everything else.")] = 0,
+    stride: Annotated[int, typer.Option(min=1, help="Try only every so many-th place.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Play one simulated story again and again, with a kill at every durable write and every effect, one after the other.
+
+    First every place to die is counted in a calm run; then the story is played once for each. The exit code is 1 if one of them failed.
+
+    Examples:
+        perdure explore
+
+        perdure explore --story budgets --stride 5
+    """
+    known(story)
+
+    async def play_once(client: Client) -> None:
+        around.close()  # the last play's; this one begins anew
+        wrong = around.enter_context(surroundings(story))
+        complaints: list[str] = []
+        await play_parts(STORIES[story], Script(client, Random(seed), patient=True, complaints=complaints), seed)
+        complaints += wrong()
+        if complaints:
+            raise Violation("; ".join(complaints))
+
+    with ExitStack() as around:
+        report = explore(play_once, seed=seed, stride=stride, diaries=True)
+    failures = [{key: value for key, value in asdict(death).items() if key != "trace"} for death in report.failures]
+    if as_json:
+        print(json.dumps({**_plain(report), "failures": failures, "ok": report.ok}))
+    else:
+        print(f"{report.kills} places to die were tried in {report.seconds:.1f} s, {len(failures)} failures.")
+        for death in report.failures:
+            print(f"{death.victim} at {death.point} (visit {death.visit}): {death.problem}", file=sys.stderr)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: to see that it works, not to measure.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this group of figures; may be given several times.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Keep what was written here.", file_okay=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure throughput, latency and recovery, each beside its baseline in the same run.
+
+    Each group has a process of its own. If one cannot be measured its cause is told, the others go on, and the exit code is 1.
+
+    Seconds, milliseconds and megabytes are named with each figure. A whole measurement takes some minutes, and wants an idle machine.
+
+    Examples:
+        perdure bench --quick
+
+        perdure bench --only fan-out --only cluster-death --json
+    """
+    if not benchmark.main(as_json=as_json, quick=quick, only=only or (), data=data):
+        raise typer.Exit(1)
+
+
+def _plain(report: SwarmReport | ExploreReport) -> dict[str, Any]:
+    return {each.name: getattr(report, each.name) for each in fields(report)}
+
+
+def known(story: str | None) -> None:
+    """Refuse a story that is none."""
+    if story is not None and story not in STORIES:
+        raise BadRequest("story", f"{story!r} is not one of {', '.join(sorted(STORIES))}")
+
+
+def _rate(report: SwarmReport) -> float:
+    return round(report.kills / report.seconds, 1) if report.seconds else 0.0
+
+
+def _progress(last: SeedReport, total: SwarmReport) -> None:
+    if not last.ok:
+        print(f"seed {last.seed} failed: {last.problem}\n  {last.replay}", file=sys.stderr)
+    elif total.seeds % 50 == 0:
+        print(f"{total.seeds} seeds, {total.kills} kills, {len(total.failures)} failures", flush=True)

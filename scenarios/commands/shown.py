@@ -1,0 +1,114 @@
+"""How answers of the ledger are shown: as one JSON object, or as lines and tables that a person can read and copy from."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from perdure.ledger import lasting
+
+WAYS: Final = ("delivered", "superseded", "suppressed", "parked", "pending")
+PIPE_COLUMNS: Final = 100_000  # whoever reads a pipe wants whole ids
+OUTCOME_MAX: Final = 60
+_MORE: Final = "…"
+
+
+def json_of(told: Any) -> str:
+    """As JSON that every reader accepts: what has no end is null, and what JSON does not know is a string."""
+    return json.dumps(_finite(told), default=str)
+
+
+def _finite(told: Any) -> Any:
+    if isinstance(told, dict):
+        return {str(key): _finite(value) for key, value in told.items()}
+    if isinstance(told, list | tuple):
+        return [_finite(value) for value in told]
+    return None if isinstance(told, float) and not math.isfinite(told) else told
+
+
+def print_pairs(told: dict[str, Any]) -> None:
+    """Names and values, one pair a line; what is counted in milliseconds is also said in words."""
+    width = max(map(len, told), default=0) + 2
+    for name, value in told.items():
+        print(f"{name:{width}}{_value(name, value)}")
+
+
+def _value(name: str, value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and name.endswith("_at_ms"):
+        return instant(value) if value else "–"
+    if number and name.endswith("_ms"):
+        return lasting(value) if not math.isfinite(value) else f"{value} ({lasting(value)})"
+    return value if isinstance(value, str) else json_of(value)
+
+
+def instant(at_ms: float) -> str:
+    """`2026-11-21 12:00:03 UTC`."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def equation(told: dict[str, Any]) -> str:
+    """The account of all mail in one line."""
+    return f"{told['enqueued']} enqueued = " + " + ".join(f"{told[way]} {way}" for way in WAYS)
+
+
+def print_hosts(hosts: Iterable[dict[str, Any]]) -> None:
+    """The hosts that are there."""
+    titles = ("host", "process", "agents", "memory")
+    cells = (
+        (host["host"], str(host["pid"] or "starting"), str(host["tenants"]), f"{host['rss_mb']} MB") for host in hosts
+    )
+    _print_table(titles, cells)
+
+
+def print_live(runs: Iterable[dict[str, Any]]) -> None:
+    """Runs that are live, and how far they are."""
+    titles = ("run", "agent", "status", "attempt", "progress", "host")
+    cells = (
+        (row["run_id"], row["agent_type"], row["status"], str(row["attempt"]), _progress(row), row["host"] or "")
+        for row in runs
+    )
+    _print_table(titles, cells)
+
+
+def print_runs(runs: Iterable[dict[str, Any]]) -> None:
+    """Runs of any status, and what came of them."""
+    titles = ("run", "agent", "status", "attempt", "asked for at", "took", "outcome")
+    _print_table(titles, map(_cells, runs))
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    asked_ms, ended_ms = row["started_at_ms"], row["completed_at_ms"]
+    took = lasting(max(0, ended_ms - asked_ms)) if ended_ms else ""
+    told = row["outcome"]
+    words = " ".join(str(told.get("reason") or told.get("error") or told.get("summary") or "").split())
+    outcome = words if len(words) <= OUTCOME_MAX else words[: OUTCOME_MAX - 1] + _MORE
+    return (
+        row["run_id"], row["agent_type"], row["status"], str(row["attempt"]), instant(asked_ms), took, outcome or _progress(row),
+    )  # fmt: skip
+
+
+def _progress(row: dict[str, Any]) -> str:
+    progress = row["progress"] or {}
+    fraction, phase = progress.get("fraction"), progress.get("phase") or ""
+    return f"{fraction:.0%} {phase}".rstrip() if fraction is not None else phase
+
+
+def _print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
+    """A table that keeps its first column whole, on as many lines as that takes: an id is there to be copied."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for place, title in enumerate(titles):
+        table.add_column(title, no_wrap=place > 0, overflow="ellipsis" if place else "fold")
+    for row in rows:
+        table.add_row(*row)
+    if table.row_count:
+        console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False, markup=False)
+        console.print()
+        console.print(table)

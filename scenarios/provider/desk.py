@@ -1,0 +1,325 @@
+"""The scripted provider without its wires: takes requests, decides what each gets, and keeps the log.
+
+The socket server and the simulated transport have a desk each; whatever both must agree on is decided here. Nothing here waits or reads
+a clock: every call says what time it is.
+
+What is to survive a killed server goes line by line to a `journal`, before the answer goes out. `restore` takes the lines again: the log,
+the numbers and the used-up rules go on where they were, and the exchanges that were open have ended by the death.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from pydantic import BaseModel
+
+from perdure.scenarios.provider.events import Event, Failure, Usage, completion, dumped, frames
+from perdure.scenarios.provider.faults import (
+    PLAIN_HEAD,
+    STREAM_HEAD,
+    Act,
+    Fault,
+    FaultKind,
+    FaultPlan,
+    Head,
+    Pace,
+    Rule,
+    perform,
+    place_of,
+    refusal,
+)
+from perdure.scenarios.provider.pairing import problems
+from perdure.scenarios.provider.script import Conversation, Script, answer, read
+
+DEATH: Final = "killed"
+SHOWN_MAX: Final = 200
+Journal = Callable[[dict[str, Any]], None]
+
+
+class Record(BaseModel):
+    """One request as the provider saw it.
+
+    `problems` are what makes it illegal; such a request gets a 400, whatever the plan says. `fault` is what the plan had for it, and
+    `fault_byte` the byte of the body before which it happened. `sizes` are the lengths of the frames of the whole reply. `ended` is
+    `whole`; or the fault that ended it; or `gone`, if the client left first; or `killed`; or None while it is open.
+    """
+
+    number: int
+    at_ms: float
+    body: Any
+    problems: list[str] = []
+    asks: str | None = None
+    results: int = 0
+    rule: int | None = None
+    fault: Fault | None = None
+    fault_byte: int | None = None
+    status: int | None = None
+    sizes: list[int] = []
+    sent: int = 0
+    ended: str | None = None
+    ended_at_ms: float | None = None
+
+    @property
+    def is_legal(self) -> bool:
+        """Whether a real server would have taken it."""
+        return not self.problems
+
+
+class Counters(BaseModel):
+    """What the provider counted since it was made, or since it was told to forget."""
+
+    connections: int = 0
+    requests: int = 0
+    illegal: int = 0
+    open: int = 0
+    open_most: int = 0
+    refused: int = 0
+    ended: dict[str, int] = {}
+    statuses: dict[str, int] = {}
+
+
+class Answer(NamedTuple):
+    """What one request gets."""
+
+    number: int
+    acts: tuple[Act, ...]
+
+
+class Desk:
+    """See the head of the module. `change` is called after everything that happens."""
+
+    def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
+        self.script = script or Script()
+        self.pace = pace or Pace()
+        self.plan = plan or FaultPlan()
+        self.records: list[Record] = []
+        self.journal: Journal = lambda _entry: None
+        self.change: Callable[[], None] = lambda: None
+        self._begin_plan(self.plan)
+        self._begin_log()
+
+    def _begin_plan(self, plan: FaultPlan) -> None:
+        self.plan = plan
+        self._used: Counter[int] = Counter()
+        self._planned = 0  # requests since the plan was set
+        self._dark_since_ms: float | None = None
+
+    def _begin_log(self) -> None:
+        self.records = []
+        self.connections = self.refused = self.open = self.open_most = 0
+
+    # settings
+
+    def set_script(self, script: Script) -> None:
+        """From now on, answer by this script."""
+        self.script = script
+        self._settle({"script": script.model_dump(mode="json")})
+
+    def set_plan(self, plan: FaultPlan) -> None:
+        """From now on, fail by this plan; requests count from 1 again for it."""
+        self._begin_plan(plan)
+        self._settle({"plan": plan.model_dump(mode="json")})
+
+    def set_pace(self, pace: Pace) -> None:
+        """From now on, answer at this pace."""
+        self.pace = pace
+        self._settle({"pace": pace.model_dump(mode="json")})
+
+    def forget(self) -> None:
+        """Forget the log; numbers begin at 1 again. Refused while a reply is open, because that would belong to nothing."""
+        if self.open:
+            raise ValueError(f"{self.open} replies are open; the log can be forgotten when they have ended")
+        self._begin_log()
+        self._settle({"forget": True})
+
+    # requests
+
+    def connected(self) -> None:
+        """Somebody connected."""
+        self.connections += 1
+        self._settle({"connected": True})
+
+    def receive(self, raw: bytes, at_ms: float) -> Answer:
+        """Take a request: log it, judge it, and say what it gets."""
+        body, trouble = _parsed(raw)
+        record = Record(number=len(self.records) + 1, at_ms=at_ms, body=body, problems=trouble or problems(body))
+        found = Conversation() if record.problems else read(self.script, body["messages"])
+        if not record.problems and self.script.prefill == "refuse" and body["messages"][-1]["role"] == "assistant":
+            record.problems.append("the last message is the assistant's; this model takes no prefill")
+        self._planned += 1
+        if not record.problems:
+            record.asks = found.question.asks if found.question else None
+            record.results = sum(map(len, found.results.values()))
+            record.rule = self._ruled(record)
+            record.fault = None if record.rule is None else self.plan.rules[record.rule].fault
+        acts = self._acts(record, body)
+        record.status = next((act.status for act in acts if isinstance(act, Head)), None)
+        self._open(record)
+        self._settle({"request": record.model_dump(mode="json")})
+        return Answer(record.number, acts)
+
+    def _acts(self, record: Record, body: Any) -> tuple[Act, ...]:
+        if record.problems:
+            told = f"illegal request {record.number}: " + "; ".join(record.problems)
+            return refusal(400, Failure(message=told, type="invalid_request_error"))
+        events = answer(self.script, body["messages"], record.number)
+        response_id, model = f"chatcmpl-{record.number:06}", str(body.get("model", "scripted"))
+        if not body.get("stream"):
+            fault = record.fault
+            if fault is not None and fault.kind is FaultKind.ERROR:
+                return perform(PLAIN_HEAD, [completion([fault.failure], response_id, model)], None, self.pace)
+            return self._performed(record, PLAIN_HEAD, [completion(events, response_id, model)])
+        wants_usage = (body.get("stream_options") or {}).get("include_usage")
+        said: Sequence[Event] = [event for event in events if wants_usage or not isinstance(event, Usage)]
+        return self._performed(record, STREAM_HEAD, frames(said, response_id, model))
+
+    def _performed(self, record: Record, head: Head, body: Sequence[bytes]) -> tuple[Act, ...]:
+        record.sizes = [len(frame) for frame in body]
+        if record.fault is not None and record.fault.kind is not FaultKind.STATUS:
+            record.fault_byte = place_of(body, record.fault)
+        return perform(head, body, record.fault, self.pace)
+
+    def _ruled(self, record: Record) -> int | None:
+        """The first rule that fits, by its place in the plan."""
+        for index, rule in enumerate(self.plan.rules):
+            is_left = rule.times is None or self._used[index] < rule.times
+            if is_left and rule.fault.kind is not FaultKind.REFUSED and self._fits(rule, record):
+                self._used[index] += 1
+                return index
+        return None
+
+    def _fits(self, rule: Rule, record: Record) -> bool:
+        return (
+            rule.number in (None, self._planned)
+            and rule.results in (None, record.results)
+            and (rule.asks is None or (record.asks is not None and rule.asks in record.asks))
+        )
+
+    def _open(self, record: Record) -> None:
+        self.records.append(record)
+        self.open += 1
+        self.open_most = max(self.open_most, self.open)
+
+    def ended(self, number: int, how: str, sent: int, at_ms: float) -> None:
+        """A response is over, after so many bytes of its body."""
+        self._end(self.records[number - 1], how, sent, at_ms)
+        self._settle({"ended": [number, how, sent, at_ms]})
+
+    def _end(self, record: Record, how: str, sent: int, at_ms: float) -> None:
+        record.ended, record.sent, record.ended_at_ms = how, sent, at_ms
+        self.open -= 1
+
+    # the door
+
+    def is_shut(self, at_ms: float) -> bool:
+        """Whether nobody may connect now."""
+        index = self._refusal()
+        if index is None:
+            return False
+        if self._dark_since_ms is None and not self.open:
+            self._dark_since_ms = at_ms
+        until_ms = self.shut_until_ms()
+        if until_ms is None or at_ms < until_ms:
+            return True
+        self.open_door()
+        return False
+
+    def shut_until_ms(self) -> float | None:
+        """When the door opens by itself, if that is known yet."""
+        index = self._refusal()
+        if index is None or self._dark_since_ms is None:
+            return None
+        lasts_ms = self.plan.rules[index].fault.duration_ms
+        return None if lasts_ms is None else self._dark_since_ms + lasts_ms
+
+    def open_door(self) -> None:
+        """End the refusal that is due, if one is."""
+        index = self._refusal()
+        if index is not None:
+            self._used[index] += 1
+            self._dark_since_ms = None
+            self._settle({"opened": index})
+
+    def refuse(self) -> None:
+        """Count a connection that was refused. Only the simulation can: a real one is never seen by the server."""
+        self.refused += 1
+        self._settle({"refused": True})
+
+    def _refusal(self) -> int | None:
+        coming = self._planned + 1
+        for index, rule in enumerate(self.plan.rules):
+            if rule.fault.kind is FaultKind.REFUSED and rule.number == coming and not self._used[index]:
+                return index
+        return None
+
+    # the log
+
+    def counters(self) -> Counters:
+        """What was counted so far."""
+        return Counters(
+            connections=self.connections,
+            requests=len(self.records),
+            illegal=sum(not record.is_legal for record in self.records),
+            open=self.open,
+            open_most=self.open_most,
+            refused=self.refused,
+            ended=Counter(record.ended for record in self.records if record.ended),
+            statuses=Counter(str(record.status) for record in self.records if record.status),
+        )
+
+    def _settle(self, entry: dict[str, Any]) -> None:
+        self.journal(entry)
+        self.change()
+
+    def restore(self, entries: Iterable[dict[str, Any]], at_ms: float) -> None:
+        """Take over what an earlier life wrote down."""
+        for entry in entries:
+            for what, value in entry.items():
+                self._again(what, value)
+        for record in self.records:
+            if record.ended is None:
+                self.ended(record.number, DEATH, record.sent, at_ms)
+
+    def _again(self, what: str, value: Any) -> None:
+        match what:
+            case "script":
+                self.script = Script.model_validate(value)
+            case "plan":
+                self._begin_plan(FaultPlan.model_validate(value))
+            case "pace":
+                self.pace = Pace.model_validate(value)
+            case "forget":
+                self._begin_log()
+            case "connected":
+                self.connections += 1
+            case "refused":
+                self.refused += 1
+            case "opened":
+                self._used[value] += 1
+            case "ended":
+                number, how, sent, at_ms = value
+                self._end(self.records[number - 1], how, sent, at_ms)
+            case "request":
+                self._planned += 1
+                record = Record.model_validate(value)
+                self._open(record)
+                if record.rule is not None:
+                    self._used[record.rule] += 1
+
+
+def _parsed(raw: bytes) -> tuple[Any, list[str]]:
+    """A body as plain data that can be written down again; or as it is, shortened, with what is wrong with it."""
+    try:
+        body = json.loads(raw, parse_constant=_no_number)
+        if b"\\u" in raw:
+            dumped(body).encode()  # half a character can be escaped, but not written
+    except (ValueError, RecursionError) as error:
+        return repr(raw[:SHOWN_MAX]), [f"the body is no JSON that a server takes: {error}"]
+    return body, []
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"JSON does not know {name}")

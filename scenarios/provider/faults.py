@@ -1,0 +1,264 @@
+"""What goes wrong while a scripted model answers: which fault, for which request, and where in the reply.
+
+A reply on the wire is a sequence of *acts*: a head, bytes, waits, and an end. `perform` turns frames, a fault and a pace into acts; the
+server and the simulated transport do nothing but carry them out, so a fault means the same over sockets and in the simulation.
+
+| fault | what the client sees |
+|---|---|
+| `reset` | everything before the place, then a TCP reset |
+| `hang_up` | everything before the place, then the connection closes without the end of the chunked body |
+| `end` | everything before the place, then a clean end: no terminal chunk, no sentinel |
+| `stall` | everything before the place, then silence; after `duration_ms`, or when released, it goes on |
+| `error` | everything before the place, then an error object in the stream, then a clean end |
+| `status` | an HTTP status with an error body, `Retry-After` if given, instead of a reply |
+| `refused` | nobody listens: from the moment the request before came in, until `duration_ms` after the last open reply, or until opened |
+
+Any other fault but a refusal may be silent for `duration_ms`, or `held` until it is released, before it breaks: so a connection can be
+lost while a tool that it asked for is at work.
+
+The place is before event number `event` (from 0; -1 is before the last one, usually the sentinel), or with `inside` in the middle of it,
+in the midst of a character if that can be; or after `byte` bytes of the body; or, without either, before the head of the response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import accumulate
+from random import Random
+from typing import Any, Final, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from perdure.scenarios.provider.events import Failure, Plain, dumped, error_of, frames
+
+
+class FaultKind(StrEnum):
+    """What goes wrong; the table is at the head of the module."""
+
+    RESET = "reset"
+    HANG_UP = "hang_up"
+    END = "end"
+    STALL = "stall"
+    ERROR = "error"
+    STATUS = "status"
+    REFUSED = "refused"
+
+
+UTF8_MASK, UTF8_INNER = 0b11000000, 0b10000000  # what marks a byte inside of a character
+PLACELESS = (FaultKind.STATUS, FaultKind.REFUSED)
+REFUSALS: Final[tuple[dict[str, Any], ...]] = (
+    {"status": 429},
+    {"status": 429, "retry_after": "1"},
+    {"status": 500},
+    {"status": 503},
+    {"status": 529},
+)
+AFTER_HEAD = (FaultKind.END, FaultKind.ERROR)  # a clean end needs a response that began
+
+
+class Fault(Plain):
+    """One fault and its place. `message`, `type` and `code` are those of an error object; `retry_after` is the header as it is sent."""
+
+    kind: FaultKind
+    event: int | None = None
+    inside: bool = False
+    byte: int | None = Field(default=None, ge=0)
+    duration_ms: float | None = Field(default=None, ge=0)
+    held: bool = False
+    status: int | None = Field(default=None, ge=400, le=599)
+    retry_after: str | None = None
+    message: str = "scripted failure"
+    type: str = "server_error"
+    code: str | None = None
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        placed = self.event is not None or self.byte is not None
+        if self.event is not None and self.byte is not None:
+            raise ValueError("a fault has one place: give `event` or `byte`")
+        if self.inside and self.event is None:
+            raise ValueError("`inside` is said of an `event`")
+        if placed and self.kind in PLACELESS:
+            raise ValueError(f"{self.kind} happens instead of a reply, so it has no place in one")
+        if self.kind is FaultKind.ERROR and (self.inside or self.byte is not None):
+            raise ValueError("an error object is a frame of its own: its place is before an `event`")
+        if (self.status is not None) != (self.kind is FaultKind.STATUS):
+            raise ValueError("`status` goes with the fault `status`, and only with it")
+        if self.held and (self.kind is FaultKind.REFUSED or self.duration_ms is not None):
+            raise ValueError(
+                "`held` is a silence until it is released; it has no duration, and a refusal is no silence"
+            )
+        return self
+
+    @property
+    def silence(self) -> tuple[Wait, ...]:
+        """The silence before it breaks, or that it is."""
+        if self.held or (self.kind is FaultKind.STALL and self.duration_ms is None):
+            return (Wait(None),)
+        return () if self.duration_ms is None else (Wait(self.duration_ms),)
+
+    @property
+    def failure(self) -> Failure:
+        """The error object."""
+        return Failure(message=self.message, type=self.type, code=self.code)
+
+
+class Rule(Plain):
+    """When a fault happens: for the first `times` requests that fit.
+
+    Every condition that is given must hold: the request is the `number`-th since the plan was set (from 1), the newest user message
+    contains `asks`, the question has so many tool `results`. A refusal knows only the number: nobody saw the request.
+    """
+
+    fault: Fault
+    number: int | None = Field(default=None, ge=1)
+    asks: str | None = None
+    results: int | None = Field(default=None, ge=0)
+    times: int | None = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _refusal_is_by_number(self) -> Self:
+        if self.fault.kind is FaultKind.REFUSED:
+            if self.number is None or self.asks is not None or self.results is not None:
+                raise ValueError("a refused request is known by its `number` alone")
+            if self.times != 1:
+                raise ValueError("a refusal lasts as long as its `duration_ms` says, so `times` must be 1")
+        return self
+
+
+class FaultPlan(Plain):
+    """The first rule that fits and is not used up decides."""
+
+    rules: tuple[Rule, ...] = ()
+
+    @classmethod
+    def at(cls, faults: Mapping[int, Fault]) -> Self:
+        """A plan by number alone: `FaultPlan.at({1: Fault(kind="reset", event=3)})`."""
+        return cls(rules=tuple(Rule(number=number, fault=fault) for number, fault in faults.items()))
+
+
+class Pace(Plain):
+    """How fast the model is: before its first event, and between two."""
+
+    first_ms: float = Field(default=0.0, ge=0)
+    between_ms: float = Field(default=0.0, ge=0)
+
+
+class Head(NamedTuple):
+    """The status line and the headers. A streamed body is chunked; another one has a length."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+
+
+class Send(NamedTuple):
+    """Bytes of the body."""
+
+    body: bytes
+
+
+class Wait(NamedTuple):
+    """Silence, or (None) until somebody releases it."""
+
+    ms: float | None
+
+
+class End(NamedTuple):
+    """The end of the response: whole (`whole`, `end`), by closing (`hang_up`) or by `reset`."""
+
+    how: str
+
+
+Act = Head | Send | Wait | End
+
+STREAM_HEAD = Head(200, (("content-type", "text/event-stream; charset=utf-8"), ("cache-control", "no-cache")))
+PLAIN_HEAD = Head(200, (("content-type", "application/json"),))
+
+
+def perform(head: Head, body: Sequence[bytes], fault: Fault | None, pace: Pace) -> tuple[Act, ...]:
+    """The acts of one response."""
+    whole = (head, *_spoken(body, pace), End("whole"))
+    if fault is None:
+        return whole
+    if fault.kind is FaultKind.STATUS:
+        return *fault.silence, *refusal(fault.status or 500, fault.failure, fault.retry_after)
+    place = place_of(body, fault)
+    if place is None:
+        return *fault.silence, *(whole if fault.kind is FaultKind.STALL else (End(fault.kind),))
+    before, after = _cut(body, place)
+    said = (head, *_spoken(before, pace), *fault.silence)
+    if fault.kind is FaultKind.STALL:
+        return *said, *_spoken(after, Pace(between_ms=pace.between_ms)), End("whole")
+    if fault.kind is FaultKind.ERROR:
+        return *said, *map(Send, frames([fault.failure], "", "")), End("error")
+    return *said, End(fault.kind)
+
+
+def refusal(status: int, failure: Failure, retry_after: str | None = None) -> tuple[Act, ...]:
+    """The acts of an HTTP error."""
+    headers = PLAIN_HEAD.headers + ((("retry-after", retry_after),) if retry_after is not None else ())
+    return Head(status, headers), Send(dumped({"error": error_of(failure)}).encode()), End("whole")
+
+
+def place_of(body: Sequence[bytes], fault: Fault) -> int | None:
+    """After how many bytes of the body a fault happens; None if before the head. A place beyond the end is the end."""
+    ends = [0, *accumulate(map(len, body))]
+    if fault.byte is not None:
+        return min(fault.byte, ends[-1])
+    if fault.event is None:
+        return 0 if fault.kind in AFTER_HEAD else None
+    count = len(body)
+    event = min(fault.event if fault.event >= 0 else max(0, count + fault.event), count)
+    if not fault.inside or event == count:
+        return ends[event]
+    return ends[event] + _middle(body[event])
+
+
+def _middle(frame: bytes) -> int:
+    """A place inside of a frame; inside of a character that has more than one byte, if there is one."""
+    within = next((at for at, byte in enumerate(frame) if byte & UTF8_MASK == UTF8_INNER), None)
+    return within if within is not None else len(frame) // 2
+
+
+def _cut(body: Sequence[bytes], place: int) -> tuple[list[bytes], list[bytes]]:
+    """The body in two, at a byte."""
+    before: list[bytes] = []
+    after: list[bytes] = []
+    at = 0
+    for frame in body:
+        split = min(max(place - at, 0), len(frame))
+        before += [frame[:split]] if split else []
+        after += [frame[split:]] if split < len(frame) else []
+        at += len(frame)
+    return before, after
+
+
+def _spoken(body: Sequence[bytes], pace: Pace) -> Iterator[Act]:
+    for number, frame in enumerate(body):
+        pause = pace.between_ms if number else pace.first_ms
+        if pause:
+            yield Wait(pause)
+        yield Send(frame)
+
+
+def every_place(sizes: Sequence[int]) -> Iterator[Fault]:
+    """A clean end, a hang-up and a reset at every event boundary of a reply with frames of these sizes, and inside of every frame."""
+    for kind in (FaultKind.END, FaultKind.HANG_UP, FaultKind.RESET):
+        for event in range(len(sizes) + 1):
+            yield Fault(kind=kind, event=event)
+            if event < len(sizes):
+                yield Fault(kind=kind, event=event, inside=True)
+
+
+def drawn(die: Random, events: int = 12) -> Fault:
+    """Some fault at some place, for a swarm. A stall or a refusal ends after a while."""
+    kind = die.choice(list(FaultKind))
+    if kind is FaultKind.STATUS:
+        return Fault(kind=kind, **die.choice(REFUSALS))
+    duration_ms = die.uniform(10, 5_000) if kind in (FaultKind.STALL, FaultKind.REFUSED) else None
+    if kind is FaultKind.REFUSED:
+        return Fault(kind=kind, duration_ms=duration_ms)
+    event = die.choice((None, -1, *range(events)))
+    inside = event is not None and kind is not FaultKind.ERROR and die.choice((True, False))
+    return Fault(kind=kind, event=event, inside=inside, duration_ms=duration_ms)

@@ -1,0 +1,186 @@
+"""The scripted provider for those who need one: starts the process, talks to it, kills it, and starts it again on the same port.
+
+    with ProviderProcess(script) as provider:
+        client = AsyncOpenAI(base_url=provider.base_url, api_key="scripted", max_retries=0)
+        provider.set_plan(FaultPlan.at({2: Fault(kind=FaultKind.RESET, event=3)}))
+        …
+        assert provider.counters().illegal == 0
+
+The calls block for a millisecond or two, also in async code.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+from perdure.scenarios.provider.desk import Counters, Record
+from perdure.scenarios.provider.events import Plain
+from perdure.scenarios.provider.faults import FaultPlan, Pace
+from perdure.scenarios.provider.script import Script
+
+CALL_S: Final = 10.0
+HOST: Final = "127.0.0.1"
+
+
+class ProviderFailed(Exception):
+    """The provider's process did not start, or refused what it was told; `problem` is in its own words."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class ProviderProcess:
+    """One provider on one port, through all its lives. The port is reserved while nobody lives; the log outlives each life."""
+
+    def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
+        self._first = {"script": script, "plan": plan, "pace": pace}
+        self._process: subprocess.Popen[str] | None = None
+        self._control_port = 0
+
+    @property
+    def base_url(self) -> str:
+        """What an OpenAI client takes as its base URL."""
+        return f"http://{HOST}:{self.port}/v1"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process must have in its environment so that `model = "openai-chat:scripted"` reaches this provider."""
+        return {"OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": "scripted"}
+
+    @property
+    def pid(self) -> int:
+        """The process that lives now. Raises `ProviderFailed` if none does."""
+        if self._process is None:
+            raise ProviderFailed("the provider is not running; start() it")
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        self._reserve = socket.socket()
+        self._reserve.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserve.bind((HOST, 0))
+        self.port: int = self._reserve.getsockname()[1]
+        self._place = tempfile.TemporaryDirectory(prefix="perdure-provider-")
+        try:
+            self.start()
+            for what, value in self._first.items():
+                if value is not None:
+                    self._put(what, value)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._reserve.close()
+        self._place.cleanup()
+
+    # lives
+
+    def start(self) -> None:
+        """Begin a life on the same port, with the script, the plan and the log of the one before."""
+        if self._process is not None:
+            return
+        root = str(Path(__file__).absolute().parents[3])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        options = ["--port", str(self.port), "--journal", f"{self._place.name}/journal", "--with-parent"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "perdure.scenarios.provider.server", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.kill()
+            raise ProviderFailed("the provider's process ended before it listened; its reason is on stderr")
+        self._control_port = json.loads(line)["control_port"]
+
+    def kill(self) -> None:
+        """`SIGKILL`, if it lives. Open replies break off; whoever connects is refused."""
+        if self._process is None:
+            return
+        with self._process as process:
+            process.kill()
+        self._process = None
+
+    # what it shall do
+
+    def set_script(self, script: Script) -> None:
+        """From now on, answer by this script."""
+        self._put("script", script)
+
+    def set_plan(self, plan: FaultPlan) -> None:
+        """From now on, fail by this plan; its numbers count from the next request."""
+        self._put("plan", plan)
+
+    def set_pace(self, pace: Pace) -> None:
+        """From now on, answer at this pace."""
+        self._put("pace", pace)
+
+    def release(self, number: int) -> None:
+        """End the stall of a request."""
+        self._ask("POST", "release", {"number": number})
+
+    def open_door(self) -> None:
+        """End the refusal of connections."""
+        self._ask("POST", "open")
+
+    def forget(self) -> None:
+        """Empty the log. Raises `ProviderFailed` while a reply is open."""
+        self._ask("POST", "forget")
+
+    # what it saw
+
+    def counters(self) -> Counters:
+        """What it counted."""
+        return Counters.model_validate(self._ask("GET", "counters"))
+
+    def log(self, since: int = 0) -> list[Record]:
+        """The requests with numbers above `since`."""
+        return [Record.model_validate(each) for each in self._ask("GET", "log", {"since": since})]
+
+    def wait_until(
+        self, *, requests: int = 0, ended: int = 0, still_open: int | None = None, within_s: float = CALL_S
+    ) -> Counters:
+        """Wait for so many requests, so many ended, and exactly so many open. Raises `ProviderFailed` when the time is over."""
+        query = {"requests": requests, "ended": ended, "within_ms": int(within_s * 1000)}
+        if still_open is not None:
+            query["open"] = still_open
+        return Counters.model_validate(self._ask("GET", "await", query))
+
+    def _put(self, what: str, value: Plain) -> None:
+        self._ask("PUT", what, {}, value.model_dump_json().encode())
+
+    def _ask(self, method: str, what: str, query: Mapping[str, int] | None = None, body: bytes | None = None) -> Any:
+        query = query or {}
+        connection = http.client.HTTPConnection(
+            HOST, self._control_port, timeout=CALL_S + query.get("within_ms", 0) / 1000
+        )
+        try:
+            connection.request(method, f"/_control/{what}?{urlencode(query)}", body)
+            response = connection.getresponse()
+            told = json.loads(response.read())
+        except OSError as error:
+            raise ProviderFailed(f"{method} {what}: the provider does not answer ({error})") from error
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise ProviderFailed(f"{method} {what}: {told}")
+        return told

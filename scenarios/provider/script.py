@@ -1,0 +1,235 @@
+"""The scripted model: what it answers to a conversation, as a pure function of the conversation.
+
+Theory of operation
+-------------------
+A *question* is some text that a user's message may contain, and how the model works it off: rounds of tool calls, parallel within a
+round, and at the end a conclusion that states the digest of every tool result. So one look at the conclusion tells whether every
+result reached the model whole.
+
+The model remembers nothing. From the newest user message that holds a question it takes the results that are there, and asks for the
+first calls that have none. Hence whatever a recovery makes of a conversation gets a sensible answer: the same request again is
+answered alike (only the call ids are fresh, as with a real model); of a round that was cut short only the missing calls are asked
+for; and a text of which the first half stands in the conversation is gone on with from where it stops. A user message that holds no
+question (a steering message, a hidden "please continue") does not change the subject.
+
+A call is repeated when its result says that it may be (`again`), so often; any other text counts as the call's result, also a warning
+that its outcome is unknown: a careful model does not repeat what may have happened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from perdure.scenarios.provider.events import (
+    Arguments,
+    CallStart,
+    Done,
+    Event,
+    Finish,
+    Plain,
+    Reasoning,
+    Role,
+    Text,
+    Usage,
+    dumped,
+    tokens_in,
+)
+
+DIGEST_CHARS: Final = 12
+Message = dict[str, Any]
+
+
+class Call(Plain):
+    """A tool call that the model wants."""
+
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What makes two calls the same: the tool and its arguments, however they are written."""
+        return key_of(self.name, self.arguments)
+
+
+class Round(Plain):
+    """What one reply thinks, says, and asks for."""
+
+    thinks: str = ""
+    says: str = ""
+    calls: tuple[Call, ...] = ()
+
+
+class Question(Plain):
+    """What a user may ask, and how the model works it off. All calls of one question differ.
+
+    With `verbatim` the first replies are these events and nothing else: one entry for each assistant message that there may be already.
+    """
+
+    asks: str
+    rounds: tuple[Round, ...] = ()
+    concludes: str = "Done"
+    verbatim: tuple[tuple[Event, ...], ...] = ()
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """All calls, in order."""
+        return tuple(call for each in self.rounds for call in each.calls)
+
+    @model_validator(mode="after")
+    def _calls_differ(self) -> Self:
+        twice = [key for key, count in Counter(call.key for call in self.calls).items() if count > 1]
+        if twice:
+            raise ValueError(f"the question {self.asks!r} asks twice for {', '.join(twice)}")
+        return self
+
+
+class Script(Plain):
+    """All that the model knows.
+
+    `again` are words in a result by which the model is asked to repeat the call, as `policies.caution` asks; it does, up to `again_max`
+    times.
+    `prefill` is what it makes of a request that ends with an assistant's text: go on with it, begin anew, or refuse it.
+    """
+
+    questions: tuple[Question, ...] = ()
+    otherwise: str = "I have no script for this."
+    again: tuple[str, ...] = ("Call it again if it is still needed", "it is safe to call it again")
+    again_max: int = 3
+    prefill: Literal["continue", "restart", "refuse"] = "continue"
+    piece_chars: int = Field(default=16, ge=1)
+
+
+@dataclass
+class Conversation:
+    """What the model sees of a request: the question it is at, and what came of it so far."""
+
+    question: Question | None = None
+    announced: set[str] = field(default_factory=set)
+    results: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    said: str = ""
+    replies: int = 0
+
+
+def key_of(name: str, arguments: object) -> str:
+    """A call in one canonical line."""
+    return f"{name} {json.dumps(arguments, sort_keys=True, ensure_ascii=False, separators=(',', ':'))}"
+
+
+def digest_of(result: str) -> str:
+    """The digest by which a conclusion states a tool result."""
+    return sha256(result.encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def conclusion(question: Question, results: Sequence[str]) -> str:
+    """The final answer, given the result of each call of the question in order."""
+    lines = [f"{question.concludes}: {len(results)} results."]
+    for number, (call, result) in enumerate(zip(question.calls, results, strict=True), 1):
+        lines.append(f"{number}. {call.key} → {digest_of(result)}")
+    return "\n".join([*lines, "That is all. ∎"])
+
+
+def text_of(content: object) -> str:
+    """The text of a message's content, which is a string, a list of parts, or nothing."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+
+
+def read(script: Script, messages: Sequence[Message]) -> Conversation:
+    """Find the question that is open in a legal conversation, and what is there of its answer."""
+    for at in range(len(messages) - 1, -1, -1):
+        question = _asked(script, messages[at])
+        if question is not None:
+            return _since(script, question, messages[at + 1 :])
+    return Conversation()
+
+
+def _asked(script: Script, message: Message) -> Question | None:
+    if message["role"] != "user":
+        return None
+    text = text_of(message.get("content"))
+    return next((question for question in script.questions if question.asks in text), None)
+
+
+def _since(script: Script, question: Question, messages: Sequence[Message]) -> Conversation:
+    found = Conversation(question)
+    keys: dict[str, str] = {}
+    for message in messages:
+        if message["role"] == "assistant":
+            found.replies += 1
+            found.said += text_of(message.get("content"))
+            called = {
+                call["id"]: key_of(call["function"]["name"], json.loads(call["function"]["arguments"]))
+                for call in message.get("tool_calls") or ()
+            }
+            keys |= called
+            found.announced |= set(called.values())
+        elif message["role"] == "tool":
+            found.results[keys[message["tool_call_id"]]].append(text_of(message.get("content")))
+            found.said = ""
+    if script.prefill == "restart":
+        found.said = ""
+    return found
+
+
+def answer(script: Script, messages: Sequence[Message], number: int) -> tuple[Event, ...]:
+    """What the model says to a legal conversation. `number` is the request's; it only makes call ids fresh (and never longer)."""
+    found = read(script, messages)
+    question = found.question
+    if question is None:
+        return _reply(script, messages, number, Round(says=script.otherwise))
+    if found.replies < len(question.verbatim):
+        return question.verbatim[found.replies]
+    return _reply(script, messages, number, _next_round(script, question, found))
+
+
+def _next_round(script: Script, question: Question, found: Conversation) -> Round:
+    for each in question.rounds:
+        missing = tuple(call for call in each.calls if not _is_answered(script, found.results[call.key]))
+        if not missing:
+            continue
+        if any(call.key in found.announced for call in each.calls):
+            return Round(calls=missing)
+        return Round(thinks=each.thinks, says=_rest(each.says, found.said), calls=missing)
+    results = [found.results[call.key][-1] for call in question.calls]
+    return Round(says=_rest(conclusion(question, results), found.said))
+
+
+def _is_answered(script: Script, results: list[str]) -> bool:
+    if not results:
+        return False
+    never_ran = any(phrase in results[-1] for phrase in script.again)
+    return not never_ran or len(results) > script.again_max
+
+
+def _rest(text: str, said: str) -> str:
+    """What is left to say of a text of which the conversation holds the beginning."""
+    return text.removeprefix(said)
+
+
+def _reply(script: Script, messages: Sequence[Message], number: int, each: Round) -> tuple[Event, ...]:
+    told = dumped(messages)
+    stem = f"call_{sha256(told.encode()).hexdigest()[:8]}_{number:06}"
+    body: list[Event] = [Role()]
+    body += [Reasoning(text=piece) for piece in pieces(each.thinks, script.piece_chars)]
+    body += [Text(text=piece) for piece in pieces(each.says, script.piece_chars)]
+    for index, call in enumerate(each.calls):
+        body.append(CallStart(index=index, id=f"{stem}_{index}", name=call.name))
+        written = dumped(call.arguments)
+        body += [Arguments(index=index, text=piece) for piece in pieces(written, script.piece_chars)]
+    spoken = sum(tokens_in(event.text) for event in body if isinstance(event, Text | Reasoning | Arguments))
+    finish = Finish(reason="tool_calls" if each.calls else "stop")
+    return *body, finish, Usage(prompt=tokens_in(told), completion=spoken), Done()
+
+
+def pieces(text: str, chars: int) -> Iterator[str]:
+    """A text in pieces of so many characters."""
+    return (text[at : at + chars] for at in range(0, len(text), chars))

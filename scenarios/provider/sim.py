@@ -1,0 +1,239 @@
+"""The scripted provider as an `httpx2` transport inside of the simulated world: the same desk, the same acts, and virtual time.
+
+    provider = SimProvider(script, plan)
+    agent.model = provider.model()
+
+It has the methods of `ProviderProcess`, so one story can play with either. No sockets and no threads: a stall is a timer of the virtual
+loop (or nothing at all, for ever), and what a real socket would make the client raise is raised here. The provider lives outside of every
+simulated process, as a real one does, so its log survives whatever dies. A client that dies with its process has left at that moment.
+
+Connections are counted as if none were kept alive: one for each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import httpx2
+from openai import AsyncOpenAI
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from perdure.actors.sim_world.world import current_process, on_death
+from perdure.scenarios.provider.desk import DEATH, Counters, Desk, Record
+from perdure.scenarios.provider.events import Failure
+from perdure.scenarios.provider.faults import Act, End, FaultPlan, Head, Pace, Send, Wait, refusal
+from perdure.scenarios.provider.script import Script
+
+SIM_URL: Final = "http://provider.invalid/v1"
+
+HUNG_UP_EARLY: Final = "Server disconnected without sending a response."
+HUNG_UP: Final = "peer closed connection without sending complete message body (incomplete chunked read)"
+REFUSED: Final = "All connection attempts failed"
+
+
+class SimProvider(httpx2.AsyncBaseTransport):
+    """See the head of the module. Any number of clients may share it."""
+
+    def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
+        self.desk = Desk(script, plan, pace)
+        self._open: dict[int, _Exchange] = {}
+        self._is_alive = True
+
+    def client(self) -> httpx2.AsyncClient:
+        """A client whose every request comes here."""
+        return httpx2.AsyncClient(transport=self, trust_env=False)
+
+    def model(self, name: str = "scripted") -> OpenAIChatModel:
+        """A model, by this name, whose every request comes here."""
+        client = AsyncOpenAI(base_url=SIM_URL, api_key="scripted", max_retries=0, http_client=self.client())
+        return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))
+
+    # what a story does to it
+
+    def kill(self) -> None:
+        """Open replies break off; whoever connects is refused. The log stays."""
+        self._is_alive = False
+        for exchange in list(self._open.values()):
+            exchange.break_off()
+
+    def start(self) -> None:
+        """Live again."""
+        self._is_alive = True
+
+    def set_script(self, script: Script) -> None:
+        """From now on, answer by this script."""
+        self.desk.set_script(script)
+
+    def set_plan(self, plan: FaultPlan) -> None:
+        """From now on, fail by this plan; its numbers count from the next request."""
+        self.desk.set_plan(plan)
+
+    def set_pace(self, pace: Pace) -> None:
+        """From now on, answer at this pace."""
+        self.desk.set_pace(pace)
+
+    def release(self, number: int) -> None:
+        """End the stall of a request. Raises `KeyError` if it is not open."""
+        self._open[number].release()
+
+    def open_door(self) -> None:
+        """End the refusal of connections."""
+        self.desk.open_door()
+
+    def forget(self) -> None:
+        """Empty the log. Raises `ValueError` while a reply is open."""
+        self.desk.forget()
+
+    def log(self, since: int = 0) -> list[Record]:
+        """The requests with numbers above `since`."""
+        return self.desk.records[since:]
+
+    def counters(self) -> Counters:
+        """What it counted."""
+        return self.desk.counters()
+
+    # what a client does to it
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Answer a request, or raise what a socket would make the client raise."""
+        body = await request.aread()
+        now_ms = asyncio.get_running_loop().time() * 1000
+        if not self._is_alive or self.desk.is_shut(now_ms):
+            self.desk.refuse()
+            raise httpx2.ConnectError(REFUSED, request=request)
+        self.desk.connected()
+        if request.method != "POST" or not request.url.path.endswith("/chat/completions"):
+            told = f"{request.method} {request.url.path}: this server knows POST /v1/chat/completions"
+            return await _Exchange(self, request, 0, refusal(404, Failure(message=told))).response()
+        number, acts = self.desk.receive(body, now_ms)
+        exchange = self._open[number] = _Exchange(self, request, number, acts)
+        if current_process() is not None:
+            on_death(exchange.leave)
+        return await exchange.response()
+
+    def ended(self, number: int, how: str, sent: int, at_ms: float) -> None:
+        """An exchange is over."""
+        if self._open.pop(number, None) is not None:
+            self.desk.ended(number, how, sent, at_ms)
+
+    async def aclose(self) -> None:
+        """A client that is closed leaves the provider as it is."""
+
+
+class _Exchange(httpx2.AsyncByteStream):
+    """One request and its reply; the body of the response."""
+
+    def __init__(self, provider: SimProvider, request: httpx2.Request, number: int, acts: tuple[Act, ...]) -> None:
+        self._provider, self._request, self._number = provider, request, number
+        self._acts = iter(acts)
+        self._loop = (
+            asyncio.get_running_loop()
+        )  # who dies or is swept up is not running any more, and leaves all the same
+        self._sent = 0
+        self._silent_s = 0.0
+        self._patience_s: float | None = request.extensions.get("timeout", {}).get("read")
+        self._interruption: asyncio.Future[None] | None = None
+        self._is_broken = self._is_silent = False
+        self._has_head = False
+
+    async def response(self) -> httpx2.Response:
+        """Everything before the body."""
+        try:
+            while True:
+                act = await self._next()
+                if isinstance(act, Head):
+                    self._has_head = True
+                    return httpx2.Response(
+                        act.status,
+                        headers=list(act.headers),
+                        stream=self,
+                        request=self._request,
+                        extensions={"http_version": b"HTTP/1.1"},
+                    )
+        except BaseException:
+            self.leave()
+            raise
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                act = await self._next()
+                if isinstance(act, End):
+                    return
+                if isinstance(act, Send):
+                    self._sent += len(act.body)
+                    yield act.body
+        finally:
+            self.leave()
+
+    async def aclose(self) -> None:
+        """The client has read enough."""
+        self.leave()
+
+    async def _next(self) -> Act:
+        """The next act, carried out as far as the world is concerned."""
+        if self._is_broken:
+            raise self._lost()
+        act = next(self._acts)
+        if isinstance(act, Wait):
+            await self._wait(act.ms)
+        else:
+            self._silent_s = 0.0
+        if isinstance(act, End):
+            self._end(act.how)
+            if act.how == "reset":
+                raise httpx2.ReadError("", request=self._request)
+            if act.how == "hang_up":
+                raise self._lost()
+        return act
+
+    def _lost(self) -> httpx2.RemoteProtocolError:
+        return httpx2.RemoteProtocolError(HUNG_UP if self._has_head else HUNG_UP_EARLY, request=self._request)
+
+    async def _wait(self, ms: float | None) -> None:
+        """Be silent for so long, or until released; but not for longer than the client's patience for one read."""
+        limit_s = None if ms is None else ms / 1000
+        left_s = None if self._patience_s is None else max(0.0, self._patience_s - self._silent_s)
+        is_too_long = left_s is not None and (limit_s is None or left_s < limit_s)
+        self._interruption = self._loop.create_future()
+        self._is_silent = True  # also for who leaves meanwhile
+        try:
+            async with asyncio.timeout(left_s if is_too_long else limit_s):
+                await self._interruption
+        except TimeoutError:
+            if is_too_long:
+                raise httpx2.ReadTimeout("", request=self._request) from None
+        finally:
+            self._interruption = None
+        self._is_silent = False
+        self._silent_s += limit_s or 0.0
+        if self._is_broken:
+            raise self._lost()
+
+    def _end(self, how: str) -> None:
+        self._provider.ended(self._number, how, self._sent, self._loop.time() * 1000)
+
+    def release(self) -> None:
+        """End the silence, if it is silent."""
+        if self._interruption is not None and not self._interruption.done():
+            self._interruption.set_result(None)
+
+    def break_off(self) -> None:
+        """The provider died."""
+        self._end(DEATH)
+        self._is_broken = True
+        self.release()
+
+    def leave(self) -> None:
+        """The client is gone, if it was not over anyhow. What the provider says without a pause is on its way already."""
+        how = "gone"
+        for act in () if self._is_silent else self._acts:
+            if isinstance(act, Wait):
+                break
+            if isinstance(act, End):
+                how = act.how
+            self._sent += len(act.body) if isinstance(act, Send) else 0
+        self._end(how)

@@ -1,0 +1,180 @@
+"""The workload of `perdure run fan-out`: a census of the Python standard library, one child agent per source file.
+
+Real input, real work, and a result that a plain loop can check: `count_plainly` does the same in one process.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sysconfig
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from perdure.actors import Agent, Detached, RunContext, RunInfo, RunResult, exposed
+
+BRANCHES = (ast.If, ast.For, ast.While, ast.Try, ast.With, ast.Match, ast.IfExp, ast.BoolOp, ast.comprehension)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class SourceFile(BaseModel):
+    """One file to read. `copy_number` tells runs over the same file apart when there are more children than files.
+
+    `rest_ms` is how long the reader rests over it: what a model or a network would take, in an agent that has one.
+    """
+
+    path: str
+    copy_number: int = 0
+    rest_ms: int = 0
+
+
+class Findings(BaseModel):
+    """What a file contains. `digest` is the start of a hash of its bytes."""
+
+    definitions: int
+    branches: int
+    lines: int
+    digest: str
+
+
+class CensusOrder(BaseModel):
+    """Which files to count."""
+
+    files: list[SourceFile]
+
+
+class Totals(BaseModel):
+    """The sum over all files; `digest` is the exclusive or of their digests, so that order does not matter."""
+
+    files: int = 0
+    definitions: int = 0
+    branches: int = 0
+    lines: int = 0
+    digest: int = 0
+
+    def plus(self, findings: Findings) -> Totals:
+        """These totals and one more file."""
+        return Totals(
+            files=self.files + 1,
+            definitions=self.definitions + findings.definitions,
+            branches=self.branches + findings.branches,
+            lines=self.lines + findings.lines,
+            digest=self.digest ^ int(findings.digest, 16),
+        )
+
+
+def standard_library() -> list[Path]:
+    """The source files of the standard library that this Python runs on, in order, those that parse."""
+    root = Path(sysconfig.get_path("stdlib"))
+    skipped = {"site-packages", "test", "tests", "lib2to3", "__pycache__", "idle_test"}
+    return [path for path in sorted(root.rglob("*.py")) if not skipped & set(path.relative_to(root).parts)]
+
+
+def files_for(children: int | None) -> list[SourceFile]:
+    """As many files as there shall be children, from the start again when there are more children than files."""
+    paths = standard_library()
+    count = len(paths) if children is None else children
+    return [SourceFile(path=str(paths[index % len(paths)]), copy_number=index // len(paths)) for index in range(count)]
+
+
+def examine(source: bytes) -> Findings:
+    """Count what one file contains."""
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    return Findings(
+        definitions=sum(isinstance(node, DEFINITIONS) for node in nodes),
+        branches=sum(isinstance(node, BRANCHES) for node in nodes),
+        lines=source.count(b"\n"),
+        digest=blake2b(source, digest_size=7).hexdigest(),
+    )
+
+
+def count_plainly(files: list[SourceFile]) -> Totals:
+    """The census without agents: one loop in one process."""
+    known: dict[str, Findings] = {}
+    totals = Totals()
+    for file in files:
+        if file.path not in known:
+            known[file.path] = examine(Path(file.path).read_bytes())
+        totals = totals.plus(known[file.path])
+    return totals
+
+
+class Reader(Agent):
+    """Reads one file: in steps that it remembers, with progress, two milestones, and its findings in its own storage."""
+
+    async def run(self, input: SourceFile, run: RunContext) -> Findings:
+        """Read, parse, count."""
+        source = Path(input.path).read_bytes()  # noqa: ASYNC240 - a small local file
+        await run.report_progress(0.2, phase="reading", message=f"{len(source)} bytes")
+        self.sql("CREATE TABLE IF NOT EXISTS findings(name VARCHAR PRIMARY KEY, amount BIGINT)")
+        await run.report_progress(milestone="read", data={"bytes": len(source)})
+        if input.rest_ms:
+            await run.report_progress(0.4, phase="resting", message=f"{input.rest_ms} ms")
+            await self._rest(input.rest_ms / 1000, run)
+        found = examine(source)
+        await run.report_progress(0.7, phase="counting", message=f"{found.definitions} definitions")
+        with self.transaction():
+            for name in ("definitions", "branches", "lines"):
+                self.sql("INSERT OR REPLACE INTO findings VALUES ($1, $2)", [name, getattr(found, name)])
+        await run.report_progress(milestone="counted")
+        rows = dict(self.sql("SELECT name, amount FROM findings"))
+        await run.report_progress(1.0, phase="done")
+        return Findings(digest=found.digest, **rows)
+
+    async def _rest(self, rest_s: float, run: RunContext) -> None:
+        """Wait as for a job elsewhere, which goes on while its reader is dead: a later attempt waits for what is left of it.
+
+        It waits for a quarter of it at least, so that after a long night not everything is over at once.
+        """
+        clock = asyncio.get_running_loop()
+        until_s = run.step("rest", lambda: clock.time() + rest_s)
+        least_s = 0.0 if run.attempt == 1 else rest_s / 4
+        await asyncio.sleep(min(rest_s, max(least_s, until_s - clock.time())))
+
+
+class Census(Agent):
+    """Counts a list of files by one child each, and adds their findings up in its own storage."""
+
+    async def on_start(self) -> None:
+        """The table of what was delivered; it has no key on purpose, so that a second delivery would show."""
+        self.sql("CREATE TABLE IF NOT EXISTS delivered(run_id VARCHAR, status VARCHAR)")
+
+    @exposed(repeatable=True)
+    async def take(self, order: CensusOrder) -> int:
+        """Ask for all runs, detached. They are asked for in one transaction, so all of them or none are, and only once."""
+        with self.transaction():
+            if self.state.get("asked"):
+                return len(order.files)
+            self.run_agent_tools([(Reader, file) for file in order.files], detached=Detached(on_finish="on_read"))
+            self.state["asked"] = len(order.files)
+        return len(order.files)
+
+    def on_read(self, run: RunInfo, result: RunResult) -> None:
+        """Add one file's findings up. Runs in the transaction that consumes the completion."""
+        self.sql("INSERT INTO delivered VALUES ($1, $2)", [run.run_id, result.status])
+        if isinstance(result.output, Findings):
+            self.state["totals"] = Totals(**self.state.get("totals", {})).plus(result.output).model_dump()
+
+    @exposed(repeatable=True)
+    def report(self) -> dict[str, Any]:
+        """How far the census is."""
+        deliveries, distinct = self.sql("SELECT count(*), count(DISTINCT run_id) FROM delivered")[0]
+        totals = self.state.get("totals", {})
+        return {"asked": self.state.get("asked", 0), "deliveries": deliveries, "distinct": distinct, "totals": totals}
+
+    async def run(self, input: CensusOrder, run: RunContext) -> Totals:
+        """The same with awaited runs: entered again after a death, it asks for the same runs and takes the results that exist."""
+        totals = Totals()
+        count = len(input.files)
+        async for result in self.as_completed([(Reader, file) for file in input.files]):
+            if not isinstance(result.output, Findings):
+                raise RuntimeError(f"run {result.run_id} ended {result.status}: {result.error}")  # noqa: TRY004
+            totals = totals.plus(result.output)
+            await run.report_progress(
+                totals.files / max(count, 1), phase="counting", message=f"{totals.files} of {count} files"
+            )
+        return totals

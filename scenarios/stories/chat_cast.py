@@ -1,0 +1,194 @@
+"""Who plays in `perdure run chat-recovery` and `tool-disconnect`: a guide with four real tools and two sub-agents, and what it is asked.
+
+The guide answers questions about the files of a workshop (`scenarios.stories.workshop`). To one question it reads and searches in
+parallel; then it writes a report, while one sub-agent counts the words of a file and another one, a chat agent with the same model, sums
+a file up; then it may run a command. What it must say in the end is known beforehand from the files alone.
+
+Which model they have, and where the workshop is, stands in the environment of their processes, because a child that the ledger starts
+in some host knows nothing but its input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from perdure.actors import Agent, ChatAgent, RunContext, agent_tool
+from perdure.ledger import BadRequest
+from perdure.scenarios.provider.script import Call, Question, Round, Script, conclusion
+from perdure.scenarios.stories.workshop import SHELF, TOOLS, Workshop, read_file
+
+MODEL: Final = "PERDURE_SCENARIO_MODEL"
+EFFECTS: Final = ("write_file", "shell")
+COUNTING: Final = "word_counter"
+INSTRUCTIONS: Final = (
+    "You work in a workshop full of text files. Make exactly the calls that you are asked for, step by step, each with exactly the "
+    "arguments that are given. Make the calls of one step in parallel. If the result of a call says that its outcome is unknown, do "
+    "not repeat the call."
+)
+
+_introduced: dict[str, Any] = {}
+
+
+@contextlib.contextmanager
+def introduced(name: str, model: Any) -> Iterator[None]:
+    """Meanwhile, in this process, this name means this model; only the simulated world can hand over an object."""
+    _introduced[name] = model
+    try:
+        yield
+    finally:
+        del _introduced[name]
+
+
+@contextlib.contextmanager
+def surroundings(values: Mapping[str, str]) -> Iterator[None]:
+    """An environment that processes inherit which are started meanwhile, at any time by any of them; afterwards it is as it was."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def model_here() -> Any:
+    """The model of whatever plays in this process, by its environment."""
+    name = os.environ.get(MODEL)
+    if not name:
+        raise BadRequest("model", f"{MODEL} is not set in the environment of this process")
+    return _introduced.get(name, name)
+
+
+class FileToCount(BaseModel):
+    """What the word counter is given: a path like `shelf/000.txt`."""
+
+    path: str
+
+
+class WordCounter(Agent):
+    """Counts the words of one file, and says how far it is."""
+
+    async def run(self, input: FileToCount, run: RunContext) -> str:
+        """Read, count line by line, and answer in a sentence."""
+        workshop = Workshop.here()
+        lines = workshop.read(input.path).splitlines()
+        await run.report_progress(0.2, phase="counting", message=f"{len(lines)} lines")
+        await workshop.work(COUNTING)
+        told = words_of(input.path, lines)
+        await run.report_progress(1.0, phase="done")
+        return told
+
+
+def words_of(path: str, lines: Sequence[str]) -> str:
+    """What the word counter answers."""
+    words = [word for line in lines for word in line.split()]
+    return f"{path} has {len(words)} words, {len(set(words))} different ones."
+
+
+class Errand(BaseModel):
+    """What the summariser is asked, in words."""
+
+    message: str
+
+
+class Summariser(ChatAgent):
+    """Sums a file up: a chat agent of its own, for which each run is one turn."""
+
+    instructions = INSTRUCTIONS
+    num_cpus = 0.002  # as for the guide
+    chat_stream_stall_timeout_ms = 20_000
+
+    def get_model(self) -> Any:
+        """That of the scenario."""
+        return model_here()
+
+    def tools(self) -> list[Any]:
+        """It can only read."""
+        return [read_file]
+
+
+class Guide(ChatAgent):
+    """The parent: answers questions about the workshop."""
+
+    instructions = INSTRUCTIONS
+    num_cpus = (
+        0.001  # next to nothing, but it gives the guide hosts of its own, which can die without those of its tools
+    )
+    chat_stream_stall_timeout_ms = 20_000
+
+    def get_model(self) -> Any:
+        """That of the scenario."""
+        return model_here()
+
+    def tools(self) -> list[Any]:
+        """Four real tools and two sub-agents."""
+        return [
+            *TOOLS,
+            agent_tool(WordCounter, name=COUNTING, description="Count the words of one file.", output=str),
+            agent_tool(Summariser, description="Sum one file up.", input=Errand, output=str),
+        ]
+
+
+class Quiz:
+    """Questions about one workshop, and their answers. No two questions share an effect.
+
+    `with_shell` adds a command to each; a simulated process cannot start a real one.
+    """
+
+    def __init__(self, workshop: Workshop, *, with_shell: bool) -> None:
+        self.workshop, self.with_shell = workshop, with_shell
+
+    def question(self, number: int) -> Question:
+        """What the scripted guide does with a question."""
+        plain = self.workshop.question(number, with_shell=self.with_shell)
+        look, report, *command = plain.rounds
+        counted, summed = Call(name=COUNTING, arguments={"path": self._file(number, 1)}), self._errand(number)
+        busy = Round(says="Now the report; others count and sum up.", calls=(*report.calls, counted, summed))
+        return plain.model_copy(update={"rounds": (look, busy, *command)})
+
+    def child_question(self, number: int) -> Question:
+        """What the scripted summariser does with what the guide asks it."""
+        path = self._file(number, 2)
+        reading = Round(thinks="It is short.", calls=(Call(name="read_file", arguments={"path": path}),))
+        asks = f"Summary of {path} for stocktaking no. {number}, please."
+        return Question(asks=asks, rounds=(reading,), concludes=f"Summary of {path}")
+
+    def _errand(self, number: int) -> Call:
+        return Call(name="summariser", arguments={"message": self.child_question(number).asks})
+
+    def _file(self, number: int, place: int) -> str:
+        names = sorted(path.name for path in (self.workshop.files / SHELF).iterdir())
+        return f"{SHELF}/{Random(number).sample(names, 3)[place]}"
+
+    def script(self, count: int) -> Script:
+        """The script for questions 0, 1, …; the guide's come first, because its questions quote those of the summariser."""
+        own = tuple(self.question(number) for number in range(count))
+        return Script(questions=(*own, *(self.child_question(number) for number in range(count))))
+
+    def told(self, number: int) -> str:
+        """The question as the user asks it: in full, because a real model has no script."""
+        question = self.question(number)
+        steps = [
+            f"Step {place}: " + "; ".join(call.key for call in each.calls) + "."
+            for place, each in enumerate(question.rounds, 1)
+        ]
+        return "\n".join([question.asks, *steps, f"Then say: {question.concludes}."])
+
+    def results(self, number: int) -> dict[str, str]:
+        """What each call of a question must return, by its key, computed from the files alone."""
+        return {call.key: self._result(number, call) for call in self.question(number).calls}
+
+    def _result(self, number: int, call: Call) -> str:
+        if call.name == COUNTING:
+            path = call.arguments["path"]
+            return words_of(path, self.workshop.read(path).splitlines())
+        if call.name == "summariser":
+            question = self.child_question(number)
+            return conclusion(question, [self.workshop.plain_result(each) for each in question.calls])
+        return self.workshop.plain_result(call)

@@ -1,0 +1,223 @@
+"""What is wrong with a turn of a chat story, in sentences, and the object that `--json` prints.
+
+A turn is looked at from four sides, which must agree: what its client heard, what stands in the transcript, what the provider saw, and
+what the tools did to the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from perdure.actors import apply_chunk
+from perdure.scenarios.provider.desk import Record
+from perdure.scenarios.provider.script import Script, conclusion, key_of, read
+from perdure.scenarios.stories.chat_cast import EFFECTS, Quiz
+from perdure.scenarios.stories.chat_cast_turns import Told
+
+UNKNOWN: Final = "OUTCOME UNKNOWN"
+KILLS: Final = ("agent", "tool", "child", "supervisor")
+CAUSES: Final = ("stall", "process_lost")
+Part = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a turn must end: its status and, for an unhappy one, words that its error must contain."""
+
+    status: str = "completed"
+    words: str = ""
+    reason: str = ""
+
+
+COMPLETED: Final = Ending()
+EXHAUSTED: Final = Ending("error", "", "recovery_exhausted")
+
+
+@dataclass
+class Tally:
+    """What a whole scenario comes to."""
+
+    points: int = 0
+    turns: Counter[str] = field(default_factory=Counter)
+    attempts: int = 0
+    interruptions: Counter[str] = field(default_factory=Counter)
+    recoveries: int = 0
+    provider: Counter[str] = field(default_factory=Counter)
+    effects: Counter[str] = field(default_factory=Counter)
+    kills: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+    def take(self, told: Told) -> None:
+        """Count a turn."""
+        self.turns["asked"] += 1
+        self.turns[told.result.status if told.result else "lost"] += 1
+        self.attempts += 1 + sum(event["type"] == "data-attempt" for event in told.events)
+        self.interruptions += told.interruptions
+        self.recoveries += told.recoveries
+
+    def as_object(self, scenario: str, world: str, seed: int, model: str) -> dict[str, Any]:
+        """The object; the provider's figures are null for a real one, which tells nobody."""
+        seen = self.provider or None
+        return {
+            "scenario": scenario,
+            "world": world,
+            "seed": seed,
+            "model": model,
+            "turns": {key: self.turns[key] for key in ("asked", "completed", "error")},
+            "points": self.points,
+            "attempts": self.attempts,
+            "interruptions": {cause: self.interruptions[cause] for cause in CAUSES},
+            "recoveries": self.recoveries,
+            **{key: None if seen is None else seen[key] for key in ("requests", "connections", "illegal")},
+            "side_effects": {key: self.effects[key] for key in ("expected", "seen", "doubled", "lost", "unknown")},
+            "kills": {kind: self.kills[kind] for kind in KILLS},
+            "seconds": round(self.seconds, 3),
+            "verified": not self.wrong,
+        }
+
+
+def wrong_ends(told: Told, ending: Ending) -> Iterator[str]:
+    """The contract of the callback, and the end itself."""
+    if told.result is None:
+        yield told.problem
+        return
+    if told.result.status != ending.status or ending.reason not in ("", told.result.reason):
+        yield f"it ended {told.result.status} ({told.result.reason or 'no reason'}: {told.result.error[:200]})"
+    if ending.words not in told.result.error:
+        yield f"its error does not say {ending.words!r}: {told.result.error[:200]!r}"
+    for listener in told.listeners:
+        if len(listener.ends) != 1:
+            yield f"a callback was told of {len(listener.ends)} ends: {listener.ends}"
+    last = "done" if ending.status == "completed" else "error"
+    ends = [end for listener in told.listeners for end in listener.ends]
+    if ends[-1:] != [last] or set(ends[:-1]) - {"interrupted"}:
+        yield f"the ends were {ends}"
+    heard = len(told.events) + len(told.listeners)
+    if heard != told.result.next_event:
+        yield f"{heard} events were heard, and {told.result.next_event} were said"
+    yield from _wrong_message(told)
+
+
+def _wrong_message(told: Told) -> Iterator[str]:
+    """What was heard must fold to what stands."""
+    assert told.result is not None
+    parts: list[Part] = []
+    for event in told.events:
+        parts = apply_chunk(parts, event)
+    stands = (told.result.message or {"parts": []})["parts"]
+    if _outline(parts) != _outline(stands):
+        yield f"what was heard is not what stands: {_outline(parts)} is not {_outline(stands)}"
+    for part in stands:
+        if "toolCallId" in part and not part["state"].startswith("output-"):
+            yield f"the call {part['toolCallId']} of {part['toolName']} is left as {part['state']}"
+
+
+def _outline(parts: Sequence[Part]) -> list[tuple[str, ...]]:
+    return [
+        (part["type"], part["text"]) if "text" in part else (part["type"], part["toolCallId"], part["state"])
+        for part in parts
+        if "text" in part or "toolCallId" in part
+    ]
+
+
+def wrong_answer(quiz: Quiz, told: Told, seen: dict[str, str] | None) -> Iterator[str]:
+    """The conclusion must state every result as the model saw it, and every result must be right, or said to be unknown.
+
+    `seen` are the results in the last request, by key; None for a real model, which may do otherwise than it was asked.
+    """
+    results, expected = results_of(told), quiz.results(told.number)
+    for key, right in expected.items():
+        got = results.get(key, "nothing")
+        if seen is None and (key not in results or key.startswith("summariser ")):
+            continue
+        if got != right and not (UNKNOWN in got and key.split(" ")[0] in EFFECTS):
+            yield f"the result of {key} is {got[:200]!r}"
+    if seen is None:
+        yield from () if final_text(told).strip() else ("there is no final answer",)
+        return
+    for key in expected:
+        if _plain(seen.get(key, "nothing")) != results.get(key):
+            yield f"the model saw another result of {key}: {seen.get(key, 'nothing')[:200]!r}"
+    whole = conclusion(quiz.question(told.number), [seen.get(key, "") for key in expected])
+    if final_text(told) != whole:
+        yield f"the final answer is not whole: {final_text(told)!r}"
+
+
+def _plain(seen: str) -> str:
+    """A result as the transcript has it; a failed call is wrapped on its way to the model."""
+    if not seen.startswith('{"error":'):
+        return seen
+    return str(json.loads(seen)["error"])
+
+
+def results_of(told: Told) -> dict[str, str]:
+    """The newest result of each call in the transcript, by key."""
+    message = (told.result.message if told.result else None) or {"parts": []}
+    return {
+        key_of(part["toolName"], part["input"]): _text(part)
+        for part in message["parts"]
+        if str(part.get("state", "")).startswith("output-")
+    }
+
+
+def _text(part: Part) -> str:
+    output = part.get("output", part.get("errorText", ""))
+    return output if isinstance(output, str) else json.dumps(output)
+
+
+def final_text(told: Told) -> str:
+    """The text after the last tool result."""
+    parts = ((told.result.message if told.result else None) or {"parts": []})["parts"]
+    last = max((index for index, part in enumerate(parts) if "toolCallId" in part), default=-1)
+    return "".join(part["text"] for part in parts[last + 1 :] if part["type"] == "text")
+
+
+def wrong_requests(records: Sequence[Record]) -> Iterator[str]:
+    """Requests that a real provider would have refused."""
+    for record in records:
+        if not record.is_legal:
+            yield f"request {record.number} was illegal: {'; '.join(record.problems)}"
+
+
+def seen_results(script: Script, records: Sequence[Record], asks: str) -> dict[str, str]:
+    """The results in the last request for a question, by key, as the model saw them."""
+    last = next((record for record in reversed(records) if record.is_legal and record.asks == asks), None)
+    found = {} if last is None else read(script, last.body["messages"]).results
+    return {key: texts[-1] for key, texts in found.items() if texts}
+
+
+def count_effects(quiz: Quiz, told: Told, tally: Tally, *, is_scripted: bool) -> Iterator[str]:
+    """Each side effect of a turn must have begun once; it may be missing if the turn says that nobody knows, or stopped before."""
+    begun = Counter(effect.key for effect in quiz.workshop.effects())
+    results = results_of(told)
+    asked = Counter(
+        key_of(part["toolName"], part["input"])
+        for part in ((told.result.message if told.result else None) or {"parts": []})["parts"]
+        if "toolCallId" in part
+    )
+    is_whole = told.result is not None and told.result.ok
+    for call in quiz.question(told.number).calls:
+        if call.name not in EFFECTS or not (asked[call.key] or (is_whole and is_scripted)):
+            continue
+        unknown = UNKNOWN in results.get(call.key, "")
+        tally.effects["expected"] += 1
+        tally.effects["seen"] += min(1, begun[call.key])
+        tally.effects["unknown"] += unknown
+        if begun[call.key] > (1 if is_scripted else max(1, asked[call.key])):
+            tally.effects["doubled"] += 1
+            yield f"{call.key} began {begun[call.key]} times"
+        if not begun[call.key] and not unknown:
+            tally.effects["lost"] += 1
+            yield f"{call.key} never began"
+        if call.name == "write_file" and not unknown and begun[call.key] and not _is_written(quiz, call.arguments):
+            yield f"{call.arguments['path']} does not hold what was written to it"
+
+
+def _is_written(quiz: Quiz, given: dict[str, str]) -> bool:
+    file = quiz.workshop.path_of(given["path"])
+    return file.exists() and file.read_text("utf-8") == given["text"]

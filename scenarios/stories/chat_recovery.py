@@ -1,0 +1,122 @@
+"""The story of `perdure run chat-recovery`: a process dies at every moment of a turn with tools and sub-agents, or the stream falls silent.
+
+The moments are watched for, not timed: the provider holds a request in the midst of its answer, or a tool is seen at work. Then the host
+of the guide, of a tool or of the sub-agent, or the supervisor is killed. In the simulated world the same moments are played, and after
+them a death at every kill point of the code that a turn visits (`every_death`).
+
+Each time the client is told of exactly one end of each attempt, attaches again, and gets the real end; every side effect has begun once,
+or the guide was told that nobody knows; and the answer is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from perdure.actors import KillPoint
+from perdure.scenarios.provider.desk import Record
+from perdure.scenarios.provider.faults import Fault, FaultKind
+from perdure.scenarios.provider.script import Script
+from perdure.scenarios.stories.chat_cast import Quiz
+from perdure.scenarios.stories.chat_cast_play import Company, Point, Watcher, named
+from perdure.scenarios.stories.chat_cast_verdict import Tally
+from perdure.scenarios.stories.chat_cast_worlds import chosen, in_simulation
+from perdure.scenarios.testing.laboratory import Laboratory
+
+STALL_MS: Final = 1_500.0
+AT_WORK_MS: Final = 1_500.0
+TOOLS: Final = ("read_file", "write_file", "word_counter", "shell")
+VICTIMS: Final = ("agent", "tool", "supervisor")
+
+
+async def chat_recovery(company: Company, most: int | None, seed: int) -> None:
+    """A turn in peace, then one for each point."""
+    await company.play(Point(label="nothing breaks", group="peace"), 0)
+    points = points_of(company.quiz, [] if company.provider is None else company.provider.log())
+    for number, point in enumerate(chosen(points, most, seed), 1):
+        await company.play(point, number)
+
+
+def points_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
+    """Every moment of a turn like the one in peace; of a real model nobody sees the requests, so it is the tools that are watched."""
+    points: list[Point] = []
+    for record in records:
+        points += _in_the_midst(record, child=record.asks == quiz.child_question(0).asks)
+    names = {call.name for call in quiz.question(0).calls}
+    return [*points, *(point for tool in TOOLS if tool in names for point in _at_work(tool))]
+
+
+def _in_the_midst(record: Record, *, child: bool) -> Iterator[Point]:
+    """Deaths and silence while one request is answered: before it begins, at its first events, in its middle, at its end."""
+    count = len(record.sizes)
+    for event in dict.fromkeys((None, 0, 2, count // 2, count - 2)):
+        fault = Fault(kind=FaultKind.STALL, event=event)
+        place = "before the head" if event is None else f"before event {event}"
+        where = f"{place} of {named(record, child=child)}"
+        for victim in ("child", "agent", "supervisor") if child else ("agent", "supervisor"):
+            yield Point(
+                label=f"the {victim}'s host dies {where}" if victim != "supervisor" else f"the supervisor dies {where}",
+                group=f"{victim} {'of child' if child else ''}",
+                fault=fault,
+                results=record.results,
+                child=child,
+                victim=victim,
+            )
+        if not child:
+            yield Point(label=f"silence {where}", group="stall", fault=fault, results=record.results, stall_ms=STALL_MS)
+
+
+def _at_work(tool: str) -> Iterator[Point]:
+    for victim in VICTIMS:
+        who = "the supervisor" if victim == "supervisor" else f"the {victim}'s host"
+        yield Point(
+            label=f"{who} dies while {tool} is at work",
+            group=f"{victim} at work",
+            victim=victim,
+            at_tool=tool,
+            paces_ms={tool: AT_WORK_MS},
+        )
+
+
+# --- every kill point, in the simulated world ------------------------------------------------------------------------
+
+
+def every_death(
+    quiz: Quiz, script: Script, seed: int, watcher: Watcher, tally: Tally, most: int | None, first: int
+) -> None:
+    """A death at every kill point that one turn visits, each in a world of its own; at most so many, spread evenly."""
+    visits = _play_once(quiz, script, seed, watcher, tally, first, 0)
+    places = range(1, visits + 1)
+    if most is not None and most < visits:
+        places = range(1 + seed % max(1, visits // most), visits + 1, max(1, visits // most))
+    for number, place in enumerate(places[: most if most is not None else visits], first + 1):
+        _play_once(quiz, script, seed, watcher, tally, number, place)
+
+
+def _play_once(quiz: Quiz, script: Script, seed: int, watcher: Watcher, tally: Tally, number: int, place: int) -> int:
+    """One turn in a world of its own, with a death at this place. Returns how many places were visited."""
+    visited = 0
+    label = f"a death at kill point {place}" if place else "nothing dies"
+    known: list[Laboratory] = []
+
+    def strikes(process: str, _point: KillPoint, _detail: str) -> bool:
+        nonlocal visited
+        visited += 1
+        if visited == place:
+            tally.kills[_kind(known[0], process)] += 1
+        return visited == place
+
+    async def story(company: Company) -> None:
+        await company.play(Point(label=label, group="kill point"), number)
+
+    in_simulation(quiz, script, seed, watcher, story, tally, known.append, kill_when=strikes)
+    return visited
+
+
+def _kind(laboratory: Laboratory, process: str) -> str:
+    """Who dies with this process."""
+    host = laboratory.hosts.get(process)
+    if host is None:
+        return "supervisor"
+    classes = {agent_id.rpartition(":")[2] for agent_id in host.tenants}
+    return "agent" if "Guide" in classes else "child" if classes & {"Summariser", "WordCounter"} else "tool"

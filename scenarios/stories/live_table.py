@@ -1,0 +1,156 @@
+"""What a person sees of a scenario while it plays: a live table on a terminal, plain lines in a pipe, nothing with `--json`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from perdure.scenarios.stories.fan_out import Scene
+
+FRAME_S: Final = 0.25
+LINE_S: Final = 1.0
+RUNS_SHOWN_MAX: Final = 12
+WORDS_MAX: Final = 3
+
+
+class Silence:
+    """For `--json`: nothing is said before the end."""
+
+    def show(self, scene: Scene) -> None:
+        """Nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+class Lines(Silence):
+    """For a pipe: a line about once a second, and one for everything that happens."""
+
+    def __init__(self) -> None:
+        self._said_s = 0.0
+
+    def show(self, scene: Scene) -> None:
+        """A line, unless there was one just now."""
+        now_s = time.monotonic()
+        if now_s - self._said_s >= LINE_S or scene.ended == scene.requested:
+            self._said_s = now_s
+            print(line(scene), flush=True)
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        print(text, flush=True)
+
+
+class LiveTable(Silence):
+    """For a terminal: the table is drawn anew four times a second, in place."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+        self._live = Live(console=self._console, auto_refresh=False, transient=False)
+        self._drawn_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, scene: Scene) -> None:
+        """Draw, unless it was drawn just now."""
+        now_s = time.monotonic()
+        if now_s - self._drawn_s >= FRAME_S or scene.ended == scene.requested:
+            self._drawn_s = now_s
+            self._live.update(Group(_summary(scene), _runs(scene), _hosts(scene)), refresh=True)
+
+    def say(self, text: str) -> None:
+        """A line above the table."""
+        self._console.print(Text(f"  {text}", style="yellow" if text.startswith("kill") else "green"))
+
+
+def line(scene: Scene) -> str:
+    """A scene in one line."""
+    audit, live = scene.overview["audit"], _by_status(scene)
+    parts = [
+        f"{scene.seconds:6.1f} s",
+        f"{scene.ended}/{scene.requested} ended",
+        f"{live.get('starting', 0)} starting",
+        f"{live.get('running', 0)} running",
+        f"{audit['pending']} in the mail",
+        f"{sum(host['up'] for host in scene.overview['hosts'])} hosts",
+        f"{sum(scene.kills.values())} kills",
+        f"{_rate(scene):.3g} runs/s",
+    ]
+    return "  ".join(parts)
+
+
+def _by_status(scene: Scene) -> dict[str, int]:
+    tally: dict[str, int] = {}
+    for row in scene.overview["live"]:
+        tally[row["status"]] = tally.get(row["status"], 0) + 1
+    return tally
+
+
+def _rate(scene: Scene) -> float:
+    return scene.ended / scene.seconds if scene.seconds else 0.0
+
+
+def _summary(scene: Scene) -> Table:
+    live, audit = _by_status(scene), scene.overview["audit"]
+    kills = ", ".join(f"{count} {kind}" for kind, count in scene.kills.items()) or "none yet"
+    recovery = f"{scene.recovery_ms[-1]:.0f} ms, worst {max(scene.recovery_ms):.0f} ms" if scene.recovery_ms else "–"
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    grid.add_row("runs", ProgressBar(total=scene.requested, completed=scene.ended, width=50))
+    states = f"{scene.ended} of {scene.requested} ended, {live.get('running', 0)} running, {live.get('starting', 0)} starting"
+    grid.add_row("", f"{states}, {scene.overview['waiting']} waiting for a place")
+    grid.add_row("mail", f"{audit['enqueued']} enqueued, {audit['delivered']} delivered, {audit['pending']} pending")
+    grid.add_row("kills", kills)
+    grid.add_row("recovery", f"last {recovery}" if scene.recovery_ms else recovery)
+    grid.add_row(
+        "rate", f"{_rate(scene):.3g} runs/s after {scene.seconds:.1f} s, supervisor life {scene.overview['epoch']}"
+    )
+    return grid
+
+
+def _runs(scene: Scene) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for title in ("run", "attempt", "progress", "phase", "milestones", "host"):
+        table.add_column(title, no_wrap=True)
+    rows = sorted(scene.overview["live"], key=lambda row: (row["status"] != "running", not row["progress"]))
+    for row in rows[:RUNS_SHOWN_MAX]:
+        table.add_row(*_cells(row))
+    if len(rows) > RUNS_SHOWN_MAX:
+        table.add_row(f"… and {len(rows) - RUNS_SHOWN_MAX} more")
+    return table
+
+
+def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
+    progress = row["progress"] or {}
+    bar = ProgressBar(total=1.0, completed=min(1.0, progress.get("fraction") or 0.0), width=16)
+    words = f"{progress.get('phase') or row['status']}  {progress.get('message') or ''}".rstrip()
+    milestones = " ".join(row["milestones"][-WORDS_MAX:])
+    return row["run_id"][:14], str(row["attempt"]), bar, words, milestones, (row["host"] or "–")[:12]
+
+
+def _hosts(scene: Scene) -> Text:
+    hosts = [
+        f"{host['host'][:12]}: {host['tenants']} agents, {host['rss_mb']} MB"
+        if host["up"]
+        else f"{host['host'][:12]}: starting"
+        for host in scene.overview["hosts"]
+    ]
+    return Text("hosts  " + "   ".join(hosts or ["none yet"]), style="dim", no_wrap=True, overflow="ellipsis")

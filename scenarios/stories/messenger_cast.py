@@ -1,0 +1,110 @@
+"""Who plays in `perdure run messenger`: a clerk behind a Telegram bot, what people write to it, and what it must answer.
+
+Which model the clerk has and where its Telegram is stands in the environment of its process, because whatever wakes it knows nothing but
+its name. In the simulated world an object stands for Telegram, under the name that is there then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final
+
+from telegram.request import BaseRequest
+
+from perdure.actors import Messenger, MessengerAgent, Telegram, conversation_name
+from perdure.ledger import BadRequest
+from perdure.policies import Delivery
+from perdure.scenarios.provider.script import Question, Script, conclusion
+from perdure.scenarios.stories.chat_cast import MODEL, model_here
+from perdure.scenarios.telegram.desk import BOT_NAME
+from perdure.scenarios.telegram.sim import SimTelegram
+
+API: Final = "PERDURE_SCENARIO_BOT_API"
+TOKEN: Final = "PERDURE_SCENARIO_BOT_TOKEN"  # noqa: S105 - the name of the variable
+SECRET: Final = "PERDURE_SCENARIO_BOT_SECRET"  # noqa: S105 - the same
+PRETENDED_TOKEN: Final = "1:pretended"  # noqa: S105 - of a bot that is none
+PRETENDED_SECRET: Final = "only-for-scenarios"  # noqa: S105 - the same
+SIMULATED: Final = "simulated"
+REAL_API: Final = "https://api.telegram.org/bot"
+MESSENGER: Final = "telegram"
+TEXT_MAX: Final = 600  # so that an answer of ordinary length is several messages
+EDIT_MS: Final = 150
+PROSE: Final = "a counter without a queue keeps every letter that came in by any door until it was answered in full"
+
+telegrams: dict[str, SimTelegram] = {}
+"""What stands for Telegram in this process, by what stands in the environment."""
+
+
+class Clerk(MessengerAgent):
+    """Answers people. The class of a real bot looks the same, but for its model."""
+
+    instructions = "You are a friendly clerk. Answer in plain text, briefly."
+    num_cpus = 0.003  # next to nothing, but it gives clerks hosts of their own, which can die without anybody else's
+    chat_stream_stall_timeout_ms = 20_000
+
+    @classmethod
+    def messengers(cls) -> Sequence[Messenger]:
+        """One bot, by the environment."""
+        api, token = os.environ.get(API, ""), os.environ.get(TOKEN, "")
+        if not token:
+            raise BadRequest("token", f"{TOKEN} is not set in the environment of this process")
+        is_pretended = token == PRETENDED_TOKEN
+        bot = Telegram(
+            token,
+            secret_token=os.environ[SECRET],
+            user_name=BOT_NAME if is_pretended else "",
+            base_url=api if api not in ("", SIMULATED) else REAL_API,
+            text_max=TEXT_MAX if is_pretended else 4096,
+            edit_every_ms=EDIT_MS if is_pretended else 1_000,
+            requests_per_s=1_000 if is_pretended else 25,
+            wire=_wire_of_now if api == SIMULATED else None,
+        )
+        return [Messenger(id=MESSENGER, adapter=bot, delivery=Delivery(first_pause_ms=100))]
+
+    def get_model(self) -> Any:
+        """That of the scenario."""
+        return model_here()
+
+
+def _wire_of_now() -> BaseRequest:
+    """The class is asked for its messengers once in a process, which may play many simulations."""
+    return telegrams[SIMULATED].wire()
+
+
+def environment(api: str, model: str, token: str = PRETENDED_TOKEN, secret: str = PRETENDED_SECRET) -> dict[str, str]:
+    """What a process must have in its environment to be a clerk's."""
+    return {API: api, TOKEN: token, SECRET: secret, MODEL: model}
+
+
+def clerk_of(chat_id: int) -> str:
+    """The name of the clerk of a chat."""
+    return conversation_name(MESSENGER, f"telegram:{chat_id}")
+
+
+def question_of(number: int, seed: int) -> Question:
+    """What the scripted clerk answers to the message of this number: a few words, or more than one message can hold."""
+    die = Random(f"{seed} {number}")
+    length = die.choice((8, 30, 90, 200))
+    words = " ".join(die.choice(PROSE.split()) for _ in range(length))
+    return Question(asks=f"[{number}]", concludes=f"To number {number}: {words}")
+
+
+def answer_of(number: int, seed: int) -> str:
+    """The whole answer."""
+    return conclusion(question_of(number, seed), [])
+
+
+def script_of(count: int, seed: int) -> Script:
+    """The script for messages from 0 on."""
+    return Script(questions=tuple(question_of(number, seed) for number in range(count)))
+
+
+def update_of(number: int, chat_id: int, seed: int) -> dict[str, Any]:
+    """The webhook of a message, as Telegram sends it."""
+    sender = {"id": chat_id, "is_bot": False, "first_name": f"Person {chat_id}"}
+    text = f"Message [{number}]: what does a counter keep? 📬 <b>&"
+    chat = {"id": chat_id, "type": "private"}
+    message = {"message_id": 10 + number, "date": 1_700_000_000 + seed, "chat": chat, "from": sender, "text": text}
+    return {"update_id": 1_000 + number, "message": message}

@@ -1,0 +1,264 @@
+"""How the story of a messenger is played: one exchange after the other, each with a way in which it goes wrong.
+
+An *exchange* is one or more messages of one chat, sent as Telegram sends them: as webhooks that are delivered again until they were
+acknowledged, some of them twice. Its *way* says what breaks: a process is killed at a moment that is watched for from outside (what
+people see in the chat tells how far the answer is), or the pretended Telegram fails by a plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, Protocol
+
+import httpx
+
+from perdure.actors import MessengerEvent
+from perdure.scenarios.stories.messenger_cast import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
+from perdure.scenarios.stories.stage import Stage, Victim
+from perdure.scenarios.telegram.desk import BotFault
+
+PATH: Final = f"/messengers/{MESSENGER}/webhook"
+HEADERS: Final = {"x-telegram-bot-api-secret-token": PRETENDED_SECRET, "content-type": "application/json"}
+LOOK_S: Final = 0.05
+MOMENT_S: Final = 60.0
+REST_S: Final = 240.0
+HOLD_S: Final = 2.0
+AGAIN_S: Final = 0.5
+ROWS: Final = 500
+
+
+@dataclass(frozen=True)
+class Way:
+    """What goes wrong with one exchange.
+
+    Attributes:
+        victim: who is killed: `agent`, `supervisor`, or nobody.
+        moment: when: `before` the webhook, `accepted`, `streaming`, `posted` (before the reply of a post is seen), `edited` (the same of an
+            edit).
+        messages: how many are sent at once; `late` is one more while the first is answered.
+        copies: how often each webhook is delivered at the same time.
+    """
+
+    name: str
+    victim: str = ""
+    moment: str = ""
+    fault: BotFault | None = None
+    messages: int = 1
+    late: bool = False
+    copies: int = 1
+
+
+CALM: Final = (
+    Way("nothing breaks"),
+    Way("each webhook comes three times", copies=3),
+    Way("three messages at once", messages=3),
+    Way("a message comes during an answer", late=True),
+    Way("Telegram asks for a pause", fault=BotFault(method="sendMessage", kind="busy", seconds=1)),
+    Way("an edit is refused for a while", fault=BotFault(method="editMessageText", kind="busy", seconds=1, times=2)),
+    Way("a post is done and nobody is told", fault=BotFault(method="sendMessage", kind="silent")),
+    Way("a post is lost", fault=BotFault(method="sendMessage", kind="lost")),
+    Way("an edit is lost", fault=BotFault(method="editMessageText", kind="lost")),
+)
+DEADLY: Final = (
+    Way("the agent dies in the midst of its answer", "agent", "streaming"),
+    Way("the agent dies after a post and before it knows", "agent", "posted"),
+    Way("the agent dies as soon as it has accepted", "agent", "accepted", copies=2),
+    Way("the supervisor dies in the midst of an answer", "supervisor", "streaming"),
+    Way("the agent dies after an edit and before it knows", "agent", "edited", late=True),
+    Way("the agent dies before the webhook", "agent", "before"),
+    Way("the agent dies with three messages to answer", "agent", "accepted", messages=3, copies=2),
+    Way("the supervisor dies before the webhook", "supervisor", "before", copies=2),
+)
+
+
+class Watcher(Protocol):
+    """Who is told what happens."""
+
+    def say(self, text: str) -> None:
+        """Something happened."""
+
+
+class Front(Protocol):
+    """The pretended Telegram, as a process or in the simulation."""
+
+    def plan(self, faults: list[BotFault]) -> None:
+        """These go wrong."""
+
+    def log(self) -> dict[str, Any]:
+        """What it saw."""
+
+
+class Handles:
+    """Handles of agents, for the app that takes webhooks in."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def agent(self, agent_class: Any, name: str) -> Any:
+        """A handle."""
+        return _Clerk(self._stage, agent_class, name)
+
+
+class _Clerk:
+    """As much of a handle as the app needs."""
+
+    def __init__(self, stage: Stage, agent_class: Any, name: str) -> None:
+        self._stage, self._to = stage, (agent_class, name)
+
+    async def receive(self, event: MessengerEvent) -> Any:
+        """Hand an event over."""
+        return await self._stage.call(*self._to, "receive", event)
+
+
+@dataclass
+class Mailroom:
+    """All that the story needs. `post` is a client whose requests come to the app."""
+
+    stage: Stage
+    front: Front
+    post: httpx.AsyncClient
+    watcher: Watcher
+    seed: int
+    chats: int
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    webhooks: Counter[str] = field(default_factory=Counter)
+    kills: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    chat_of: dict[int, int] = field(default_factory=dict)
+    _number: int = 0
+
+    async def play(self, ways: list[Way]) -> None:
+        """All exchanges, one after the other."""
+        for at, way in enumerate(ways):
+            chat_id = 501 + at % self.chats
+            began_s = self.stage.now_s()
+            await self._exchange(way, chat_id)
+            self.watcher.say(f"{at + 1:4}  {way.name}: {self.stage.now_s() - began_s:.1f} s")
+
+    async def _exchange(self, way: Way, chat_id: int) -> None:
+        seen = len(self._posts(chat_id))
+        if way.fault is not None:
+            self.front.plan([way.fault.model_copy(update={"chat_id": chat_id})])
+        if way.moment in ("posted", "edited"):
+            method = "sendMessage" if way.moment == "posted" else "editMessageText"
+            self.front.plan([BotFault(method=method, kind="hold", chat_id=chat_id, seconds=HOLD_S)])
+        if way.moment == "before":
+            await self._kill(way, chat_id)
+        await asyncio.gather(*(self._send(chat_id, way.copies) for _ in range(way.messages)))
+        late = asyncio.ensure_future(self._send_late(chat_id, seen)) if way.late else None
+        if way.moment and way.moment != "before" and await self._moment(way, chat_id, seen):
+            await self._kill(way, chat_id)
+        if late is not None:
+            await late
+        await self._rest(way, chat_id)
+
+    async def _send_late(self, chat_id: int, seen: int) -> None:
+        await self._until(lambda: len(self._posts(chat_id)) > seen)
+        await self._send(chat_id, 1)
+
+    async def _send(self, chat_id: int, copies: int) -> None:
+        """Send one message as Telegram does: again until it was acknowledged."""
+        number, self._number = self._number, self._number + 1
+        self.chat_of[number] = chat_id
+        body = json.dumps(update_of(number, chat_id, self.seed)).encode()
+        await asyncio.gather(*(self._deliver(number, body) for _ in range(copies)))
+
+    async def _deliver(self, number: int, body: bytes) -> None:
+        until_s = self.stage.now_s() + REST_S
+        while self.stage.now_s() < until_s:
+            self.webhooks["sent"] += 1
+            status = await self._knock(body)
+            if status == httpx.codes.OK:
+                self.webhooks["acknowledged"] += 1
+                self.acknowledged[number] = self.acknowledged.get(number, 0) + 1
+                return
+            self.webhooks["refused"] += 1
+            await self.stage.sleep(AGAIN_S)
+        self.wrong.append(f"message {number} was never accepted")
+
+    async def _knock(self, body: bytes) -> int:
+        try:
+            return (await self.post.post(PATH, content=body, headers=HEADERS)).status_code
+        except httpx.HTTPError:
+            return 0
+
+    # moments and deaths
+
+    async def _moment(self, way: Way, chat_id: int, seen: int) -> bool:
+        """Wait for it; False, with a complaint, if it does not come."""
+        if way.moment == "accepted":
+            return True
+
+        def has_come() -> bool:
+            if way.moment == "streaming":
+                return len(self._posts(chat_id)) > seen
+            method = "sendMessage" if way.moment == "posted" else "editMessageText"
+            asked = [each for each in self.front.log()["asked"] if each["chat_id"] == chat_id]
+            return any(each["method"] == method and each["fate"] == "hold" for each in asked[-3:])
+
+        if await self._until(has_come):
+            return True
+        self.wrong.append(f"{way.name}: its moment did not come")
+        return False
+
+    async def _until(self, is_so: Any) -> bool:
+        until_s = self.stage.now_s() + MOMENT_S
+        while self.stage.now_s() < until_s:
+            if is_so():
+                return True
+            await self.stage.sleep(LOOK_S)
+        return False
+
+    async def _kill(self, way: Way, chat_id: int) -> None:
+        if way.moment == "before":
+            await self.rows(chat_id)  # who sleeps has no process that could die
+        overview = await self.stage.ask("ps", ROWS)
+        if way.victim == "supervisor":
+            known = overview["supervisor"]
+            victim = Victim("supervisor", known["pid"], known["node"])
+        else:
+            address = f"{clerk_of(chat_id)}@{Clerk.__module__}:{Clerk.__qualname__}"
+            home = next((host for agent, host, _ in overview["agents"] if agent == address), "")
+            host = next((each for each in overview["hosts"] if each["host"] == home and each["up"]), None)
+            if host is None:
+                return  # it sleeps, and has no process
+            victim = Victim(host["host"], host["pid"], host["node"])
+        self.watcher.say(f"      kill the {way.victim}'s process {victim.pid or victim.name}")
+        await self.stage.kill(victim)
+        self.kills[way.victim] += 1
+
+    async def _rest(self, way: Way, chat_id: int) -> None:
+        """Wait until every message of the chat that was accepted is answered, or something is parked."""
+        until_s = self.stage.now_s() + REST_S
+        while self.stage.now_s() < until_s:
+            rows = await self.rows(chat_id)
+            if rows and all(row["status"] not in ("waiting", "running") for row in rows):
+                return
+            await self.stage.sleep(4 * LOOK_S)
+        self.wrong.append(f"{way.name}: it was not answered within {REST_S:.0f} s")
+
+    async def rows(self, chat_id: int) -> list[dict[str, Any]]:
+        """The replies of a chat."""
+        found: list[dict[str, Any]] = await self.stage.call(Clerk, clerk_of(chat_id), "list_deliveries", None, ROWS)
+        return found
+
+    def _posts(self, chat_id: int) -> list[dict[str, Any]]:
+        return [each for each in self.front.log()["messages"] if each["chat_id"] == chat_id]
+
+
+def chosen(updates: int, kills: int, seed: int) -> list[Way]:
+    """So many exchanges, of which so many with a death, in an order that the seed decides. Every way comes before any comes twice."""
+    die = Random(f"{seed} ways")
+    deaths = min(kills, updates)
+    ways = [DEADLY[at % len(DEADLY)] for at in range(deaths)] + [CALM[at % len(CALM)] for at in range(updates - deaths)]
+    die.shuffle(ways)
+    return ways
+
+
+def messages_of(ways: list[Way]) -> int:
+    """How many messages these exchanges have."""
+    return sum(way.messages + way.late for way in ways)

@@ -1,0 +1,166 @@
+"""Where a scenario plays: under Ray, or in the simulated world. A story knows a `Stage` and nothing of the world behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, Self, cast
+
+from perdure import actors
+from perdure.actors import Agent, Client, RunResult
+from perdure.ledger import BadRequest
+from perdure.scenarios.exits import heed_sigterm
+from perdure.scenarios.testing.laboratory import Laboratory
+
+POWER_CUT_S: Final = 1.0  # how long the simulated cluster stays dark
+
+
+class Victim(NamedTuple):
+    """A process that can be killed: `supervisor` or a host's id, and where it lives."""
+
+    name: str
+    pid: int
+    node: str
+
+
+class Stage(Protocol):
+    """What a story needs of a world."""
+
+    @property
+    def world(self) -> str:
+        """`ray` or `sim`."""
+
+    def now_s(self) -> float:
+        """Seconds since some moment; in the simulation they are virtual."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+
+    async def ask(self, name: str, *args: Any) -> Any:
+        """Ask the supervisor."""
+
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
+        """Call an exposed method of an agent."""
+
+    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
+        """Run an agent and wait for its end."""
+
+    async def kill(self, victim: Victim) -> None:
+        """`SIGKILL` one process."""
+
+    async def cold_restart(self) -> None:
+        """Kill everything at once, and start again on the same data. What was asked before is not answered any more."""
+
+
+class RayStage:
+    """A real cluster: the one that serves the directory, the one at `address`, or a new one that ends with this."""
+
+    world = "ray"
+
+    def __init__(self, data: Path, address: str | None) -> None:
+        self._data, self._address = data, address
+        self.start_s = 0.0  # how long it took to start or join the cluster
+        self._runtime = actors.Runtime(data, address=address)
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def _open(self) -> None:
+        began_s = time.monotonic()
+        heed_sigterm()
+        self._runtime.open()
+        heed_sigterm()
+        self.start_s = time.monotonic() - began_s
+
+    def __exit__(self, *_: object) -> None:
+        self._runtime.close()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the cluster was started for this scenario, so that it may be killed and ends with it."""
+        return self._runtime.cluster.own
+
+    def now_s(self) -> float:
+        """The steady clock."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Really wait."""
+        await asyncio.sleep(seconds)
+
+    async def ask(self, name: str, *args: Any) -> Any:
+        """Ask the supervisor, or the next one if it dies meanwhile."""
+        return await self._runtime.ask(name, *args)
+
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
+        """Call through a handle."""
+        return await getattr(self._runtime.agent(agent_class, name), method)(*args, **options)
+
+    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
+        """Run and wait."""
+        return await cast("Awaitable[RunResult]", self._runtime.run(agent_class, content, run_id=run_id))
+
+    async def kill(self, victim: Victim) -> None:
+        """Send the signal; only to processes of this machine."""
+        if victim.node != platform.node():
+            raise BadRequest(
+                "kills", f"{victim.name} runs on {victim.node}, out of reach of this machine; use --kills 0"
+            )
+        try:
+            os.kill(victim.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    async def cold_restart(self) -> None:
+        """Kill Ray and all that runs on it, then start Ray anew on the same directory.
+
+        This blocks, because Ray wants to be started by the main thread: calls hang that come from another one.
+        """
+        self._runtime.kill_everything()
+        self._runtime = actors.Runtime(self._data, address=self._address)
+        self._open()
+
+
+class SimStage:
+    """The simulated world, with virtual time and nothing on disk."""
+
+    world = "sim"
+
+    def __init__(self, laboratory: Laboratory, client: Client) -> None:
+        self._simulation, self._client = laboratory.simulation, client
+
+    def now_s(self) -> float:
+        """Virtual seconds."""
+        return self._simulation.now_ms() / 1000
+
+    async def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        await asyncio.sleep(seconds)
+
+    async def ask(self, name: str, *args: Any) -> Any:
+        """Ask the supervisor."""
+        return await self._client.ask(name, *args)
+
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
+        """Call an agent."""
+        return await self._client.call(agent_class, name, method, args, options)
+
+    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
+        """Run and wait."""
+        return await self._client.run(agent_class, content, run_id=run_id)
+
+    async def kill(self, victim: Victim) -> None:
+        """Kill a simulated process."""
+        self._simulation.kill(victim.name)
+
+    async def cold_restart(self) -> None:
+        """Cut the power for a second."""
+        self._simulation.kill_everything()
+        await asyncio.sleep(POWER_CUT_S)
+        self._simulation.restart_cluster()

@@ -1,0 +1,133 @@
+"""The story of `perdure run tool-disconnect`: the connection to the model breaks at every place of a turn with tools and sub-agents.
+
+A first turn is left in peace. What the provider saw of it says where the next ones can break: before and between all events of each
+request, of the guide and of the chat agent that it asks, and inside of an event; and in each of the ways of `provider_faults`. Nothing
+of it may be seen in the end: tools go on that are at work, no side effect happens twice, and the answer is whole. Only a refusal for good
+ends a turn, and a provider that stays away: with the provider's own words, or with a notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from perdure.scenarios.provider.desk import Record
+from perdure.scenarios.provider.faults import Fault, FaultKind
+from perdure.scenarios.stories.chat_cast import Quiz
+from perdure.scenarios.stories.chat_cast_play import Company, Point, named
+from perdure.scenarios.stories.chat_cast_verdict import EXHAUSTED, Ending
+from perdure.scenarios.stories.chat_cast_worlds import chosen
+
+BREAKS: Final = (FaultKind.RESET, FaultKind.HANG_UP, FaultKind.END)
+STALL_MS: Final = 1_500.0
+PAUSE_MS: Final = 1_000.0
+AT_WORK_MS: Final = 900.0
+SILENCE_MS: Final = 200.0
+DARK_MS: Final = 800.0
+WRONG_KEY: Final = "The key of this scenario is wrong."
+STATUSES: Final[tuple[tuple[int, str | None], ...]] = ((429, "1"), (503, None), (500, None), (529, None))
+
+
+async def tool_disconnect(company: Company, most: int | None, seed: int) -> None:
+    """A turn in peace, then one for each point."""
+    await company.play(Point(label="nothing breaks", group="peace"), 0)
+    assert company.provider is not None
+    points = points_of(company.quiz, company.provider.log())
+    for number, point in enumerate(chosen(points, most, seed), 1):
+        await company.play(point, number)
+
+
+def points_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
+    """Every place where a turn like the one in peace can break, and every way in which it can."""
+    points: list[Point] = []
+    for record in records:
+        child = record.asks == quiz.child_question(0).asks
+        where = named(record, child=child)
+        points += [_point(group, label, fault, record, child=child) for group, label, fault in _places(where, record)]
+        points += [_refused(record.number, where)]
+    return [*points, *_at_work(quiz, records), *_endings(quiz, records)]
+
+
+def _point(group: str, label: str, fault: Fault, record: Record, *, child: bool) -> Point:
+    if fault.kind is FaultKind.STALL and child:  # the child has more patience: this silence ends before that
+        return Point(
+            label=f"{label}, which ends",
+            group="pause",
+            fault=fault.model_copy(update={"duration_ms": PAUSE_MS}),
+            results=record.results,
+            child=True,
+        )
+    stall_ms = STALL_MS if fault.kind is FaultKind.STALL else None
+    return Point(label=label, group=group, fault=fault, results=record.results, child=child, stall_ms=stall_ms)
+
+
+def _places(where: str, record: Record) -> Iterator[tuple[str, str, Fault]]:
+    """Group, label and fault of each place in one reply."""
+    count = len(record.sizes)
+    for kind in BREAKS:
+        yield kind, f"{kind} before the head of {where}", Fault(kind=kind)
+        for event in range(count + 1):
+            yield kind, f"{kind} before event {event} of {where}", Fault(kind=kind, event=event)
+        for event in range(count):
+            yield (
+                f"{kind} inside",
+                f"{kind} inside event {event} of {where}",
+                Fault(kind=kind, event=event, inside=True),
+            )
+        for byte in (1, sum(record.sizes) // 2, sum(record.sizes) - 1):
+            yield f"{kind} inside", f"{kind} after byte {byte} of {where}", Fault(kind=kind, byte=byte)
+    for event in range(count):
+        yield (
+            "error",
+            f"an error in the stream before event {event} of {where}",
+            Fault(kind=FaultKind.ERROR, event=event),
+        )
+    for event in range(0, count, 2):
+        yield "stall", f"silence before event {event} of {where}", Fault(kind=FaultKind.STALL, event=event)
+    for status, after in STATUSES:
+        fault = Fault(kind=FaultKind.STATUS, status=status, retry_after=after)
+        yield str(status), f"status {status} for {where}", fault
+
+
+def _refused(number: int, where: str) -> Point:
+    fault = Fault(kind=FaultKind.REFUSED, duration_ms=DARK_MS)
+    return Point(label=f"nobody listens at {where}", group="refused", fault=fault, number=number)
+
+
+def _at_work(quiz: Quiz, records: Sequence[Record]) -> Iterator[Point]:
+    """The connection breaks while the tools are at work that the broken reply itself has asked for."""
+    for record in records:
+        if record.asks != quiz.question(0).asks:
+            continue
+        for kind in BREAKS:
+            for event in range(len(record.sizes) // 2, len(record.sizes)):
+                yield Point(
+                    label=f"{kind} before event {event} after {record.results} results, while tools are at work",
+                    group=f"{kind} at work",
+                    fault=Fault(kind=kind, event=event, duration_ms=SILENCE_MS),
+                    results=record.results,
+                    paces_ms={"write_file": AT_WORK_MS, "read_file": AT_WORK_MS, "shell": AT_WORK_MS},
+                )
+
+
+def _endings(quiz: Quiz, records: Sequence[Record]) -> Iterator[Point]:
+    """What ends a turn: a refusal for good, and a provider that stays away."""
+    for record in records:
+        if record.asks != quiz.question(0).asks:
+            continue
+        yield Point(
+            label=f"a wrong key after {record.results} results",
+            group="401",
+            fault=Fault(kind=FaultKind.STATUS, status=401, type="invalid_request_error", message=WRONG_KEY),
+            results=record.results,
+            times=None,
+            ending=Ending("error", WRONG_KEY),
+        )
+        yield Point(
+            label=f"every connection breaks after {record.results} results",
+            group="stays away",
+            fault=Fault(kind=FaultKind.HANG_UP),
+            results=record.results,
+            times=None,
+            ending=EXHAUSTED,
+        )

@@ -1,0 +1,327 @@
+"""The workshop of the chat stories: a directory of text files, four real tools that work in it, and questions whose answers are known.
+
+    workshop = Workshop.create(path, seed=7)
+    script = workshop.script(questions=20)           # what the scripted model does with each question
+    …                                                # a chat agent with TOOLS answers workshop.asks(0), …
+    workshop.wrong_answers({0: text, …}), workshop.wrong_effects(range(20))
+
+Every question lets the model read and search in parallel, then write a report, and (`with_shell`) run a command. What it must answer in
+the end states the digest of every tool result, and is computed here plainly from the files, without any tool.
+
+The tools find the workshop by the environment variable `PERDURE_WORKSHOP` (see `environment`), because a tool runs in a process that
+knows nothing but its name and its arguments. Those with side effects write down that they begin, in a log outside of the files: a line for
+each time, so a call that was executed twice shows as two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Self
+from uuid import uuid4
+
+from perdure.actors import tool
+from perdure.scenarios.provider.script import Call, Question, Round, Script, conclusion, key_of
+
+PLACE: Final = "PERDURE_WORKSHOP"
+SHELF: Final = "shelf"
+REPORTS: Final = "reports"
+OUTPUT_CHARS_MAX: Final = 100_000
+STOCK: Final = (
+    "anvil bellows chisel déjà forge gouge hammer iron jointer kiln lathe mallet naïve œuvre plane quench rasp spokeshave tongs Überzug "
+    "vise whetstone → ∎"
+)
+WORDS: Final = tuple(STOCK.split())
+
+
+class WorkshopError(Exception):
+    """A tool cannot do what it was asked; the text is for the model."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One beginning of a call with side effects. `key` is the tool with its arguments; `number` is unlike any other."""
+
+    number: str
+    key: str
+    at_ms: float
+    pid: int
+
+
+class Workshop:
+    """One workshop. What tools may see lies under `files`; the log of effects and the pace of the tools lie beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.files = self.root / "files"
+        self._effects = self.root / "effects.jsonl"
+        self._pace = self.root / "pace.json"
+
+    @classmethod
+    def create(cls, root: Path, seed: int = 0, files: int = 12, lines: int = 40) -> Self:
+        """Furnish a new directory; the same seed gives the same files."""
+        workshop = cls(root)
+        die = Random(seed)
+        (workshop.files / SHELF).mkdir(parents=True)
+        (workshop.files / REPORTS).mkdir()
+        for number in range(files):
+            text = "".join(" ".join(die.choices(WORDS, k=die.randint(3, 9))) + "\n" for _ in range(lines))
+            (workshop.files / SHELF / f"{number:03}.txt").write_text(text, "utf-8")
+        return workshop
+
+    @classmethod
+    def here(cls) -> Self:
+        """The workshop that the environment names. Raises `WorkshopError` if it names none."""
+        place = os.environ.get(PLACE)
+        if not place:
+            raise WorkshopError(f"there is no workshop: {PLACE} is not set in the environment of this process")
+        return cls(Path(place))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What must be in the environment of the processes in which the tools run."""
+        return {PLACE: str(self.root)}
+
+    # what the tools do
+
+    def path_of(self, name: str) -> Path:
+        """A path below the files. Raises `WorkshopError` for one that leads out of them."""
+        try:
+            path = (self.files / name).resolve()
+        except (ValueError, OSError) as problem:
+            raise WorkshopError(f"{name!r} is no path: {problem}") from problem
+        if not path.is_relative_to(self.files) or path == self.files:
+            raise WorkshopError(f"{name!r} is outside of the workshop; paths look like {SHELF}/000.txt")
+        return path
+
+    def read(self, name: str) -> str:
+        """The text of a file."""
+        try:
+            return self.path_of(name).read_text("utf-8")
+        except OSError as problem:
+            raise WorkshopError(f"cannot read {name!r}: {problem.strerror}") from problem
+
+    def search(self, pattern: str) -> str:
+        """The lines on the shelf that match a regular expression, as `path:line: text`. Reports are not searched: they come and go."""
+        try:
+            wanted = re.compile(pattern)
+        except re.error as problem:
+            raise WorkshopError(f"{pattern!r} is no regular expression: {problem}") from problem
+        found = [
+            f"{SHELF}/{path.name}:{number}: {line}"
+            for path in sorted((self.files / SHELF).iterdir())
+            for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+            if wanted.search(line)
+        ]
+        return "\n".join([f"{len(found)} lines", *found])
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file and say so."""
+        path = self.path_of(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        except OSError as problem:
+            raise WorkshopError(f"cannot write {name!r}: {problem.strerror}") from problem
+        return f"wrote {len(text)} characters to {name}"
+
+    # effects and pace
+
+    def note(self, name: str, arguments: dict[str, Any]) -> None:
+        """Write down that a call begins: one line in one write, so that no death can tear it."""
+        key = key_of(name, arguments)
+        line = {"number": uuid4().hex, "key": key, "at_ms": time.time() * 1000, "pid": os.getpid()}
+        with self._effects.open("ab", buffering=0) as log:
+            log.write(json.dumps(line).encode() + b"\n")
+
+    def effects(self) -> list[Effect]:
+        """What began, in order."""
+        lines = self._effects.read_bytes().splitlines() if self._effects.exists() else []
+        return [Effect(**json.loads(line)) for line in lines]
+
+    def set_pace(self, **pauses_ms: float) -> None:
+        """How long each tool takes after it began, from now on: `set_pace(read_file=200)`."""
+        self._pace.write_text(json.dumps(pauses_ms), "utf-8")
+
+    async def work(self, name: str) -> None:
+        """Take as long as this tool does."""
+        paces = json.loads(self._pace.read_bytes()) if self._pace.exists() else {}
+        if pause_ms := paces.get(name):
+            await asyncio.sleep(pause_ms / 1000)
+
+    # questions and answers
+
+    def asks(self, number: int) -> str:
+        """The text of a question."""
+        return f"Stocktaking no. {number}, please."
+
+    def question(self, number: int, *, with_shell: bool = False) -> Question:
+        """What the model does with it. The same files and number give the same calls; no two questions share an effect."""
+        die = Random(number)
+        first, second = die.sample([f"{SHELF}/{path.name}" for path in sorted((self.files / SHELF).iterdir())], 2)
+        look = (
+            _call("search", pattern=re.escape(die.choice(WORDS))),
+            _call("read_file", path=first),
+            _call("read_file", path=second),
+        )
+        rounds = [
+            Round(thinks="Where do I begin?", says=f"I look at {first} and {second} → and search.", calls=look),
+            Round(says="Now the report.", calls=(self._report(number, die),)),
+        ]
+        if with_shell:
+            rounds.append(Round(calls=(_call("shell", command=f"echo 'count {number} ∎'; wc -c {first}"),)))
+        return Question(asks=self.asks(number), rounds=tuple(rounds), concludes=f"Stocktaking no. {number} is done")
+
+    def _report(self, number: int, die: Random) -> Call:
+        return _call("write_file", path=f"{REPORTS}/{number:05}.txt", text=" ".join(die.choices(WORDS, k=12)))
+
+    def script(self, questions: int, *, with_shell: bool = False, **options: Any) -> Script:
+        """The script for questions 0, 1, …; `options` are those of `Script`."""
+        return Script(
+            questions=tuple(self.question(number, with_shell=with_shell) for number in range(questions)), **options
+        )
+
+    def expected(self, number: int, *, with_shell: bool = False) -> str:
+        """The whole final answer to a question, from the files alone."""
+        question = self.question(number, with_shell=with_shell)
+        return conclusion(question, [self.plain_result(call) for call in question.calls])
+
+    def plain_result(self, call: Call) -> str:
+        """What a call returns, computed here and now without any tool."""
+        given = call.arguments
+        match call.name:
+            case "read_file":
+                return self.read(given["path"])
+            case "search":
+                return self.search(given["pattern"])
+            case "write_file":
+                return f"wrote {len(given['text'])} characters to {given['path']}"
+        done = subprocess.run(  # noqa: S602 - a command of our own script
+            given["command"], shell=True, cwd=self.files, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        return told(done.returncode, done.stdout)
+
+    def wrong_answers(self, answers: Mapping[int, str], *, with_shell: bool = False) -> Iterator[str]:
+        """What is wrong with the final answers, a sentence each."""
+        for number, text in answers.items():
+            if text != self.expected(number, with_shell=with_shell):
+                yield f"the answer to question {number} is not whole: {text[:200]!r}"
+
+    def wrong_effects(self, numbers: Iterable[int], *, with_shell: bool = False) -> Iterator[str]:
+        """What is wrong with the effects of these questions: each must have begun exactly once, and its file be as it was written."""
+        begun = Counter(effect.key for effect in self.effects())
+        wanted = [call for number in numbers for call in self.question(number, with_shell=with_shell).calls]
+        for call in wanted:
+            if call.name in ("write_file", "shell") and begun[call.key] != 1:
+                yield f"{call.key} began {begun[call.key]} times"
+            if call.name == "write_file" and not self._is_written(**call.arguments):
+                yield f"{call.arguments['path']} does not hold what was written to it"
+        for key in begun.keys() - {call.key for call in wanted}:
+            yield f"{key} began, and no question asks for it"
+
+    def _is_written(self, path: str, text: str) -> bool:
+        file = self.path_of(path)
+        return file.exists() and file.read_text("utf-8") == text
+
+
+def _call(name: str, **arguments: Any) -> Call:
+    return Call(name=name, arguments=arguments)
+
+
+def told(code: int, output: bytes) -> str:
+    """What a command's end looks like to the model."""
+    return f"exit {code}\n{output.decode('utf-8', 'replace')[:OUTPUT_CHARS_MAX]}"
+
+
+# --- the tools ---------------------------------------------------------------------------------------------------------
+
+
+@tool(effect="pure")
+async def read_file(path: str) -> str:
+    """Read a text file of the workshop.
+
+    Args:
+        path: relative to the workshop, like shelf/000.txt.
+    """
+    workshop = Workshop.here()
+    await workshop.work("read_file")
+    return workshop.read(path)
+
+
+@tool(effect="pure")
+async def search(pattern: str) -> str:
+    """Search the shelf of the workshop for lines that match.
+
+    Args:
+        pattern: a regular expression.
+    """
+    workshop = Workshop.here()
+    await workshop.work("search")
+    return workshop.search(pattern)
+
+
+@tool
+async def write_file(path: str, text: str) -> str:
+    """Write a text file in the workshop, over whatever was there.
+
+    Args:
+        path: relative to the workshop.
+        text: all that the file shall hold.
+    """
+    workshop = Workshop.here()
+    workshop.path_of(path)
+    workshop.note("write_file", {"path": path, "text": text})
+    await workshop.work("write_file")
+    return workshop.write(path, text)
+
+
+@tool
+async def shell(command: str) -> str:
+    """Run a shell command in the workshop's directory and return its exit code and what it printed.
+
+    Args:
+        command: for /bin/sh.
+    """
+    workshop = Workshop.here()
+    workshop.note("shell", {"command": command})
+    await workshop.work("shell")
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_shell(
+            command,
+            cwd=workshop.files,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    )
+    try:
+        process = await asyncio.shield(starting)  # who is stopped while it starts must still know whom to stop
+        output, _ = await process.communicate()
+    except BaseException:
+        await _stop(await starting)
+        raise
+    assert process.returncode is not None
+    return told(process.returncode, output)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """Kill a command and all that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+TOOLS: Final = (read_file, search, write_file, shell)
+SIM_TOOLS: Final = (read_file, search, write_file)  # a simulated process cannot start a real one

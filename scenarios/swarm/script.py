@@ -1,0 +1,46 @@
+"""What a part of a story is given: a client, a die, and somewhere to complain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from perdure.actors import Client
+from perdure.ledger import OutcomeUnknown, Overloaded
+
+TRIES_MAX = 200
+OFTEN, SELDOM = 0.3, 0.1
+
+
+@dataclass
+class Script:
+    """What one play of a story knows: its die (the same in both plays), whether it waits, and what it saw go wrong."""
+
+    client: Client
+    die: Random
+    patient: bool
+    tag: str = ""
+    meddled: dict[str, None] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+
+    def expect(self, fine: bool, complaint: str) -> None:
+        """Complain unless it is fine."""
+        if not fine:
+            self.complaints.append(complaint)
+
+
+Part = Callable[[Script], Awaitable[None]]
+
+
+async def persist(script: Script, ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Ask until there is an answer: calls may be interrupted, and a crowd may be refused for a moment."""
+    for _ in range(TRIES_MAX):
+        try:
+            return await ask()
+        except (OutcomeUnknown, Overloaded):
+            await asyncio.sleep(0.05)
+    script.expect(False, "a call was interrupted for ever")
+    return None

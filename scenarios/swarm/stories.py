@@ -1,0 +1,182 @@
+"""Stories for the swarm: what a client asks for, drawn from a die, so that it can be asked for again, word by word.
+
+A story is played twice. Under fire it may be cut off anywhere. After the world has healed it is played again *patiently*: everything is
+asked for once more under the same ids (which must not start anything twice) and waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from random import Random
+
+from perdure.ledger import BadRequest, ConflictingRequest, UnknownRun
+from perdure.scenarios.swarm.chat_workloads import chats
+from perdure.scenarios.swarm.job_workloads import desks, families
+from perdure.scenarios.swarm.messenger_workloads import letters
+from perdure.scenarios.swarm.script import OFTEN, SELDOM, Part, Script, persist
+from perdure.scenarios.swarm.workloads import BOSSES, HANDLERS, Boss, Job, LoneWorker, OnceWorker, Task, Worker
+
+
+def tasks(die: Random, count: int, depth: int = 0) -> list[Task]:
+    """Some tasks, nested to a depth."""
+    return [task(die, depth) for _ in range(count)]
+
+
+def task(die: Random, depth: int = 0) -> Task:
+    """One task that ends of itself."""
+    below = die.randint(1, 3) if depth else 0
+    aside = die.choice((0, 0, 1, 2)) if depth else 0
+    return Task(
+        weight=die.randint(1, 9),
+        steps=die.choice((0, 0, 1, 3)),
+        pause_ms=die.choice((0, 5, 100, 700)),
+        milestones=die.random() < OFTEN,
+        chunks=die.random() < OFTEN,
+        fault="raise" if die.random() < SELDOM else "",
+        output_bytes=die.choice((0, 0, 0, 2_000)),
+        padding="p" * die.choice((0, 0, 0, 1_500)),
+        awaited=tasks(die, below, depth - 1) if below else [],
+        detached=tasks(die, aside) if aside else [],
+    )
+
+
+async def trees(script: Script) -> None:
+    """Awaited runs, nested up to three levels, asked for by the client under its own ids."""
+    die = script.die
+    kinds = (Worker, Worker, Worker, LoneWorker, OnceWorker)
+    count = die.randint(1, 4)
+    asked = [(f"{script.tag}tree-{n}", die.choice(kinds), task(die, die.randint(0, 2))) for n in range(count)]
+    await asyncio.gather(*(_tree(script, *each) for each in asked))
+
+
+async def _tree(script: Script, run_id: str, kind: type[Worker], wanted: Task) -> None:
+    result = await persist(script, lambda: script.client.run(kind, wanted, run_id=run_id))
+    if result is None or not script.patient:
+        return
+    if result.ok:
+        fine = result.output.total == wanted.total() or script.meddled or kind is OnceWorker
+        script.expect(bool(fine), f"run {run_id} returned {result.output.total} instead of {wanted.total()}")
+        return
+    excused = (
+        wanted.fault
+        or script.meddled
+        or kind is OnceWorker
+        or result.status == "interrupted"
+        or "progress in between" in result.error
+    )
+    script.expect(bool(excused), f"run {run_id} ended {result.status}: {result.error}")
+
+
+async def crowds(script: Script) -> None:
+    """Detached fan-outs with handlers of every temper."""
+    die = script.die
+    for number in range(die.randint(1, 2)):
+        boss, name = die.choice(BOSSES), f"{script.tag}boss-{number}"
+        handlers = die.sample(HANDLERS, 2)
+        jobs = [_job(die, f"{name}-{n}", handlers) for n in range(die.randint(1, 12))]
+        method = die.choice(("begin", "begin_one_by_one"))
+        await persist(script, partial(script.client.call, boss, name, method, (jobs,), {}))
+
+
+def _job(die: Random, run_id: str, handlers: list[str]) -> Job:
+    return Job(
+        run_id=run_id,
+        task=task(die, die.choice((0, 0, 1))),
+        handler=die.choice(handlers),
+        milestones=die.random() < OFTEN,
+        follow_ups=die.randint(0, 3),
+    )
+
+
+async def budgets(script: Script) -> None:
+    """Runs that outlast their parent's patience: hung ones, silent ones, and some that end late."""
+    die = script.die
+    name = f"{script.tag}miser"
+    jobs = []
+    for number in range(die.randint(1, 6)):
+        job = _job(die, f"{name}-{number}", ["on_done", "on_done_slowly"])
+        job.task.fault = die.choice(("hang", "hang", "", "raise"))
+        job.max_budget_ms = die.choice((0.0, 50.0, 1_000.0, 8_000.0))
+        job.no_progress_budget_ms = die.choice((None, 200.0, 2_000.0))
+        job.give_up_handler = die.choice((None, "on_give_up"))
+        jobs.append(job)
+    await persist(script, lambda: script.client.call(Boss, name, "begin", (jobs,), {}))
+
+
+async def meddling(script: Script) -> None:
+    """Cancel and clear at moments of the die's choosing; only under fire."""
+    die = script.die
+    if script.patient:
+        return
+    for _ in range(die.randint(1, 8)):
+        await asyncio.sleep(die.choice((0.0, 0.01, 0.3, 2.0)))
+        found = await script.client.ask("list", None, None, None, 200)
+        if not found:
+            continue
+        run_id = die.choice(found)["run_id"]
+        verb = die.choice(("cancel", "cancel", "clear"))
+        script.meddled[run_id] = None
+        await _meddle(script, verb, run_id)
+
+
+async def _meddle(script: Script, verb: str, run_id: str) -> None:
+    try:
+        await script.client.ask(verb, *((run_id, None, "meddling") if verb == "cancel" else ([run_id],)))
+    except UnknownRun:
+        return  # cleared meanwhile
+
+
+async def twins(script: Script) -> None:
+    """The same run asked for twice at once, and once more with other content, which must be refused."""
+    die = script.die
+    run_id, wanted = f"{script.tag}twin", task(die, die.randint(0, 1))
+    try:
+        both = await asyncio.gather(
+            *(persist(script, lambda: script.client.run(Worker, wanted, run_id=run_id)) for _ in range(2))
+        )
+    except ConflictingRequest:  # the first was cleared, so that the other content below had the id for itself
+        script.expect(bool(script.meddled), f"{run_id} was taken by another request")
+        return
+    if both[0] is not None and both[1] is not None and not script.meddled:
+        same = (both[0].status, both[0].output) == (both[1].status, both[1].output)
+        script.expect(same or not script.patient, f"run {run_id} ended in two ways: {both}")
+    await _contradict(script, run_id, wanted.model_copy(update={"weight": wanted.weight + 1}))
+
+
+async def _contradict(script: Script, run_id: str, other: Task) -> None:
+    try:
+        await persist(script, lambda: script.client.run(Worker, other, run_id=run_id))
+    except ConflictingRequest:
+        return
+    except BadRequest as problem:
+        script.expect(False, f"a conflicting request was refused for another reason: {problem}")
+    script.expect(bool(script.meddled), f"a conflicting request for {run_id} was accepted")
+
+
+STORIES: dict[str, tuple[Part, ...]] = {
+    "trees": (trees,),
+    "crowds": (crowds,),
+    "budgets": (budgets,),
+    "twins": (twins,),
+    "meddling": (trees, crowds, meddling),
+    "everything": (trees, crowds, budgets, twins, meddling),
+    "chats": (chats,),
+    "offices": (chats, crowds),
+    "desks": (desks,),
+    "families": (families, crowds),
+    "letters": (letters,),
+    "mixture": (trees, crowds, budgets, twins),
+}
+
+
+async def play_parts(parts: Iterable[Part], script: Script, seed: int) -> None:
+    """Play the parts at the same time, each with a die of its own that is the same in every play."""
+    jobs = []
+    for number, part in enumerate(parts):
+        own = Script(
+            script.client, Random(f"{seed}/{number}"), script.patient, f"{number}-", script.meddled, script.complaints
+        )
+        jobs.append(part(own))
+    await asyncio.gather(*jobs)

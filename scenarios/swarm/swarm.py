@@ -1,0 +1,245 @@
+"""The swarm: many small worlds, each with a story (ours, or yours) and a weather drawn from its seed, checked all the way, and replayed by
+one line.
+
+Safety is checked under fire: after every few steps, and at every commit. Then everything heals, the story is asked for again under the
+same ids, and within a bound of virtual time nothing may be left to do. The same seed gives the same digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
+from random import Random
+from time import perf_counter
+from typing import Any
+
+from perdure.actors import Client, KillPoint
+from perdure.actors.ray_world.system import die_with_parent
+from perdure.actors.sim_world.world import Span
+from perdure.policies import Limits
+from perdure.scenarios.swarm.chat_workloads import chats, outside
+from perdure.scenarios.swarm.messenger_workloads import letters, post_office
+from perdure.scenarios.swarm.script import Script
+from perdure.scenarios.swarm.stories import STORIES, play_parts
+from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding
+
+FIRE_S = 25.0
+CALM_MS = 900_000.0
+KILL_SHARE = 0.7
+KILL_RATE_MAX = 0.5
+MIXTURE = (
+    "trees",
+    "crowds",
+    "budgets",
+    "twins",
+    "meddling",
+    "everything",
+    "chats",
+    "offices",
+    "desks",
+    "families",
+    "letters",
+)
+
+AROUND: dict[Any, Callable[[], Any]] = {chats: outside, letters: post_office}
+"""What a part of a story needs outside of the simulated processes."""
+
+SWIFT = Limits(
+    hosts_max=3,
+    hosts_warm=1,
+    idle_ms=1_000,
+    orphan_ms=20_000,
+    heartbeat_ms=1_000,
+    sweep_ms=1_000,
+    retry_most_ms=4_000,
+    attempts_max=50,
+    recovery_work_max=1_000,
+    inbox_max=8,
+)
+
+
+@dataclass(frozen=True)
+class SeedReport:
+    """What came of one seed. `problem` is empty if all was well; `replay` is what plays it again."""
+
+    seed: int
+    story: str
+    digest: str
+    kills: int
+    visits: int
+    seconds: float
+    problem: str = ""
+    trace: str = field(default="", compare=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything held."""
+        return not self.problem
+
+    @property
+    def replay(self) -> str:
+        """The line that plays this seed again: a command, or for a story of your own a call."""
+        if self.story not in STORIES:
+            return f"perdure.scenarios.swarm.swarm.play({self.seed}, {self.story})"
+        return f"perdure replay {self.seed}" + (f" --story {self.story}" if self.story != story_of(self.seed) else "")
+
+
+@dataclass
+class SwarmReport:
+    """What came of all seeds."""
+
+    seeds: int = 0
+    kills: int = 0
+    visits: int = 0
+    seconds: float = 0.0
+    failures: list[SeedReport] = field(default_factory=list)
+    stories: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything held for every seed."""
+        return not self.failures
+
+    def add(self, report: SeedReport) -> None:
+        """Count one more seed."""
+        self.seeds += 1
+        self.kills += report.kills
+        self.visits += report.visits
+        self.stories[report.story] += 1
+        if not report.ok:
+            self.failures.append(report)
+
+
+def story_of(seed: int) -> str:
+    """The story that a seed draws when none is asked for."""
+    return Random(f"story/{seed}").choice(MIXTURE)
+
+
+def weather_of(seed: int) -> Weather:
+    """The weather of a seed: what `Weather.drawn` draws, made to strike more often, because processes return quickly here."""
+    die = Random(f"weather/{seed}")
+    weather = Weather.drawn(die, intensity=2.0)
+    kills = tuple((point, KILL_RATE_MAX * die.random() ** 2) for point in KillPoint if die.random() < KILL_SHARE)
+    return replace(
+        weather,
+        kills=kills if weather != Weather.calm() else (),
+        spawn_ms=Span(5, 150),
+        restart_ms=Span(5, 150),
+        lost_noticed_ms=Span(50, 800),
+        partition_ms=Span(100, 5_000),
+        hang_ms=Span(50, 5_000),
+    )
+
+
+def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT) -> SeedReport:
+    """Play one seed to its end, and say what came of it, whatever the story raised.
+
+    Args:
+        story: one of ours by its name, by default the one that the seed draws; or your own, a coroutine function that is given a client.
+    """
+    chosen = story_of(seed) if story is None else story
+    laboratory = Laboratory(seed, weather_of(seed), limits, diaries=isinstance(chosen, str))
+    begun_s = perf_counter()
+    with laboratory:
+        play_it = (
+            partial(_play_ours, name=chosen) if isinstance(chosen, str) else partial(_play, fire=chosen, calm=chosen)
+        )
+        problem, trace = finding(lambda: play_it(laboratory))
+    simulation = laboratory.simulation
+    return SeedReport(
+        seed,
+        chosen if isinstance(chosen, str) else f"{chosen.__module__}.{getattr(chosen, '__qualname__', chosen)}",
+        simulation.digest(),
+        sum(simulation.kills.values()),
+        simulation.visit_count,
+        perf_counter() - begun_s,
+        problem,
+        trace,
+    )
+
+
+def _play_ours(laboratory: Laboratory, name: str) -> None:
+    meddled: dict[str, None] = {}
+    complaints: list[str] = []
+    seed = laboratory.simulation.seed
+
+    async def fire(client: Client) -> None:
+        await play_parts(STORIES[name], Script(client, Random(seed), False, "", meddled, complaints), seed)
+
+    async def calm(client: Client) -> None:
+        await play_parts(STORIES[name], Script(client, Random(seed), True, "", meddled, complaints), seed)
+
+    with surroundings(name) as outside:
+        _play(laboratory, fire, calm)
+        complaints += outside()
+    if complaints:
+        raise Violation("; ".join(complaints))
+
+
+@contextmanager
+def surroundings(name: str) -> Iterator[Callable[[], Iterable[str]]]:
+    """What a story needs outside of the simulated processes, and what is wrong there in the end."""
+    with ExitStack() as stack:
+        worlds = [stack.enter_context(around()) for part, around in AROUND.items() if part in STORIES[name]]
+        yield lambda: [complaint for world in worlds for complaint in world.complaints()]
+
+
+def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:
+    """Under fire for a while, wherever the story then is; then to its end, in a world that has healed."""
+
+    async def cut_off(client: Client) -> None:
+        playing = asyncio.ensure_future(fire(client))
+        if not (await asyncio.wait({playing}, timeout=FIRE_S))[0]:
+            playing.cancel()
+            await asyncio.wait({playing})
+        elif not playing.cancelled():
+            playing.result()
+
+    laboratory.run(cut_off, timeout_ms=CALM_MS)
+    laboratory.heal()
+    laboratory.run(calm, timeout_ms=CALM_MS)
+    laboratory.settle(CALM_MS)
+    laboratory.simulation.raise_errors()
+
+
+def swarm(
+    seeds: int,
+    first_seed: int = 0,
+    *,
+    story: str | Story | None = None,
+    limits: Limits = SWIFT,
+    on_progress: Callable[[SeedReport, SwarmReport], None] | None = None,
+    processes: int = 1,
+) -> SwarmReport:
+    """Play many seeds, and add up what came of them.
+
+    Args:
+        story: one of ours by its name, by default the one that each seed draws; or your own: a coroutine function that is given a client.
+            It is played twice in each world, first under fire, where it may be cut off anywhere, and then to its end. So it asks for its
+            work under ids of its own, and calls what may be called again.
+        processes: in how many at once. With more than one, a story of your own must be a function of a module.
+    """
+    total = SwarmReport()
+    begun_s = perf_counter()
+    wanted = range(first_seed, first_seed + seeds)
+
+    def count(report: SeedReport) -> None:
+        total.add(report)
+        total.seconds = perf_counter() - begun_s
+        if on_progress is not None:
+            on_progress(report, total)
+
+    if processes <= 1:
+        for seed in wanted:
+            count(play(seed, story, limits=limits))
+        return total
+    with ProcessPoolExecutor(processes, get_context("spawn"), die_with_parent) as pool:
+        for report in pool.map(partial(play, story=story, limits=limits), wanted, chunksize=4):
+            count(report)
+    return total

@@ -1,0 +1,254 @@
+"""The agents on which the swarm and the explorer try the runtime: small, driven by data, and easy to check afterwards.
+
+A `Worker` does what its `Task` says: steps that it remembers, progress, milestones, children that it waits for, and children that it
+sets off. A `Boss` starts tasks detached and writes down whatever it is told. Neither table has a key, on purpose: an effect that
+happened twice would show as two rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel
+
+from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed
+
+TOLD = "CREATE TABLE IF NOT EXISTS told(delivery_id VARCHAR, run_id VARCHAR, status VARCHAR)"
+ASKED = "CREATE TABLE IF NOT EXISTS asked(run_id VARCHAR)"
+TEMPER = 2  # how often a handler that is out of temper raises, in each life of its agent
+
+
+class Task(BaseModel):
+    """What a worker shall do, and the workers below it. `weight` is what it adds to the sum that comes out on top.
+
+    `fault` is empty, `raise` (the run fails), or `hang` (it never ends of itself).
+    """
+
+    weight: int = 1
+    steps: int = 0
+    pause_ms: int = 0
+    milestones: bool = False
+    chunks: bool = False
+    fault: str = ""
+    output_bytes: int = 0
+    padding: str = ""
+    awaited: list[Task] = []
+    detached: list[Task] = []
+
+    def total(self) -> int:
+        """What the worker returns when nobody interferes: its own weight and that of all it waits for."""
+        return 0 if self.fault else self.weight + sum(child.total() for child in self.awaited)
+
+
+class Outcome(BaseModel):
+    """What a worker returns. `blob` makes it as large as was asked for."""
+
+    total: int
+    blob: str = ""
+
+
+class Job(BaseModel):
+    """A task that a boss sets off under a run id of its own, and how it follows it."""
+
+    run_id: str
+    task: Task
+    handler: str = "on_done"
+    give_up_handler: str | None = None
+    max_budget_ms: float | None = None
+    no_progress_budget_ms: float | None = None
+    milestones: bool = False
+    follow_ups: int = 0
+
+    def detached(self) -> Detached:
+        """The same for `run_agent_tool`."""
+        return Detached(
+            on_finish=self.handler,
+            on_give_up=self.give_up_handler,
+            max_budget_ms=self.max_budget_ms,
+            no_progress_budget_ms=self.no_progress_budget_ms,
+            on_milestones=("first", "last") if self.milestones else (),
+            on_milestone="on_milestone" if self.milestones else None,
+        )
+
+
+class Diary(Agent):
+    """An agent that writes down what it is told, once for each time that it is told."""
+
+    def write_down(self, run: RunInfo, status: str) -> None:
+        """Remember one delivery in the transaction that consumes it."""
+        self.sql(TOLD)
+        self.sql("INSERT INTO told VALUES ($1, $2, $3)", [run.delivery_id, run.run_id, status])
+
+    def on_done(self, run: RunInfo, result: RunResult) -> None:
+        """Write down an end."""
+        self.write_down(run, result.status)
+
+
+class Worker(Diary):
+    """Does its task. Entered again after a death, it goes on after the last step that it stashed."""
+
+    async def run(self, input: Task, run: RunContext) -> Outcome:
+        """Steps first, then the children that it sets off, then those that it waits for."""
+        for number in range(run.stashed or 0, input.steps):
+            pause: Callable[[], Any] = partial(_pause, input.pause_ms, number)
+            await run.step(f"step-{number}", pause)
+            run.step(f"note-{number}", partial(str, number))
+            run.stash(number + 1)
+            await run.report_progress((number + 1) / input.steps, phase=f"step {number}")
+            if input.chunks:
+                run.emit({"step": number})
+        if input.milestones:
+            await run.report_progress(milestone="first", data={"attempt": run.attempt})
+        for number, task in enumerate(input.detached):
+            await self.run_agent_tool(
+                Worker, task, run_id=f"{run.run_id}/d{number}", detached=Detached(on_finish="on_done")
+            )
+        total = 0 if input.fault else input.weight + await self._wait_for(input, run)
+        if input.milestones:
+            await run.report_progress(milestone="last")
+        await _misbehave(input)
+        return Outcome(total=total, blob="x" * input.output_bytes)
+
+    async def _wait_for(self, task: Task, run: RunContext) -> int:
+        requests = [
+            {"agent_class": Worker, "input": each, "run_id": f"{run.run_id}/{number}"}
+            for number, each in enumerate(task.awaited)
+        ]
+        results = await self.run_agent_tools(requests) if requests else []
+        return sum(result.output.total for result in results if result.ok)
+
+
+async def _pause(duration_ms: int, number: int) -> int:
+    await asyncio.sleep(duration_ms / 1000)
+    return number
+
+
+async def _misbehave(task: Task) -> None:
+    if task.fault == "raise":
+        raise RuntimeError("as it was told")
+    if task.fault == "hang":
+        await asyncio.Event().wait()
+
+
+class LoneWorker(Worker):
+    """The same, on a host of its own."""
+
+    exclusive = True
+
+
+class OnceWorker(Worker):
+    """The same, tried once only."""
+
+    attempts_max = 1
+
+
+class Boss(Diary):
+    """Sets jobs off and writes down what comes of them."""
+
+    worker: type[Worker] = Worker
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tempers: Counter[str] = Counter()
+
+    @exposed(repeatable=True)
+    def begin(self, jobs: list[Job]) -> int:
+        """Ask for all jobs, in one transaction. Asking again for the same jobs changes nothing."""
+        with self.transaction():
+            self.sql(ASKED)
+            known = {run_id for (run_id,) in self.sql("SELECT run_id FROM asked")}
+            fresh = [job for job in jobs if job.run_id not in known]
+            for job in fresh:
+                self.run_agent_tool(
+                    self.worker, job.task, run_id=job.run_id, detached=job.detached(), input_preview=job.follow_ups
+                )
+                self.sql("INSERT INTO asked VALUES ($1)", [job.run_id])
+        return len(fresh)
+
+    @exposed(repeatable=True)
+    async def begin_one_by_one(self, jobs: list[Job]) -> int:
+        """Ask for all jobs outside of a transaction; each is durable before the next."""
+        for job in jobs:
+            await self.run_agent_tool(
+                self.worker, job.task, run_id=job.run_id, detached=job.detached(), input_preview=job.follow_ups
+            )
+        return len(jobs)
+
+    @exposed(repeatable=True)
+    async def cancel(self, run_id: str) -> None:
+        """Cancel one of its own runs."""
+        await self.cancel_agent_tool(run_id, "the boss changed its mind")
+
+    @exposed(repeatable=True)
+    async def clear(self, statuses: list[str] | None = None) -> int:
+        """Forget runs."""
+        cleared: int = await self.clear_agent_tool_runs(status=statuses)
+        return cleared
+
+    async def on_done_slowly(self, run: RunInfo, result: RunResult) -> None:
+        """Write down an end, with an await in the middle of the transaction."""
+        self.sql(TOLD)
+        await asyncio.sleep(0.02)
+        self.write_down(run, result.status)
+
+    async def on_done_chained(self, run: RunInfo, result: RunResult) -> None:
+        """Write down an end, and set the next run off in the same transaction."""
+        self.write_down(run, result.status)
+        left = int(run.input_preview or 0)
+        if left > 0:
+            next_task = Task(weight=left)
+            self.run_agent_tool(
+                self.worker, next_task, detached=Detached(on_finish="on_done_chained"), input_preview=left - 1
+            )
+
+    def on_done_in_bad_temper(self, run: RunInfo, result: RunResult) -> None:
+        """Write down an end, but only when asked for the third time."""
+        self.write_down(run, result.status)
+        self.tempers[run.run_id] += 1
+        if self.tempers[run.run_id] <= TEMPER:
+            raise RuntimeError(f"not yet ({self.tempers[run.run_id]})")
+
+    def on_poison(self, run: RunInfo, result: RunResult) -> None:
+        """Never succeeds: its mail ends parked."""
+        self.write_down(run, result.status)
+        raise RuntimeError("never")
+
+    def on_give_up(self, run: RunInfo, result: RunResult) -> None:
+        """Write down that the boss stopped waiting."""
+        self.write_down(run, result.status)
+
+    def on_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> None:
+        """Write down how far a run is."""
+        self.write_down(run, milestone.name)
+
+
+class StrictBoss(Boss):
+    """Lets two runs go at a time; further ones queue."""
+
+    max_concurrent_agent_tools = 2
+
+
+class LonelyBoss(Boss):
+    """Lives alone, and so do its workers."""
+
+    exclusive = True
+    worker = LoneWorker
+
+
+class CautiousBoss(Boss):
+    """Its workers are tried once only, and it wants to know of each that a transaction asked for."""
+
+    worker = OnceWorker
+
+    def on_agent_tool_start(self, run: RunInfo) -> None:  # type: ignore[override]
+        """Write down that a run was accepted."""
+        if run.delivery_id:
+            self.write_down(run, run.status)
+
+
+BOSSES: tuple[type[Boss], ...] = (Boss, StrictBoss, LonelyBoss, CautiousBoss)
+HANDLERS = ("on_done", "on_done_slowly", "on_done_chained", "on_done_in_bad_temper", "on_poison")

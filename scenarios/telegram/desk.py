@@ -1,0 +1,225 @@
+"""What a pretended Telegram does with the requests of a bot: the part of the Bot API that a messenger needs, and faults on demand.
+
+It is a function of the requests that came: no sockets, no clock. It keeps every message with all that it ever said, so that one look tells
+what people have seen: what stood there twice, what was cut short, in which order. `telegram_server` puts it behind real HTTP,
+`telegram_sim` into the simulated world.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import Field
+
+from perdure.scenarios.provider.events import Plain
+
+TEXT_MAX: Final = 4096
+FIRST_MESSAGE: Final = 1_000
+BOT_NAME: Final = "perdure_bot"
+
+
+class BotFault(Plain):
+    """One request that goes wrong: the next one of a method, perhaps of one chat.
+
+    `busy` is refused with a pause, `silent` is done and nobody is told, `lost` is not done and nobody is told, `hold` is done and told
+    after so many seconds, `error` is refused with a status of 500, `forbidden` for good.
+    """
+
+    method: str
+    kind: Literal["busy", "silent", "lost", "hold", "error", "forbidden"]
+    chat_id: int | None = None
+    seconds: float = Field(default=1.0, ge=0)
+    times: int = Field(default=1, ge=1)
+
+
+class Answer(NamedTuple):
+    """What a request is answered. Without a status nobody answers; `after_s` is how long it takes."""
+
+    status: int | None
+    body: Any = None
+    after_s: float = 0.0
+
+
+class Posted(Plain):
+    """One message: all that it said, with the instants, and which request made it."""
+
+    chat_id: int
+    message_id: int
+    said: list[tuple[int, str]]
+    is_told: bool = True
+    is_deleted: bool = False
+
+    @property
+    def text(self) -> str:
+        """What it says now."""
+        return self.said[-1][1]
+
+
+class Asked(Plain):
+    """One request, and what became of it."""
+
+    number: int
+    at_ms: int
+    method: str
+    chat_id: int | None
+    message_id: int | None
+    text: str
+    fate: str
+    status: int | None
+
+
+class Refused(Exception):
+    """The Bot API says no."""
+
+    def __init__(self, status: int, description: str) -> None:
+        super().__init__(status, description)
+        self.status, self.description = status, description
+
+
+class BotDesk:
+    """See the head of the module."""
+
+    def __init__(self) -> None:
+        self.messages: dict[tuple[int, int], Posted] = {}
+        self.asked: list[Asked] = []
+        self.faults: list[BotFault] = []
+        self.webhook: dict[str, Any] = {}
+
+    def plan(self, faults: list[BotFault]) -> None:
+        """From now on these go wrong, beside what was planned before."""
+        self.faults += faults
+
+    def receive(self, method: str, given: Mapping[str, Any], at_ms: int) -> Answer:
+        """One request."""
+        chat_id = _number(given.get("chat_id"))
+        fault = self._fault(method, chat_id)
+        answer = self._answered(method, given, at_ms, fault)
+        message_id = _number(given.get("message_id"))
+        if method == "sendMessage" and answer.status == 200 and fault is None:  # noqa: PLR2004
+            message_id = answer.body["result"]["message_id"]
+        number, fate = len(self.asked) + 1, "ok" if fault is None else fault.kind
+        text = str(given.get("text") or "")
+        place: dict[str, Any] = {"method": method, "chat_id": chat_id, "message_id": message_id}
+        self.asked.append(Asked(number=number, at_ms=at_ms, **place, text=text, fate=fate, status=answer.status))
+        return answer
+
+    def _fault(self, method: str, chat_id: int | None) -> BotFault | None:
+        for at, fault in enumerate(self.faults):
+            if fault.method == method and fault.chat_id in (None, chat_id):
+                left = fault.model_copy(update={"times": fault.times - 1})
+                self.faults[at : at + 1] = [left] if fault.times > 1 else []
+                return fault
+        return None
+
+    def _answered(self, method: str, given: Mapping[str, Any], at_ms: int, fault: BotFault | None) -> Answer:
+        kind = None if fault is None else fault.kind
+        if kind == "busy":
+            assert fault is not None
+            told = f"Too Many Requests: retry after {fault.seconds:g}"
+            return Answer(429, _no(429, told) | {"parameters": {"retry_after": fault.seconds}})
+        if kind == "error":
+            return Answer(500, _no(500, "Internal Server Error"))
+        if kind == "forbidden":
+            return Answer(403, _no(403, "Forbidden: bot was blocked by the user"))
+        if kind == "lost":
+            return Answer(None)
+        try:
+            result = self._done(method, given, at_ms, is_told=kind != "silent")
+        except Refused as refused:
+            return Answer(refused.status, _no(refused.status, refused.description))
+        if kind == "silent":
+            return Answer(None)
+        after_s = fault.seconds if fault is not None and kind == "hold" else 0.0
+        return Answer(200, {"ok": True, "result": result}, after_s)
+
+    def _done(self, method: str, given: Mapping[str, Any], at_ms: int, *, is_told: bool) -> Any:
+        match method:
+            case "getMe":
+                return {"id": 1, "is_bot": True, "first_name": "Perdure", "username": BOT_NAME}
+            case "setWebhook":
+                self.webhook = dict(given)
+                return True
+            case "sendChatAction":
+                return True
+            case "sendMessage":
+                return self._sent(given, at_ms, is_told=is_told)
+            case "editMessageText":
+                return self._edited(given, at_ms)
+            case "deleteMessage":
+                message = self._message(given, "Bad Request: message to delete not found")
+                self._keep(message.model_copy(update={"is_deleted": True}))
+                return True
+        raise Refused(404, "Not Found")
+
+    def _sent(self, given: Mapping[str, Any], at_ms: int, *, is_told: bool) -> dict[str, Any]:
+        chat_id, text = _number(given.get("chat_id")), _checked(given)
+        if chat_id is None:
+            raise Refused(400, "Bad Request: chat not found")
+        message = Posted(
+            chat_id=chat_id, message_id=FIRST_MESSAGE + len(self.messages), said=[(at_ms, text)], is_told=is_told
+        )
+        self._keep(message)
+        return _shown(message)
+
+    def _edited(self, given: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
+        message, text = self._message(given, "Bad Request: message to edit not found"), _checked(given)
+        if message.text == text:
+            raise Refused(
+                400, "Bad Request: message is not modified: specified new message content is exactly the same"
+            )
+        changed = message.model_copy(update={"said": [*message.said, (at_ms, text)]})
+        self._keep(changed)
+        return _shown(changed)
+
+    def _message(self, given: Mapping[str, Any], otherwise: str) -> Posted:
+        found = self.messages.get((_number(given.get("chat_id")) or 0, _number(given.get("message_id")) or 0))
+        if found is None or found.is_deleted:
+            raise Refused(400, otherwise)
+        return found
+
+    def _keep(self, message: Posted) -> None:
+        self.messages[message.chat_id, message.message_id] = message
+
+    def log(self) -> dict[str, Any]:
+        """Everything that it saw."""
+        return {
+            "messages": [each.model_dump() for each in self.messages.values()],
+            "asked": [each.model_dump() for each in self.asked],
+            "webhook": self.webhook,
+            "methods": dict(Counter(each.method for each in self.asked)),
+        }
+
+
+def _checked(given: Mapping[str, Any]) -> str:
+    """The text, if Telegram would take it with its entities."""
+    text = str(given.get("text") or "")
+    units = len(text.encode("utf-16-le", "surrogatepass")) // 2
+    if not text.strip():
+        raise Refused(400, "Bad Request: message text is empty")
+    if units > TEXT_MAX:
+        raise Refused(400, "Bad Request: message is too long")
+    entities = given.get("entities") or []
+    for entity in json.loads(entities) if isinstance(entities, str) else entities:
+        if entity["offset"] < 0 or entity["length"] <= 0 or entity["offset"] + entity["length"] > units:
+            raise Refused(400, "Bad Request: can't parse entities")
+    return text
+
+
+def _shown(message: Posted) -> dict[str, Any]:
+    chat = {"id": message.chat_id, "type": "private" if message.chat_id > 0 else "supergroup", "first_name": "Somebody"}
+    date = message.said[0][0] // 1000
+    return {"message_id": message.message_id, "date": date, "chat": chat, "text": message.text}
+
+
+def _no(status: int, description: str) -> dict[str, Any]:
+    return {"ok": False, "error_code": status, "description": description}
+
+
+def _number(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None

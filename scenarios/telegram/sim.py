@@ -1,0 +1,70 @@
+"""The pretended Telegram inside of the simulated world: the same desk behind the same client library, with virtual time for a network.
+
+    telegram = SimTelegram()
+    bot = Telegram("1:token", secret_token="…", wire=telegram.wire)
+
+It lives outside of every simulated process, so what it was told outlives whoever told it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Final
+
+from telegram.error import NetworkError
+from telegram.request import BaseRequest, RequestData
+
+from perdure.scenarios.telegram.desk import BotDesk, BotFault
+
+WAY_S: Final = 0.02  # there, and the same back
+
+
+class SimTelegram:
+    """Has the methods of `TelegramProcess`, so one story can play with either."""
+
+    def __init__(self) -> None:
+        self.desk = BotDesk()
+
+    def plan(self, faults: list[BotFault]) -> None:
+        """These requests go wrong, beside what was planned before."""
+        self.desk.plan(faults)
+
+    def log(self) -> dict[str, Any]:
+        """Everything that it saw."""
+        return self.desk.log()
+
+    def wire(self) -> BaseRequest:
+        """A way to it for one client."""
+        return SimWire(self.desk)
+
+
+class SimWire(BaseRequest):
+    """What the library takes for its network."""
+
+    def __init__(self, desk: BotDesk) -> None:
+        self._desk = desk
+
+    @property
+    def read_timeout(self) -> float | None:
+        """There is none: nothing here hangs."""
+        return None
+
+    async def initialize(self) -> None:
+        """Nothing to open."""
+
+    async def shutdown(self) -> None:
+        """Nothing to close."""
+
+    async def do_request(
+        self, url: str, method: str, request_data: RequestData | None = None, *_rest: Any, **_more: Any
+    ) -> tuple[int, bytes]:
+        """One request. What a connection that breaks would make the library raise is raised here."""
+        await asyncio.sleep(WAY_S)
+        given = {} if request_data is None else request_data.json_parameters
+        now_ms = round(asyncio.get_running_loop().time() * 1000)
+        answer = self._desk.receive(url.rpartition("/")[2], given, now_ms)
+        await asyncio.sleep(WAY_S + answer.after_s)
+        if answer.status is None:
+            raise NetworkError("the connection broke")
+        return answer.status, json.dumps(answer.body).encode()

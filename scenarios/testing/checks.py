@@ -1,0 +1,376 @@
+"""The invariants of the design, as questions about what can be seen: facts as they become durable, the view, the hosts, the storages.
+
+`Ledger` is a store that folds every fact a second time, at the moment it becomes durable: the *shadow*. Whatever a supervisor believes is
+held against it. `Laboratory.look` asks while a simulation runs, `Laboratory.verify` at the end, when everything is quiet.
+
+| invariant (design §8) | where |
+|---|---|
+| 1 a hard status never changes | `Ledger.append` |
+| 2 one live attempt, one live incarnation | `strangers`, `Ledger.append` |
+| 3 no effect before its commit | `Wiretap` |
+| 5 handler effects exactly once | `unlike_the_inboxes` |
+| 6 every run reaches an end | `unfinished` |
+| 7 frame numbers without holes | `Ledger.append` |
+| 8 the fold of the facts is the kept view | `unlike_the_shadow`, `unlike_the_snapshot` |
+| 9 stale reports change nothing | `Ledger.append` |
+| 10 nothing cleared comes back | `Ledger.append`, `left_behind` |
+
+Invariant 4 is about tools of chat agents, which have their own story.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import fields
+from typing import Any
+
+from perdure.actors import Host
+from perdure.ledger import (
+    Activation,
+    FactRow,
+    Mail,
+    Payload,
+    Record,
+    Run,
+    View,
+    agent_id,
+    audit,
+    counts,
+    decode,
+    name_of,
+    pack,
+    restore,
+    unpack,
+)
+from perdure.ledger.storage.cabinet import Cabinet, Disk, MemoryDisk, Storage
+from perdure.ledger.store.memory_store import MemoryStore
+
+HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
+VOLATILE = {"confirmed", "wake_at_ms"}
+COMPARED: dict[type, list[str]] = {
+    kind: [each.name for each in fields(kind) if not (kind is Activation and each.name in VOLATILE)]
+    for kind in (Run, Mail, Activation)
+}
+"""The fields of each kind of record that facts decide; an activation also keeps what was merely seen."""
+LAST_LIFE = 1 << 60
+
+
+class Violation(AssertionError):
+    """An invariant does not hold. Its words say which, and for whom."""
+
+
+class Ledger(MemoryStore):
+    """A store in memory that folds each fact once more when it becomes durable, and refuses what may never become durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shadow = View()
+        self.facts_count = 0
+        self.log: list[FactRow] = []
+        self.violations: list[str] = []
+        self.cleared: dict[tuple[str, str], None] = {}
+        self._hard: dict[str, str] = {}
+
+    def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
+        """Keep a group of facts, and look at each."""
+        super().append(rows, payloads)
+        self.log += rows
+        for row in rows:
+            self._look(row)
+        for index in (self.shadow.dirty_runs, self.shadow.dirty_agents, self.shadow.dirty_mail, self.shadow.touched):
+            index.clear()
+        self.facts_count += len(rows)
+
+    def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
+        """Keep a snapshot, and forget what is forgotten."""
+        super().checkpoint(meta, upto_seq, records, forgotten)
+        for run_id in forgotten:
+            run = self.shadow.runs.get(run_id)
+            if run is not None and not run.cleared:
+                self.violations.append(f"run {run_id} was deleted, but nobody cleared it")
+            for key in map(run.mail_id, run.slots) if run is not None else ():
+                self.shadow.mail.pop(key, None)
+            self.shadow.runs.pop(run_id, None)
+            self.shadow.agents.pop(run_id, None)  # for a child is named, too, and forgotten with its run
+            self._hard.pop(run_id, None)
+
+    def _look(self, row: FactRow) -> None:
+        fact = decode(row.kind, row.body)
+        run = self.shadow.runs.get(row.subject)
+        if row.kind in HARD_ENDS and self._hard.setdefault(row.subject, row.kind) != row.kind:
+            self.violations.append(f"run {row.subject} ended twice: {self._hard[row.subject]}, then {row.kind}")
+        if run is not None and row.kind == "RunCleared":
+            self.cleared[run.run_id, run.agent_type] = None
+        if run is not None and run.cleared:
+            self._after_the_clearing(row)
+        if row.kind == "AttemptStarted" and run is not None:
+            self._second_life(run, row)
+        activation = self.shadow.agents.get(row.subject)
+        if row.kind == "AgentActivated" and activation is not None and activation.host_id:
+            self.violations.append(f"agent {row.subject} was activated while it lives on host {activation.host_id}")
+        expected = run.frames if run is not None else 0
+        frame = self.shadow.fold(fact, row.seq, row.at_ms)
+        if frame != row.frame or frame not in (None, expected):
+            self.violations.append(f"fact {row.seq} of run {row.subject} is frame {row.frame}; {expected} was next")
+
+    def _after_the_clearing(self, row: FactRow) -> None:
+        if row.kind not in ("RunRequested", "AgentReleased"):
+            self.violations.append(f"run {row.subject} was cleared, and then came {row.kind}")
+
+    def _second_life(self, run: Run, row: FactRow) -> None:
+        activation = self.shadow.agents.get(run.child)
+        if run.is_placed or (activation is not None and activation.host_id):
+            where = run.host_id or (activation.host_id if activation is not None else "")
+            self.violations.append(
+                f"fact {row.seq}: another attempt at run {run.run_id} while one lives on host {where}"
+            )
+
+
+# -------------------------------------------------------------------- the view against its facts
+
+
+def unlike_the_shadow(view: View, shadow: View) -> Iterator[str]:
+    """Where the records that a supervisor keeps differ from the fold of the durable facts. Ask only when all its facts are durable."""
+    if view.seq != shadow.seq or view.tally != shadow.tally or view.incarnation != shadow.incarnation:
+        kept, folded = ((each.seq, each.tally, each.incarnation) for each in (view, shadow))
+        yield f"seq, tally or incarnation: {kept} kept, {folded} folded"
+    if counts(view) != counts(shadow):
+        yield f"the runs are counted as {counts(view)}, and fold to {counts(shadow)}"
+    for key, run in view.runs.items():
+        if not _is_leaving(view, shadow, key):
+            yield from _differences(f"run {key}", run, shadow.runs.get(key))
+    for key, mail in view.mail.items():
+        if not _is_leaving(view, shadow, mail.run_id):
+            yield from _differences(f"mail {key}", mail, shadow.mail.get(key))
+    for key in shadow.mail.keys() - view.mail.keys():
+        yield f"mail {key} is durable ({shadow.mail[key].state}) and not kept"
+    for key in shadow.agents.keys() | view.agents.keys():
+        mine, theirs = view.agents.get(key), shadow.agents.get(key)
+        if (_owes(mine) or _owes(theirs)) and not _is_leaving(view, shadow, name_of(key)):
+            yield from _differences(f"agent {key}", mine, theirs)
+
+
+def _is_leaving(view: View, shadow: View, run_id: str) -> bool:
+    """Whether a cleared run is forgotten on disk, and in memory in a moment."""
+    return run_id in view.runs and view.runs[run_id].cleared and run_id not in shadow.runs
+
+
+def _owes(activation: Activation | None) -> bool:
+    return activation is not None and bool(
+        activation.host_id or activation.unclean or activation.alarm_at_ms or activation.doomed
+    )
+
+
+def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
+    if kept is None or folded is None:
+        yield f"{what} is {'not kept' if kept is None else 'kept, but not durable'}"
+        return
+    for name in COMPARED[type(kept)]:
+        mine, theirs = getattr(kept, name), getattr(folded, name)
+        if mine != theirs and pack(mine) != pack(theirs):
+            yield f"{what}: {name} is kept as {mine!r}, and folds to {theirs!r}"
+
+
+def unlike_the_snapshot(store: MemoryStore, shadow: View) -> Iterator[str]:
+    """Where a boot would differ from the fold of all facts."""
+    for complaint in unlike_the_shadow(restore(store.boot()), shadow):
+        yield f"after a boot: {complaint}"
+
+
+def out_of_step(view: View) -> Iterator[str]:
+    """Indexes that disagree with the records from which they can be made."""
+    children: dict[str, set[str]] = {}
+    placed: Counter[str] = Counter()
+    awaiting: Counter[str] = Counter()
+    mailbox: dict[str, set[str]] = {}
+    for run in view.runs.values():
+        placed[run.parent] += run.is_placed
+        if run.is_live:
+            children.setdefault(run.parent, set()).add(run.run_id)
+            awaiting[run.parent] += run.is_awaited and run.parent != ""
+    for mail in view.mail.values():
+        if mail.state == "pending":
+            mailbox.setdefault(mail.recipient, set()).add(mail.mail_id)
+    yield from _unequal("children", {key: set(family) for key, family in view.children.items()}, children)
+    yield from _unequal("placed", view.placed, {key: count for key, count in placed.items() if count})
+    yield from _unequal("awaiting", view.awaiting, {key: count for key, count in awaiting.items() if count})
+    yield from _unequal("mailbox", {key: set(box) for key, box in view.mailbox.items()}, mailbox)
+    yield from _queues(view)
+    yield from _loads(view)
+
+
+def _unequal(name: str, kept: dict[str, Any], made: dict[str, Any]) -> Iterator[str]:
+    for key in kept.keys() | made.keys():
+        if kept.get(key) != made.get(key):
+            yield f"index {name}[{key!r}] is {kept.get(key)!r}; the records say {made.get(key)!r}"
+
+
+def _queues(view: View) -> Iterator[str]:
+    lines = [*view.queues.values(), *view.held.values()]
+    waiting = {run_id: None for line in lines for run_id in line}
+    for run_id in waiting:
+        run = view.runs.get(run_id)
+        if run is None or not run.is_live or run.is_placed:
+            yield f"run {run_id} stands in a queue, and waits for no place"
+    for run in view.runs.values():
+        seen = run.run_id in waiting or run.run_id in view.armed
+        if run.is_live and not run.is_placed and not run.teardown and not seen:
+            yield f"run {run.run_id} waits for a place, and nobody will ever look at it"
+
+
+def _loads(view: View) -> Iterator[str]:
+    tenants: dict[str, list[str]] = {}
+    for activation in view.agents.values():
+        if activation.host_id:
+            tenants.setdefault(activation.host_id, []).append(activation.agent_id)
+    for host in view.hosts.values():
+        theirs = tenants.get(host.host_id, [])
+        if set(host.tenants) != set(theirs):
+            yield f"host {host.host_id} has tenants {sorted(host.tenants)}; the records say {sorted(theirs)}"
+        load = sum(not view.awaiting.get(agent) for agent in host.tenants)
+        if load != host.load:
+            yield f"host {host.host_id} has load {host.load}; its tenants make {load}"
+    for run in view.runs.values():
+        lives = view.agents.get(run.child, Activation(run.child)).host_id
+        if run.is_placed and lives != run.host_id:
+            yield f"run {run.run_id} is on host {run.host_id}, and its child on {lives!r}"
+
+
+def strangers(hosts: Iterable[Host], shadow: View) -> Iterator[str]:
+    """Lives of agents that may not be: two at once, or one that the ledger never durably began."""
+    seen: dict[str, str] = {}
+    for host in hosts:
+        for tenant in host.tenants.values():
+            if tenant.is_leaving:
+                continue
+            if tenant.incarnation > shadow.incarnation:
+                yield f"agent {tenant.agent_id} lives in incarnation {tenant.incarnation}; the ledger knows {shadow.incarnation}"
+            if tenant.agent_id in seen:
+                yield f"agent {tenant.agent_id} lives on {seen[tenant.agent_id]} and on {host.host_id}"
+            seen[tenant.agent_id] = host.host_id
+
+
+# -------------------------------------------------------------------- the end
+
+
+def unfinished(view: View) -> Iterator[str]:
+    """What is still to be done; nothing, when everything has converged."""
+    for run in view.runs.values():
+        if run.is_live or run.is_placed or run.cleared:
+            yield f"run {run.run_id} is {run.status}, on host {run.host_id!r}, cleared {run.cleared}, attempt {run.attempt}"
+    for mail in view.mail.values():
+        if mail.state == "pending":
+            yield f"mail {mail.mail_id} to {mail.recipient} is pending"
+    for activation in view.agents.values():
+        if activation.alarm_at_ms > view.at_ms and not (activation.host_id or activation.unclean):
+            continue  # it sleeps until then
+        yield f"agent {activation.agent_id} is on host {activation.host_id!r}, unclean {activation.unclean}"
+
+
+def unbalanced(view: View) -> Iterator[str]:
+    """The audit equation."""
+    told = audit(view)
+    if not told["balanced"]:
+        yield f"the audit does not balance: {told}"
+
+
+def unlike_the_inboxes(disk: Disk, view: View, agents: Iterable[str], *, diaries: bool = False) -> Iterator[str]:
+    """Where what an agent's storage says it has handled differs from what the ledger says was delivered.
+
+    A handler's effects are in the transaction that puts its mail into the inbox, whatever they are; so this asks nothing of an author.
+    With `diaries` the handlers' own words are held against the ledger too: each of them writes its `delivery_id` into a table `told`.
+    """
+    with closing(Cabinet(disk)) as cabinet:
+        for agent in agents:
+            storage = cabinet.open(agent, LAST_LIFE) if cabinet.exists(agent) else None
+            accounts = [_handled(disk, agent, storage)]
+            if diaries:
+                accounts.append(_diary(storage) if storage is not None else Counter())
+            for told in accounts:
+                yield from _unlike_the_account(view, agent, told)
+
+
+def _handled(disk: Disk, agent: str, storage: Storage | None) -> Counter[str]:
+    """How often each mail was handled: one that is forgotten and comes back after a crash has its old number."""
+    forgotten = disk.forgotten.get(agent, set()) if isinstance(disk, MemoryDisk) else set()
+    kept = set(storage.inbox().items()) if storage is not None else set()
+    return Counter(mail_id for mail_id, _ in forgotten | kept)
+
+
+def _diary(storage: Storage) -> Counter[str]:
+    tables = storage.sql("SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()")
+    return Counter(key for (key,) in storage.sql("SELECT delivery_id FROM told")) if ("told",) in tables else Counter()
+
+
+def _unlike_the_account(view: View, agent: str, told: Counter[str]) -> Iterator[str]:
+    for key, times in told.items():
+        if times != 1:
+            yield f"mail {key} took effect {times} times in {agent}"
+    for run in view.runs.values():
+        if run.parent == agent:
+            yield from _unlike_the_slots(run, told)
+
+
+def _unlike_the_slots(run: Run, told: Counter[str]) -> Iterator[str]:
+    for slot, state in run.slots.items():
+        written = told[run.mail_id(slot)]
+        if state == "delivered" and not written and slot != "start":
+            yield f"mail {slot} of run {run.run_id} counts as delivered, and its handler left no trace in {run.parent}"
+        if written and state in ("pending", "parked"):
+            yield f"mail {slot} of run {run.run_id} took effect, and counts as {state}"
+    if run.wants_mail and run.is_hard and "finish" not in run.slots:
+        yield f"nobody was ever told of the end of run {run.run_id}"
+
+
+def left_behind(disk: Disk, view: View, run_ids: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Storages of runs that were cleared and are gone from the ledger."""
+    for run_id, agent_type in run_ids:
+        if run_id not in view.runs and disk.has(agent_id(agent_type, run_id)):
+            yield f"run {run_id} was cleared, and its child's storage is still there"
+
+
+def demand(*complaints: Callable[[], Iterable[str]] | Iterable[str]) -> None:
+    """Raise a `Violation` with all complaints, if there are any."""
+    found = [each for source in complaints for each in (source() if callable(source) else source)]
+    if found:
+        raise Violation("; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else ""))  # noqa: PLR2004
+
+
+def mails_of(message: list[Any]) -> list[list[Any]]:
+    """The mails in a `deliver` message."""
+    return list(message[3])
+
+
+class Wiretap:
+    """Listens to what a supervisor says, and holds it against what is durable (invariant 3)."""
+
+    def __init__(self, supervisor: Any, ledger: Ledger) -> None:
+        self._supervisor, self._ledger = supervisor, ledger
+        self.serve = supervisor.serve
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Pass on, and look at the answer."""
+        answer: bytes = await self._supervisor.exchange(frame)
+        for message in unpack(answer)[4]:
+            self._ledger.violations.extend(premature(message, self._ledger.shadow))
+        return answer
+
+
+def premature(message: list[Any], shadow: View) -> Iterator[str]:
+    """What a message presumes that is not durable."""
+    if message[0] == "start" and message[2] > shadow.incarnation:
+        yield f"run {message[3]} was started in incarnation {message[2]} before that was durable ({shadow.incarnation})"
+    elif message[0] == "wake" and message[2] > shadow.incarnation:
+        yield f"agent {message[1]} was woken in incarnation {message[2]} before that was durable"
+    elif message[0] == "end":
+        run = shadow.runs.get(message[1])
+        of_an_earlier_run = message[2].get("error") == "the run was cleared"  # and somebody asked for it anew since
+        if run is not None and not run.has_ended and not run.reattached_at_ms and not of_an_earlier_run:
+            yield f"somebody was told that run {message[1]} ended {message[2]['status']} before that was durable"
+    elif message[0] == "deliver":
+        for mail_id, slot, _, about, _ in mails_of(message):
+            run = shadow.runs.get(about.get("run_id", ""))
+            if run is not None and slot not in run.slots:
+                yield f"mail {mail_id} was delivered before it was durable"

@@ -1,0 +1,210 @@
+"""Test your own agents in the simulated world: kills at every durable write, lost mail, slow disks, and one seed that replays it.
+
+    from perdure.scenarios.testing.laboratory import Laboratory, Weather
+
+    async def story(client):
+        result = await client.run(MyAgent, {"topic": "HTTP/3"}, run_id="one")
+        assert result.ok
+        assert await client.agent(MyParent, "home").count() == 1
+
+    with Laboratory(seed=7, weather=Weather.drawn(random.Random(7))) as laboratory:
+        laboratory.run(story)
+        laboratory.heal()
+        laboratory.settle()
+
+While it runs, the invariants of the design are checked; a broken one raises `Violation` out of `run`. `scenarios.swarm.swarm.swarm` does
+all of this for many seeds, and `scenarios.swarm.explore.explore` for every place to die.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, Self, TypeVar, cast
+
+from perdure.actors import Address, Agent, Client, Courier, Fleet, Handle, Host, KillPoint, Supervisor, World
+from perdure.actors.sim_world.world import Simulation, Weather, on_death
+from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
+from perdure.policies import Limits
+from perdure.scenarios.testing.checks import (
+    Ledger,
+    Violation,
+    Wiretap,
+    demand,
+    left_behind,
+    out_of_step,
+    strangers,
+    unbalanced,
+    unfinished,
+    unlike_the_inboxes,
+    unlike_the_shadow,
+    unlike_the_snapshot,
+)
+
+__all__ = ["QUICK", "Laboratory", "Story", "Violation", "Weather"]
+
+A = TypeVar("A", bound=Agent)
+T = TypeVar("T")
+
+Story = Callable[[Client], Awaitable[Any]]
+"""What a client does. Who plays it twice in one world expects that it asks for its work under ids of its own."""
+
+QUICK = Limits(hosts_max=3, hosts_warm=1, idle_ms=2_000, orphan_ms=20_000, turn_max=8)
+LOOK_STRIDE = 7
+
+
+class Laboratory:
+    """A simulated cluster with Perdure on it. What is durable lies here, outside of every process, and outlives each kill.
+
+    Invariants are looked at after every `step_stride` steps of the loop if a new fact has become durable since; with `checked=False` only
+    what is free is checked. `diaries=True` says that every handler of every parent writes `run.delivery_id` into a table `told` of its
+    storage: then `verify` holds these rows against the account, too. One that took effect twice is found even if the runtime believes
+    its own inbox wrongly.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        weather: Weather | None = None,
+        limits: Limits = QUICK,
+        *,
+        checked: bool = True,
+        diaries: bool = False,
+        **simulation: Any,
+    ) -> None:
+        self.limits = limits
+        self._diaries = diaries
+        self._client: Client | None = None
+        self.store = Ledger()
+        self.disk = MemoryDisk()
+        self.supervisors: list[Supervisor] = []
+        self.hosts: dict[str, Host] = {}
+        self._seen = 0
+        simulation.setdefault("after_step", self.look if checked else None)
+        simulation.setdefault("step_stride", LOOK_STRIDE)
+        self.simulation = Simulation(seed, weather or Weather.calm(), self._supervisor, self._host, **simulation)
+
+    def _supervisor(self, world: World, fleet: Fleet) -> Wiretap:
+        cabinet = Cabinet(self.disk)
+        on_death(cabinet.crash)
+        supervisor = Supervisor(world, fleet, self.store, cabinet, self.limits)
+        self.supervisors.append(supervisor)
+        on_death(lambda: self.supervisors.remove(supervisor))
+        return Wiretap(supervisor, self.store)
+
+    def _host(self, world: World, courier: Courier, host_id: str) -> Host:
+        cabinet = Cabinet(self.disk, lambda when: world.faults.at(KillPoint.MID_STORAGE, when))
+        on_death(cabinet.crash)
+        host = self.hosts[host_id] = Host(world, courier, cabinet, host_id, self.limits)
+        on_death(lambda: self.hosts.pop(host_id).relay.want(False))
+        return host
+
+    def look(self) -> None:
+        """Check what must hold at any moment. Raises `Violation`."""
+        if self.store.violations:
+            raise Violation("; ".join(self.store.violations))
+        if self._seen == self.store.facts_count or not self.supervisors:
+            return
+        view = self.supervisors[-1].view
+        if view.seq != self.store.shadow.seq:
+            return
+        self._seen = self.store.facts_count
+        demand(
+            unlike_the_shadow(view, self.store.shadow),
+            out_of_step(view),
+            unbalanced(view),
+            strangers(self.hosts.values(), self.store.shadow),
+        )
+
+    def run(self, story: Callable[[Client], Awaitable[T]], timeout_ms: float = 600_000) -> T:
+        """Play a story: a coroutine that is given a client."""
+
+        async def main(world: World, courier: Courier) -> T:
+            client = self._client = Client(world, courier, self.limits)
+            serving = asyncio.get_running_loop().create_task(client.serve())
+            try:
+                return await story(client)
+            finally:
+                serving.cancel()
+
+        try:
+            return self.simulation.run(main, timeout_ms=timeout_ms)
+        finally:
+            self._client = None
+
+    def agent(self, agent_class: type[A], name: str) -> A:
+        """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer."""
+        return cast("A", Handle(Address.of(agent_class, name), self._call, self._tell))
+
+    def _call(self, *call: Any) -> Any:
+        if self._client is not None:
+            return self._client.calling.call(*call)
+        return self.run(lambda client: client.calling.call(*call))
+
+    def _tell(self, *call: Any) -> Any:
+        if self._client is not None:
+            return self._client.tell(*call)
+        return self.run(lambda client: client.tell(*call))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is left to do, and a supervisor knows that."""
+        view = self.supervisors[-1].view if self.supervisors else None
+        return view is not None and view.seq == self.store.shadow.seq and not any(unfinished(view))
+
+    def heal(self) -> None:
+        """From now on nothing goes wrong."""
+        self.simulation.heal()
+
+    def rest(self, timeout_ms: float = 600_000) -> None:
+        """Let time pass until nothing is left to do. Raises `Overdue` if that takes too long, with a note of what is left."""
+
+        async def quiet(_client: Client) -> None:
+            while not self.is_quiet:  # noqa: ASYNC110 - nobody tells of quiet
+                await asyncio.sleep(0.5)
+
+        try:
+            self.run(quiet, timeout_ms)
+        except Exception as problem:
+            left = list(unfinished(self.supervisors[-1].view)) if self.supervisors else ["there is no supervisor"]
+            problem.add_note("left to do: " + "; ".join(left[:10]))
+            raise
+
+    def settle(self, timeout_ms: float = 600_000) -> None:
+        """Come to rest, then check everything. Raises `Violation`, or `Overdue`."""
+        self.rest(timeout_ms)
+        self.verify()
+
+    def verify(self) -> None:
+        """Check what must hold when everything is quiet. Ends the simulation."""
+        view = self.supervisors[-1].view
+        self.look()
+        self.simulation.close()
+        shadow = self.store.shadow
+        parents = dict.fromkeys(run.parent for run in shadow.runs.values() if run.parent)
+        demand(
+            self.store.violations,
+            unlike_the_shadow(view, shadow),
+            unlike_the_snapshot(self.store, shadow),
+            unfinished(view),
+            unlike_the_inboxes(self.disk, shadow, parents, diaries=self._diaries),
+            left_behind(self.disk, shadow, self.store.cleared),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.simulation.close()
+        self.disk.close()
+
+
+def finding(play: Callable[[], None]) -> tuple[str, str]:
+    """What went wrong while this was played, in words and with where; empty if nothing did."""
+    try:
+        play()
+    except (Exception, BaseExceptionGroup) as failure:
+        words = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])
+        return words, "".join(traceback.format_exception(failure))
+    return "", ""
