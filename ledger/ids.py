@@ -13,7 +13,7 @@ from perdure.ledger.errors import BadRequest
 
 
 def agent_id(agent_type: str, name: str) -> str:
-    """The address of an agent: `stdlib@scenarios.fan_out:Census`."""
+    """The address of an agent: `stdlib@perdure.census:Census`."""
     return f"{name}@{agent_type.replace('@', '%40')}"
 
 

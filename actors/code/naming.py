@@ -1,6 +1,6 @@
 """Code by name: how an agent's class, or a tool's function, is named so that another process, perhaps years later, finds it again.
 
-    module:Qual.Name             it can be imported
+    module:Qual.Name             it can be imported (one of ours goes by a permanent name: `permanent_names`)
     script:/path/file.py:Name    it stands in a file that was run, or that is not on the import path
     cell:<digest>:Name           it was typed into a notebook or handed to `python -c`; its text is kept in the code directory
 
@@ -28,6 +28,7 @@ from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import Any, cast
 
 from perdure.actors.code.excerpt import bound_names, definitions, excerpt, is_main_block, typed_texts
+from perdure.actors.code.permanent_names import is_ours, module_of, permanent
 from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool
 
 FIELD = "agent_type"
@@ -73,6 +74,8 @@ def _name(thing: Any, code_dir: Path | None, field: str) -> str:
         raise BadRequest(field, f"{what} is not this {_kind(thing)} (was it defined again since?)")
     if module.__name__ in _origins:
         return f"{_origins[module.__name__]}:{thing.__qualname__}"
+    if is_ours(module.__name__):
+        return f"{permanent(module.__name__, code_dir)}:{thing.__qualname__}"
     if module.__name__ == "__main__":
         return _main_name(module, thing, code_dir, field)
     root = _root(module)
@@ -93,7 +96,7 @@ def _kind(thing: object) -> str:
 def _main_name(module: ModuleType, thing: Any, code_dir: Path | None, field: str) -> str:
     spec = module.__spec__
     if spec is not None and spec.name != "__main__":  # python -m package.module
-        return f"{spec.name}:{thing.__qualname__}"
+        return f"{permanent(spec.name, code_dir)}:{thing.__qualname__}"
     top = thing.__qualname__.partition(".")[0]
     file = _file(module)
     if file is not None and any(top in bound_names(node) for node in ast.parse(file.read_bytes()).body):
@@ -215,7 +218,7 @@ def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
         elif kind == "cell" and place:
             module = _cell(place, code_dir, unknown)
         elif kind and qualname and not place:
-            module = _module(kind, code_dir)
+            module = _module(module_of(kind), code_dir)
         else:
             what = "an agent type" if unknown.func is UnknownAgentType else "a function"
             raise unknown(f"{name!r} is not the name of {what}, such as 'package.module:{qualname or 'Name'}'")

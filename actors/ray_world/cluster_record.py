@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from perdure.actors.code.permanent_names import remember_format
 from perdure.ledger import BadRequest, LedgerUnwritable, NoLongerServed, SupervisorUnreachable
 
 RECORD: Final = "cluster.json"
@@ -63,6 +64,10 @@ def deciding(data: Path) -> Iterator[None]:
         raise _unwritable(data, error) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            remember_format(data)
+        except OSError as error:
+            raise _unwritable(data, error) from error
         yield
 
 

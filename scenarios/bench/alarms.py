@@ -150,8 +150,7 @@ def build(place: Path, count: int) -> None:
     view.hosts[HOST] = HostView(HOST, None, up=True)
     for first in range(0, count, CHUNK):
         names = [
-            f"sleepyhead-{number}@scenarios.bench_alarms:Sleepyhead"
-            for number in range(first, min(first + CHUNK, count))
+            f"sleepyhead-{number}@perdure.bench_alarms:Sleepyhead" for number in range(first, min(first + CHUNK, count))
         ]
         store.append([row for name in names for row in _asleep(view, name)], [])
         store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])

@@ -114,7 +114,7 @@ Step = Stimulus | Callable[[str, int], Stimulus]
 
 def _request(run_id: str) -> Request:
     body = pack({"path": "a/file/of/some/length.py", "copy_number": 0})
-    return Request(run_id, "perdure.scenarios.stories.census:Reader", "", "", digest_of(body), body, {}, 0, wait=False)
+    return Request(run_id, "perdure.census:Reader", "", "", digest_of(body), body, {}, 0, wait=False)
 
 
 def _up(run_id: str, incarnation: int) -> Stimulus:

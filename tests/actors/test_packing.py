@@ -49,7 +49,7 @@ def author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Author:
 def inside(package: str, code_dir: Path) -> dict[str, str]:
     body = io.BytesIO(package_file(package, code_dir).read_bytes())
     with zipfile.ZipFile(body) as archive:
-        return {name: archive.read(name).decode() for name in archive.namelist()}
+        return {name: archive.read(name).decode(errors="replace") for name in archive.namelist()}
 
 
 AGENT = "from perdure import Agent\nclass Traveller(Agent): ...\n"
@@ -60,7 +60,12 @@ def test_what_a_module_imports_travels_with_it_also_what_it_will_only_import_lat
 ) -> None:
     late = "def later():\n    import packed_late\n    from packed_house import room\n"
     houses = {"packed_house__rooms__hall": "from .. import far", "packed_house__far": "", "packed_late": ""}
-    author("packed_main:Traveller", packed_main=AGENT + late + "import json, duckdb, perdure.ledger", **houses, packed_other="")
+    author(
+        "packed_main:Traveller",
+        packed_main=AGENT + late + "import json, duckdb, perdure.ledger",
+        **houses,
+        packed_other="",
+    )
     (code_dir.parent.parent / "packed_house/rooms/list.txt").write_text("hall")
     (code_dir.parent.parent / "packed_house/.secret").write_text("not code")
     assert sorted(files_for("packed_main:Traveller", code_dir)) == [

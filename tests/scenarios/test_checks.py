@@ -27,7 +27,7 @@ from perdure.scenarios.testing.checks import (
 )
 from perdure.scenarios.testing.laboratory import Laboratory
 
-BOSS = "boss@scenarios.workloads:Boss"
+BOSS = "boss@perdure.swarm:Boss"
 JOBS = [Job(run_id="one", task=Task(steps=1)), Job(run_id="two", task=Task(pause_ms=60_000, steps=1))]
 
 
@@ -190,7 +190,7 @@ def test_work_that_is_left_is_found(view: View) -> None:
 
 def test_a_storage_that_outlived_its_cleared_run_is_found(laboratory: Laboratory, view: View) -> None:
     del view.runs["one"]
-    left = [("one", "perdure.scenarios.swarm.workloads:Worker")]
+    left = [("one", "perdure.swarm:Worker")]
     assert list(left_behind(laboratory.disk, view, left))
 
 

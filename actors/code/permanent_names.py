@@ -1,0 +1,89 @@
+"""Names of Perdure's own agents and tools: they are durable, so they do not depend on where a file stands.
+
+An author's class is named by its module, `research:Researcher`. A class of ours is named by one of the short module names below, which
+are never changed: `perdure.census:Reader`. A module that moves gets a new place here, and nothing else happens.
+
+A data directory that was written before these names existed goes on with the names that it knows: what its ledger and its storages
+remember must be found again under the same addresses. Every directory that is new says so in `DIR/format` (`remember_format`).
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+FORMAT_FILE: Final = "format"
+FORMAT: Final = "2"  # 1 had no such file, and other names
+LEDGER: Final = "ledger"
+
+
+class Place(NamedTuple):
+    """Where the module of a permanent name stands now, and what it was called in directories of format 1 (empty: it is younger)."""
+
+    module: str
+    earlier: str = ""
+
+
+PLACES: Final = {
+    "perdure.tools": Place("perdure.actors.chat.tool_run", "actors.chat.tool_run"),
+    "perdure.messengers": Place("perdure.actors.messenger.state", "actors.messenger.state"),
+    "perdure.census": Place("perdure.scenarios.stories.census", "scenarios.census"),
+    "perdure.job_desk": Place("perdure.scenarios.stories.job_desk", "scenarios.job_desk"),
+    "perdure.guide": Place("perdure.scenarios.stories.chat_cast", "scenarios.chat_cast"),
+    "perdure.workshop": Place("perdure.scenarios.stories.workshop", "scenarios.workshop"),
+    "perdure.clerk": Place("perdure.scenarios.stories.messenger_cast", "scenarios.messenger_cast"),
+    "perdure.swarm": Place("perdure.scenarios.swarm.workloads", "scenarios.workloads"),
+    "perdure.swarm_chats": Place("perdure.scenarios.swarm.chat_workloads", "scenarios.chat_workloads"),
+    "perdure.swarm_jobs": Place("perdure.scenarios.swarm.job_workloads", "scenarios.desk_workloads"),
+    "perdure.swarm_letters": Place("perdure.scenarios.swarm.messenger_workloads", "scenarios.messenger_workloads"),
+    "perdure.bench": Place("perdure.scenarios.bench.agents", "scenarios.bench_agents"),
+    "perdure.bench_alarms": Place("perdure.scenarios.bench.alarms", "scenarios.bench_alarms"),
+    "perdure.bench_chats": Place("perdure.scenarios.bench.chat_agents", "scenarios.bench_chat_agents"),
+    "perdure.bench_jobs": Place("perdure.scenarios.bench.jobs", "scenarios.bench_jobs"),
+    "perdure.bench_messenger": Place("perdure.scenarios.bench.messenger", "scenarios.bench_messenger"),
+}
+"""The modules of ours in which agents and tools stand, by their permanent names."""
+
+_NAMES: Final = {place.module: name for name, place in PLACES.items()}
+_PLACES: Final = {name: place.module for name, place in PLACES.items()} | {
+    place.earlier: place.module for place in PLACES.values() if place.earlier
+}
+
+
+def permanent(module: str, code_dir: Path | None) -> str:
+    """The name for a module in durable names of types and tools: its own, unless it is one of ours."""
+    name = _NAMES.get(module)
+    if name is None:
+        return module
+    return PLACES[name].earlier if code_dir is not None and _is_of_format_1(code_dir) else name
+
+
+def module_of(name: str) -> str:
+    """The module that a durable name means today, also if the name is of format 1."""
+    return _PLACES.get(name, name)
+
+
+def is_ours(module: str) -> bool:
+    """Whether a module stands in the table."""
+    return module in _NAMES
+
+
+def remember_format(data: Path) -> None:
+    """Say in a directory that is new which names it uses. One that has a ledger already keeps the names that it was written with.
+
+    Raises `OSError` if it cannot be written.
+    """
+    file = data / FORMAT_FILE
+    if file.exists() or (data / LEDGER).exists():
+        return
+    draft = data / f"{FORMAT_FILE}.{os.getpid()}"
+    draft.write_text(f"{FORMAT}\n", encoding="utf-8")
+    draft.replace(file)
+
+
+@lru_cache(maxsize=64)
+def _is_of_format_1(code_dir: Path) -> bool:
+    data = code_dir.parent
+    return (data / LEDGER).exists() and not (data / FORMAT_FILE).exists()

@@ -1,0 +1,70 @@
+"""The durable names of our own agents and tools: short, complete, and those of earlier directories are understood."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+from perdure import Agent, actors, scenarios
+from perdure.actors.chat.tools import options_of
+from perdure.actors.code.naming import function_name, load_type, type_name
+from perdure.actors.code.permanent_names import FORMAT_FILE, LEDGER, PLACES, remember_format
+from perdure.scenarios.stories.census import Census
+from perdure.scenarios.swarm.chat_workloads import add
+from tests.actors.cast import Doubler
+
+ABSTRACT = {"Agent", "ChatHooks", "ChatAgent", "MessengerAgent"}  # what authors subclass is never asked for itself
+
+
+def our_agents() -> list[type[Agent]]:
+    for package in (actors, scenarios):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    found = [Agent]
+    for cls in found:
+        found += [each for each in cls.__subclasses__() if each not in found]
+    return [cls for cls in found if cls.__module__.startswith("perdure.") and cls.__name__ not in ABSTRACT]
+
+
+def test_every_agent_of_ours_has_a_permanent_name_and_is_found_by_it() -> None:
+    names = {cls: type_name(cls) for cls in our_agents()}
+    assert {name.partition(":")[0] for name in names.values()} <= set(PLACES)
+    assert {name: load_type(name) for name in names.values()} == {name: cls for cls, name in names.items()}
+
+
+def test_every_permanent_name_means_a_module_with_agents_or_tools() -> None:
+    homes = {cls.__module__ for cls in our_agents()}
+    for name, place in PLACES.items():
+        things = vars(importlib.import_module(place.module)).values()
+        tools = [each for each in things if isinstance(each, FunctionType) and options_of(each) is not None]
+        assert tools or place.module in homes, name
+
+
+def test_names_of_authors_are_those_of_their_modules() -> None:
+    assert type_name(Doubler) == "tests.actors.cast:Doubler"
+
+
+def test_a_new_directory_uses_the_permanent_names(tmp_path: Path) -> None:
+    remember_format(tmp_path)
+    assert type_name(Census, tmp_path / "code") == "perdure.census:Census"
+    (tmp_path / LEDGER).mkdir()
+    assert (tmp_path / FORMAT_FILE).read_text() == "2\n"
+    assert type_name(Census, tmp_path / "code") == "perdure.census:Census"
+
+
+def test_a_directory_of_format_1_keeps_its_names_and_both_are_understood(tmp_path: Path) -> None:
+    (tmp_path / LEDGER).mkdir()
+    remember_format(tmp_path)
+    assert not (tmp_path / FORMAT_FILE).exists()
+    assert type_name(Census, tmp_path / "code") == "scenarios.census:Census"
+    assert function_name(add, tmp_path / "code") == "scenarios.chat_workloads:add"
+    assert load_type("scenarios.census:Census", tmp_path / "code") is load_type("perdure.census:Census") is Census
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_no_two_names_mean_the_same_module(place: object) -> None:
+    assert list(PLACES.values()).count(place) == 1  # type: ignore[arg-type]
