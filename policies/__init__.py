@@ -2,6 +2,7 @@
 
 | module | the question it answers |
 |---|---|
+| `json_types` | what is plain data? |
 | `limits` | what is allowed, and what is the default? |
 | `retry` | how long until the next try? |
 | `patience` | when does a parent stop waiting, and why? |
@@ -73,6 +74,7 @@ from perdure.policies.fibers import (
     recovery_pause_after,
     take_up,
 )
+from perdure.policies.json_types import Json, JsonObject
 from perdure.policies.limits import INFINITY, Limits
 from perdure.policies.messages import Counting, Piece, length_of, sendable, split, spoken
 from perdure.policies.overlap import Open, Overlap, Place, Turnout, at_its_place, is_dropped, overlaps
@@ -171,6 +173,8 @@ __all__ = [
     "Incident",
     "IncidentStatus",
     "Interruption",
+    "Json",
+    "JsonObject",
     "Kind",
     "Limits",
     "Loss",
