@@ -91,7 +91,21 @@ def test_folders_meet_at_each_others_front_door() -> None:
 def test_modules_do_not_import_each_other_in_circles() -> None:
     names = {file.module for file in OURS}
     loads = {file.module: {_target(each, names) for each in tidy.imports(file)} & names for file in OURS}
-    graph = {module: {each for each in its if (module, each) not in CIRCULAR} for module, its in loads.items()}
+    _refuse_circles({module: {each for each in its if (module, each) not in CIRCULAR} for module, its in loads.items()})
+
+
+def test_rooms_do_not_import_each_other_in_circles() -> None:
+    """A room is a folder below one of the four, or a file that stands beside such folders."""
+    names = {file.module for file in OURS}
+    rooms: dict[str, set[str]] = {}
+    for file in OURS:
+        if not file.path.endswith("__init__.py"):
+            targets = {tidy.room(_target(each, names)) for each in tidy.imports(file)}
+            rooms.setdefault(tidy.room(file.module), set()).update(targets - {tidy.room(file.module)})
+    _refuse_circles(rooms)
+
+
+def _refuse_circles(graph: dict[str, set[str]]) -> None:
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

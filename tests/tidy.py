@@ -88,6 +88,11 @@ class Source:
         return f"{self.path}:{line}: {what}"
 
 
+def room(module: str) -> str:
+    """The folder in which a module of ours stands, below one of the four: `perdure.actors.host`."""
+    return ".".join(module.split(".")[:3])
+
+
 @cache
 def sources(*folders: str) -> tuple[Source, ...]:
     """The Python files of these folders of the checkout, those that git does not know yet included."""
