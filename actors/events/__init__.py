@@ -1,0 +1,1 @@
+"""What can be watched: the frames of runs, the reducer that folds them, message parts, and the channels of observers."""

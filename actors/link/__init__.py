@@ -1,0 +1,1 @@
+"""How the supervisor and its peers talk: messages, their numbering and repetition, and who waits for an answer."""

@@ -1,0 +1,1 @@
+"""The supervisor: the one process that decides what must survive, and what it does about it."""

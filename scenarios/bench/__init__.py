@@ -1,0 +1,1 @@
+"""`perdure bench`: the figures, their goals and their baselines."""

@@ -1,0 +1,1 @@
+"""The laboratory: a simulated world for tests, with the invariants checked all the way."""
