@@ -24,7 +24,6 @@ DOORS = frozenset(
         "perdure.ledger.store.integrity",
         "perdure.ledger.store.memory_store",
         "perdure.ledger.storage.cabinet",
-        "perdure.actors.ray_world.world",
         "perdure.actors.sim_world.world",
         "perdure.actors.ray_world.system",
     }
