@@ -5,6 +5,7 @@ the protocol loads no database.
 """
 
 from perdure.ledger.activation import Activation, HostView, pool_key
+from perdure.ledger.checks import check_ms, check_number, check_whole, checked
 from perdure.ledger.codec import decode, encode, pack, unpack
 from perdure.ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
 from perdure.ledger.errors import (
@@ -43,7 +44,6 @@ from perdure.ledger.facts import AgentForgotten, Fact, SupervisorStarted
 from perdure.ledger.frames import frame_of
 from perdure.ledger.ids import (
     agent_id,
-    check_count,
     check_id,
     derived_run_id,
     digest_of,
@@ -181,8 +181,11 @@ __all__ = [
     "agent_id",
     "arm",
     "audit",
-    "check_count",
     "check_id",
+    "check_ms",
+    "check_number",
+    "check_whole",
+    "checked",
     "counts",
     "decide",
     "decode",

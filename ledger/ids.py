@@ -67,13 +67,6 @@ def derived_run_id(origin: str, agent_type: str, digest: str, occurrence: int) -
     return blake2b(f"{origin}|{agent_type}|{digest}|{occurrence}".encode(), digest_size=10).hexdigest()
 
 
-def check_count(field: str, value: object, most: int) -> int:
-    """Return the number if it is a whole one from 1 to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise BadRequest(field, f"{value!r:.200} is not a whole number from 1 to {most}")
-    return value
-
-
 def check_id(field: str, value: object, most: int) -> str:
     """Return the id if it is one: a string of real characters, not blank, without NUL, at most `most` of them."""
     if not isinstance(value, str):

@@ -4,6 +4,7 @@
 |---|---|
 | `json_types` | what is plain data? |
 | `limits` | what is allowed, and what is the default? |
+| `numbers` | is this a number, and in its range? |
 | `retry` | how long until the next try? |
 | `patience` | when does a parent stop waiting, and why? |
 | `recovery` | what becomes of a run whose child is gone? |
@@ -75,8 +76,9 @@ from perdure.policies.fibers import (
     take_up,
 )
 from perdure.policies.json_types import Json, JsonObject
-from perdure.policies.limits import INFINITY, Limits
+from perdure.policies.limits import Limits
 from perdure.policies.messages import Counting, Piece, length_of, sendable, split, spoken
+from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
 from perdure.policies.overlap import Open, Overlap, Place, Turnout, at_its_place, is_dropped, overlaps
 from perdure.policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
 from perdure.policies.phases import (
@@ -116,7 +118,6 @@ from perdure.policies.schedule import (
     Firing,
     Pattern,
     Retries,
-    Unfit,
     cron,
     firing,
     full_jitter_ms,
@@ -173,6 +174,7 @@ __all__ = [
     "Incident",
     "IncidentStatus",
     "Interruption",
+    "InvalidValue",
     "Json",
     "JsonObject",
     "Kind",
@@ -204,7 +206,6 @@ __all__ = [
     "Trouble",
     "TurnBudget",
     "Turnout",
-    "Unfit",
     "after_error",
     "after_failure",
     "after_hook",
@@ -239,6 +240,7 @@ __all__ = [
     "interval_ms",
     "is_dropped",
     "is_long_wait",
+    "is_number",
     "is_settled",
     "is_tool_part",
     "is_window",
@@ -250,6 +252,7 @@ __all__ = [
     "next_delay_ms",
     "next_tick",
     "notice_of",
+    "number",
     "object_input",
     "outlived",
     "overlaps",
@@ -271,6 +274,7 @@ __all__ = [
     "take_up",
     "tool_name",
     "wanted_hosts",
+    "whole",
 ]
 
 if (

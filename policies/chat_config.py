@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from perdure.policies.limits import INFINITY
+from perdure.policies.numbers import INFINITY, is_number
 
 TERMINAL_MESSAGE = "The assistant was interrupted and could not recover. Please try again."
 
@@ -49,7 +49,7 @@ class ChatRecovery:
     def _clamp(self, name: str, *, least: int | None, is_whole: bool = False) -> None:
         """Bring a number into its range. Without a `least`, what is below 0 is the default."""
         value, default = getattr(self, name), _DEFAULTS[name]
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise TypeError(f"{name}: {value!r} is not a number")
         if math.isnan(value) or (least is None and value < 0):
             value = default

@@ -37,6 +37,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from perdure.policies.limits import Limits
+from perdure.policies.numbers import whole
 from perdure.policies.retry import backoff_ms, jittered_ms
 
 FIBER_STATUSES: Final = ("pending", "running", "completed", "error", "aborted", "interrupted")
@@ -94,9 +95,8 @@ class FiberRetry:
 
     def __post_init__(self) -> None:
         for field, least in (("attempts_max", 1), ("first_ms", 0), ("most_ms", 0)):
-            value = getattr(self, field)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ValueError(f"{field}: {value!r} is not a whole number of at least {least}")
+            if getattr(self, field) is not None:
+                whole(field, getattr(self, field), least)
 
     @classmethod
     def of(cls, given: object) -> Self | None:

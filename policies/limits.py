@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-INFINITY = float("inf")
+from perdure.policies.numbers import INFINITY, number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +109,4 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, int | float) or value != value or value < 0:  # noqa: PLR0124 - NaN differs from itself
-                raise ValueError(f"{field.name}: {value!r} is not a number of at least 0")
+            number(field.name, getattr(self, field.name))

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from perdure.policies.numbers import is_number
+
 STRATEGIES = ("queue", "latest", "merge", "drop", "debounce")
 DEBOUNCE_MS = 750
 _OCCUPIED = frozenset({"accepted", "running"})
@@ -50,8 +52,7 @@ class Overlap:
         if unknown:
             raise ValueError(f"message_concurrency: {unknown[0]!r} is neither `strategy` nor `debounce_ms`")
         pause = options.get("debounce_ms")
-        is_usable = isinstance(pause, int | float) and not isinstance(pause, bool) and 0 <= pause < math.inf
-        return cls(strategy, pause if isinstance(pause, int | float) and is_usable else DEBOUNCE_MS)
+        return cls(strategy, pause if is_number(pause) and 0 <= pause < math.inf else DEBOUNCE_MS)
 
 
 class Open(NamedTuple):

@@ -37,21 +37,13 @@ from typing import NamedTuple, Protocol
 from cronsim import CronSim, CronSimError
 
 from perdure.policies.limits import Limits
+from perdure.policies.numbers import InvalidValue, is_number, number, whole
 from perdure.policies.retry import backoff_ms
 
 CATCH_UP = ("once", "skip", "all")
 OVERLAP = ("skip", "queue")
 MISSED_COUNTED_MAX = 1_000  # ticks of a cron schedule that are counted one by one; more are told as so many
 CRON_CHARS_MAX, CRON_FIELDS = 256, 5
-
-
-class Unfit(ValueError):
-    """A value that cannot be accepted; `field` names it."""
-
-    def __init__(self, field: str, why: str) -> None:
-        super().__init__(field, why)
-        self.field = field
-        self.why = why
 
 
 # ---------------------------------------------------------------- when
@@ -134,56 +126,54 @@ def _in_ms(moment: datetime) -> int:
 
 
 def cron(text: str, zone: tzinfo, now_ms: int) -> Cron:
-    """Read a cron text. Raises `Unfit` if it is none, has a field for seconds, or names no time that ever comes."""
+    """Read a cron text. Raises `InvalidValue` if it is none, has a field for seconds, or names no time that ever comes."""
     if len(text) > CRON_CHARS_MAX:
-        raise Unfit("when", f"a cron text of {len(text)} characters; the limit is {CRON_CHARS_MAX}")
+        raise InvalidValue("when", f"a cron text of {len(text)} characters; the limit is {CRON_CHARS_MAX}")
     if len(text.split()) != CRON_FIELDS:
         words = "minute, hour, day of month, month, day of week"
-        raise Unfit("when", f"{text!r} is no cron text of five fields ({words}); for seconds use schedule_every")
+        raise InvalidValue("when", f"{text!r} is no cron text of five fields ({words}); for seconds use schedule_every")
     found = Cron(text, zone)
     try:
         comes = found.after(now_ms) is not None
     except CronSimError as problem:
-        raise Unfit("when", f"{text!r} is no cron text: {problem}") from None
+        raise InvalidValue("when", f"{text!r} is no cron text: {problem}") from None
     if not comes:
-        raise Unfit("when", f"{text!r} names a time that does not come within fifty years")
+        raise InvalidValue("when", f"{text!r} names a time that does not come within fifty years")
     return found
 
 
 def moment_ms(field: str, moment: datetime) -> float:
-    """The instant of a datetime. A naive one is another instant on each machine. Raises `Unfit`."""
+    """The instant of a datetime. A naive one is another instant on each machine. Raises `InvalidValue`."""
     if moment.utcoffset() is None:
-        raise Unfit(field, f"{moment!r} has no time zone, so it stands for no instant; use datetime(..., tzinfo=...)")
+        raise InvalidValue(
+            field, f"{moment!r} has no time zone, so it stands for no instant; use datetime(..., tzinfo=...)"
+        )
     return moment.timestamp() * 1000
 
 
 def instant_ms(when: object, now_ms: int, limits: Limits) -> int:
     """The instant that a datetime, or a number of seconds from now, stands for: rounded up, for nothing may run early.
 
-    One in the past is as good as now. Raises `Unfit`.
+    One in the past is as good as now. Raises `InvalidValue`.
     """
     if isinstance(when, datetime):
         at_ms = -int(-moment_ms("when", when) // 1)
-    elif isinstance(when, bool) or not isinstance(when, int | float):
+    elif not is_number(when):
         kind = "a date without a time" if isinstance(when, date) else type(when).__name__
-        raise Unfit("when", f"{when!r:.200} is {kind}; give a datetime, seconds from now, or a cron text")
-    elif not 0 <= when <= limits.schedule_ahead_ms_max / 1000:  # NaN is in no range
-        raise Unfit("when", f"{when!r:.200} is no number of seconds from 0 to {limits.schedule_ahead_ms_max // 1000}")
+        raise InvalidValue("when", f"{when!r:.200} is {kind}; give a datetime, seconds from now, or a cron text")
     else:
-        at_ms = now_ms - int(-when * 1000 // 1)
+        seconds = number("when", when, most=limits.schedule_ahead_ms_max / 1000, unit="seconds")
+        at_ms = now_ms - int(-seconds * 1000 // 1)
     if not 0 <= at_ms <= now_ms + limits.schedule_ahead_ms_max:
         years = limits.schedule_ahead_ms_max // 31_536_000_000
-        raise Unfit("when", f"{when!s:.200} is before 1970, or more than {years} years ahead")
+        raise InvalidValue("when", f"{when!s:.200} is before 1970, or more than {years} years ahead")
     return at_ms
 
 
 def interval_ms(interval_s: object, limits: Limits) -> int:
-    """The interval in milliseconds. Raises `Unfit`."""
+    """The interval in milliseconds. Raises `InvalidValue`."""
     least, most = limits.schedule_interval_ms_min / 1000, limits.schedule_interval_ms_max / 1000
-    is_number = isinstance(interval_s, int | float) and not isinstance(interval_s, bool)
-    if not is_number or not least <= interval_s <= most:  # type: ignore[operator]
-        raise Unfit("interval_s", f"{interval_s!r:.200} is no number of seconds from {least:g} to {most:g}")
-    return round(interval_s * 1000)  # type: ignore[operator]
+    return round(number("interval_s", interval_s, least, most, unit="seconds") * 1000)
 
 
 # ---------------------------------------------------------------- what is run
@@ -243,7 +233,7 @@ class Retries:
     most_ms: float | None = None
 
     def over(self, default: Retries) -> Retries:
-        """With what is left open filled in. Raises `Unfit` where it makes no sense; so mistakes are told when a job is asked for."""
+        """With what is left open filled in. Raises `InvalidValue` where it makes no sense; so mistakes are told when a job is asked for."""
         chosen = {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) is not None}
         filled = {each.name: chosen.get(each.name, getattr(default, each.name)) for each in fields(self)}
         _check_retries(filled)
@@ -251,15 +241,13 @@ class Retries:
 
 
 def _check_retries(told: dict[str, object]) -> None:
-    attempts = told["attempts_max"]
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise Unfit("retry.attempts_max", f"{attempts!r:.200} is no whole number of at least 1")
-    for name in ("first_ms", "most_ms"):
-        pause = told[name]
-        if isinstance(pause, bool) or not isinstance(pause, int | float) or not 0 < pause < float("inf"):
-            raise Unfit(f"retry.{name}", f"{pause!r:.200} is no number of milliseconds above 0")
-    if told["first_ms"] > told["most_ms"]:  # type: ignore[operator]
-        raise Unfit("retry.first_ms", f"{told['first_ms']} is more than most_ms, which is {told['most_ms']}")
+    whole("retry.attempts_max", told["attempts_max"])
+    first_ms, most_ms = (
+        number(f"retry.{name}", told[name], unit="milliseconds", is_finite=True, above=True)
+        for name in ("first_ms", "most_ms")
+    )
+    if first_ms > most_ms:
+        raise InvalidValue("retry.first_ms", f"{told['first_ms']} is more than most_ms, which is {told['most_ms']}")
 
 
 def full_jitter_ms(failures: int, first_ms: float, most_ms: float, roll: float) -> int:

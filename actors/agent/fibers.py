@@ -23,8 +23,7 @@ from perdure.actors.code.author_call import hook
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.fiber import FiberInspection, FiberPage
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
-from perdure.actors.life.results import check_budget
-from perdure.ledger import AwaitedInsideHandler, BadRequest, check_id
+from perdure.ledger import AwaitedInsideHandler, BadRequest, check_id, check_ms
 from perdure.policies import FiberResult, FiberRetry
 
 
@@ -97,7 +96,7 @@ class RunsFibers:
         """
         tenant, fibers = self._perdure, self._perdure.fibers
         if timeout_ms is not None:
-            check_budget("timeout_ms", timeout_ms)
+            check_ms("timeout_ms", timeout_ms)
         if wait_for_completion and tenant.transaction is not None:
             raise AwaitedInsideHandler(
                 "wait_for_completion",
@@ -128,7 +127,7 @@ class RunsFibers:
         """Wait until a fiber is over, or for so long. Gives its `FiberInspection`; await it in async code."""
         check_id("fiber_id", fiber_id, self._perdure.limits.id_max)
         if timeout_ms is not None:
-            check_budget("timeout_ms", timeout_ms)
+            check_ms("timeout_ms", timeout_ms)
         return self._perdure.bridge(self._perdure.fibers.waiters.settled(fiber_id, timeout_ms))
 
     # looking

@@ -18,7 +18,7 @@ from perdure.actors.jobs.schedule_requests import (
     span_of,
     timed,
 )
-from perdure.ledger import check_count, unpack
+from perdure.ledger import check_whole, unpack
 from perdure.policies import Retries
 
 LISTED_MAX = 1_000
@@ -141,7 +141,7 @@ class KeepsSchedules:
             cursor: only those after this one: the `number` of the last one of the page before.
         """
         types, statuses, (first, last) = chosen_types(type), chosen_statuses(status), span_of(between)
-        most, found = check_count("limit", limit, LISTED_MAX), []
+        most, found = check_whole("limit", limit, most=LISTED_MAX), []
         for row in self._perdure.schedules.rows.all():
             fits = (
                 row.kind in types

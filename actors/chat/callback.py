@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from perdure.actors.chat.turn import ENDED, TurnResult
 from perdure.actors.code.author_call import is_async, tried
-from perdure.ledger import BadRequest, PerdureError
+from perdure.ledger import BadRequest, PerdureError, check_whole
 
 CALLBACK_TIMEOUT_S = 30.0
 NAMES = ("on_start", "on_event", "on_done", "on_error", "on_interrupted")
@@ -113,8 +113,7 @@ async def follow(
     `opening` is the first answer, if it came with the acceptance. A turn that was there and is not there any more was cleared with its
     conversation: it is aborted, as far as anybody can tell.
     """
-    if isinstance(first, bool) or not isinstance(first, int) or first < 0:
-        raise BadRequest("first", f"{first!r:.200} is not the number of an event; the first one has 0")
+    check_whole("first", first, 0)
     teller = Teller(callback, caller.threads)
     attached, was_accepted = 0, was_accepted or opening is not None
     await teller.tell("on_start", {"requestId": request_id})

@@ -15,7 +15,7 @@ from perdure.actors.chat.turns import Turns
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
-from perdure.ledger import BadRequest, check_id, digest_of, pack
+from perdure.ledger import BadRequest, check_id, check_number, check_whole, digest_of, pack
 from perdure.policies import awaits_client
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue"})
@@ -84,9 +84,8 @@ class Conversation:
         )
 
     def _check(self, told: dict[str, Any]) -> None:
-        limit_ms = told.get("chat_stream_stall_timeout_ms", 0)
-        if isinstance(limit_ms, bool) or not isinstance(limit_ms, int | float) or not 0 <= limit_ms < float("inf"):
-            raise BadRequest("chat_stream_stall_timeout_ms", f"{limit_ms!r} is no number of milliseconds")
+        name = "chat_stream_stall_timeout_ms"
+        check_number(name, told.get(name, 0), unit="milliseconds", is_finite=True)
         client_tools(told.get("client_tools", ()))
 
     def _check_roles(self, messages: Sequence[Any]) -> None:
@@ -201,7 +200,7 @@ class Conversation:
         if before is not None and before not in transcript:
             raise BadRequest("before", f"{before!r:.200} is not the id of a message")
         found = transcript.messages if before is None else transcript.before(before)
-        return found if limit is None else found[-_limit(limit, MESSAGES_MAX, "messages") :]
+        return found if limit is None else found[-_limit(limit, MESSAGES_MAX) :]
 
     def inspect(self, request_id: str) -> dict[str, Any] | None:
         """What is known of a turn."""
@@ -280,7 +279,5 @@ def _statuses(given: Any) -> frozenset[str] | None:
     return frozenset(wanted)
 
 
-def _limit(given: Any, most: int, what: str = "turns") -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise BadRequest("limit", f"{given!r:.200} is not a number of {what}, from 1 to {most}")
-    return min(given, most)
+def _limit(given: object, most: int) -> int:
+    return min(check_whole("limit", given), most)

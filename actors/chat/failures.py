@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from perdure.ledger import PerdureError
-from perdure.policies import Failure, FailureKind, Raised, classify, stream_ended
+from perdure.policies import Failure, FailureKind, Raised, classify, is_number, stream_ended
 
 CHAIN_MAX = 8
 
@@ -144,4 +144,4 @@ def _plain_headers(headers: object) -> dict[str, str]:
 
 
 def _milliseconds(seconds: object) -> float | None:
-    return seconds * 1000.0 if isinstance(seconds, int | float) and not isinstance(seconds, bool) else None
+    return seconds * 1000.0 if is_number(seconds) else None

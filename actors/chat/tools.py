@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ from perdure.actors.chat.tool_schema import (
 from perdure.actors.code.author_call import is_async
 from perdure.actors.code.naming import function_name
 from perdure.actors.life.results import Detached, RunResult
-from perdure.ledger import BadRequest, PerdureError, pack
+from perdure.ledger import BadRequest, PerdureError, check_number, pack
 
 Effect = Literal["once", "idempotent", "pure"]
 Kind = Literal["function", "inline", "agent", "client"]
@@ -308,15 +307,8 @@ def check_description(description: object) -> str:
 
 def check_timeout(timeout_ms: object) -> None:
     """Raise `BadRequest` unless it is a positive number of milliseconds or None."""
-    if timeout_ms is None:
-        return
-    if (
-        isinstance(timeout_ms, bool)
-        or not isinstance(timeout_ms, int | float)
-        or math.isnan(timeout_ms)
-        or timeout_ms <= 0
-    ):
-        raise BadRequest("timeout_ms", f"{timeout_ms!r:.200} is not a positive number of milliseconds")
+    if timeout_ms is not None:
+        check_number("timeout_ms", timeout_ms, unit="milliseconds", above=True)
 
 
 def check_hook(field: str, hook: object) -> None:

@@ -17,7 +17,7 @@ from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.jobs.group_commit import GroupCommit
 from perdure.actors.jobs.schedule_requests import chosen, instant
 from perdure.actors.life.life import Life
-from perdure.ledger import BadRequest, check_count, pack, unpack
+from perdure.ledger import BadRequest, check_whole, pack, unpack
 from perdure.ledger.storage.cabinet import FIBER, FIBER_CARE, Transaction
 from perdure.policies import FIBER_CLEANED, FIBER_SETTLED, FIBER_STATUSES, Settled, outlived
 
@@ -51,7 +51,7 @@ class FiberRecords:
         """Some fibers, the newest first."""
         statuses = chosen("status", status, FIBER_STATUSES)
         before = _place(cursor)
-        check_count("limit", limit, LISTED_MAX)
+        check_whole("limit", limit, most=LISTED_MAX)
         self._read(self._stale())
         found = sorted(
             (entry.number, fiber_id)
@@ -68,7 +68,7 @@ class FiberRecords:
         """Delete settled fibers, the longest settled first; interrupted ones only if it is said so."""
         statuses = chosen("status", status, FIBER_SETTLED) if status is not None else frozenset(FIBER_CLEANED)
         before_ms = None if settled_before is None else instant("settled_before", settled_before)
-        check_count("limit", limit, DELETED_MAX)
+        check_whole("limit", limit, most=DELETED_MAX)
         self._read(self._stale())
         found = sorted(
             (entry.settled_at_ms, fiber_id)

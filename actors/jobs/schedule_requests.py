@@ -13,18 +13,19 @@ from perdure.actors.code.schema import Shape
 from perdure.actors.jobs.callback_rows import Row
 from perdure.actors.jobs.occurrence import STATUSES, TYPES
 from perdure.actors.life.life import Life
-from perdure.ledger import BadRequest, check_id, digest_of, pack
+from perdure.ledger import BadRequest, check_id, check_number, checked, digest_of, pack
 from perdure.policies import (
     CATCH_UP,
     OVERLAP,
     Cron,
     Every,
+    InvalidValue,
     Pattern,
     Retries,
-    Unfit,
     cron,
     instant_ms,
     interval_ms,
+    is_number,
     moment_ms,
 )
 
@@ -44,7 +45,7 @@ def timed(life: Life, when: Any, callback: Any, payload: Any, now_ms: int, told:
         )
     if told["overlap"] != "skip":
         raise BadRequest("overlap", f"{told['overlap']!r:.200} is for what recurs; a single time overlaps nothing")
-    at_ms = _fit(lambda: instant_ms(when, now_ms, life.limits))
+    at_ms = checked(lambda: instant_ms(when, now_ms, life.limits))
     kind = "scheduled" if isinstance(when, datetime) else "delayed"
     common = _common(life, kind, callback, payload, now_ms, told)
     dice = life.dice
@@ -55,7 +56,7 @@ def timed(life: Life, when: Any, callback: Any, payload: Any, now_ms: int, told:
 
 def every(life: Life, interval_s: Any, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
     """The row for `Agent.schedule_every`."""
-    length_ms = _fit(lambda: interval_ms(interval_s, life.limits))
+    length_ms = checked(lambda: interval_ms(interval_s, life.limits))
     return _recurring(life, "interval", callback, payload, now_ms, told | {"interval_ms": length_ms})
 
 
@@ -73,7 +74,7 @@ def _recurring(life: Life, kind: str, callback: Any, payload: Any, now_ms: int, 
     overlap = _one_of("overlap", told["overlap"], OVERLAP)
     common = _common(life, kind, callback, payload, now_ms, told)
     if kind == "cron":
-        _fit(lambda: cron(told["cron"], told["zone"], now_ms))
+        checked(lambda: cron(told["cron"], told["zone"], now_ms))
         jitter_ms = _jitter(told["jitter_ms"], JITTER_MS_MAX)
         what: dict[str, Any] = {"cron": " ".join(told["cron"].split()), "time_zone": told["time_zone"]}
     else:
@@ -168,7 +169,7 @@ def callback_name(life: Life, callback: Any) -> str:
 def _retry(life: Life, given: Any) -> list[float | None]:
     """What is given for a callback, if it makes sense with what the agent's class and the runtime say of the rest."""
     chosen = _as_retries(given)
-    _fit(lambda: chosen.over(_default_retries(life)))
+    checked(lambda: chosen.over(_default_retries(life)))
     return [chosen.attempts_max, chosen.first_ms, chosen.most_ms]
 
 
@@ -178,7 +179,7 @@ def retries_of(life: Life, row: Row) -> Retries:
     given = Retries(attempts_max=attempts_max and int(attempts_max), first_ms=first_ms, most_ms=most_ms)  # type: ignore[arg-type]
     try:
         return given.over(_default_retries(life))
-    except (Unfit, BadRequest):
+    except (InvalidValue, BadRequest):
         return _runtimes_retries(life)
 
 
@@ -206,22 +207,13 @@ def _as_retries(given: Any) -> Retries:
 
 
 def _jitter(given: Any, most: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= most:
-        raise BadRequest("jitter_ms", f"{given!r:.200} is no number of milliseconds from 0 to {most}")
-    return math.ceil(given)
+    return math.ceil(check_number("jitter_ms", given, most=most, unit="milliseconds"))
 
 
 def _one_of(field: str, given: Any, known: tuple[str, ...]) -> str:
     if not isinstance(given, str) or given not in known:
         raise BadRequest(field, f"{given!r:.200} is none of {', '.join(known)}")
     return given
-
-
-def _fit(job: Callable[[], Any]) -> Any:
-    try:
-        return job()
-    except Unfit as problem:
-        raise BadRequest(problem.field, problem.why) from None
 
 
 def chosen_statuses(given: Any) -> frozenset[str]:
@@ -259,7 +251,7 @@ def _end(given: Any, default: float) -> float:
 def instant(field: str, given: Any) -> float:
     """Milliseconds since the epoch, from such a number or from an aware datetime."""
     if isinstance(given, datetime):
-        return float(_fit(lambda: moment_ms(field, given)))
-    if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given):
+        return checked(lambda: moment_ms(field, given))
+    if not is_number(given) or math.isnan(given):
         raise BadRequest(field, f"{given!r:.200} is neither milliseconds since the epoch nor a datetime")
     return given

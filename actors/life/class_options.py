@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Protocol, cast
 
 from perdure.actors.code.author_call import overrides
-from perdure.actors.life.results import check_budget
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, check_ms, check_whole
 
 
 class Placed(Protocol):
@@ -57,7 +56,7 @@ def _class_options(agent_class: Any, kind: Any, limit: float, package: str) -> d
     ):
         value = getattr(kind, attribute)
         if value is not None:
-            options[option] = check_budget(attribute, value)
+            options[option] = check_ms(attribute, value)
     home = pool_spec(kind, package)
     if home is not None:
         options["home"] = home
@@ -68,10 +67,8 @@ def _class_options(agent_class: Any, kind: Any, limit: float, package: str) -> d
 
 
 def _count(field: str, value: object) -> int:
-    """Return the limit if it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer() or value < 1:
-        raise BadRequest(field, f"{value!r} is not a whole number of at least 1")
-    return int(value)
+    """A whole number of at least 1; 4.0 is one, since infinity is allowed where this is asked for, and that is a float."""
+    return check_whole(field, int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def pool_spec(agent_class: type[Placed], package: str = "") -> list[Any] | None:

@@ -13,13 +13,14 @@ from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.class_options import class_options
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.life.results import Detached, RunHandle, RunInfo, RunResult, check_budget
+from perdure.actors.life.results import Detached, RunHandle, RunInfo, RunResult
 from perdure.ledger import (
     AwaitedInsideHandler,
     BadRequest,
     Request,
     UnknownAgentType,
     check_id,
+    check_ms,
     digest_of,
     preview_of,
     shown_input,
@@ -219,7 +220,7 @@ class Dispatch:
         ):
             value = getattr(agent, attribute, None)
             if option not in options and value is not None:
-                options[option] = check_budget(attribute, value)
+                options[option] = check_ms(attribute, value)
         return options
 
     async def inspect(self, run_id: str) -> dict[str, Any] | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, check_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +131,7 @@ class Detached:
         for name in ("max_budget_ms", "no_progress_budget_ms"):
             value = getattr(self, name)
             if value is not None:
-                told[name] = check_budget(name, value)
+                told[name] = check_ms(name, value)
         if self.on_milestones:
             told["milestones"] = self._milestones()
         if self.notify:
@@ -150,10 +149,3 @@ class Detached:
         if mode not in ("narrate", "react"):
             raise BadRequest("on_milestones", f"{mode!r} is not a mode; it is 'narrate' or 'react'")
         return {"names": list(names), "mode": mode}
-
-
-def check_budget(field_name: str, value: object) -> float:
-    """Return the budget if it is one: a number of milliseconds, at least 0, infinity allowed."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < 0:
-        raise BadRequest(field_name, f"{value!r} is not a number of milliseconds of at least 0")
-    return value

@@ -9,7 +9,8 @@ from typing import Any
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps, plain
 from perdure.actors.ports import KillPoint
-from perdure.ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, unpack
+from perdure.ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, check_number, unpack
+from perdure.policies import INFINITY
 
 STASH = "\x00stash"
 PIECES_S = 0.002
@@ -141,10 +142,8 @@ class RunContext(RemembersSteps):
 
 def _signal(fraction: float | None, message: str | None, phase: str | None, data: Any, *, keep_data: bool) -> bytes:
     """The well-typed fields of a signal. Live-only data travels too, marked so that nobody keeps it."""
-    if fraction is not None and (
-        isinstance(fraction, bool) or not isinstance(fraction, int | float) or math.isnan(fraction)
-    ):
-        raise BadRequest("fraction", f"{fraction!r} is not a number")
+    if fraction is not None:
+        check_number("fraction", fraction, -INFINITY)
     given = {"fraction": fraction, "message": message, "phase": phase}
     told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if data is not None:

@@ -25,7 +25,7 @@ from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
 from perdure.actors.messenger.adapter import Messenger, declared
 from perdure.actors.messenger.deliveries import Deliveries
 from perdure.actors.messenger.events import Kind, MessengerEvent
-from perdure.ledger import BadRequest, check_id
+from perdure.ledger import BadRequest, check_id, check_whole
 from perdure.policies import FiberResult
 
 LISTED_MAX = 500
@@ -138,9 +138,7 @@ class MessengerAgent(ChatAgent):
     @exposed(repeatable=True)
     async def list_deliveries(self, status: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
         """The newest replies, oldest first: by a status (`waiting`, `running`, `parked`, `settled`) or an outcome."""
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise BadRequest("limit", f"{limit!r:.200} is not a number of replies, from 1 to {LISTED_MAX}")
-        return self.deliveries.list(status, min(limit, LISTED_MAX))
+        return self.deliveries.list(status, min(check_whole("limit", limit), LISTED_MAX))
 
     # ours
 

@@ -13,12 +13,11 @@ whatever is written to, is what keeps out a holder whose time ran out without it
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 from perdure.actors.agent.agent import Agent, exposed
 from perdure.actors.life.steps import plain
-from perdure.ledger import BadRequest, TooLarge, check_id, pack, unpack
+from perdure.ledger import BadRequest, TooLarge, check_id, check_number, check_whole, pack, unpack
 from perdure.ledger.storage.cabinet import SHELF
 
 VALUE_BYTES_MAX: Final = 1_000_000
@@ -282,15 +281,8 @@ def _thread_of(lock: dict[str, Any]) -> str:
 def _ttl(ttl_ms: float | None, *, may_be_none: bool = True) -> float | None:
     if ttl_ms is None and may_be_none:
         return None
-    is_number = isinstance(ttl_ms, int | float) and not isinstance(ttl_ms, bool)
-    if not is_number or not math.isfinite(ttl_ms or 0) or (ttl_ms or 0) <= 0:
-        raise BadRequest(
-            "ttl_ms", f"{ttl_ms!r} is no number of milliseconds above 0" + ("; None is for ever" * may_be_none)
-        )
-    return ttl_ms
+    return check_number("ttl_ms", ttl_ms, unit="milliseconds", is_finite=True, above=True)
 
 
 def _size(size: int) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= ITEMS_MAX:
-        raise BadRequest("max_length", f"{size!r} is not a number of items from 1 to {ITEMS_MAX}")
-    return size
+    return check_whole("max_length", size, most=ITEMS_MAX)

@@ -36,8 +36,8 @@ from perdure.actors.messenger.adapter import (
 from perdure.actors.messenger.events import MessengerEvent
 from perdure.actors.messenger.telegram_text import rendered
 from perdure.actors.messenger.telegram_updates import events_of
-from perdure.ledger import BadRequest
-from perdure.policies import Counting
+from perdure.ledger import BadRequest, check_number, check_whole
+from perdure.policies import INFINITY, Counting, is_number
 
 T = TypeVar("T")
 
@@ -126,10 +126,8 @@ class Telegram:
             raise BadRequest("token", "is not a bot's token, such as 123456:ABC-DEF; BotFather gives one")
         if secret_token is not None and not secret_token.strip():
             raise BadRequest("secret_token", "is blank; leave it out, and give the messenger a `verify` of its own")
-        if not 0 < text_max <= TEXT_MAX:
-            raise BadRequest("text_max", f"{text_max!r} is not a length from 1 to {TEXT_MAX}")
-        if not 0 < requests_per_s < float("inf"):
-            raise BadRequest("requests_per_s", f"{requests_per_s!r} is no number above 0")
+        check_whole("text_max", text_max, most=TEXT_MAX)
+        check_number("requests_per_s", requests_per_s, is_finite=True, above=True)
         self.bot_id, self.user_name = bot_id, user_name.removeprefix("@")
         self.verifies = secret_token is not None
         self._token, self._secret, self._base_url, self._wire = token, secret_token, base_url, wire
@@ -259,7 +257,7 @@ def _pause_s(body: bytes) -> float:
         pause = json.loads(body)["parameters"]["retry_after"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return 1.0
-    return float(pause) if isinstance(pause, int | float) and 0 <= pause < float("inf") else 1.0
+    return float(pause) if is_number(pause) and 0 <= pause < INFINITY else 1.0
 
 
 def _place(thread_id: str) -> tuple[int, int | None]:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from perdure.ledger import lasting
+from perdure.policies import is_number
 
 WAYS: Final = ("delivered", "superseded", "suppressed", "parked", "pending")
 PIPE_COLUMNS: Final = 100_000  # whoever reads a pipe wants whole ids
@@ -41,10 +42,9 @@ def print_pairs(told: dict[str, Any]) -> None:
 
 
 def _value(name: str, value: Any) -> str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and name.endswith("_at_ms"):
+    if is_number(value) and name.endswith("_at_ms"):
         return instant(value) if value else "–"
-    if number and name.endswith("_ms"):
+    if is_number(value) and name.endswith("_ms"):
         return lasting(value) if not math.isfinite(value) else f"{value} ({lasting(value)})"
     return value if isinstance(value, str) else json_of(value)
 

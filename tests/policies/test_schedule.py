@@ -15,9 +15,9 @@ from perdure.policies import (
     Cron,
     Every,
     Firing,
+    InvalidValue,
     Limits,
     Retries,
-    Unfit,
     cron,
     firing,
     full_jitter_ms,
@@ -232,7 +232,7 @@ def test_a_schedule_that_was_away_for_years_is_not_counted_through() -> None:
     ],
 )
 def test_a_text_that_is_no_cron_or_never_comes_is_refused(text: str) -> None:
-    with pytest.raises(Unfit) as problem:
+    with pytest.raises(InvalidValue) as problem:
         cron(text, UTC, NOW_MS)
     assert problem.value.field == "when"
 
@@ -254,7 +254,7 @@ def test_what_cron_can_say_is_understood(text: str) -> None:
 )
 def test_a_time_that_is_none_or_is_absurd_is_refused(when: object) -> None:
     """Spec weakness 24, 13.7 case 11."""
-    with pytest.raises(Unfit) as problem:
+    with pytest.raises(InvalidValue) as problem:
         instant_ms(when, NOW_MS, LIMITS)
     assert problem.value.field == "when"
 
@@ -276,7 +276,7 @@ def test_a_time_is_never_rounded_to_an_earlier_one(when: object, expected: int) 
 
 @pytest.mark.parametrize("interval_s", [0, -1, 0.0999, 2_592_000.1, math.nan, math.inf, True, "10", None])
 def test_an_interval_out_of_its_range_is_refused(interval_s: object) -> None:
-    with pytest.raises(Unfit) as problem:
+    with pytest.raises(InvalidValue) as problem:
         interval_ms(interval_s, LIMITS)
     assert problem.value.field == "interval_s"
     assert (interval_ms(0.1, LIMITS), interval_ms(2_592_000, LIMITS)) == (100, 2_592_000_000)
@@ -299,7 +299,7 @@ DEFAULT = Retries(attempts_max=8, first_ms=200, most_ms=30_000)
     ],
 )
 def test_retries_that_make_no_sense_are_refused_also_against_the_defaults(given: dict[str, Any], field: str) -> None:
-    with pytest.raises(Unfit) as problem:
+    with pytest.raises(InvalidValue) as problem:
         Retries(**given).over(DEFAULT)
     assert problem.value.field == f"retry.{field}"
 
