@@ -1,0 +1,272 @@
+"""Every example of the READMEs is played, in the simulated world, and does what is said of it."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import builtins
+import inspect
+import runpy
+from collections.abc import Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from perdure import actors
+from perdure.actors import Agent, Client
+from perdure.scenarios.testing.laboratory import Laboratory
+from tests.readmes.pages import CHAT, FRONT, GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
+
+DAY_MS = 86_400_000.0
+PAIRS = [(page, block) for page in PAGES.values() for block in page.blocks("python")]
+# The blocks that belong to no module, by their first lines: each is played by a test below.
+FRAGMENTS = {
+    (GUIDE.path, 'async with Runtime(data="./perdure-data") as runtime:'),
+    (GUIDE.path, 'self.state["seen"] = 3  # a small durable mapping of plain data'),
+    (CHAT.path, 'helpdesk = runtime.agent(Helpdesk, "alice")'),
+    (LIMITS.path, "from perdure import Limits, Runtime"),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with modules(tmp_path_factory.mktemp("readmes")):
+        yield
+
+
+def play(story: Callable[[Client], Awaitable[None]]) -> None:
+    with Laboratory(seed=1) as laboratory:
+        laboratory.run(story, timeout_ms=DAY_MS)
+        laboratory.settle()
+    laboratory.simulation.raise_errors()
+
+
+def fragment(page: Page, first: str) -> str:
+    """A block that belongs to no module."""
+    assert (page.path, first) in FRAGMENTS
+    (found,) = [block for block in page.blocks("python") if block.startswith(first + "\n")]
+    return found
+
+
+async def execute(code: str, **names: Any) -> dict[str, Any]:
+    """Execute a block that may await, and give back its names."""
+    compiled = compile(code, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    done = eval(compiled, names)  # noqa: S307 - it is our own text
+    if inspect.isawaitable(done):
+        await done
+    return names
+
+
+class SimulatedRuntime:
+    """What a script opens here instead of a `Runtime`: the same calls, into one simulated world."""
+
+    def __init__(self, laboratory: Laboratory) -> None:
+        self.laboratory = laboratory
+        self.agent = laboratory.agent
+
+    def run(self, *asked: Any, **options: Any) -> Any:
+        return self.laboratory.run(lambda client: client.run(*asked, **options))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+# ---------------------------------------------------------------- all of them
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), PAIRS, ids=[f"{page.path}: {block.partition(chr(10))[0]}" for page, block in PAIRS]
+)
+def test_every_example_is_python_and_belongs_to_a_module_or_is_played_alone(page: Page, block: str) -> None:
+    compile(block, page.path, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    assert module_of(block) or (page.path, block.partition("\n")[0]) in FRAGMENTS
+
+
+def test_a_module_of_the_examples_stands_on_one_page() -> None:
+    homes: dict[str, set[str]] = {}
+    for page, block in PAIRS:
+        if name := module_of(block):
+            homes.setdefault(name, set()).add(page.path)
+    assert {name: pages for name, pages in homes.items() if len(pages) > 1} == {}
+
+
+def test_every_module_is_played_here() -> None:
+    played = set(builtins.filter(None, map(module_of, PYTHON)))
+    assert played == {"bot", "helpdesk", "library", "office", "research", "shop", "test_research"}
+
+
+# ---------------------------------------------------------------- the front page
+
+
+@pytest.mark.parametrize("output", FRONT.blocks("text")[1:], ids=lambda output: output.partition("\n")[0])
+def test_a_script_of_the_front_page_prints_what_is_shown(
+    output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, _, shown = output.partition("\n")
+    module = example(command.removeprefix("$ python ").removesuffix(".py"))
+    assert module.__file__ is not None
+    with Laboratory(seed=1) as laboratory:
+        monkeypatch.setattr("perdure.Runtime", lambda data: SimulatedRuntime(laboratory) if data else None)
+        capsys.readouterr()
+        runpy.run_path(module.__file__, run_name="__main__")
+        laboratory.settle()
+    assert capsys.readouterr().out == shown
+
+
+# ---------------------------------------------------------------- the guide
+
+
+def test_the_first_agent_is_called_and_run_from_async_code() -> None:
+    library = example("library")
+
+    async def story(client: Client) -> None:
+        opened = Opened(client)
+        names = await execute(
+            fragment(GUIDE, 'async with Runtime(data="./perdure-data") as runtime:'),
+            **{**vars(library), "Runtime": lambda data: opened if data else None},
+        )
+        assert names["words"] == 6
+        assert names["result"].output == 4
+
+    play(story)
+
+
+class Opened:
+    """A runtime that async code opens, over a client of the simulated world."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def __aenter__(self) -> Client:
+        return self.client
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+def test_the_office_ships_once_books_once_and_asks_later() -> None:
+    office = example("office")
+
+    async def story(client: Client) -> None:
+        async def desk(method: str, *args: Any) -> Any:
+            return await client.call(office.Office, "main", method, args, {})
+
+        first = await desk("order", "o-1", "Ada")
+        assert await desk("order", "o-1", "Ada") == first
+        await asyncio.sleep(700)
+        account = client.agent(office.Account, "Ada", of=client.agent(office.Office, "main"))
+        assert await account.book(0) == 1
+
+    play(story)
+
+
+# ---------------------------------------------------------------- the other pages
+
+
+def test_the_bot_can_be_served() -> None:
+    bot = example("bot")
+    (messenger,) = bot.Bot.messengers()
+    assert messenger.webhook_path == "/messengers/telegram/webhook"
+    assert actors.messenger_app(actors.Runtime("unused"), bot.Bot).routes
+
+
+def test_the_parents_that_wait_get_the_results() -> None:
+    research = example("research")
+    topics = [research.Topic(title="long", pages=9), research.Topic(title="short", pages=1)]
+
+    async def story(client: Client) -> None:
+        assert (await client.run(research.Survey, topics, run_id="survey")).output == 1_000
+        assert (await client.run(research.Race, topics, run_id="race")).output == ["short", "long"]
+
+    play(story)
+
+
+def test_the_parent_that_does_not_wait_is_told() -> None:
+    research = example("research")
+    topics = [research.Topic(title="HTTP/3"), research.Topic(title="QUIC", pages=100_000)]
+
+    async def story(client: Client) -> None:
+        async def desk(method: str, *args: Any) -> Any:
+            return await client.call(research.Desk, "desk", method, args, {})
+
+        assert await desk("order", topics) == ["notes on HTTP/3", "notes on QUIC"]
+        while not await desk("words"):
+            await asyncio.sleep(1)
+        assert await desk("words") == 200
+        assert await desk("stop", "notes on nothing") is None
+        assert await desk("stop", "notes on HTTP/3") == "completed"
+        assert await desk("stop", "notes on QUIC") == "aborted"
+        await asyncio.sleep(60)
+        assert await client.ask("inspect", "notes on HTTP/3") is not None
+        assert (await client.ask("audit"))["delivered"] == 3, "one milestone and two ends"
+        assert await desk("tidy") == 2
+        assert await client.ask("inspect", "notes on HTTP/3") is None
+
+    play(story)
+
+
+def test_the_budget_of_the_example_ends_a_child_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    research = example("research")
+
+    async def read_for_ever(_agent: Agent) -> None:
+        await asyncio.Event().wait()
+
+    async def story(client: Client) -> None:
+        (run_id,) = await client.call(research.Desk, "desk", "order", ([research.Topic(title="QUIC")],), {})
+        await asyncio.sleep(3_500)
+        assert (await client.ask("inspect", run_id))["status"] == "running"
+        await asyncio.sleep(200)
+        told = await client.ask("inspect", run_id)
+        assert (told["status"], told["reason"], told["child_still_running"]) == (
+            "interrupted",
+            "budget-exceeded",
+            False,
+        )
+        assert told["deliveries"] == {"give-up": "delivered"}
+
+    monkeypatch.setattr(research.Researcher, "read", read_for_ever)
+
+    play(story)
+
+
+def test_the_tests_of_the_example_pass_in_bad_weather() -> None:
+    example("test_research").test_a_desk_counts_the_words_of_its_notes()
+    example("test_research").test_research_survives_bad_weather()
+
+
+@pytest.mark.long
+def test_the_tests_of_the_example_pass_wherever_death_strikes() -> None:
+    example("test_research").test_research_survives_a_death_at_every_place()
+
+
+def test_the_tests_of_the_example_are_all_played_here() -> None:
+    found = {name for name in vars(example("test_research")) if name.startswith("test_")}
+    assert found == {
+        "test_a_desk_counts_the_words_of_its_notes",
+        "test_research_survives_bad_weather",
+        "test_research_survives_a_death_at_every_place",
+    }
+
+
+def test_the_helpdesk_looks_up_packs_and_answers() -> None:
+    """The chat agent of the README, with the model that it names: that one calls every tool."""
+    helpdesk = example("helpdesk").Helpdesk
+    with Laboratory(1) as laboratory:
+        result = laboratory.run(lambda client: client.call(helpdesk, "alice", "chat", ("Where is order 17?",), {}))
+        laboratory.settle()
+    assert result.ok
+    outputs = [part["output"] for part in result.message["parts"] if "output" in part]
+    assert len(outputs) == 2
+    assert outputs[0].endswith("was sent yesterday")
+    assert outputs[1].startswith("packed ")
+
+
+def test_the_limits_of_the_example_are_limits() -> None:
+    names = asyncio.run(execute(fragment(LIMITS, "from perdure import Limits, Runtime")))
+    assert (names["runtime"].limits.hosts_max, names["runtime"].limits.attempts_max) == (16, 3)

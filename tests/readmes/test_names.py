@@ -1,0 +1,179 @@
+"""What the READMEs name exists: links, files, methods, errors, limits, commands and options."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from perdure import actors, ledger, messengers, policies, testing
+from perdure.actors import Agent, ChatAgent, ChatRecovery, Detached, RunContext, RunInfo, RunResult, Runtime
+from perdure.policies import Limits
+from perdure.scenarios.testing import laboratory
+from tests.actors.chat.desk import Listener
+from tests.readmes.commands import command, options_of
+from tests.readmes.pages import FRONT, LEDGER, PAGES, PYTHON, SHELL, WORDS, Page
+from tests.tidy import ROOT
+
+EVERY_PAGE = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+FRONT_LINES_MAX = 180
+CONTENTS_FROM_LINES = 100
+
+
+# ---------------------------------------------------------------- pages and links
+
+
+def test_the_front_page_is_one_page() -> None:
+    assert len(FRONT.text.splitlines()) <= FRONT_LINES_MAX
+
+
+def test_the_front_page_leads_to_every_other() -> None:
+    assert {f"]({path})" for path in PAGES if path != FRONT.path} <= set(re.findall(r"\]\([^)]+\)", FRONT.text))
+
+
+@EVERY_PAGE
+def test_links_lead_somewhere(page: Page) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.text):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (ROOT / page.path).parent.joinpath(path).resolve() if path else ROOT / page.path
+        assert there.exists(), target
+        if anchor:
+            assert anchor in Page(str(there.relative_to(ROOT))).anchors(), target
+
+
+@EVERY_PAGE
+def test_every_section_of_a_long_page_is_in_its_list_of_contents(page: Page) -> None:
+    if page is FRONT or len(page.text.splitlines()) < CONTENTS_FROM_LINES:
+        return
+    listed = re.findall(r"^- \[(.+?)\]\(#", page.text, re.MULTILINE)
+    assert listed == [title for level, title in page.headings if level == 2]
+
+
+@EVERY_PAGE
+def test_files_of_the_project_that_are_named_are_there(page: Page) -> None:
+    ours = {word for word in page.words if re.fullmatch(r"[\w/]+\.(?:py|toml|yaml|csv)", word)}
+    folders = {word for word in page.words if re.fullmatch(r"(?:actors|ledger|policies|scenarios|tests)/[\w/]*", word)}
+    assert [word for word in ours | folders if not (ROOT / word).exists()] == []
+
+
+def test_the_patterns_for_files_and_links_find_something() -> None:
+    assert {"ray_cluster.yaml", "pyproject.toml", "policies/limits.py"} <= set(WORDS)
+
+
+@EVERY_PAGE
+def test_nothing_is_said_of_how_it_was_made(page: Page) -> None:
+    for word in ("issue", "TODO", str(Path.home())):
+        assert not re.search(rf"\b{re.escape(word)}\b", page.text, re.IGNORECASE), word
+
+
+# ---------------------------------------------------------------- names of the library
+
+
+def has(owner: type, name: str) -> bool:
+    return hasattr(owner, name) or name in getattr(owner, "__annotations__", ())
+
+
+OWNERS: dict[str, tuple[type, ...]] = {
+    "runtime": (Runtime,),
+    "run": (RunContext, RunInfo),
+    "result": (RunResult, actors.TurnResult),
+    "self": (Agent, ChatAgent),
+    "fiber": (actors.FiberContext,),
+}
+INSTANCES = {"run": {"run_id", "attempt", "parent_tool_call_id"}, "fiber": {"id"}}  # set when they are made
+SPOKEN = [*WORDS, *PYTHON]
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_what_is_said_of_the_runtime_of_runs_and_of_agents_exists(owner: str) -> None:
+    own = set(re.findall(r"^    (?:async )?def (\w+)", "".join(PYTHON), re.MULTILINE)) if owner == "self" else set()
+    instance = INSTANCES.get(owner, set())
+    spoken = {name for text in SPOKEN for name in re.findall(rf"(?<![\w.]){owner}\.(\w+)", text)}
+    assert spoken, "the pattern finds nothing any more"
+    assert not [name for name in spoken - own - instance if not any(has(kind, name) for kind in OWNERS[owner])]
+
+
+def test_methods_and_errors_that_are_named_alone_exist() -> None:
+    homes = (
+        Agent,
+        ChatAgent,
+        ChatRecovery,
+        Listener,
+        actors.MessengerAgent,
+        RunContext,
+        Detached,
+        Limits,
+        Runtime,
+        actors,
+        ledger,
+        messengers,
+        policies,
+        laboratory,
+        testing,
+    )
+    words = {word.partition("(")[0] for word in WORDS}
+    words = {word for word in words if re.fullmatch(r"[A-Z]\w*[a-z]\w*|(?:on|agent_tool|detached)_\w+", word)}
+    own = {*re.findall(r"(?:class|def) (\w+)", "".join(PYTHON)), *dir(builtins)}
+    assert {"StorageConflict", "OutcomeUnknown", "on_progress", "detached_max_budget_ms"} <= words
+    unknown = [word for word in words - own if not any(hasattr(home, word) for home in homes)]
+    assert not [word for word in unknown if not has(Detached, word)]
+
+
+def test_limits_that_are_named_exist_and_have_the_value_that_is_said() -> None:
+    known = {field.name: getattr(Limits(), field.name) for field in fields(Limits)}
+    elsewhere = (
+        {each.name for each in fields(Detached)}
+        | set(dir(ChatAgent))
+        | {each.name for each in fields(ChatRecovery)}
+        | set(vars(ledger.Overloaded(1, 1, 1)))
+    )
+    named = {word for word in WORDS if re.fullmatch(r"[a-z_]+", word) and word.endswith(("_ms", "_max"))}
+    assert named - elsewhere <= known.keys()
+    said = [pair for page in PAGES.values() for pair in re.findall(r"`([a-z_]+)` \(([\d,]+)\)", page.prose)]
+    assert {name for name, _ in said} >= {"hosts_max", "pack_max", "waiting_max", "recovery_work_max"}
+    assert {name: int(value.replace(",", "")) for name, value in said} == {name: known[name] for name, _ in said}
+    assert known["inline_bytes_max"] == 512
+    assert known["input_bytes_max"] == known["output_bytes_max"] == 4 * 1024 * 1024
+    assert (known["attempts_max"], known["handler_attempts_max"], known["group_max"]) == (5, 8, 256)
+    assert known["idle_ms"] == 5_000
+    assert known["progress_ms"] == 200
+    assert known["heartbeat_ms"] * known["heartbeat_misses_max"] == 10_000
+    assert known["orphan_ms"] == 60_000
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_the_commands_and_options_that_are_named_exist() -> None:
+    lines = [word for word in WORDS if word.startswith("perdure ")]
+    lines += re.findall(r"\bperdure [a-z][^\n'#&]*", SHELL)
+    assert len(lines) > 20
+    for line in lines:
+        words = line.split()[1:]
+        known = command(words[0])
+        if words[1:] and words[1] in getattr(known, "commands", {}):
+            known = known.commands[words[1]]
+        assert set(re.findall(r"(?<!\S)--[a-z-]+", line)) <= options_of(known), line
+
+
+def test_the_launchers_commands_are_those_of_the_configuration() -> None:
+    config = (ROOT / "ray_cluster.yaml").read_text("utf-8")
+    for line in SHELL.splitlines():
+        if "ray_cluster.yaml" in line:
+            assert line.partition("#")[0].strip() in config
+
+
+def test_the_files_that_are_said_to_lie_in_the_directory_are_named_by_the_code() -> None:
+    code = "".join(
+        path.read_text("utf-8")
+        for folder in ("actors", "ledger", "scenarios")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    named = {word for word in LEDGER.words if re.fullmatch(r"[a-z]+\.(?:json|lock|db|journal)", word)}
+    assert {"cluster.json", "ledger.db"} <= named
+    assert [word for word in named if f'"{word}"' not in code] == []

@@ -1,0 +1,101 @@
+"""The tables of the READMEs are complete: kill points, reasons, limits, commands, figures; and outputs have the shape that is shown."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from perdure import policies
+from perdure.actors import KillPoint
+from perdure.ledger import InterruptedReason
+from perdure.policies import Limits
+from perdure.scenarios.bench import bench
+from perdure.scenarios.cli import app
+from tests.readmes.commands import command, options_of
+from tests.readmes.pages import FRONT, LEDGER, SCENARIOS, rows
+
+GUARANTEES = LEDGER.section("Guarantees")
+INTERRUPTED = LEDGER.section("Interrupted runs")
+SYSTEMS = {row[0]: row[1:] for row in rows(SCENARIOS.section("Others"))}
+
+
+def test_the_table_of_guarantees_names_every_kill_point_and_no_other() -> None:
+    named = re.findall(r"`([A-Z][A-Z_]+)`", GUARANTEES)
+    assert sorted(named) == sorted(point.name for point in KillPoint), "each stands in one row"
+
+
+def test_the_rows_of_guarantees_are_complete() -> None:
+    assert all(len(row) == 5 and row[0] and row[1] and row[2] for row in rows(GUARANTEES))
+
+
+def test_every_reason_of_an_interruption_has_a_row() -> None:
+    reasons = [row[0].strip("`") for row in rows(INTERRUPTED)]
+    assert set(reasons) == set(InterruptedReason)
+
+
+def test_every_patience_is_named_as_it_is_set_and_has_its_default() -> None:
+    table = {row[0]: row[1:] for row in rows(INTERRUPTED, table=1)}
+    limits = Limits()
+    hour = 3_600_000
+    assert limits.detached_max_budget_ms == 24 * hour
+    assert limits.detached_no_progress_budget_ms == hour
+    assert limits.reattach_no_progress_ms == hour / 30
+    assert limits.reattach_window_ms == policies.INFINITY
+    assert [row[1] for row in table.values()] == ["24 h", "1 h", "2 min", "infinity"]
+
+
+def test_the_table_of_commands_names_each_once() -> None:
+    """Each command has a row, and instead of `run` each scenario that it can play."""
+    named = [re.match(r"`perdure ((?:run )?[\w-]+)", row[0]) for row in rows(SCENARIOS.section("Commands"))]
+    scenarios = [f"run {name}" for name in command("run").commands]
+    assert sorted(each[1] for each in named if each) == sorted([*scenarios, *(set(command().commands) - {"run"})])
+
+
+@pytest.mark.parametrize("row", rows(SCENARIOS.section("Commands")), ids=lambda row: row[0])
+def test_the_options_in_the_table_belong_to_their_command(row: list[str]) -> None:
+    words = re.sub(r"[\[\]]", "", row[0].strip("`")).split()[1:]
+    known = command(*[word for word in words if word.islower()])
+    assert set(re.findall(r"--[a-z-]+", row[1])) <= options_of(known)
+
+
+def test_every_group_of_figures_has_a_row_and_no_other_is_there() -> None:
+    groups = [row[0].strip("`") for row in rows(SCENARIOS.section("Figures"))]
+    assert list(dict.fromkeys(groups)) == list(bench.FIGURES)
+
+
+def test_the_figures_of_the_front_page_are_those_of_the_table_of_others() -> None:
+    heads = re.search(r"^\| \| (.+) \|$", FRONT.text, re.MULTILINE)
+    assert heads is not None
+    _, awaited, fanned, _ = rows(FRONT.section("Why"))
+    for name, latency, rate in zip(heads[1].split(" | "), awaited[1:], fanned[1:], strict=True):
+        (figures,) = [each for system, each in SYSTEMS.items() if system.startswith(name)]
+        assert figures[0].startswith(latency), name
+        assert figures[1].startswith(rate), name
+
+
+def test_the_figures_of_the_table_of_others_are_those_that_were_measured() -> None:
+    ours = {(group, figure): measured for group, figure, _, measured, _ in rows(SCENARIOS.section("Figures"))}
+    awaited = ours["`awaited`", "awaited runs one after the other, p50"]
+    fanned = ours["`fan-out`", "10,000 instant children by the batch form"]
+    assert SYSTEMS["Perdure"][0] in awaited
+    assert SYSTEMS["Perdure"][1] in fanned
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def shape(line: str) -> str:
+    """A line without its numbers, ids and counts of one or many."""
+    return re.sub(r"[0-9a-f]{12}|\d[\d.,]*", "N", line).replace("runs were", "run was").strip()
+
+
+def test_the_fan_out_prints_what_the_front_page_shows() -> None:
+    """Numbers differ from run to run, and in the simulated world there are no processes. All else is as it is shown."""
+    said = CliRunner().invoke(app, ["run", "fan-out", *"--children 60 --kills 3 --world sim".split()])
+    assert said.exit_code == 0
+    printed = {shape(line) for line in said.output.splitlines()}
+    shown = [re.sub(r" \(process \d+\)", "", line) for line in FRONT.blocks("text")[0].splitlines()]
+    assert len(shown) > 10
+    assert [line for line in shown if shape(line) not in printed] == []
