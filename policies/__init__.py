@@ -39,8 +39,6 @@ from perdure.policies.chat_recovery import (
     keeps_partial,
     progress_context,
     recovery_pause_ms,
-    recovery_state,
-    retried_unstable,
 )
 from perdure.policies.delivery import (
     Delivery,
@@ -101,7 +99,6 @@ from perdure.policies.repair import (
     Repaired,
     awaits_client,
     default_repair,
-    has_settled_tools,
     is_settled,
     is_tool_part,
     object_input,
@@ -128,7 +125,6 @@ from perdure.policies.schedule import (
 )
 from perdure.policies.transport import (
     classify,
-    is_long_wait,
     next_delay_ms,
     stalled,
     stream_ended,
@@ -234,12 +230,10 @@ __all__ = [
     "firing",
     "full_jitter_ms",
     "has_room_alone",
-    "has_settled_tools",
     "hinted_ms",
     "instant_ms",
     "interval_ms",
     "is_dropped",
-    "is_long_wait",
     "is_number",
     "is_settled",
     "is_tool_part",
@@ -262,9 +256,7 @@ __all__ = [
     "ready_at_ms",
     "recovery_pause_after",
     "recovery_pause_ms",
-    "recovery_state",
     "repair_transcript",
-    "retried_unstable",
     "sendable",
     "split",
     "spoken",

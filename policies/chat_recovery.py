@@ -9,7 +9,6 @@ time, and gone when the turn completes. Spec chat-recovery §1.5, §4.3 and §4.
   window uses up attempts all the same; and from the second loss in a row on there is a pause, doubled and jittered (W-27).
 - A turn that waits for a person is *parked*: it has all the time there is, or `parked_deadline_ms` of it. Only the turn's own parts can
   park it, so that a question forgotten elsewhere excuses nobody (W-28).
-- Whoever reports the outcome of a recovery names the generation that he was given; an older one changes nothing (W-04).
 
 The bounds, and what resets each (the order is that of the reason when several are crossed):
 
@@ -47,7 +46,6 @@ class Kind(StrEnum):
 
     RETRY = "retry"
     CONTINUE = "continue"
-    SETTLE = "settle"
     SUPERSEDED = "superseded"
     PARK = "park"
 
@@ -56,25 +54,21 @@ def classify_turn(
     *,
     has_content: bool,
     is_continuation: bool,
-    is_terminal: bool,
     is_newest_user_its_own: bool,
     is_awaiting_client: bool,
 ) -> Kind:
     """What a turn that was cut off needs, from what is durably there (§4.3).
 
-    | | ended | newest user message is the turn's | waits for a person | content | continuation | kind |
-    |---|---|---|---|---|---|---|
-    | 1 | yes | – | – | – | – | `settle`: the stream had ended, only the row had not |
-    | 2 | no | no | – | – | – | `superseded`: people have gone on (W-08) |
-    | 3 | no | yes | yes | – | – | `park` |
-    | 4 | no | yes | no | yes | – | `continue` after what is there |
-    | 5 | no | yes | no | no | yes | `continue` the message that it was to continue |
-    | 6 | no | yes | no | no | no | `retry`: whether a stream row exists says nothing (W-01, W-02) |
+    | | newest user message is the turn's | waits for a person | content | continuation | kind |
+    |---|---|---|---|---|---|
+    | 1 | no | – | – | – | `superseded`: people have gone on (W-08) |
+    | 2 | yes | yes | – | – | `park` |
+    | 3 | yes | no | yes | – | `continue` after what is there |
+    | 4 | yes | no | no | yes | `continue` the message that it was to continue |
+    | 5 | yes | no | no | no | `retry`: whether a stream row exists says nothing (W-01, W-02) |
 
     `is_newest_user_its_own` holds too when the turn answers no user message and there is still none.
     """
-    if is_terminal:
-        return Kind.SETTLE
     if not is_newest_user_its_own:
         return Kind.SUPERSEDED
     if is_awaiting_client:
@@ -103,7 +97,7 @@ SEALED = frozenset({IncidentStatus.SKIPPED, IncidentStatus.FAILED, IncidentStatu
 
 @dataclass(frozen=True)
 class Incident:
-    """The recovery of one turn so far. Instants in ms; `generation` counts evaluations; `losses` those in a row without progress."""
+    """The recovery of one turn so far. Instants in ms; `losses` counts interruptions in a row without progress."""
 
     incident_id: str
     request_id: str
@@ -119,7 +113,6 @@ class Incident:
     attempt: int = 1
     losses: int = 1
     oom_attempts: int = 0
-    generation: int = 1
     parked_at_ms: float | None = None
     status: IncidentStatus = IncidentStatus.ATTEMPTING
     reason: str = ""
@@ -145,11 +138,9 @@ class Incident:
         status = IncidentStatus(known.get("status", IncidentStatus.ATTEMPTING))
         return cls(**{**known, "kind": Kind(known["kind"]), "status": status})
 
-    def moved(self, status: IncidentStatus, reason: str = "", *, generation: int | None = None) -> Incident:
-        """In another status; itself if it is sealed, or if the news comes from an older generation."""
-        if self.is_sealed or generation not in (None, self.generation):
-            return self
-        return replace(self, status=status, reason=reason)
+    def moved(self, status: IncidentStatus, reason: str = "") -> Incident:
+        """In another status; itself if it is sealed."""
+        return self if self.is_sealed else replace(self, status=status, reason=reason)
 
 
 def incident_id(root_id: str, user_message_id: str | None) -> str:
@@ -228,7 +219,6 @@ def _seen_again(known: Incident, cut: Cut, config: ChatRecovery, now_ms: float) 
         kind=cut.kind,
         status=IncidentStatus.ATTEMPTING,
         reason="",
-        generation=known.generation + 1,
         attempt=1 if has_progressed else known.attempt + int(counts),
         losses=1 if has_progressed else known.losses + int(not cut.is_awaiting_client),
         max_attempts=config.max_attempts,
@@ -256,14 +246,6 @@ def _crossed(seen: Incident, config: ChatRecovery, now_ms: float, *, is_new: boo
     if now_ms - seen.last_progress_at_ms > config.no_progress_timeout_ms:
         return "no_progress_timeout"
     return "max_attempts_exceeded" if seen.attempt > config.max_attempts else ""
-
-
-def retried_unstable(incident: Incident, now_ms: float) -> Incident | None:
-    """After a recovery that found no calm within `stable_timeout_ms`: one more attempt, or None if there is none left."""
-    if incident.is_sealed or incident.attempt >= incident.max_attempts:
-        return None
-    again = replace(incident, attempt=incident.attempt + 1, losses=incident.losses + 1, window_at_ms=now_ms)
-    return again.moved(IncidentStatus.SCHEDULED, "stable_timeout_retry")
 
 
 def progress_context(incident: Incident, now_ms: float) -> ProgressContext:
@@ -305,11 +287,3 @@ def recovery_pause_ms(incident: Incident, roll: float) -> float:
     if incident.losses <= 1:
         return 0.0
     return jittered_ms(backoff_ms(incident.losses - 1, FIRST_PAUSE_MS, PAUSE_MAX_MS), roll)
-
-
-def recovery_state(incidents: list[Incident]) -> str:
-    """What a parent is told of its chat child's recovery: `in-progress` before `failed` before `none`."""
-    if any(not each.is_sealed for each in incidents):
-        return "in-progress"
-    bad = (IncidentStatus.EXHAUSTED, IncidentStatus.FAILED)
-    return "failed" if any(each.status in bad for each in incidents) else "none"

@@ -59,11 +59,6 @@ def is_settled(part: Mapping[str, Any]) -> bool:
     return "output" in part or "result" in part or part.get("state") in _SETTLED_STATES
 
 
-def has_settled_tools(parts: list[Part]) -> bool:
-    """Whether one of the parts is a call that has its outcome: work that must not be lost."""
-    return any(is_tool_part(part) and is_settled(part) for part in parts)
-
-
 def tool_name(part: Mapping[str, Any]) -> str:
     """The tool that a part calls: `toolName`, else what its type names."""
     name = part.get("toolName")

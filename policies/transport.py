@@ -83,16 +83,11 @@ def stream_ended(what: str = "the stream ended before the answer did") -> Failur
 def next_delay_ms(attempt: int, failure: Failure, roll: float) -> float:
     """The pause before recovery attempt `attempt` (1, 2, …): what the provider asked for, to the millisecond, else a jittered backoff.
 
-    A hint beyond `HINT_MAX_MS` is cut to it; `is_long_wait` tells that it was.
+    A hint beyond `HINT_MAX_MS` is cut to it.
     """
     if failure.retry_after_ms is not None:
         return min(failure.retry_after_ms, HINT_MAX_MS)
     return jittered_ms(backoff_ms(attempt, FIRST_DELAY_MS, DELAY_MAX_MS), roll)
-
-
-def is_long_wait(failure: Failure) -> bool:
-    """Whether the provider asked for more patience than a recovery has: people should be told that the turn waits."""
-    return failure.retry_after_ms is not None and failure.retry_after_ms > HINT_MAX_MS
 
 
 # --- lost connections --------------------------------------------------------------------------------------------

@@ -197,7 +197,6 @@ class Rescue:
         return classify_turn(
             has_content=any(part["type"] != "step-start" for part in scene.stream.parts[turn.base :]),
             is_continuation=bool(turn.continues),
-            is_terminal=False,
             is_newest_user_its_own=newest == turn.user_message_id,
             is_awaiting_client=scene.toolbox.awaits_person(),
         )

@@ -24,8 +24,6 @@ from perdure.policies import (
     keeps_partial,
     progress_context,
     recovery_pause_ms,
-    recovery_state,
-    retried_unstable,
 )
 from perdure.policies.chat_recovery import incident_id
 
@@ -53,26 +51,24 @@ def story(*looks: tuple[float, Cut], config: ChatRecovery = CONFIG) -> Evaluatio
 # --- which kind --------------------------------------------------------------------------------------------------
 
 KINDS = {
-    1: (Kind.SETTLE, lambda ended, own, waits, content, goes_on: ended),
-    2: (Kind.SUPERSEDED, lambda ended, own, waits, content, goes_on: not ended and not own),
-    3: (Kind.PARK, lambda ended, own, waits, content, goes_on: not ended and own and waits),
-    4: (Kind.CONTINUE, lambda ended, own, waits, content, goes_on: not ended and own and not waits and content),
-    5: (Kind.CONTINUE, lambda ended, own, waits, content, goes_on: not (ended or waits or content) and own and goes_on),
-    6: (Kind.RETRY, lambda ended, own, waits, content, goes_on: not (ended or waits or content or goes_on) and own),
+    1: (Kind.SUPERSEDED, lambda own, waits, content, goes_on: not own),
+    2: (Kind.PARK, lambda own, waits, content, goes_on: own and waits),
+    3: (Kind.CONTINUE, lambda own, waits, content, goes_on: own and not waits and content),
+    4: (Kind.CONTINUE, lambda own, waits, content, goes_on: not (waits or content) and own and goes_on),
+    5: (Kind.RETRY, lambda own, waits, content, goes_on: not (waits or content or goes_on) and own),
 }
 
 
 @pytest.mark.parametrize(
-    "picture", list(product((False, True), repeat=5)), ids=lambda row: "".join("ny"[each] for each in row)
+    "picture", list(product((False, True), repeat=4)), ids=lambda row: "".join("ny"[each] for each in row)
 )
 def test_each_picture_of_a_turn_has_one_row_of_the_table_and_its_kind(picture: tuple[bool, ...]) -> None:
     rows = [kind for kind, row in KINDS.values() if row(*picture)]
     assert len(rows) == 1
-    ended, own, waits, content, goes_on = picture
+    own, waits, content, goes_on = picture
     kind = classify_turn(
         has_content=content,
         is_continuation=goes_on,
-        is_terminal=ended,
         is_newest_user_its_own=own,
         is_awaiting_client=waits,
     )
@@ -80,7 +76,7 @@ def test_each_picture_of_a_turn_has_one_row_of_the_table_and_its_kind(picture: t
 
 
 def kind_of(**facts: bool) -> Kind:
-    plain = dict.fromkeys(["has_content", "is_continuation", "is_terminal", "is_awaiting_client"], False)
+    plain = dict.fromkeys(["has_content", "is_continuation", "is_awaiting_client"], False)
     return classify_turn(**{"is_newest_user_its_own": True, **plain, **facts})
 
 
@@ -90,10 +86,6 @@ def test_w_01_and_w_02_a_turn_that_had_streamed_nothing_is_retried_whether_or_no
 
 def test_w_08_a_turn_is_not_recovered_when_people_have_gone_on() -> None:
     assert kind_of(is_newest_user_its_own=False, has_content=True) is Kind.SUPERSEDED
-
-
-def test_a_stream_that_had_ended_is_settled_and_never_run_again() -> None:
-    assert kind_of(is_terminal=True, has_content=True) is Kind.SETTLE
 
 
 PARTIALS = {
@@ -372,7 +364,7 @@ def test_c_0581_a_call_of_the_server_parks_nothing() -> None:
     assert exhausted_by((0, cut()), (10 * MINUTE, cut(is_awaiting_client=False))) == "no_progress_timeout"
 
 
-# --- sealed, and older generations -------------------------------------------------------------------------------
+# --- sealed -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", ["skipped", "failed", "exhausted"])
@@ -381,24 +373,6 @@ def test_w_25_a_sealed_incident_is_final_whatever_progress_is_made(status: str) 
     again = evaluate(sealed, cut(10**6), ASKED, 10**9)
     assert again == Evaluation(sealed, is_exhausted=True)
     assert sealed.moved(IncidentStatus.SCHEDULED) is sealed
-    assert retried_unstable(sealed, 0) is None
-
-
-def test_w_04_the_news_of_an_older_generation_changes_nothing() -> None:
-    first = story((0, cut())).incident
-    second = evaluate(first, cut(), CONFIG, MINUTE).incident
-    assert second.moved(IncidentStatus.FAILED, "stale", generation=first.generation) is second
-    assert second.moved(IncidentStatus.FAILED, "true", generation=second.generation).status == "failed"
-
-
-def test_c_0204_a_recovery_that_found_no_calm_is_scheduled_once_more() -> None:
-    again = retried_unstable(story((0, cut())).incident, 10 * SECOND)
-    assert again is not None
-    assert (again.attempt, again.status, again.reason) == (2, "scheduled", "stable_timeout_retry")
-
-
-def test_c_0207_but_not_when_its_attempts_are_used_up() -> None:
-    assert retried_unstable(story((0, cut()), config=ChatRecovery(max_attempts=1)).incident, 0) is None
 
 
 def test_w_27_the_pause_before_a_recovery_doubles_with_the_losses_and_is_shaken_by_the_die() -> None:
@@ -417,25 +391,6 @@ def test_w_27_the_pause_before_a_recovery_doubles_with_the_losses_and_is_shaken_
     ]
     assert recovery_pause_ms(losses[1], 0.5) == 750
     assert recovery_pause_ms(story(*looks, (MINUTE, cut(1))).incident, 0.9) == 0
-
-
-STATES = {
-    "c_0266 none": ([], "none"),
-    "c_0267 declined": (["skipped"], "none"),
-    "c_0268 gave up": (["exhausted"], "failed"),
-    "c_0268 failed": (["skipped", "failed"], "failed"),
-    "c_0269 at it": (["attempting"], "in-progress"),
-    "c_0269 scheduled": (["scheduled"], "in-progress"),
-    "parked": (["parked"], "in-progress"),
-    "c_0270 both": (["failed", "scheduled"], "in-progress"),
-    "c_0270 both the other way": (["scheduled", "failed"], "in-progress"),
-}
-
-
-@pytest.mark.parametrize(("statuses", "expected"), STATES.values(), ids=STATES)
-def test_a_parent_is_told_how_its_childs_recovery_stands(statuses: list[str], expected: str) -> None:
-    plain = story((0, cut())).incident
-    assert recovery_state([plain.moved(IncidentStatus(each)) for each in statuses]) == expected
 
 
 # --- what hooks are told, and what is stored ---------------------------------------------------------------------
@@ -474,7 +429,7 @@ def test_c_0181_a_reason_that_nobody_gives_any_more_is_still_read() -> None:
 
 def test_c_0180_and_c_0183_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
     row = story((0, cut())).incident.as_row()
-    for name in ("oom_attempts", "generation", "reason", "status", "parked_at_ms", "losses"):
+    for name in ("oom_attempts", "reason", "status", "parked_at_ms", "losses"):
         del row[name]
     incident = Incident.of_row({**row, "of_tomorrow": 1})
     assert (incident.oom_attempts, incident.status) == (0, "attempting")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import awaits_client, default_repair, has_settled_tools, object_input, repair_transcript
+from perdure.policies import awaits_client, default_repair, object_input, repair_transcript
 from perdure.policies.repair import INTERRUPTED_TEXT, Part, is_settled, is_tool_part
 
 SETTLED = ["output-available", "output-error", "output-denied"]
@@ -185,11 +185,6 @@ WAITS = {
 @pytest.mark.parametrize(("part", "expected"), WAITS.values(), ids=WAITS)
 def test_a_part_waits_for_the_client_if_only_the_client_can_settle_it(part: Part, expected: bool) -> None:
     assert awaits_client(part, frozenset({"camera"})) is expected
-
-
-def test_settled_work_is_found_among_the_parts() -> None:
-    assert has_settled_tools([{"type": "text", "text": "x"}, call("output-error")])
-    assert not has_settled_tools([{"type": "text", "output": 1}, call("input-available")])
 
 
 # --- properties --------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from perdure.policies import (
     FailureKind,
     Raised,
     classify,
-    is_long_wait,
     next_delay_ms,
     stalled,
     stream_ended,
@@ -353,7 +352,6 @@ def test_case_56_a_hint_is_kept_exactly_and_cut_at_ten_minutes() -> None:
     endless = classify([http(429, headers={"retry-after": "86400"})])
     assert [next_delay_ms(1, patient, roll) for roll in (0, 0.9)] == [60_000, 60_000]
     assert next_delay_ms(1, endless, 0.5) == 600_000
-    assert [is_long_wait(each) for each in (patient, endless, LOST)] == [False, True, False]
 
 
 def test_a_hint_that_only_the_library_could_read_is_kept_too() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pydantic_ai import messages as lib
 
 from perdure.actors.chat.convert import CONTINUE, UNANSWERED, IllegalRequest, assert_paired, result_of, to_model
-from perdure.actors.chat.convert_back import from_model
 from perdure.actors.chat.messages import Message
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.ledger import BadRequest
@@ -335,59 +334,3 @@ def test_whatever_a_transcript_holds_the_request_is_legal(
     assert history[-1].kind == "request"
     assert all(each.parts for each in history)
     assert all(a.kind != b.kind for a, b in itertools.pairwise(history) if "request" in (a.kind, b.kind))
-
-
-# ---------------------------------------------------------------- the way back
-
-
-def test_a_history_of_the_library_becomes_a_transcript_and_goes_out_as_the_same() -> None:
-    history: list[lib.ModelMessage] = [
-        lib.ModelRequest(
-            parts=[
-                lib.SystemPromptPart("Be kind."),
-                lib.UserPromptPart(["See", lib.BinaryContent(b"x", media_type="a/b")]),
-            ]
-        ),
-        lib.ModelResponse(
-            parts=[
-                lib.ThinkingPart("hm", signature="SIG", provider_name="anthropic"),
-                lib.TextPart("I look."),
-                lib.ToolCallPart("x", '{"a":1}', "c1"),
-                lib.ToolCallPart("x", {}, "c2"),
-                lib.ToolCallPart("x", {}, "c3"),
-            ],
-            provider_name="anthropic",
-        ),
-        lib.ModelRequest(
-            parts=[
-                lib.ToolReturnPart("x", {"n": 1}, "c1"),
-                lib.ToolReturnPart("x", "broken", "c2", outcome="failed"),
-                lib.ToolReturnPart("x", "no", "c3", outcome="denied"),
-            ]
-        ),
-        lib.ModelResponse(parts=[lib.TextPart("Done.")], provider_name="anthropic"),
-        lib.ModelRequest(parts=[lib.UserPromptPart("Thanks")]),
-    ]
-    numbers = itertools.count()
-    transcript = from_model(history, lambda: f"m{next(numbers)}")
-    assert [each["role"] for each in transcript] == ["system", "user", "assistant", "user"]
-    states = [part["state"] for part in transcript[2]["parts"] if "toolCallId" in part]
-    assert states == ["output-available", "output-error", "output-denied"]
-    again = to_model(transcript, provider="anthropic")
-    assert shape(again) == shape(history)
-    assert [part.content for part in only(lib.ToolReturnPart, again)] == [
-        {"n": 1},
-        "broken",
-        "The user declined this call. It was not executed. Reason given: no",
-    ]
-    assert only(lib.ThinkingPart, again)[0].signature == "SIG"
-
-
-def test_what_a_provider_executed_comes_back_with_its_result() -> None:
-    parts = [
-        lib.NativeToolCallPart("web_search", {"q": "x"}, "n1"),
-        lib.NativeToolReturnPart("web_search", {"hits": 1}, "n1"),
-    ]
-    (only_message,) = from_model([lib.ModelResponse(parts=parts)], lambda: "m")
-    assert only_message["parts"][1]["output"] == {"hits": 1}
-    assert only_message["parts"][1]["providerExecuted"] is True
