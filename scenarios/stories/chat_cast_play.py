@@ -193,7 +193,7 @@ class Company:
         if not point.at_tool:
             await self.stage.sleep(HOLD_S)
         overview = await self.stage.ask("ps", ROWS)
-        agent_id = f"{name}@{Guide.__module__}:{Guide.__qualname__}"
+        agent_id = self.stage.agent_id(Guide, name)
         rows = [row for row in overview["live"] if row["parent"] == agent_id and row["status"] == "running"]
         if point.at_tool and not self._is_at_work(point.at_tool, number, rows):
             return None

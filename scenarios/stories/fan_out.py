@@ -316,14 +316,11 @@ class FanOut:
             told["result"] = self._work.result()
         else:
             told["report"] = await self.stage.call(Census, self.name, "report")
-        rows = await self.stage.ask("list", self._parent_id(), None, None, self.order.children + 1)
+        rows = await self.stage.ask("list", self.stage.agent_id(Census, self.name), None, None, self.order.children + 1)
         told["runs"] = Counter(row["status"] for row in rows)
         told["left_out"] = [kind for _, kind in self._due]
         self.watcher.show(self.scene)
         return told
-
-    def _parent_id(self) -> str:
-        return f"{self.name}@{Census.__module__}:{Census.__qualname__}"
 
 
 @dataclass

@@ -221,7 +221,7 @@ class Mailroom:
             known = overview["supervisor"]
             victim = Victim("supervisor", known["pid"], known["node"])
         else:
-            address = f"{clerk_of(chat_id)}@{Clerk.__module__}:{Clerk.__qualname__}"
+            address = self.stage.agent_id(Clerk, clerk_of(chat_id))
             home = next((host for agent, host, _ in overview["agents"] if agent == address), "")
             host = next((each for each in overview["hosts"] if each["host"] == home and each["up"]), None)
             if host is None:

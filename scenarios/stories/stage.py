@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
 from perdure import actors
-from perdure.actors import Agent, Client, RunResult
+from perdure.actors import Address, Agent, Client, RunResult
 from perdure.ledger import BadRequest
 from perdure.scenarios.exits import heed_sigterm
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -49,6 +49,9 @@ class Stage(Protocol):
 
     async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
         """Run an agent and wait for its end."""
+
+    def agent_id(self, agent_class: type[Agent], name: str) -> str:
+        """The id of an agent in this directory."""
 
     async def kill(self, victim: Victim) -> None:
         """`SIGKILL` one process."""
@@ -106,6 +109,10 @@ class RayStage:
         """Run and wait."""
         return await cast("Awaitable[RunResult]", self._runtime.run(agent_class, content, run_id=run_id))
 
+    def agent_id(self, agent_class: type[Agent], name: str) -> str:
+        """The id of an agent; an old directory has names of its own."""
+        return Address.of(agent_class, name, self._runtime.client.code_dir).agent_id
+
     async def kill(self, victim: Victim) -> None:
         """Send the signal; only to processes of this machine."""
         if victim.node != platform.node():
@@ -154,6 +161,10 @@ class SimStage:
     async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
         """Run and wait."""
         return await self._client.run(agent_class, content, run_id=run_id)
+
+    def agent_id(self, agent_class: type[Agent], name: str) -> str:
+        """The id of an agent."""
+        return Address.of(agent_class, name, self._client.code_dir).agent_id
 
     async def kill(self, victim: Victim) -> None:
         """Kill a simulated process."""
