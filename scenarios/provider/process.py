@@ -1,4 +1,4 @@
-"""The scripted provider for those who need one: starts the process, talks to it, kills it, and starts it again on the same port.
+"""The scripted provider as a process: start it, talk to it, kill it, and start it again on the same port.
 
     with ProviderProcess(script) as provider:
         client = AsyncOpenAI(base_url=provider.base_url, api_key="scripted", max_retries=0)
@@ -11,34 +11,18 @@ The calls block for a millisecond or two, also in async code.
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
 import socket
-import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
-from urllib.parse import urlencode
+from typing import Final, Self
 
-from perdure.scenarios.provider.desk import Counters, Record
 from perdure.scenarios.provider.events import Plain
 from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.script import Script
+from perdure.scenarios.provider.scripted import Counters, Record
+from perdure.scenarios.provider.server_process import CALL_S, HOST, ServerFailed, ServerProcess
 
-CALL_S: Final = 10.0
-HOST: Final = "127.0.0.1"
-
-
-class ProviderFailed(Exception):
-    """The provider's process did not start, or refused what it was told; `problem` is in its own words."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+MODULE: Final = "perdure.scenarios.provider.server"
 
 
 class ProviderProcess:
@@ -46,8 +30,7 @@ class ProviderProcess:
 
     def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
         self._first = {"script": script, "plan": plan, "pace": pace}
-        self._process: subprocess.Popen[str] | None = None
-        self._control_port = 0
+        self._process: ServerProcess | None = None
 
     @property
     def base_url(self) -> str:
@@ -61,10 +44,8 @@ class ProviderProcess:
 
     @property
     def pid(self) -> int:
-        """The process that lives now. Raises `ProviderFailed` if none does."""
-        if self._process is None:
-            raise ProviderFailed("the provider is not running; start() it")
-        return self._process.pid
+        """The process that lives now. Raises `ServerFailed` if none does."""
+        return self._life.pid
 
     def __enter__(self) -> Self:
         self._reserve = socket.socket()
@@ -93,32 +74,21 @@ class ProviderProcess:
 
     def start(self) -> None:
         """Begin a life on the same port, with the script, the plan and the log of the one before."""
-        if self._process is not None:
-            return
-        root = str(Path(__file__).absolute().parents[3])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        options = ["--port", str(self.port), "--journal", f"{self._place.name}/journal", "--with-parent"]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "perdure.scenarios.provider.server", *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self.kill()
-            raise ProviderFailed("the provider's process ended before it listened; its reason is on stderr")
-        self._control_port = json.loads(line)["control_port"]
+        if self._process is None:
+            options = ["--port", str(self.port), "--journal", f"{self._place.name}/journal", "--with-parent"]
+            self._process = ServerProcess(MODULE, *options)
 
     def kill(self) -> None:
         """`SIGKILL`, if it lives. Open replies break off; whoever connects is refused."""
-        if self._process is None:
-            return
-        with self._process as process:
-            process.kill()
+        if self._process is not None:
+            self._process.kill()
         self._process = None
+
+    @property
+    def _life(self) -> ServerProcess:
+        if self._process is None:
+            raise ServerFailed("the provider does not answer: it is not running; start() it")
+        return self._process
 
     # what it shall do
 
@@ -136,51 +106,34 @@ class ProviderProcess:
 
     def release(self, number: int) -> None:
         """End the stall of a request."""
-        self._ask("POST", "release", {"number": number})
+        self._life.ask("POST", "release", {"number": number})
 
     def open_door(self) -> None:
         """End the refusal of connections."""
-        self._ask("POST", "open")
+        self._life.ask("POST", "open")
 
     def forget(self) -> None:
-        """Empty the log. Raises `ProviderFailed` while a reply is open."""
-        self._ask("POST", "forget")
+        """Empty the log. Raises `ServerFailed` while a reply is open."""
+        self._life.ask("POST", "forget")
 
     # what it saw
 
     def counters(self) -> Counters:
         """What it counted."""
-        return Counters.model_validate(self._ask("GET", "counters"))
+        return Counters.model_validate(self._life.ask("GET", "counters"))
 
     def log(self, since: int = 0) -> list[Record]:
         """The requests with numbers above `since`."""
-        return [Record.model_validate(each) for each in self._ask("GET", "log", {"since": since})]
+        return [Record.model_validate(each) for each in self._life.ask("GET", "log", {"since": since})]
 
     def wait_until(
         self, *, requests: int = 0, ended: int = 0, still_open: int | None = None, within_s: float = CALL_S
     ) -> Counters:
-        """Wait for so many requests, so many ended, and exactly so many open. Raises `ProviderFailed` when the time is over."""
+        """Wait for so many requests, so many ended, and exactly so many open. Raises `ServerFailed` when the time is over."""
         query = {"requests": requests, "ended": ended, "within_ms": int(within_s * 1000)}
         if still_open is not None:
             query["open"] = still_open
-        return Counters.model_validate(self._ask("GET", "await", query))
+        return Counters.model_validate(self._life.ask("GET", "await", query))
 
     def _put(self, what: str, value: Plain) -> None:
-        self._ask("PUT", what, {}, value.model_dump_json().encode())
-
-    def _ask(self, method: str, what: str, query: Mapping[str, int] | None = None, body: bytes | None = None) -> Any:
-        query = query or {}
-        connection = http.client.HTTPConnection(
-            HOST, self._control_port, timeout=CALL_S + query.get("within_ms", 0) / 1000
-        )
-        try:
-            connection.request(method, f"/_control/{what}?{urlencode(query)}", body)
-            response = connection.getresponse()
-            told = json.loads(response.read())
-        except OSError as error:
-            raise ProviderFailed(f"{method} {what}: the provider does not answer ({error})") from error
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
-            raise ProviderFailed(f"{method} {what}: {told}")
-        return told
+        self._life.ask("PUT", what, {}, value.model_dump_json().encode())

@@ -28,7 +28,6 @@ import gc
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,15 +35,14 @@ from typing import IO, Any, Final
 
 from pydantic import ValidationError
 
-from perdure.scenarios.provider.desk import Counters, Desk
-from perdure.scenarios.provider.events import Failure, dumped
-from perdure.scenarios.provider.faults import PLAIN_HEAD, Act, End, FaultPlan, Head, Pace, Send, refusal
-from perdure.scenarios.provider.http import HttpRequest
+from perdure.scenarios.provider.events import Failure, dumped, error_of
+from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.script import Script
-from perdure.scenarios.provider.wire import Wire
+from perdure.scenarios.provider.scripted import Counters, ScriptedProvider
+from perdure.scenarios.provider.server_process import CONTROL, HOST, until_abandoned
+from perdure.scenarios.provider.wire import HttpRequest, Wire
 
 BACKLOG: Final = 4096  # a thousand agents may connect at once
-CONTROL: Final = "/_control/"
 WITHIN_MS: Final = 10_000.0
 
 
@@ -54,10 +52,10 @@ def wall_ms() -> float:
 
 
 class Server:
-    """The desk with its wires. The port stays reserved while nobody listens on it, so that it can be opened again."""
+    """The scripted provider behind sockets. The port stays reserved while nobody listens on it, so that it can be opened again."""
 
-    def __init__(self, desk: Desk, host: str) -> None:
-        self.desk = desk
+    def __init__(self, scripted: ScriptedProvider, host: str) -> None:
+        self.scripted = scripted
         self._host = host
         self._wires: set[Wire] = set()
         self._stalls: dict[int, asyncio.Future[None]] = {}
@@ -71,22 +69,17 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._reserve = _bound(self._host, port)
         self._port = self._reserve.getsockname()[1]
-        self._control = await self._listen(_bound(self._host, control_port), self._told_control)
+        self._control = await self._listen(_bound(self._host, control_port))
         await self._mind_the_door()
-        self.desk.change = self._changed
+        self.scripted.change = self._changed
         return {"port": self._port, "control_port": self._control.sockets[0].getsockname()[1], "pid": os.getpid()}
 
-    async def _listen(self, sock: socket.socket, made: Callable[[Wire], None]) -> asyncio.Server:
-        return await self._loop.create_server(
-            lambda: Wire(self._serve, made, self._wires.discard), sock=sock, backlog=BACKLOG
-        )
+    async def _listen(self, sock: socket.socket, *counted: Callable[[Wire], None]) -> asyncio.Server:
+        return await self._loop.create_server(lambda: Wire(self._serve, *counted), sock=sock, backlog=BACKLOG)
 
     def _told_front(self, wire: Wire) -> None:
         self._wires.add(wire)
-        self.desk.connected()
-
-    def _told_control(self, _wire: Wire) -> None:
-        """Who controls is not counted."""
+        self.scripted.connected()
 
     # the door
 
@@ -106,7 +99,7 @@ class Server:
 
     def _turn_the_door(self) -> None:
         """Shut it at once, or begin to open it."""
-        is_shut = self.desk.is_shut(wall_ms())
+        is_shut = self.scripted.is_shut(wall_ms())
         if is_shut and self._front is not None:
             self._front.close()
             self._front = None
@@ -114,11 +107,11 @@ class Server:
                 wire.close()
         elif not is_shut and self._front is None and self._opening is None:
             self._opening = self._loop.create_task(self._open_front())
-        if is_shut and (until_ms := self.desk.shut_until_ms()) is not None:
+        if is_shut and (until_ms := self.scripted.shut_until_ms()) is not None:
             self._loop.call_later(max(0.0, until_ms - wall_ms()) / 1000, self._changed)
 
     async def _open_front(self) -> None:
-        self._front = await self._listen(_bound(self._host, self._port), self._told_front)
+        self._front = await self._listen(_bound(self._host, self._port), self._told_front, self._wires.discard)
         self._opening = None
         self._changed()
 
@@ -132,24 +125,17 @@ class Server:
 
     async def _serve(self, wire: Wire, request: HttpRequest) -> None:
         if request.path.startswith(CONTROL):
-            status, told = await self._controlled(request)
-            await self._say(wire, (Head(status, PLAIN_HEAD.headers), Send(dumped(told).encode()), End("whole")))
+            await wire.answer(*await self._controlled(request))
         elif request.method == "POST" and request.path.endswith("/chat/completions"):
             await self._chat(wire, request.body)
         else:
             told = f"{request.method} {request.path}: this server knows POST /v1/chat/completions"
-            await self._say(wire, refusal(404, Failure(message=told, type="invalid_request_error")))
-
-    async def _say(self, wire: Wire, acts: tuple[Act, ...]) -> None:
-        async def no_pause(_ms: float | None) -> None:
-            raise AssertionError("nothing here waits")
-
-        await wire.carry_out(acts, no_pause, lambda _bytes: None)
+            await wire.answer(404, {"error": error_of(Failure(message=told, type="invalid_request_error"))})
 
     async def _chat(self, wire: Wire, body: bytes) -> None:
-        number, acts = self.desk.receive(body, wall_ms())
+        number, acts = self.scripted.receive(body, wall_ms())
         self._turn_the_door()  # before the answer: who has heard it finds the door as the plan says
-        wire.keep_alive = wire.keep_alive and not self.desk.is_shut(wall_ms())
+        wire.keep_alive = wire.keep_alive and not self.scripted.is_shut(wall_ms())
         sent, how = 0, "gone"
 
         def count(size: int) -> None:
@@ -162,7 +148,7 @@ class Server:
         try:
             how = await wire.carry_out(acts, pause, count)
         finally:
-            self.desk.ended(number, how, sent, wall_ms())
+            self.scripted.ended(number, how, sent, wall_ms())
 
     async def _pause(self, number: int, ms: float | None) -> None:
         if ms is not None:
@@ -181,26 +167,26 @@ class Server:
         try:
             match request.method, what:
                 case "PUT", "script":
-                    self.desk.set_script(Script.model_validate_json(request.body))
+                    self.scripted.set_script(Script.model_validate_json(request.body))
                 case "PUT", "plan":
-                    self.desk.set_plan(FaultPlan.model_validate_json(request.body))
+                    self.scripted.set_plan(FaultPlan.model_validate_json(request.body))
                     await self._mind_the_door()
                 case "PUT", "pace":
-                    self.desk.set_pace(Pace.model_validate_json(request.body))
+                    self.scripted.set_pace(Pace.model_validate_json(request.body))
                 case "GET", "counters":
-                    return 200, self.desk.counters().model_dump()
+                    return 200, self.scripted.counters().model_dump()
                 case "GET", "log":
                     since = int(request.query.get("since", "0"))
-                    return 200, [record.model_dump(mode="json") for record in self.desk.records[max(0, since) :]]
+                    return 200, [record.model_dump(mode="json") for record in self.scripted.records[max(0, since) :]]
                 case "GET", "await":
                     return await self._awaited(request.query)
                 case "POST", "release":
                     return self._released(int(request.query.get("number", "0")))
                 case "POST", "open":
-                    self.desk.open_door()
+                    self.scripted.open_door()
                     await self._mind_the_door()
                 case "POST", "forget":
-                    self.desk.forget()
+                    self.scripted.forget()
                 case _:
                     return 404, {"error": f"{request.method} {request.path} is nothing that can be controlled"}
         except (ValidationError, ValueError) as error:
@@ -211,11 +197,11 @@ class Server:
         wanted = {name: int(value) for name, value in query.items() if name in ("requests", "ended", "open")}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(float(query.get("within_ms", WITHIN_MS)) / 1000):
-                while not is_so(self.desk.counters(), wanted):
+                while not is_so(self.scripted.counters(), wanted):
                     waiter = self._loop.create_future()
                     self._waiters.append(waiter)
                     await waiter
-        counters = self.desk.counters()
+        counters = self.scripted.counters()
         return 200 if is_so(counters, wanted) else 408, counters.model_dump()
 
     def _released(self, number: int) -> tuple[int, Any]:
@@ -243,7 +229,7 @@ def _bound(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _journal(path: Path, desk: Desk) -> None:
+def _journal(path: Path, scripted: ScriptedProvider) -> None:
     """Take over what the file holds, and write on. A last line that a death cut short is nothing that anybody was answered."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     whole = [line for line in lines if line.endswith(b"\n")]
@@ -254,31 +240,22 @@ def _journal(path: Path, desk: Desk) -> None:
     def write(entry: dict[str, Any]) -> None:
         file.write(dumped(entry).encode() + b"\n")
 
-    desk.journal = write
-    desk.restore(map(json.loads, whole), wall_ms())
+    scripted.journal = write
+    scripted.restore(map(json.loads, whole), wall_ms())
 
 
 async def serve(options: argparse.Namespace) -> None:
     """Serve until killed, or until whoever holds the other end of stdin is gone."""
-    loop = asyncio.get_running_loop()
-    desk = Desk(pace=Pace(first_ms=options.first_ms, between_ms=options.between_ms))
-    server = Server(desk, options.host)
+    scripted = ScriptedProvider(pace=Pace(first_ms=options.first_ms, between_ms=options.between_ms))
+    server = Server(scripted, options.host)
     if options.journal is not None:
-        _journal(options.journal, desk)
+        _journal(options.journal, scripted)
     if options.script is not None:
-        desk.set_script(Script.model_validate_json(options.script.read_bytes()))
+        scripted.set_script(Script.model_validate_json(options.script.read_bytes()))
     if options.plan is not None:
-        desk.set_plan(FaultPlan.model_validate_json(options.plan.read_bytes()))
+        scripted.set_plan(FaultPlan.model_validate_json(options.plan.read_bytes()))
     print(json.dumps(await server.open(options.port, options.control_port)), flush=True)
-    over = asyncio.Event()
-
-    def hear() -> None:
-        if not os.read(sys.stdin.fileno(), 1024):
-            over.set()
-
-    if options.with_parent:
-        loop.add_reader(sys.stdin.fileno(), hear)
-    await over.wait()
+    await (until_abandoned() if options.with_parent else asyncio.Event().wait())
 
 
 def main() -> None:
@@ -286,7 +263,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m perdure.scenarios.provider.server", description="A scripted OpenAI-compatible server."
     )
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", default=HOST)
     parser.add_argument("--port", type=int, default=0, help="0 for any free one")
     parser.add_argument("--control-port", type=int, default=0, help="0 for any free one")
     parser.add_argument("--script", type=Path, help="a script, as JSON")

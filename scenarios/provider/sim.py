@@ -1,4 +1,4 @@
-"""The scripted provider as an `httpx2` transport inside of the simulated world: the same desk, the same acts, and virtual time.
+"""The scripted provider as an `httpx2` transport inside of the simulated world: the same scripted, the same acts, and virtual time.
 
     provider = SimProvider(script, plan)
     agent.model = provider.model()
@@ -22,10 +22,10 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from perdure.actors.sim_world.world import current_process, on_death
-from perdure.scenarios.provider.desk import DEATH, Counters, Desk, Record
 from perdure.scenarios.provider.events import Failure
 from perdure.scenarios.provider.faults import Act, End, FaultPlan, Head, Pace, Send, Wait, refusal
 from perdure.scenarios.provider.script import Script
+from perdure.scenarios.provider.scripted import DEATH, Counters, Record, ScriptedProvider
 
 SIM_URL: Final = "http://provider.invalid/v1"
 
@@ -38,7 +38,7 @@ class SimProvider(httpx2.AsyncBaseTransport):
     """See the head of the module. Any number of clients may share it."""
 
     def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
-        self.desk = Desk(script, plan, pace)
+        self.scripted = ScriptedProvider(script, plan, pace)
         self._open: dict[int, _Exchange] = {}
         self._is_alive = True
 
@@ -65,15 +65,15 @@ class SimProvider(httpx2.AsyncBaseTransport):
 
     def set_script(self, script: Script) -> None:
         """From now on, answer by this script."""
-        self.desk.set_script(script)
+        self.scripted.set_script(script)
 
     def set_plan(self, plan: FaultPlan) -> None:
         """From now on, fail by this plan; its numbers count from the next request."""
-        self.desk.set_plan(plan)
+        self.scripted.set_plan(plan)
 
     def set_pace(self, pace: Pace) -> None:
         """From now on, answer at this pace."""
-        self.desk.set_pace(pace)
+        self.scripted.set_pace(pace)
 
     def release(self, number: int) -> None:
         """End the stall of a request. Raises `KeyError` if it is not open."""
@@ -81,19 +81,19 @@ class SimProvider(httpx2.AsyncBaseTransport):
 
     def open_door(self) -> None:
         """End the refusal of connections."""
-        self.desk.open_door()
+        self.scripted.open_door()
 
     def forget(self) -> None:
         """Empty the log. Raises `ValueError` while a reply is open."""
-        self.desk.forget()
+        self.scripted.forget()
 
     def log(self, since: int = 0) -> list[Record]:
         """The requests with numbers above `since`."""
-        return self.desk.records[since:]
+        return self.scripted.records[since:]
 
     def counters(self) -> Counters:
         """What it counted."""
-        return self.desk.counters()
+        return self.scripted.counters()
 
     # what a client does to it
 
@@ -101,14 +101,14 @@ class SimProvider(httpx2.AsyncBaseTransport):
         """Answer a request, or raise what a socket would make the client raise."""
         body = await request.aread()
         now_ms = asyncio.get_running_loop().time() * 1000
-        if not self._is_alive or self.desk.is_shut(now_ms):
-            self.desk.refuse()
+        if not self._is_alive or self.scripted.is_shut(now_ms):
+            self.scripted.refuse()
             raise httpx2.ConnectError(REFUSED, request=request)
-        self.desk.connected()
+        self.scripted.connected()
         if request.method != "POST" or not request.url.path.endswith("/chat/completions"):
             told = f"{request.method} {request.url.path}: this server knows POST /v1/chat/completions"
             return await _Exchange(self, request, 0, refusal(404, Failure(message=told))).response()
-        number, acts = self.desk.receive(body, now_ms)
+        number, acts = self.scripted.receive(body, now_ms)
         exchange = self._open[number] = _Exchange(self, request, number, acts)
         if current_process() is not None:
             on_death(exchange.leave)
@@ -117,7 +117,7 @@ class SimProvider(httpx2.AsyncBaseTransport):
     def ended(self, number: int, how: str, sent: int, at_ms: float) -> None:
         """An exchange is over."""
         if self._open.pop(number, None) is not None:
-            self.desk.ended(number, how, sent, at_ms)
+            self.scripted.ended(number, how, sent, at_ms)
 
     async def aclose(self) -> None:
         """A client that is closed leaves the provider as it is."""

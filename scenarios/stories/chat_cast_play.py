@@ -12,10 +12,10 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from perdure.scenarios.provider.desk import Counters, Record
 from perdure.scenarios.provider.faults import Fault, FaultPlan, Rule
-from perdure.scenarios.provider.process import ProviderFailed
 from perdure.scenarios.provider.script import Script
+from perdure.scenarios.provider.scripted import Counters, Record
+from perdure.scenarios.provider.server_process import ServerFailed
 from perdure.scenarios.stories.chat_cast import EFFECTS, Guide, Quiz
 from perdure.scenarios.stories.chat_cast_turns import Told, ask
 from perdure.scenarios.stories.chat_cast_verdict import (
@@ -185,7 +185,7 @@ class Company:
     def _go_on(self, held: int) -> None:
         self.quiz.workshop.set_pace()
         if held and self.provider is not None:
-            with contextlib.suppress(KeyError, ProviderFailed):  # who was killed has left already
+            with contextlib.suppress(KeyError, ServerFailed):  # who was killed has left already
                 self.provider.release(held)
 
     async def _victim(self, point: Point, name: str, number: int) -> tuple[str, Victim] | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.actors import apply_chunk
-from perdure.scenarios.provider.desk import Record
 from perdure.scenarios.provider.script import Script, conclusion, key_of, read
+from perdure.scenarios.provider.scripted import Record
 from perdure.scenarios.stories.chat_cast import EFFECTS, Quiz
 from perdure.scenarios.stories.chat_cast_turns import Told
 

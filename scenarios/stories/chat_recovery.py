@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from perdure.actors import KillPoint
-from perdure.scenarios.provider.desk import Record
 from perdure.scenarios.provider.faults import Fault, FaultKind
 from perdure.scenarios.provider.script import Script
+from perdure.scenarios.provider.scripted import Record
 from perdure.scenarios.stories.chat_cast import Quiz
 from perdure.scenarios.stories.chat_cast_play import Company, Point, Watcher, named
 from perdure.scenarios.stories.chat_cast_verdict import Tally

@@ -18,7 +18,7 @@ from perdure.ledger import BadRequest
 from perdure.policies import Delivery
 from perdure.scenarios.provider.script import Question, Script, conclusion
 from perdure.scenarios.stories.chat_cast import MODEL, model_here
-from perdure.scenarios.telegram.desk import BOT_NAME
+from perdure.scenarios.telegram.bot_api import BOT_NAME
 from perdure.scenarios.telegram.sim import SimTelegram
 
 API: Final = "PERDURE_SCENARIO_BOT_API"

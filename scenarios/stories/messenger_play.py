@@ -19,7 +19,7 @@ import httpx
 from perdure.actors import MessengerEvent
 from perdure.scenarios.stories.messenger_cast import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
 from perdure.scenarios.stories.stage import Stage, Victim
-from perdure.scenarios.telegram.desk import BotFault
+from perdure.scenarios.telegram.bot_api import BotFault
 
 PATH: Final = f"/messengers/{MESSENGER}/webhook"
 HEADERS: Final = {"x-telegram-bot-api-secret-token": PRETENDED_SECRET, "content-type": "application/json"}

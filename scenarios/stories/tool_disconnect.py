@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from perdure.scenarios.provider.desk import Record
 from perdure.scenarios.provider.faults import Fault, FaultKind
+from perdure.scenarios.provider.scripted import Record
 from perdure.scenarios.stories.chat_cast import Quiz
 from perdure.scenarios.stories.chat_cast_play import Company, Point, named
 from perdure.scenarios.stories.chat_cast_verdict import EXHAUSTED, Ending

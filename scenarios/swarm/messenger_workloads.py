@@ -24,7 +24,7 @@ from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.messenger_cast import PRETENDED_SECRET, PRETENDED_TOKEN, script_of, update_of
 from perdure.scenarios.stories.messenger_verdict import Seen
 from perdure.scenarios.swarm.script import OFTEN, Script, persist
-from perdure.scenarios.telegram.desk import BotFault
+from perdure.scenarios.telegram.bot_api import BotFault
 from perdure.scenarios.telegram.sim import SimTelegram
 
 LETTERS: Final = 40
@@ -102,7 +102,7 @@ async def letters(script: Script) -> None:
     count = die.randint(1, 8)
     first = int(script.tag.strip("-") or 0) % 4 * 10
     chat_of = {number: 5 + first + die.randint(0, 1) for number in range(first, first + count)}
-    office.telegram.desk.faults = [] if script.patient else faults
+    office.telegram.api.faults = [] if script.patient else faults
     office.provider.set_plan(FaultPlan() if script.patient else FaultPlan(rules=rules))
     told = await asyncio.gather(*(_send(script, *each, die.choice((0.0, 0.2, 3.0))) for each in chat_of.items()))
     if script.patient and all(each is not None for each in told):

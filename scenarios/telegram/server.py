@@ -6,158 +6,100 @@
         …
         telegram.log()
 
-`python -m perdure.scenarios.telegram.server` prints one line of JSON (`port`, `pid`) when it listens. Under `/_control` it answers `PUT
-plan` and `GET log`; everything else is `/bot<token>/<method>`, as in the Bot API. It ends when its stdin is closed.
+Under `/_control` the server answers `PUT plan` and `GET log`; everything else is `/bot<token>/<method>`, as in the Bot API.
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl
 
 from pydantic import TypeAdapter
 
-from perdure.scenarios.provider.events import dumped
-from perdure.scenarios.provider.faults import End, Head, Send
-from perdure.scenarios.provider.http import HttpRequest
-from perdure.scenarios.provider.wire import Wire
-from perdure.scenarios.telegram.desk import Answer, BotDesk, BotFault
+from perdure.scenarios.provider.faults import End
+from perdure.scenarios.provider.server_process import CONTROL, HOST, ServerProcess, until_abandoned
+from perdure.scenarios.provider.wire import HttpRequest, Wire
+from perdure.scenarios.telegram.bot_api import Answer, BotApi, BotFault
 
-HOST: Final = "127.0.0.1"
-CONTROL: Final = "/_control/"
-CALL_S: Final = 10.0
-HEADERS: Final = (("content-type", "application/json"),)
+MODULE: Final = "perdure.scenarios.telegram.server"
 FAULTS: Final = TypeAdapter(list[BotFault])
-
-
-class TelegramFailed(Exception):
-    """The process did not start, or does not answer; `problem` is in its own words."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+RESET: Final = (End("reset"),)
 
 
 class TelegramProcess:
-    """One pretended Telegram."""
+    """One pretended Telegram. Its methods raise `ServerFailed`."""
 
     @property
     def base_url(self) -> str:
         """What a bot's token is appended to."""
-        return f"http://{HOST}:{self.port}/bot"
+        return f"http://{HOST}:{self._process.told['port']}/bot"
 
     def __enter__(self) -> Self:
-        root = str(Path(__file__).absolute().parents[3])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "perdure.scenarios.telegram.server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise TelegramFailed("its process ended before it listened; its reason is on stderr")
-        self.port: int = json.loads(line)["port"]
+        self._process = ServerProcess(MODULE)
         return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        with self._process as process:
-            process.kill()
+        self._process.kill()
 
     def plan(self, faults: list[BotFault]) -> None:
         """These requests go wrong, beside what was planned before."""
-        self._ask("PUT", "plan", FAULTS.dump_json(faults))
+        self._process.ask("PUT", "plan", None, FAULTS.dump_json(faults))
 
     def log(self) -> dict[str, Any]:
         """Everything that it saw: `messages`, `asked`, `methods`."""
-        told: dict[str, Any] = self._ask("GET", "log")
-        return told
-
-    def _ask(self, method: str, what: str, body: bytes | None = None) -> Any:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=CALL_S)
-        try:
-            connection.request(method, CONTROL + what, body)
-            response = connection.getresponse()
-            told = json.loads(response.read())
-        except OSError as error:
-            raise TelegramFailed(f"{method} {what}: it does not answer ({error})") from error
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
-            raise TelegramFailed(f"{method} {what}: {told}")
+        told: dict[str, Any] = self._process.ask("GET", "log")
         return told
 
 
 class BotServer:
-    """The desk behind HTTP."""
+    """The Bot API behind HTTP."""
 
     def __init__(self) -> None:
-        self.desk = BotDesk()
+        self._api = BotApi()
 
-    async def open(self, port: int) -> int:
-        """Listen; returns the port."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: Wire(self._serve, lambda _: None, lambda _: None), HOST, port, backlog=1024
-        )
-        return int(server.sockets[0].getsockname()[1])
-
-    async def _serve(self, wire: Wire, request: HttpRequest) -> None:
+    async def serve(self, wire: Wire, request: HttpRequest) -> None:
+        """Answer one request. One that goes unanswered is reset."""
         answer = self._answer(request)
         if answer.after_s:
             await asyncio.sleep(answer.after_s)
-        acts = (
-            (End("reset"),)
-            if answer.status is None
-            else (Head(answer.status, HEADERS), Send(dumped(answer.body).encode()), End("whole"))
-        )
-        await wire.carry_out(acts, _no_pause, lambda _bytes: None)
+        if answer.status is None:
+            await wire.carry_out(RESET, _no_pause, lambda _bytes: None)
+        else:
+            await wire.answer(answer.status, answer.body)
 
     def _answer(self, request: HttpRequest) -> Answer:
         if request.path.startswith(CONTROL):
             return self._controlled(request.method, request.path.removeprefix(CONTROL), request.body)
         _, parted, method = request.path.removeprefix("/bot").rpartition("/")
         given = dict(parse_qsl(request.body.decode("utf-8", "replace"), keep_blank_values=True))
-        return self.desk.receive(method if parted else "", given, round(time.time() * 1000))
+        return self._api.receive(method if parted else "", given, round(time.time() * 1000))
 
     def _controlled(self, method: str, what: str, body: bytes) -> Answer:
         if (method, what) == ("PUT", "plan"):
-            self.desk.plan(FAULTS.validate_json(body))
+            self._api.plan(FAULTS.validate_json(body))
             return Answer(200, {})
-        return Answer(200, self.desk.log()) if (method, what) == ("GET", "log") else Answer(404, {"error": what})
+        return Answer(200, self._api.log()) if (method, what) == ("GET", "log") else Answer(404, {"error": what})
 
 
 async def _no_pause(_ms: float | None) -> None:
     raise AssertionError("nothing here waits in the middle of an answer")
 
 
-async def serve() -> None:
-    """Serve until whoever holds the other end of stdin is gone."""
-    port = await BotServer().open(0)
-    print(json.dumps({"port": port, "pid": os.getpid()}), flush=True)
-    over = asyncio.Event()
-
-    def hear() -> None:
-        if not os.read(sys.stdin.fileno(), 1024):
-            over.set()
-
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), hear)
-    await over.wait()
+async def main() -> None:
+    """Serve until abandoned."""
+    server = BotServer()
+    listening = await asyncio.get_running_loop().create_server(lambda: Wire(server.serve), HOST, 0, backlog=1024)
+    port = listening.sockets[0].getsockname()[1]
+    print(json.dumps({"port": port, "control_port": port, "pid": os.getpid()}), flush=True)
+    await until_abandoned()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(main())

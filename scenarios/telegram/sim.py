@@ -1,4 +1,4 @@
-"""The pretended Telegram inside of the simulated world: the same desk behind the same client library, with virtual time for a network.
+"""The pretended Telegram inside of the simulated world: the same Bot API behind the same client library, with virtual time for a network.
 
     telegram = SimTelegram()
     bot = Telegram("1:token", secret_token="…", wire=telegram.wire)
@@ -15,7 +15,7 @@ from typing import Any, Final
 from telegram.error import NetworkError
 from telegram.request import BaseRequest, RequestData
 
-from perdure.scenarios.telegram.desk import BotDesk, BotFault
+from perdure.scenarios.telegram.bot_api import BotApi, BotFault
 
 WAY_S: Final = 0.02  # there, and the same back
 
@@ -24,26 +24,26 @@ class SimTelegram:
     """Has the methods of `TelegramProcess`, so one story can play with either."""
 
     def __init__(self) -> None:
-        self.desk = BotDesk()
+        self.api = BotApi()
 
     def plan(self, faults: list[BotFault]) -> None:
         """These requests go wrong, beside what was planned before."""
-        self.desk.plan(faults)
+        self.api.plan(faults)
 
     def log(self) -> dict[str, Any]:
         """Everything that it saw."""
-        return self.desk.log()
+        return self.api.log()
 
     def wire(self) -> BaseRequest:
         """A way to it for one client."""
-        return SimWire(self.desk)
+        return SimWire(self.api)
 
 
 class SimWire(BaseRequest):
     """What the library takes for its network."""
 
-    def __init__(self, desk: BotDesk) -> None:
-        self._desk = desk
+    def __init__(self, api: BotApi) -> None:
+        self._api = api
 
     @property
     def read_timeout(self) -> float | None:
@@ -63,7 +63,7 @@ class SimWire(BaseRequest):
         await asyncio.sleep(WAY_S)
         given = {} if request_data is None else request_data.json_parameters
         now_ms = round(asyncio.get_running_loop().time() * 1000)
-        answer = self._desk.receive(url.rpartition("/")[2], given, now_ms)
+        answer = self._api.receive(url.rpartition("/")[2], given, now_ms)
         await asyncio.sleep(WAY_S + answer.after_s)
         if answer.status is None:
             raise NetworkError("the connection broke")

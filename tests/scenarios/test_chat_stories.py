@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from perdure.ledger import BadRequest
 from perdure.scenarios.cli import app
 from perdure.scenarios.commands.chat import Words
-from perdure.scenarios.provider.desk import Record
+from perdure.scenarios.provider.scripted import Record
 from perdure.scenarios.stories.chat_cast import Quiz
 from perdure.scenarios.stories.chat_cast_play import Company, Point
 from perdure.scenarios.stories.chat_cast_turns import Told

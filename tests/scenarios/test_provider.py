@@ -24,9 +24,10 @@ from pydantic_ai.models import infer_model
 
 from perdure.scenarios.provider.events import Comment, Done, Finish, Raw, Role, Text, frames
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule, every_place
-from perdure.scenarios.provider.http import HEAD_BYTES_MAX, Malformed, take_request
-from perdure.scenarios.provider.process import HOST, ProviderFailed, ProviderProcess
+from perdure.scenarios.provider.process import ProviderProcess
 from perdure.scenarios.provider.script import Question, Script, answer, conclusion
+from perdure.scenarios.provider.server_process import HOST, ServerFailed
+from perdure.scenarios.provider.wire import HEAD_BYTES_MAX, HttpRequest, Wire
 from tests.scenarios.listening import ASK, SCRIPT, Heard, listen, with_results
 from tests.tidy import ROOT
 
@@ -265,7 +266,7 @@ def test_a_stall_ends_by_itself_or_when_it_is_released(provider: ProviderProcess
 
     assert talk(provider, story).text == SPOKEN
     assert provider.counters().ended == {"whole": 2}
-    with pytest.raises(ProviderFailed, match="request 2 does not stall"):
+    with pytest.raises(ServerFailed, match="request 2 does not stall"):
         provider.release(2)
 
 
@@ -414,9 +415,9 @@ def test_killed_and_started_again_on_the_same_port_it_goes_on_with_its_script_it
 
 def test_who_talks_to_a_dead_provider_is_told(provider: ProviderProcess) -> None:
     provider.kill()
-    with pytest.raises(ProviderFailed, match="does not answer"):
+    with pytest.raises(ServerFailed, match="does not answer"):
         provider.counters()
-    with pytest.raises(ProviderFailed, match="not running"):
+    with pytest.raises(ServerFailed, match="not running"):
         _ = provider.pid
 
 
@@ -441,7 +442,7 @@ def test_the_log_is_not_forgotten_while_a_reply_is_open(provider: ProviderProces
     async def story(client: AsyncOpenAI) -> None:
         asked = asyncio.create_task(listen(client))
         await asyncio.to_thread(provider.wait_until, still_open=1)
-        with pytest.raises(ProviderFailed, match="1 replies are open"):
+        with pytest.raises(ServerFailed, match="1 replies are open"):
             await asyncio.to_thread(provider.forget)
         await asyncio.to_thread(provider.release, 1)
         await asked
@@ -450,7 +451,7 @@ def test_the_log_is_not_forgotten_while_a_reply_is_open(provider: ProviderProces
 
 
 def test_what_it_cannot_be_told_is_named(provider: ProviderProcess) -> None:
-    with pytest.raises(ProviderFailed, match="requests"):
+    with pytest.raises(ServerFailed, match="requests"):
         provider.wait_until(requests=5, within_s=0.01)
     status, told = raw(provider, "POST", "/v1/embeddings", b"{}")
     assert (status, "this server knows POST" in told["error"]["message"]) == (404, True)
@@ -479,32 +480,49 @@ def raw(provider: ProviderProcess, method: str, path: str, body: bytes) -> tuple
     [
         (b"HELLO\r\n\r\n", 400),
         (b"POST / HTTP/2\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\ncontent-length: many\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", 411),
-        (b"POST / HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n", 413),
-        (b"POST / HTTP/1.1\r\nx: " + b"y" * HEAD_BYTES_MAX, 431),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: many\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n", 501),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * HEAD_BYTES_MAX, 431),
     ],
 )
 def test_bytes_that_are_no_request_are_answered_and_the_connection_closes(
     provider: ProviderProcess, request_bytes: bytes, status: int
 ) -> None:
-    with pytest.raises(Malformed):
-        take_request(bytearray(request_bytes))
     with socket.create_connection((HOST, provider.port), timeout=5) as connection:
         connection.sendall(request_bytes)
         told = b"".join(iter(lambda: connection.recv(65536), b""))
     assert told.startswith(f"HTTP/1.1 {status} ".encode())
 
 
-def test_a_request_may_come_in_pieces_and_two_in_one() -> None:
-    whole = b"POST /a HTTP/1.1\r\nContent-Length: 2\r\n\r\nhiGET /b?x=1 HTTP/1.1\r\nConnection: close\r\n\r\n"
-    for cut in range(len(whole)):
-        buffer = bytearray(whole[:cut])
-        found = [request for request in (take_request(buffer), take_request(buffer)) if request]
-        buffer += whole[cut:]
-        while (request := take_request(buffer)) is not None:
+PIECES = (
+    b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+    b"PUT /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nho\r\n0\r\n\r\n"
+    b"GET /b?x=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+)
+
+
+def test_a_request_may_come_in_pieces_and_several_in_one() -> None:
+    async def taken(cut: int) -> list[HttpRequest]:
+        found: list[HttpRequest] = []
+        closed = asyncio.get_running_loop().create_future()
+
+        async def serve(wire: Wire, request: HttpRequest) -> None:
             found.append(request)
-        assert [(each.method, each.path, each.query, each.body, each.keep_alive) for each in found] == [
-            ("POST", "/a", {}, b"hi", True),
-            ("GET", "/b", {"x": "1"}, b"", False),
+            await wire.answer(200, "")
+
+        near, far = socket.socketpair()
+        with far:
+            wire = Wire(serve, lost=closed.set_result)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, near)
+            wire.data_received(PIECES[:cut])
+            wire.data_received(PIECES[cut:])
+            await closed
+        return found
+
+    for cut in range(1, len(PIECES)):
+        assert asyncio.run(taken(cut)) == [
+            ("POST", "/a", {}, b"hi"),
+            ("PUT", "/c", {}, b"ho"),
+            ("GET", "/b", {"x": "1"}, b""),
         ]

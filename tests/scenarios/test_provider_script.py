@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from perdure.policies import Fate, Remains, caution
-from perdure.scenarios.provider.desk import Desk
 from perdure.scenarios.provider.events import (
     Arguments,
     CallStart,
@@ -28,6 +27,7 @@ from perdure.scenarios.provider.events import (
 from perdure.scenarios.provider.faults import End, Fault, FaultKind, FaultPlan, Rule, drawn, every_place, place_of
 from perdure.scenarios.provider.pairing import problems
 from perdure.scenarios.provider.script import Call, Question, Round, Script, answer, conclusion
+from perdure.scenarios.provider.scripted import ScriptedProvider
 from tests.scenarios.listening import ASK, READ, SCRIPT, SEARCH, WRITE
 
 QUESTION = SCRIPT.questions[0]
@@ -234,50 +234,52 @@ def test_what_a_swarm_draws_is_possible_and_ends(seed: int) -> None:
 # which request a rule means
 
 
-def asked(desk: Desk, *messages: dict[str, Any]) -> FaultKind | None:
-    desk.receive(json.dumps({"model": "m", "stream": True, "messages": messages or [ASK]}).encode(), 0.0)
-    fault = desk.records[-1].fault
+def asked(scripted: ScriptedProvider, *messages: dict[str, Any]) -> FaultKind | None:
+    scripted.receive(json.dumps({"model": "m", "stream": True, "messages": messages or [ASK]}).encode(), 0.0)
+    fault = scripted.records[-1].fault
     return fault.kind if fault else None
 
 
 def test_a_rule_means_a_number_a_question_or_a_count_of_results_and_is_used_up() -> None:
-    desk = Desk(SCRIPT)
+    scripted = ScriptedProvider(SCRIPT)
     end, reset = Fault(kind=FaultKind.END), Fault(kind=FaultKind.RESET)
-    desk.set_plan(FaultPlan(rules=(Rule(fault=reset, number=2), Rule(fault=end, asks="stock", results=2, times=2))))
-    assert asked(desk) is None
-    assert asked(desk) is FaultKind.RESET
-    assert [asked(desk, ASK, *ROUND_1) for _ in range(3)] == [FaultKind.END, FaultKind.END, None]
-    desk.set_plan(FaultPlan(rules=(Rule(fault=reset, times=None),)))
-    assert [asked(desk) for _ in range(3)] == [FaultKind.RESET] * 3
+    scripted.set_plan(FaultPlan(rules=(Rule(fault=reset, number=2), Rule(fault=end, asks="stock", results=2, times=2))))
+    assert asked(scripted) is None
+    assert asked(scripted) is FaultKind.RESET
+    assert [asked(scripted, ASK, *ROUND_1) for _ in range(3)] == [FaultKind.END, FaultKind.END, None]
+    scripted.set_plan(FaultPlan(rules=(Rule(fault=reset, times=None),)))
+    assert [asked(scripted) for _ in range(3)] == [FaultKind.RESET] * 3
 
 
 def test_numbers_count_from_the_moment_at_which_the_plan_was_set() -> None:
-    desk = Desk(SCRIPT)
-    asked(desk)
-    desk.set_plan(FaultPlan.at({1: Fault(kind=FaultKind.END)}))
-    assert asked(desk) is FaultKind.END
+    scripted = ScriptedProvider(SCRIPT)
+    asked(scripted)
+    scripted.set_plan(FaultPlan.at({1: Fault(kind=FaultKind.END)}))
+    assert asked(scripted) is FaultKind.END
 
 
 def test_the_door_is_shut_from_the_request_before_until_so_long_after_the_last_reply() -> None:
-    desk = Desk(SCRIPT, FaultPlan.at({2: Fault(kind=FaultKind.REFUSED, duration_ms=100), 3: Fault(kind=FaultKind.END)}))
-    assert not desk.is_shut(0)
-    asked(desk)
-    assert desk.is_shut(10)
-    assert desk.is_shut(500), "the reply is still open"
-    desk.ended(1, "whole", 0, 500)
-    assert desk.is_shut(510)
-    assert desk.shut_until_ms() == 610
-    assert desk.is_shut(609)
-    assert not desk.is_shut(610)
-    assert asked(desk) is None, "nobody saw the refused one, so this is the second"
-    assert asked(desk) is FaultKind.END
+    scripted = ScriptedProvider(
+        SCRIPT, FaultPlan.at({2: Fault(kind=FaultKind.REFUSED, duration_ms=100), 3: Fault(kind=FaultKind.END)})
+    )
+    assert not scripted.is_shut(0)
+    asked(scripted)
+    assert scripted.is_shut(10)
+    assert scripted.is_shut(500), "the reply is still open"
+    scripted.ended(1, "whole", 0, 500)
+    assert scripted.is_shut(510)
+    assert scripted.shut_until_ms() == 610
+    assert scripted.is_shut(609)
+    assert not scripted.is_shut(610)
+    assert asked(scripted) is None, "nobody saw the refused one, so this is the second"
+    assert asked(scripted) is FaultKind.END
 
 
 def test_an_illegal_request_is_refused_whatever_the_plan_says() -> None:
-    desk = Desk(SCRIPT, FaultPlan.at({1: Fault(kind=FaultKind.END)}))
-    assert asked(desk, ASK, ROUND_1[0]) is None
-    assert desk.records[0].status == 400
-    assert desk.counters().illegal == 1
+    scripted = ScriptedProvider(SCRIPT, FaultPlan.at({1: Fault(kind=FaultKind.END)}))
+    assert asked(scripted, ASK, ROUND_1[0]) is None
+    assert scripted.records[0].status == 400
+    assert scripted.counters().illegal == 1
 
 
 # pairing
@@ -355,20 +357,20 @@ TALK = st.lists(MESSAGE | JSON | st.sampled_from([ASK, *ROUND_1, *ROUND_2]), max
 @given(st.fixed_dictionaries({}, optional={"messages": TALK | JSON, "tools": JSON, "stream_options": JSON}) | JSON)
 def test_whatever_is_sent_is_answered_or_refused_and_can_be_written_down(body: Any) -> None:
     lines: list[str] = []
-    desk = Desk(SCRIPT)
-    desk.journal = lambda entry: lines.append(dumped(entry).encode().decode())
-    _, acts = desk.receive(json.dumps(body).encode(), 0.0)
+    scripted = ScriptedProvider(SCRIPT)
+    scripted.journal = lambda entry: lines.append(dumped(entry).encode().decode())
+    _, acts = scripted.receive(json.dumps(body).encode(), 0.0)
     assert isinstance(acts[-1], End)
-    again = Desk()
+    again = ScriptedProvider()
     again.restore(map(json.loads, lines), 1.0)
-    assert again.records[0].problems == desk.records[0].problems
+    assert again.records[0].problems == scripted.records[0].problems
 
 
 @pytest.mark.parametrize("raw", [b"{", b'{"messages": NaN}', b'{"messages": "\\ud800"}', b"\xff", b"[" * 100_000])
 def test_bytes_that_are_no_json_are_refused_and_said_so(raw: bytes) -> None:
-    desk = Desk()
-    desk.receive(raw, 0.0)
-    (problem,) = desk.records[0].problems
+    scripted = ScriptedProvider()
+    scripted.receive(raw, 0.0)
+    (problem,) = scripted.records[0].problems
     assert problem.startswith("the body is no JSON that a server takes")
 
 

@@ -14,9 +14,9 @@ from openai import AsyncOpenAI
 
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.sim_world.world import Deadlock
-from perdure.scenarios.provider.desk import Record
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from perdure.scenarios.provider.process import ProviderProcess
+from perdure.scenarios.provider.scripted import Record
 from perdure.scenarios.provider.sim import SIM_URL, SimProvider
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.scenarios.listening import ASK, SCRIPT, Heard, listen, with_results

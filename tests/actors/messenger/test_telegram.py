@@ -29,7 +29,7 @@ from perdure.actors.messenger.telegram import SECRET_HEADER
 from perdure.actors.messenger.telegram_text import rendered
 from perdure.ledger import BadRequest
 from perdure.policies import Counting, length_of
-from perdure.scenarios.telegram.desk import BotFault
+from perdure.scenarios.telegram.bot_api import BotFault
 from perdure.scenarios.telegram.sim import SimTelegram
 
 ADA = {"id": 7, "is_bot": False, "first_name": "Ada", "last_name": "L.", "username": "ada"}
@@ -289,6 +289,6 @@ def test_a_process_keeps_its_pace_over_all_threads() -> None:
 def test_a_webhook_is_set_over_https_only() -> None:
     """M60."""
     _, telegram = asked(lambda bot: bot.set_webhook("https://example.org/messengers/m/webhook"))
-    assert telegram.desk.webhook["secret_token"] == OURS
+    assert telegram.api.webhook["secret_token"] == OURS
     with pytest.raises(BadRequest, match="url"):
         asked(lambda bot: bot.set_webhook("http://example.org/"))

@@ -1,6 +1,6 @@
 """The scripted provider without its wires: takes requests, decides what each gets, and keeps the log.
 
-The socket server and the simulated transport have a desk each; whatever both must agree on is decided here. Nothing here waits or reads
+The socket server and the simulated transport have one each; whatever both must agree on is decided here. Nothing here waits or reads
 a clock: every call says what time it is.
 
 What is to survive a killed server goes line by line to a `journal`, before the answer goes out. `restore` takes the lines again: the log,
@@ -88,7 +88,7 @@ class Answer(NamedTuple):
     acts: tuple[Act, ...]
 
 
-class Desk:
+class ScriptedProvider:
     """See the head of the module. `change` is called after everything that happens."""
 
     def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:

@@ -79,7 +79,7 @@ class Refused(Exception):
         self.status, self.description = status, description
 
 
-class BotDesk:
+class BotApi:
     """See the head of the module."""
 
     def __init__(self) -> None:
