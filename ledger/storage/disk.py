@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from threading import RLock
+from typing import Final
 
 import duckdb
 
@@ -32,6 +33,10 @@ CREATE SCHEMA {0}.perdure;
 CREATE TABLE {0}.perdure.meta (agent_id VARCHAR, incarnation BIGINT, schema_version INTEGER, clock BIGINT);
 CREATE TABLE {0}.perdure.records (number BIGINT, kind VARCHAR, key VARCHAR, body BLOB)
 """
+TYPE: Final = "TYPE duckdb"
+"""Part of every `ATTACH` of a file. Without it DuckDB reads the file's headers to find its type, before it takes its lock and never again,
+so a checkpoint of the former owner that falls in between is not seen, and what it holds is lost."""
+
 _LOCKED = re.compile(r"Conflicting lock is held in (.*)\. See", re.DOTALL)
 _UNOPENABLE = re.compile(r"IO Error: Cannot (?:open|create)")
 
@@ -156,7 +161,7 @@ class Disk(ABC):
             database = f"agent_{next(self._names)}"
             quoted = source.replace("'", "''")
             try:
-                self._root().execute(f"ATTACH '{quoted}' AS {database}" + (f" ({options})" if options else ""))
+                self._root().execute(f"ATTACH '{quoted}' AS {database} ({', '.join(filter(None, [TYPE, options]))})")
             except duckdb.Error as problem:
                 raise _unattachable(agent_id, source, problem) from problem
             return database

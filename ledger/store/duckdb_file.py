@@ -129,6 +129,7 @@ def connect(
 ) -> duckdb.DuckDBPyConnection:
     """Open the file, creating it if it is missing; beside it, as `source`, another one to be read.
 
+    `TYPE duckdb` is part of each `ATTACH` so that the headers are read under the lock and not before it (`ledger.storage.disk`).
     Raises what DuckDB raises; `told` says it in plain words.
     """
     con = duckdb.connect(":memory:", config={"threads": 1, "async_threads": 0})
@@ -136,10 +137,14 @@ def connect(
     try:
         for setting in _SETTINGS:
             con.execute(setting.format(fsync_mode="STANDARD" if fsync else "NONE", directory=place))
-        options = "READ_ONLY" if read_only else "BLOCK_SIZE 16384, ROW_GROUP_SIZE 8192, STORAGE_VERSION 'v2.0.0'"
-        con.execute(f"ATTACH '{place}/{name}' AS ledger ({options})")
+        options = (
+            "TYPE duckdb, READ_ONLY"
+            if read_only
+            else "TYPE duckdb, BLOCK_SIZE 16384, ROW_GROUP_SIZE 8192, STORAGE_VERSION 'v2.0.0'"
+        )
+        con.execute(f"ATTACH '{place}/{name}' AS ledger (TYPE duckdb, {options})")
         if source:
-            con.execute(f"ATTACH '{place}/{source}' AS source (READ_ONLY)")
+            con.execute(f"ATTACH '{place}/{source}' AS source (TYPE duckdb, READ_ONLY)")
         con.execute("USE ledger")
         for setting in _FENCES:
             con.execute(setting)

@@ -85,7 +85,8 @@ for seq in range(1, 100_000, 3):
     assert process.stdout is not None
     answers = [process.stdout.readline() for _ in range(patience)]
     process.kill()
-    answers += process.communicate()[0].splitlines()
+    answers += process.stdout.read().splitlines()  # `communicate` would drop the lines that were read ahead
+    process.communicate()
     answered = int(answers[-1])
     with closing(DuckDBStore(tmp_path / "ledger")) as store:
         read = store.boot()

@@ -53,8 +53,20 @@ def said(process: subprocess.Popen[str]) -> str:
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What it still said; its pipes are closed."""
-    return process.communicate(timeout=30)[0]
+    """What it still said. `communicate` would drop the lines that `readline` has read ahead."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        process.stdin.close()
+        rest = process.stdout.read()
+    process.wait(timeout=30)
+    return rest
+
+
+def test_no_line_of_a_process_is_dropped_between_the_first_and_the_last() -> None:
+    process = started("print('one'); print('two'); print('three')")
+    assert said(process) == "one"
+    assert ended(process).split() == ["two", "three"]
 
 
 # ------------------------------------------------------------------ kill -9
