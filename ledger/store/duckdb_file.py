@@ -137,11 +137,7 @@ def connect(
     try:
         for setting in _SETTINGS:
             con.execute(setting.format(fsync_mode="STANDARD" if fsync else "NONE", directory=place))
-        options = (
-            "TYPE duckdb, READ_ONLY"
-            if read_only
-            else "TYPE duckdb, BLOCK_SIZE 16384, ROW_GROUP_SIZE 8192, STORAGE_VERSION 'v2.0.0'"
-        )
+        options = "READ_ONLY" if read_only else "BLOCK_SIZE 16384, ROW_GROUP_SIZE 8192, STORAGE_VERSION 'v2.0.0'"
         con.execute(f"ATTACH '{place}/{name}' AS ledger (TYPE duckdb, {options})")
         if source:
             con.execute(f"ATTACH '{place}/{source}' AS source (TYPE duckdb, READ_ONLY)")
