@@ -34,6 +34,7 @@ RAY_LIVES_IN = {
 # The modules of the ledger that touch files, threads or the clock. Everything else in `policies` and `ledger` is pure.
 IMPURE_IN_LEDGER = {
     "ledger/storage/agent_file.py",
+    "ledger/storage/agent_locks.py",
     "ledger/storage/agent_storage.py",
     "ledger/storage/cabinet.py",
     "ledger/storage/disk.py",

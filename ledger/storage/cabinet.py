@@ -221,7 +221,7 @@ class Cabinet:
 
     def _plant(self, agent_id: str, source: str) -> None:
         """Copy a database under a name that nobody sees, make it the agent's, and only then give it its place."""
-        staged = self.disk.stage(agent_id)
+        staged = self.disk.stage(agent_id, self)
         planted = False
         try:
             self.disk.copy(agent_id, source, staged)

@@ -79,8 +79,8 @@ class Disk(ABC):
         """Delete the storages of all that descends from an agent. None of them may be attached elsewhere."""
 
     @abstractmethod
-    def stage(self, agent_id: str) -> str:
-        """Begin a storage that nobody sees yet. Returns the name of its database."""
+    def stage(self, agent_id: str, holder: object) -> str:
+        """Begin a storage that nobody sees yet, and hold the agent until it is published or discarded. Returns its database's name."""
 
     @abstractmethod
     def publish(self, agent_id: str, database: str) -> None:
@@ -231,17 +231,20 @@ class MemoryDisk(Disk):
         for each in [each for each in self._databases if each != agent_id and is_within(each, agent_id)]:
             self.erase(each, self)
 
-    def stage(self, agent_id: str) -> str:
+    def stage(self, agent_id: str, holder: object) -> str:
         """Begin a database that no agent has."""
+        self._hold(agent_id, holder)
         return self._attach(agent_id, ":memory:", "")
 
     def publish(self, agent_id: str, database: str) -> None:
         """Give it to the agent."""
         self._databases[agent_id] = database
+        self._holders.pop(agent_id, None)
 
     def discard(self, agent_id: str, database: str) -> None:
         """Drop it."""
         self._detach(database)
+        self._holders.pop(agent_id, None)
 
     def close(self) -> None:
         """Give the memory back, with everything in it."""

@@ -1,14 +1,18 @@
 """The disk of real processes: one DuckDB file for each agent.
 
+Whoever looks for a file, makes, attaches, deletes or publishes it has the agent's lock first (`ledger.storage.agent_locks`), and keeps it
+until the file is detached. So a stray log is moved aside only by the one who creates, and nobody's live log ever is.
+
 A new storage is a copy of a blank one that is made once per process. So its tables are on the disk before anything is committed, and a
 creation costs one small file (measured: 1 ms of work instead of 5).
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
@@ -18,6 +22,7 @@ import duckdb
 
 from perdure.ledger.errors import StorageConflict, StorageError
 from perdure.ledger.ids import parent_of, type_of
+from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
 from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
 
 _LEFT = "left-"
@@ -30,6 +35,7 @@ class FileDisk(Disk):
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self.directory = Path(directory)
+        self._locks = AgentLocks(self.directory / "locks")
         self._blank = b""
 
     def path_of(self, agent_id: str) -> Path:
@@ -45,21 +51,15 @@ class FileDisk(Disk):
         return self.path_of(agent_id).exists()
 
     def attach(self, agent_id: str, holder: object) -> str:
-        """Attach the file, on which DuckDB then holds a lock against other processes."""
+        """Attach the file under the agent's lock. DuckDB holds a lock of its own besides."""
         path = self.path_of(agent_id)
         with self._lock:
             self._hold(agent_id, holder)
-            attached = False
-            try:
-                database = self._attach(agent_id, str(path), "") if self.has(agent_id) else self._made(agent_id, path)
-                attached = True
-            finally:
-                if not attached:
-                    self._holders.pop(agent_id)
-            return database
+            with self._released_unless_done(agent_id):
+                return self._attach(agent_id, str(path), "") if self.has(agent_id) else self._made(agent_id, path)
 
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
-        """Detach the file, with which the lock goes."""
+        """Detach the file, then let go of the lock."""
         with self._lock:
             try:
                 if checkpoint:
@@ -67,7 +67,7 @@ class FileDisk(Disk):
                 else:
                     self._detach_as_is(database)
             finally:
-                self._holders.pop(agent_id, None)
+                self._release(agent_id)
 
     def _detach_checkpointed(self, database: str) -> None:
         try:
@@ -101,9 +101,9 @@ class FileDisk(Disk):
             try:
                 path = self.path_of(agent_id)
                 for each in (path, *path.parent.glob(f"{path.name}*.new")):
-                    self._unlink(agent_id, each)
+                    self._unlink(each)
             finally:
-                self._holders.pop(agent_id)
+                self._release(agent_id)
 
     def erase_descendants(self, agent_id: str) -> None:
         """Delete the folder of its sub-agents, with all in it."""
@@ -115,26 +115,67 @@ class FileDisk(Disk):
         except OSError as problem:
             raise StorageError(agent_id, f"{folder} cannot be deleted: {problem}") from problem
 
-    def stage(self, agent_id: str) -> str:
+    def stage(self, agent_id: str, holder: object) -> str:
         """Begin a file under a name that `has` does not find."""
         path = self._staged(agent_id)
-        self._make_folder(agent_id, path.parent)
-        self._unlink(agent_id, path)
-        return self._attach(agent_id, str(path), "BLOCK_SIZE 16384")
+        with self._lock:
+            self._hold(agent_id, holder)
+            with self._released_unless_done(agent_id):
+                self._make_folder(agent_id, path.parent)
+                self._unlink(path)
+                return self._attach(agent_id, str(path), "BLOCK_SIZE 16384")
 
     def publish(self, agent_id: str, database: str) -> None:
-        """Give the file its name."""
+        """Give the file its name, which nobody may have."""
         with self._lock:
             self._root().execute(f"CHECKPOINT {database}")
             self._root().execute(f"DETACH {database}")
-            path = self.path_of(agent_id)
-            self._staged(agent_id).rename(path)
+            path, staged = self.path_of(agent_id), self._staged(agent_id)
+            try:
+                os.link(staged, path)
+            except FileExistsError:
+                raise _overtaken(agent_id) from None
+            staged.unlink()
             _sync(path.parent)
+            self._release(agent_id)
 
     def discard(self, agent_id: str, database: str) -> None:
         """Delete the file that was begun."""
-        self._detach(database)
-        self._unlink(agent_id, self._staged(agent_id))
+        with self._lock:
+            try:
+                self._detach(database)
+                self._unlink(self._staged(agent_id))
+            finally:
+                self._release(agent_id)
+
+    def close(self) -> None:
+        """Give the memory and every lock back."""
+        super().close()
+        self._locks.close()
+
+    def _hold(self, agent_id: str, holder: object) -> None:
+        is_new = agent_id not in self._holders
+        super()._hold(agent_id, holder)
+        if not is_new:
+            return
+        with self._released_unless_done(agent_id):
+            try:
+                is_free = self._locks.take(agent_id)
+            except OSError as problem:
+                raise StorageError(agent_id, f"its lock in {self.directory} cannot be made: {problem}") from problem
+            if not is_free:
+                raise _locked(agent_id, self.path_of(agent_id))
+
+    def _release(self, agent_id: str) -> None:
+        if self._holders.pop(agent_id, None) is not None:
+            self._locks.release(agent_id)
+
+    @contextmanager
+    def _released_unless_done(self, agent_id: str) -> Iterator[None]:
+        with ExitStack() as undo:
+            undo.callback(self._release, agent_id)
+            yield
+            undo.pop_all()
 
     def _temporary(self) -> str:
         return str(self.directory / "tmp" / str(os.getpid()))  # the files in it have the same names in every process
@@ -188,10 +229,8 @@ class FileDisk(Disk):
         except OSError as problem:
             raise StorageError(agent_id, f"{folder} cannot be made: {problem}") from problem
 
-    def _unlink(self, agent_id: str, path: Path) -> None:
+    def _unlink(self, path: Path) -> None:
         """The database first: a log without a database is nobody's, a database without its log would be an older agent."""
-        if path.exists():
-            _refuse_if_locked(agent_id, path)
         path.unlink(missing_ok=True)
         for left in (*_logs(path), *path.parent.glob(f"{_LEFT}{path.name}*")):
             left.unlink(missing_ok=True)
@@ -214,11 +253,5 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _refuse_if_locked(agent_id: str, path: Path) -> None:
-    with path.open("rb+") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            raise StorageLocked(
-                agent_id, f"another process has {path} open; try again when it has let go or has died"
-            ) from problem
+def _locked(agent_id: str, path: Path) -> StorageLocked:
+    return StorageLocked(agent_id, f"{holder_of(path)} has {path} open; try again when it has let go or has died")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
+from perdure.ledger.storage.cabinet import Cabinet, FileDisk, StorageLocked
 from tests.ledger.test_storage_death import ended, said, started
 from tests.tidy import IMPORT_PATH, sources
 
@@ -35,7 +37,9 @@ cabinet.close()
 HEIR = """
 import sys
 from pathlib import Path
+from perdure.ledger.storage.agent_locks import AgentLocks
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+AgentLocks.take = lambda locks, agent_id: True  # so that DuckDB's lock alone is between the two
 storage = Cabinet(FileDisk(Path(sys.argv[1]))).open("a@m:T", 2)
 print(storage.state["n"])
 storage.state["heir"] = True
@@ -67,3 +71,64 @@ def test_an_heir_whose_lock_is_held_up_while_the_owner_closes_sees_all_that_was_
         assert heir.stdout is not None
         assert heir.stdout.read().split() == ["5"]
     assert dict(Cabinet(FileDisk(tmp_path)).open(AGENT, 3).state) == {"n": 5, "heir": True}
+
+
+def test_a_creator_that_comes_second_leaves_the_log_of_the_first_alone(tmp_path: Path) -> None:
+    class Late(FileDisk):
+        def has(self, agent_id: str) -> bool:
+            return False  # as it looked before the first one came
+
+    owner = started(OWNER, str(tmp_path))
+    assert said(owner) == "ready"
+    file = FileDisk(tmp_path).path_of(AGENT)
+    before = sorted(path.name for path in file.parent.iterdir())
+    late = Late(tmp_path)
+    with pytest.raises(StorageLocked, match=f"PID {owner.pid} has"):
+        late.attach(AGENT, object())
+    with pytest.raises(StorageLocked):
+        late.stage(AGENT, object())
+    with pytest.raises(StorageLocked):
+        late.erase(AGENT, object())
+    assert sorted(path.name for path in file.parent.iterdir()) == before
+    owner.kill()
+    ended(owner)
+    assert dict(Cabinet(FileDisk(tmp_path)).open(AGENT, 2).state) == {"n": 5}
+
+
+def test_a_lock_is_held_by_one_and_free_again_when_it_is_released_closed_or_its_process_died(tmp_path: Path) -> None:
+    one, two = AgentLocks(tmp_path), AgentLocks(tmp_path)
+    assert (one.take(AGENT), two.take(AGENT), two.take("b@m:T")) == (True, False, True)
+    one.release(AGENT)
+    assert (two.take(AGENT), one.take(AGENT)) == (True, False)
+    two.close()
+    assert one.take(AGENT)
+    assert len(list(tmp_path.iterdir())) <= 2
+
+
+def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
+    locks = AgentLocks(tmp_path)
+    assert locks.take(AGENT)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)  # until the parent has looked
+        os._exit(0)
+    locks.close()
+    free = AgentLocks(tmp_path)
+    assert free.take(AGENT)
+    os.close(write)
+    os.close(read)
+    os.waitpid(child, 0)
+
+
+def test_a_thousand_agents_have_places_of_their_own(tmp_path: Path) -> None:
+    locks, others = AgentLocks(tmp_path), AgentLocks(tmp_path)
+    agents = [f"agent {number}@m:T" for number in range(1_000)]
+    assert all(locks.take(each) for each in agents)
+    assert not any(others.take(each) for each in agents)
+    assert len(list(tmp_path.iterdir())) == 16
+
+
+def test_who_holds_a_file_that_is_not_there_is_not_known(tmp_path: Path) -> None:
+    assert holder_of(tmp_path / "none.db") == "another process"
