@@ -17,6 +17,7 @@
 | `repair` | how does a transcript become one that a model accepts? |
 | `repeats` | may a call start whose like was lost? |
 | `overlap` | what becomes of a message that comes during a turn? |
+| `turn_status` | what does an event do to the status of a turn? |
 | `fibers` | what becomes of a durable job that was cut off? |
 | `schedule` | when is a schedule due next, and what of the times that it missed? |
 | `messages` | how does an answer become messages of a limited length? |
@@ -129,6 +130,7 @@ from perdure.policies.transport import (
     stalled,
     stream_ended,
 )
+from perdure.policies.turn_status import TURN_ENDED, TurnCell, TurnEvent, TurnStatus, turn_cell
 
 __all__ = [
     "CATCH_UP",
@@ -139,6 +141,7 @@ __all__ = [
     "INFINITY",
     "NEVER",
     "OVERLAP",
+    "TURN_ENDED",
     "UNSET",
     "Action",
     "ApiKind",
@@ -201,6 +204,9 @@ __all__ = [
     "Stage",
     "Trouble",
     "TurnBudget",
+    "TurnCell",
+    "TurnEvent",
+    "TurnStatus",
     "Turnout",
     "after_error",
     "after_failure",
@@ -265,6 +271,7 @@ __all__ = [
     "stream_ended",
     "take_up",
     "tool_name",
+    "turn_cell",
     "wanted_hosts",
     "whole",
 ]

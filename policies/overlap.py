@@ -23,10 +23,11 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from perdure.policies.numbers import is_number
+from perdure.policies.turn_status import TurnStatus
 
 STRATEGIES = ("queue", "latest", "merge", "drop", "debounce")
 DEBOUNCE_MS = 750
-_OCCUPIED = frozenset({"accepted", "running"})
+_OCCUPIED = frozenset({TurnStatus.ACCEPTED, TurnStatus.RUNNING})
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,13 @@ class Overlap:
 
 
 class Open(NamedTuple):
-    """A turn that has not ended: its status, and whether it is one of the user's messages that overlapped with another."""
+    """A turn that has not ended. `is_overlapping`: it is a message of the user that overlapped with another turn."""
 
     number: int
-    status: str
+    status: TurnStatus
     is_overlapping: bool = False
     accepted_at_ms: float = 0
+    is_recovering: bool = False
 
 
 class Place(StrEnum):
@@ -82,7 +84,7 @@ class Turnout(NamedTuple):
 
 def overlaps(open_turns: Iterable[Open]) -> bool:
     """Whether a message that comes now overlaps. Asked when it is accepted, and stored with its turn."""
-    return any(turn.status in _OCCUPIED for turn in open_turns)
+    return any(turn.status in _OCCUPIED and not turn.is_recovering for turn in open_turns)
 
 
 def is_dropped(policy: Overlap, *, is_overlapping: bool) -> bool:
@@ -94,7 +96,9 @@ def at_its_place(policy: Overlap, turn: Open, open_turns: Iterable[Open], now_ms
     """What a turn does now that its place has come. `open_turns` may hold the turn itself."""
     if not turn.is_overlapping or policy.strategy in ("queue", "drop"):
         return Turnout(Place.PLAY)
-    later = any(each.is_overlapping and each.number > turn.number and each.status == "accepted" for each in open_turns)
+    later = any(
+        each.is_overlapping and each.number > turn.number and each.status is TurnStatus.ACCEPTED for each in open_turns
+    )
     if later:
         return Turnout(Place.MERGE if policy.strategy == "merge" else Place.SKIP)
     quiet_at_ms = turn.accepted_at_ms + policy.debounce_ms

@@ -19,9 +19,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from perdure.actors.chat.turn import ENDED, TurnResult
+from perdure.actors.chat.turn import TurnResult
 from perdure.actors.code.author_call import is_async, tried
 from perdure.ledger import BadRequest, PerdureError, check_whole
+from perdure.policies import TURN_ENDED, TurnStatus
 
 CALLBACK_TIMEOUT_S = 30.0
 NAMES = ("on_start", "on_event", "on_done", "on_error", "on_interrupted")
@@ -135,7 +136,7 @@ async def follow(
             if event.get("type") not in ("finish", "error", "abort"):
                 await teller.tell("on_event", event)
         first = told["next"]
-        if told["status"] in ENDED and first >= told["next_event"]:
+        if told["status"] in TURN_ENDED and first >= told["next_event"]:
             return await _ended(teller, told)
 
 
@@ -158,7 +159,9 @@ async def _ended(teller: Teller, told: dict[str, Any]) -> TurnResult:
 
 async def _forgotten(teller: Teller, request_id: str, first: int) -> TurnResult:
     await teller.tell("on_error", FORGOTTEN)
-    return TurnResult(request_id=request_id, status="aborted", error=FORGOTTEN, reason="forgotten", next_event=first)
+    return TurnResult(
+        request_id=request_id, status=TurnStatus.ABORTED, error=FORGOTTEN, reason="forgotten", next_event=first
+    )
 
 
 async def _interrupted(teller: Teller, told: dict[str, Any], data: dict[str, Any], first: int) -> TurnResult:
@@ -167,7 +170,7 @@ async def _interrupted(teller: Teller, told: dict[str, Any], data: dict[str, Any
     await teller.tell("on_interrupted", info)
     return TurnResult(
         request_id=info.request_id,
-        status="interrupted",
+        status=TurnStatus.INTERRUPTED,
         text=info.text,
         error=f"attempt {info.attempt} was interrupted ({info.cause}); {_COMING[info.outcome]}",
         reason=info.cause,

@@ -10,16 +10,17 @@ from perdure.actors.chat.chat_hooks import ChatHooks
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data
 from perdure.actors.chat.tools import Tool
-from perdure.actors.chat.turn import ENDED, STATUSES, Turn
+from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turns import Turns
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
 from perdure.ledger import BadRequest, check_id, check_number, check_whole, digest_of, pack
-from perdure.policies import awaits_client
+from perdure.policies import TURN_ENDED, TurnEvent, TurnStatus, awaits_client
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue"})
 OPTIONS = frozenset({"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key"})
+STATUSES = tuple(TurnStatus)
 LISTED_MAX, DELETED_MAX = 100, 500
 PAUSE_S = 0.05
 
@@ -41,7 +42,13 @@ class Conversation:
         turn = self.request(trigger, messages, request_id, options)
         if self.turns.crowd.drops(turn):
             words = "A turn was under way, and this agent does not take messages meanwhile."
-            return {**self._told(turn), "status": "skipped", "reason": "dropped", "error": words, "accepted": False}
+            return {
+                **self._told(turn),
+                "status": TurnStatus.SKIPPED,
+                "reason": "dropped",
+                "error": words,
+                "accepted": False,
+            }
         accepted = self.turns.accept(turn)
         return {**self._told(accepted), "accepted": accepted is turn}
 
@@ -142,8 +149,8 @@ class Conversation:
             return False
         stream = self.turns.stream_of(turn)
         stream.add(event)
-        if turn.status == "parked" and not self._waiting_calls(turn):
-            turn.status, turn.parked_at_ms = "running", 0
+        if not self._waiting_calls(turn) and turn.apply(TurnEvent.ANSWERED):
+            turn.parked_at_ms = 0
             # It was put aside with nothing under way: that is no interruption. Who answers it wants it, whatever was said since.
             self.turns.ours(turn)
             turn.user_message_id = self.turns.transcript.newest_user_id
@@ -223,7 +230,7 @@ class Conversation:
 
     def delete(self, status: Any, ended_before: int | None, limit: int) -> int:
         """Forget ended turns, the oldest first. One that goes on or waits is never among them, whatever statuses are asked for."""
-        wanted, most = ENDED if status is None else _statuses(status), _limit(limit, DELETED_MAX)
+        wanted, most = TURN_ENDED if status is None else _statuses(status), _limit(limit, DELETED_MAX)
         before = float("inf") if ended_before is None else ended_before
         found = [
             turn.request_id

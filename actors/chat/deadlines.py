@@ -17,7 +17,7 @@ from perdure.actors.chat.outcome import Outcome
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_errors import worded
 from perdure.actors.code.author_call import tried_now
-from perdure.policies import ChatRecovery
+from perdure.policies import ChatRecovery, TurnEvent, TurnStatus
 
 Ending = Callable[[Scene], Awaitable[Outcome]]
 UNANSWERED = "Nobody has answered in time, so the turn has ended."
@@ -34,7 +34,7 @@ class Deadlines:
         self._floor, self._close = floor, close
 
     def _left_ms(self, turn: Turn) -> float:
-        if turn.status != "parked":
+        if turn.status is not TurnStatus.PARKED:
             return math.inf
         config, _ = tried_now(lambda: ChatRecovery.of(self._floor.agent.chat_recovery))
         if config is None:
@@ -52,10 +52,10 @@ class Deadlines:
             asyncio.get_running_loop().call_later(max(0.0, left_ms) / 1000, self._over, turn, turn.parked_at_ms)
 
     def _over(self, turn: Turn, parked_at_ms: int) -> None:
-        is_same = turn.status == "parked" and turn.parked_at_ms == parked_at_ms
+        is_same = turn.status is TurnStatus.PARKED and turn.parked_at_ms == parked_at_ms
         if is_same and self._floor.open.get(turn.request_id) is turn and not self._floor.tenant.is_leaving:
             self._floor.tenant.spawn(self._close(turn, self._unanswered))
 
     async def _unanswered(self, scene: Scene) -> Outcome:
-        outcome = Outcome("error", UNANSWERED, "awaiting_client_deadline", stage="recovery")
+        outcome = Outcome(TurnEvent.FAILED, UNANSWERED, "awaiting_client_deadline", stage="recovery")
         return await worded(self._floor, scene.turn, outcome)

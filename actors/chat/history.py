@@ -15,7 +15,7 @@ from perdure.actors.chat.store import Event, Message
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import tried_now
-from perdure.policies import default_repair, is_settled, is_tool_part, repair_transcript, tool_name
+from perdure.policies import TurnStatus, default_repair, is_settled, is_tool_part, repair_transcript, tool_name
 
 STRUCTURE = frozenset({"step-start"})
 
@@ -114,7 +114,7 @@ class History:
         events: list[Event] = [{"type": "start", "messageId": turn.message_id}]
         for number, part in enumerate(message["parts"] if message is not None else ()):
             events += _retold(part, f"part-{number}")
-        last = {"completed": "finish", "aborted": "abort"}.get(turn.status, "error")
+        last = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}.get(turn.status, "error")
         return [*events, {"type": last, **({"errorText": turn.error} if last == "error" else {})}]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from perdure.actors.chat.conversation_state import Floor
 from perdure.actors.chat.store import Message
+from perdure.ledger import HARD, Status
 from perdure.policies import Remains, correction
 
 
@@ -22,10 +23,10 @@ async def late_results(floor: Floor) -> list[Message]:
         if message_id in floor.transcript:
             continue
         told = await floor.tenant.dispatch.inspect(evidence["runId"])
-        if told is None or told["status"] not in ("completed", "error", "aborted"):
+        if told is None or told["status"] not in HARD:
             continue
         floor.repeats.explained(call_id)
-        if told["status"] == "completed":
+        if told["status"] == Status.COMPLETED:
             found.append(_correction(message_id, call_id, evidence, told))
     return found
 

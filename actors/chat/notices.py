@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import ClassVar
 
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
+from perdure.ledger import Status
 
 
 class Notices:
     """The default texts; a chat agent overrides the methods that ask for them."""
 
     _ENDS: ClassVar[dict[str, str]] = {
-        "completed": "has completed",
-        "error": "has failed",
-        "aborted": "was cancelled",
-        "interrupted": "was interrupted, and its end is not known",
+        Status.COMPLETED: "has completed",
+        Status.ERROR: "has failed",
+        Status.ABORTED: "was cancelled",
+        Status.INTERRUPTED: "was interrupted, and its end is not known",
     }
 
     @classmethod

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from perdure.actors.code.author_call import in_words
+from perdure.policies import TurnEvent
 
 
 class Outcome(NamedTuple):
-    """What became of a turn: its status, and for an unhappy one the words and the reason. `parked` waits for a person.
+    """What became of a turn: an end, or `PARKED`, which waits for a person; for an unhappy one the words and the reason.
 
     `stage` is where an error came from: `turn` (the author's code, the model's name), `stream` (the provider), `recovery` (no patience).
     """
 
-    status: str
+    event: TurnEvent
     error: str = ""
     reason: str = ""
     notice: dict[str, Any] | None = None
@@ -22,11 +23,11 @@ class Outcome(NamedTuple):
     @property
     def last_event(self) -> dict[str, Any]:
         """The last event of the turn's stream."""
-        if self.status == "completed":
+        if self.event is TurnEvent.COMPLETED:
             return {"type": "finish"}
-        if self.status == "aborted":
+        if self.event is TurnEvent.ABORTED:
             return {"type": "abort", "reason": self.error}
-        return {"type": "error", "errorText": self.error or in_words(RuntimeError(self.status))}
+        return {"type": "error", "errorText": self.error or "The turn failed, and nothing is known of why."}
 
 
 def words_of(problem: BaseException) -> str:

@@ -9,7 +9,7 @@ from perdure.actors.chat.live_turn import Scene
 from perdure.actors.chat.outcome import Outcome
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_views import Views
-from perdure.policies import Open, Overlap, Place, at_its_place, is_dropped, overlaps
+from perdure.policies import Open, Overlap, Place, TurnEvent, TurnStatus, at_its_place, is_dropped, overlaps
 
 
 class Crowd:
@@ -27,10 +27,8 @@ class Crowd:
 
     def _seen(self, turn: Turn) -> Open:
         """The turn as the policy sees it. One that an earlier life or attempt began is being recovered, and in nobody's way (W-38)."""
-        is_recovering = turn.status == "running" and (turn.attempt > 1 or not self._floor.is_ours(turn))
-        return Open(
-            turn.number, "recovering" if is_recovering else turn.status, turn.is_overlapping, turn.accepted_at_ms
-        )
+        is_recovering = turn.status is TurnStatus.RUNNING and (turn.attempt > 1 or not self._floor.is_ours(turn))
+        return Open(turn.number, turn.status, turn.is_overlapping, turn.accepted_at_ms, is_recovering=is_recovering)
 
     def is_overlapping(self, turn: Turn) -> bool:
         """Whether a turn that comes now is a message of a person during another turn."""
@@ -51,4 +49,4 @@ class Crowd:
         if told.place is Place.PLAY:
             return None
         self._floor.add_now(scene.stream, scene.turn.messages)
-        return Outcome("skipped", "A later message has taken the place of this one.", "superseded")
+        return Outcome(TurnEvent.SKIPPED, "A later message has taken the place of this one.", "superseded")

@@ -31,7 +31,7 @@ from perdure.actors.chat.watchdog import Stalled, watched
 from perdure.actors.code.author_call import tried
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.ports import KillPoint
-from perdure.policies import FAILURES_MAX, Failure
+from perdure.policies import FAILURES_MAX, Failure, TurnEvent
 
 
 class Play(Scene):
@@ -54,7 +54,7 @@ class Play(Scene):
             return self._task.result()
         was_stopped = self._task.cancelled() or self._task.exception() is not None
         outcome = None if was_stopped else self._task.result()
-        return await self.abort() if outcome is None or outcome.status == "parked" else outcome
+        return await self.abort() if outcome is None or outcome.event is TurnEvent.PARKED else outcome
 
     def cancel(self) -> None:
         """Stop at once; the turn says why."""
@@ -65,7 +65,7 @@ class Play(Scene):
         """End a cancelled turn: its tools are stopped, and of each call is said what is known of it."""
         await self.toolbox.abort(self.turn.cancelled or "")
         half_step.mend(self.stream, replay=False)
-        return Outcome("aborted", f"The turn was cancelled: {self.turn.cancelled}", "cancelled")
+        return Outcome(TurnEvent.ABORTED, f"The turn was cancelled: {self.turn.cancelled}", "cancelled")
 
     async def run(self) -> Outcome:
         """Play the turn to its end."""
@@ -82,16 +82,16 @@ class Play(Scene):
             half_step.mend(self.stream, replay=False)
             waiting = await self.toolbox.settle()
             if waiting:
-                return Outcome("parked")
+                return Outcome(TurnEvent.PARKED)
             if half_step.is_answered(self.stream):
-                return Outcome("completed")
+                return Outcome(TurnEvent.COMPLETED)
             if half_step.steps_taken(self.stream) >= self._agent.max_steps:
                 break
             failure = await self._request()
             outcome = None if failure is None else await self._rescue.failed(self, failure)
             if outcome is not None:
                 return outcome
-        return Outcome("error", f"The turn took more than {self._agent.max_steps} steps.", "max_steps")
+        return Outcome(TurnEvent.FAILED, f"The turn took more than {self._agent.max_steps} steps.", "max_steps")
 
     # one request
 

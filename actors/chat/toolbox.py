@@ -33,7 +33,7 @@ from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.life.results import RunResult
 from perdure.actors.ports import KillPoint
-from perdure.ledger import derived_run_id
+from perdure.ledger import Status, derived_run_id
 from perdure.policies import Stage, awaits_client, is_settled, is_tool_part, tool_name
 
 Part = dict[str, Any]
@@ -149,7 +149,7 @@ class Toolbox:
             run_id = self.run_id(call_id)
             await tried(self._tenant.ask("cancel", run_id, self._tenant.agent_id, reason))
             told = await self._tenant.dispatch.inspect(run_id)
-            if told is not None and told["status"] == "completed":
+            if told is not None and told["status"] == Status.COMPLETED:
                 await (self._child(part, tool) if tool.kind == "agent" else self._function(part, tool))
                 return
         words = aborted(part, began=began, is_question=tool is not None and tool.kind == "client")

@@ -1,25 +1,25 @@
 """A turn: one exchange of a chat agent, as one durable row from its acceptance to its end.
 
-    accepted ──► running ──► completed | error | aborted | interrupted
+    accepted ──► running ──► completed | error | aborted | skipped
         │           │  ▲
         │           ▼  │ (a person answered)
-        │         parked
-        └──► skipped | aborted          (it never began)
+        │         parked ──► error | aborted
+        └──► skipped | aborted | error          (it never began)
 
 `running` survives a death: the next life finds the row and recovers the turn, under the same request id, into the same message. So
 what other systems keep as a fiber's snapshot, a stream's metadata, a submission and a recovery incident is one row here, and no crash
-can come between them. An ended turn never changes.
+can come between them. An ended turn never changes. `policies.turn_status` is the table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from perdure.ledger import pack, unpack
-
-STATUSES = ("accepted", "running", "parked", "completed", "error", "aborted", "interrupted", "skipped")
-ENDED = frozenset(STATUSES[3:])
+from perdure.ledger import IllegalTransition, pack, unpack
+from perdure.policies import TURN_ENDED, TurnCell, TurnEvent, TurnStatus, turn_cell
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Turn:
     trigger: str
     message_id: str
     digest: str = ""
-    status: str = "accepted"
+    status: TurnStatus = TurnStatus.ACCEPTED
     messages: list[dict[str, Any]] = field(default_factory=list)
     continues: str = ""
     base: int = 0
@@ -79,7 +79,31 @@ class Turn:
     @property
     def is_over(self) -> bool:
         """Whether it has ended, for ever."""
-        return self.status in ENDED
+        return self.status in TURN_ENDED
+
+    def apply(self, event: TurnEvent) -> bool:
+        """Move the status, by the table. Whether the event counted; False is an echo, and changes nothing.
+
+        Raises:
+            IllegalTransition: only a bug of ours can bring this about.
+        """
+        cell = turn_cell(self.status, event)
+        if cell is TurnCell.ILLEGAL:
+            raise IllegalTransition(self.request_id, self.status, event)
+        if isinstance(cell, TurnStatus):
+            self.status = cell
+        return cell is not TurnCell.IGNORED
+
+    @contextmanager
+    def applied(self, event: TurnEvent) -> Iterator[bool]:
+        """Apply an event for as long as the block needs to make it durable; if it fails, the turn stands where it stood."""
+        before = self.status
+        counts = self.apply(event)
+        try:
+            yield counts
+        except BaseException:
+            self.status = before
+            raise
 
     @property
     def stall_ms(self) -> float | None:
@@ -122,7 +146,9 @@ class Turn:
     def load(cls, body: bytes) -> Turn:
         """The row as it was stored. Fields of another version are left alone."""
         known = unpack(body)
-        return cls(**{name: value for name, value in known.items() if name in _NAMES})
+        turn = cls(**{name: value for name, value in known.items() if name in _NAMES})
+        turn.status = TurnStatus(turn.status)
+        return turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,4 +197,4 @@ class TurnResult:
     @property
     def ok(self) -> bool:
         """Whether there is a whole answer."""
-        return self.status == "completed"
+        return self.status == TurnStatus.COMPLETED

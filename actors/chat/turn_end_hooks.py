@@ -14,6 +14,7 @@ from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life
+from perdure.policies import TurnStatus
 
 
 class Endings:
@@ -26,7 +27,7 @@ class Endings:
 
     def ended(self, turn: Turn, message: dict[str, Any] | None) -> None:
         """A turn has ended. Of one that never began, and that nothing went wrong with, there is nothing to tell."""
-        if not self._life.overrides("on_chat_response") or not (turn.started_at_ms or turn.status == "error"):
+        if not self._life.overrides("on_chat_response") or not (turn.started_at_ms or turn.status is TurnStatus.ERROR):
             return
         self._untold.append(
             {

@@ -10,11 +10,12 @@ from perdure.actors.chat.conversation_state import Floor
 from perdure.actors.chat.outcome import Outcome
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import tried
+from perdure.policies import TurnEvent
 
 
 async def worded(floor: Floor, turn: Turn, outcome: Outcome) -> Outcome:
     """The outcome as people will read it. Of an error the author is told first, and a text that he returns takes its place."""
-    if outcome.status != "error":
+    if outcome.event is not TurnEvent.FAILED:
         return outcome
     agent, tenant = floor.agent, floor.tenant
     info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}

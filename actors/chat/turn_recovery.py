@@ -42,6 +42,8 @@ from perdure.policies import (
     Kind,
     Mode,
     TurnBudget,
+    TurnEvent,
+    TurnStatus,
     classify_turn,
     decide,
     error_text,
@@ -80,10 +82,10 @@ class Rescue:
             scene.toolbox.give_up(f"the turn failed ({failure.text})")
         if action.mode is Mode.STOP:
             words = error_text(failure, self._calls(scene, stream.parts))
-            return Outcome("error", words, str(failure.kind), stage="stream")
+            return Outcome(TurnEvent.FAILED, words, str(failure.kind), stage="stream")
         if action.mode is Mode.EXHAUSTED:
             notice = notice_of(failure, self._calls(scene, stream.parts))
-            return Outcome("error", notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
+            return Outcome(TurnEvent.FAILED, notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
         delay_ms = next_delay_ms(max(1, turn.failures), failure, self._floor.roll())
         told = {"recovery": turn.failures, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
         stream.add({"type": "data-status", "transient": True, "data": told})
@@ -127,8 +129,8 @@ class Rescue:
         if turn.cancelled is not None:
             await scene.toolbox.abort(turn.cancelled)
             half_step.mend(scene.stream, replay=False)
-            return Outcome("aborted", f"The turn was cancelled: {turn.cancelled}", "cancelled")
-        if turn.status == "accepted":
+            return Outcome(TurnEvent.ABORTED, f"The turn was cancelled: {turn.cancelled}", "cancelled")
+        if turn.status is TurnStatus.ACCEPTED:
             return await self._first(scene)
         if self._floor.is_ours(turn):
             return None
@@ -140,10 +142,10 @@ class Rescue:
         if turn.trigger == "continue":
             leaf = transcript.leaf
             if leaf is None or leaf["role"] != "assistant":
-                return Outcome("skipped", "There is no answer to go on with.", "no_answer")
+                return Outcome(TurnEvent.SKIPPED, "There is no answer to go on with.", "no_answer")
             if any(other.message_id == leaf["id"] for other in self._floor.open.values()):
                 return Outcome(
-                    "skipped", "The newest answer waits for a person, and goes on by itself.", "awaiting_client"
+                    TurnEvent.SKIPPED, "The newest answer waits for a person, and goes on by itself.", "awaiting_client"
                 )
             parts = self._history.continued(leaf, scene)
             turn.message_id = turn.continues = leaf["id"]
@@ -155,7 +157,8 @@ class Rescue:
     def open(self, turn: Turn, stream: Stream, late: list[Message]) -> None:
         """The messages join the transcript, in the commit that says that the turn has begun."""
         self._floor.add_now(stream, [*late, *turn.messages])
-        turn.status, turn.attempt, turn.messages = "running", 1, []
+        turn.apply(TurnEvent.BEGUN)
+        turn.attempt, turn.messages = 1, []
         turn.started_at_ms = turn.progress_at_ms = self._floor.now_ms()
         turn.user_message_id = self._floor.transcript.newest_user_id
         self._floor.ours(turn)
@@ -170,7 +173,7 @@ class Rescue:
         kind = self._kind(scene)
         if kind is Kind.SUPERSEDED:
             half_step.mend(stream, replay=False)
-            return Outcome("skipped", "The conversation has gone on without this turn.", "conversation_changed")
+            return Outcome(TurnEvent.SKIPPED, "The conversation has gone on without this turn.", "conversation_changed")
         config = ChatRecovery.of(self._floor.agent.chat_recovery)
         seen = await self._evaluated(scene, kind, cause, config)
         turn.incident = seen.incident.as_row()
@@ -178,6 +181,7 @@ class Rescue:
         if seen.is_exhausted:
             return await self._exhausted(scene, seen.incident, config, cause)
         declined = await self._asked(scene, seen.incident, cause)
+        turn.apply(TurnEvent.CUT_OFF)
         turn.attempt += 1
         self._floor.ours(turn)
         if declined is not None:
@@ -233,10 +237,10 @@ class Rescue:
         incident = None if turn.incident is None else Incident.of_row(turn.incident)
         if incident is None or incident.is_sealed:
             return [finish]
-        if turn.status == "completed":
+        if turn.status is TurnStatus.COMPLETED:
             turn.incident = None
             return [("chat:recovery:completed", _base(incident)), finish]
-        status = IncidentStatus.SKIPPED if turn.status == "skipped" else IncidentStatus.FAILED
+        status = IncidentStatus.SKIPPED if turn.status is TurnStatus.SKIPPED else IncidentStatus.FAILED
         turn.incident = incident.moved(status, turn.reason).as_row()
         return [(f"chat:recovery:{status}", {**_base(incident), "reason": turn.reason or None}), finish]
 
@@ -289,7 +293,7 @@ class Rescue:
         half_step.mend(stream, replay=False)
         turn.incident = incident.moved(IncidentStatus.SKIPPED, "continue_disabled").as_row()
         self._floor.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
-        return Outcome("error", DECLINED, "continue_disabled", stage="recovery")
+        return Outcome(TurnEvent.FAILED, DECLINED, "continue_disabled", stage="recovery")
 
     def _interrupt(self, scene: Scene, incident: Incident, cause: str, outcome: str) -> None:
         turn = scene.turn
@@ -318,7 +322,7 @@ class Rescue:
             await self._heard("on_exhausted", config.on_exhausted, context)
         self._interrupt(scene, incident, cause, "exhausted")
         half_step.mend(scene.stream, replay=False)
-        return Outcome("error", config.terminal_message, incident.reason, stage="recovery")
+        return Outcome(TurnEvent.FAILED, config.terminal_message, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Any, context: Any) -> Any:
         """What an author's hook says; if it raises, nothing was said, and that is reported."""
@@ -335,7 +339,7 @@ class Rescue:
         if isinstance(problem, MemoryError):
             return await self._interrupted(scene, OUT_OF_MEMORY)
         half_step.mend(scene.stream, replay=False)
-        return Outcome("error", words_of(problem), type(problem).__name__)
+        return Outcome(TurnEvent.FAILED, words_of(problem), type(problem).__name__)
 
 
 def _base(incident: Incident) -> dict[str, Any]:

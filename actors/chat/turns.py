@@ -22,6 +22,7 @@ from perdure.actors.chat.outcome import Outcome
 from perdure.actors.chat.overlapping import Crowd
 from perdure.actors.chat.play import Play
 from perdure.actors.chat.repeats import Repeats
+from perdure.actors.chat.store import Message
 from perdure.actors.chat.stream import batch, merged
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_end_hooks import Endings
@@ -33,6 +34,7 @@ from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest, ConflictingRequest, StorageError
+from perdure.policies import TurnEvent, TurnStatus
 
 AGAIN_S = 5.0
 
@@ -133,7 +135,9 @@ class Turns(Floor):
 
     def _next(self) -> Turn | None:
         ready = [
-            turn for turn in self.open.values() if turn.status != "parked" and turn.request_id not in self._stopping
+            turn
+            for turn in self.open.values()
+            if turn.status is not TurnStatus.PARKED and turn.request_id not in self._stopping
         ]
         return min(ready, key=lambda turn: turn.number, default=None)
 
@@ -154,8 +158,6 @@ class Turns(Floor):
         """The storage failed. Nothing acknowledged is lost; whoever waits is told, and the turns are taken up again in a while."""
         if self.tenant.is_leaving:
             return
-        if turn.request_id in self.open and turn.is_over:
-            turn.status = "running"  # its end is not durable, so nobody may see it
         self.tenant.trouble(f"turn {turn.request_id}", problem)
         for waiter in [each for waiters in self._ends.values() for each in waiters]:
             if not waiter.done():
@@ -178,7 +180,9 @@ class Turns(Floor):
         if problem is not None:
             play.toolbox.let_go()
             raise problem
-        has_been_answered = outcome is not None and outcome.status == "parked" and not play.toolbox.awaits_person()
+        has_been_answered = (
+            outcome is not None and outcome.event is TurnEvent.PARKED and not play.toolbox.awaits_person()
+        )
         if outcome is not None and not has_been_answered:
             await self.end(turn, outcome)
 
@@ -194,7 +198,7 @@ class Turns(Floor):
         return None if outcome is None else await worded(self, play.turn, outcome)
 
     async def _played(self, play: Play) -> Outcome:
-        if play.turn.status == "accepted" and (skipped := await self.crowd.skipped(play)) is not None:
+        if play.turn.status is TurnStatus.ACCEPTED and (skipped := await self.crowd.skipped(play)) is not None:
             return skipped
         early = await self._rescue.begin(play)
         return await play.run() if early is None else early
@@ -202,9 +206,26 @@ class Turns(Floor):
     # ending
 
     async def end(self, turn: Turn, outcome: Outcome) -> None:
-        """End a turn, or put it aside until a person has answered: row, message and last event in one commit."""
+        """End a turn, or park it until a person has answered. A turn that is over stays as it is: its first end counts."""
+        with turn.applied(outcome.event) as counts:
+            if not counts:
+                return
+            told, placed = self._commit_end(turn, outcome)
+        for position, each in placed:
+            self.transcript.put(position, each)
+        for name, payload in told:
+            self.emit(name, turn, payload)
+        self.deadlines.watch(turn)
+        if turn.is_over:
+            self._forget(turn)
+            self._endings.ended(turn, placed[0][1] if placed else None)
+
+    def _commit_end(
+        self, turn: Turn, outcome: Outcome
+    ) -> tuple[list[tuple[str, dict[str, Any]]], list[tuple[int, Message]]]:
+        """Row, message and last event in one commit. The events to emit, and the messages to put into the transcript."""
         stream = self.stream_of(turn)
-        turn.status, turn.error, turn.reason = outcome.status, outcome.error, outcome.reason
+        turn.error, turn.reason = outcome.error, outcome.reason
         if outcome.notice is not None:
             stream.add({"type": "data-notice", "id": "notice", "data": outcome.notice})
         told: list[tuple[str, dict[str, Any]]] = []
@@ -218,14 +239,7 @@ class Turns(Floor):
         message = self.history.final_message(stream, is_over=turn.is_over)
         placed = self.transcript.placed([message] if message is not None else [])
         stream.flush(messages=placed)
-        for position, each in placed:
-            self.transcript.put(position, each)
-        for name, payload in told:
-            self.emit(name, turn, payload)
-        self.deadlines.watch(turn)
-        if turn.is_over:
-            self._forget(turn)
-            self._endings.ended(turn, placed[0][1] if placed else None)
+        return told, placed
 
     def _forget(self, turn: Turn) -> None:
         self.open.pop(turn.request_id, None)
@@ -259,7 +273,7 @@ class Turns(Floor):
         if self.playing is not None and self.playing.turn is turn:
             self.stream_of(turn).flush(then=self.playing.cancel)
         elif not turn.attempt:
-            await self.end(turn, Outcome("aborted", f"The turn was cancelled: {reason}", "cancelled"))
+            await self.end(turn, Outcome(TurnEvent.ABORTED, f"The turn was cancelled: {reason}", "cancelled"))
         else:
             self.store.write(turn)
             await self.close(turn, Play.abort)
@@ -285,9 +299,7 @@ class Turns(Floor):
         """End a turn that had begun and is not being played. It is played by nobody meanwhile."""
         self._stopping.add(turn.request_id)
         try:
-            outcome = await ending(self._play_of(turn))
-            if not turn.is_over:
-                await self.end(turn, outcome)
+            await self.end(turn, await ending(self._play_of(turn)))
         finally:
             self._stopping.discard(turn.request_id)
             self.kick()

@@ -24,7 +24,7 @@ from perdure.actors.messenger.posts import Parked, Posts
 from perdure.actors.messenger.replies import Replies
 from perdure.actors.messenger.store import ReplyRow
 from perdure.ledger import BadRequest
-from perdure.policies import Ending, Outcome, ending, spoken
+from perdure.policies import Ending, Outcome, TurnStatus, ending, spoken
 
 TYPING_S = 4.0
 HOLD_S = 10.0
@@ -120,7 +120,7 @@ class Delivering:
             telling.take(events)
             if turn.is_over and first >= turn.events:
                 return turn
-            self._replies.step_aside(self._reply, is_aside=turn.status == "parked")
+            self._replies.step_aside(self._reply, is_aside=turn.status is TurnStatus.PARKED)
             if turn.is_over or not telling.said.strip():
                 continue
             await self._show(telling)

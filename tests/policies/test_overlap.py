@@ -8,15 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import Open, Overlap, Place, at_its_place, is_dropped, overlaps
+from perdure.policies import Open, Overlap, Place, TurnStatus, at_its_place, is_dropped, overlaps
 from perdure.policies.overlap import STRATEGIES
 
-RUNNING = Open(1, "running")
+RUNNING = Open(1, TurnStatus.RUNNING)
 
 
 def burst(count: int) -> list[Open]:
     """One turn at work, and messages that overlapped with it, a second apart."""
-    return [RUNNING, *(Open(2 + n, "accepted", is_overlapping=True, accepted_at_ms=n * 1_000) for n in range(count))]
+    return [
+        RUNNING,
+        *(Open(2 + n, TurnStatus.ACCEPTED, is_overlapping=True, accepted_at_ms=n * 1_000) for n in range(count)),
+    ]
 
 
 def places(strategy: str, now_ms: float = 10**9, count: int = 3) -> list[str]:
@@ -38,14 +41,21 @@ def test_each_strategy_says_what_a_burst_of_messages_becomes(strategy: str, expe
 
 
 def test_c_0409_a_message_overlaps_with_one_that_is_accepted_and_has_not_begun() -> None:
-    assert overlaps([Open(1, "accepted")])
-    assert overlaps([Open(1, "running")])
+    assert overlaps([Open(1, TurnStatus.ACCEPTED)])
+    assert overlaps([Open(1, TurnStatus.RUNNING)])
     assert not overlaps([])
 
 
-@pytest.mark.parametrize("status", ["recovering", "parked", "completed"])
-def test_w_38_a_turn_that_recovers_or_waits_for_a_person_drops_nobodys_message(status: str) -> None:
-    is_overlapping = overlaps([Open(1, status)])
+OUT_OF_THE_WAY = {
+    "recovering": Open(1, TurnStatus.RUNNING, is_recovering=True),
+    "parked": Open(1, TurnStatus.PARKED),
+    "completed": Open(1, TurnStatus.COMPLETED),
+}
+
+
+@pytest.mark.parametrize("turn", OUT_OF_THE_WAY.values(), ids=OUT_OF_THE_WAY)
+def test_w_38_a_turn_that_recovers_or_waits_for_a_person_drops_nobodys_message(turn: Open) -> None:
+    is_overlapping = overlaps([turn])
     assert not is_overlapping
     assert not is_dropped(Overlap("drop"), is_overlapping=is_overlapping)
 
@@ -58,20 +68,20 @@ def test_c_1016_and_c_1172_drop_refuses_what_overlaps_and_nothing_else() -> None
 
 
 def test_c_0412_an_older_overlapping_message_is_superseded_by_a_later_one() -> None:
-    older, newer = Open(2, "accepted", is_overlapping=True), Open(3, "accepted", is_overlapping=True)
+    older, newer = Open(2, TurnStatus.ACCEPTED, is_overlapping=True), Open(3, TurnStatus.ACCEPTED, is_overlapping=True)
     assert at_its_place(Overlap("latest"), older, [older, newer], 0).place is Place.SKIP
     assert at_its_place(Overlap("latest"), newer, [older, newer], 0).place is Place.PLAY
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_c_1019_and_c_1177_what_is_no_message_of_a_user_is_never_skipped(strategy: str) -> None:
-    regeneration = Open(2, "accepted", is_overlapping=False)
+    regeneration = Open(2, TurnStatus.ACCEPTED, is_overlapping=False)
     assert at_its_place(Overlap(strategy), regeneration, [*burst(3), regeneration], 10**9).place is Place.PLAY
 
 
-@pytest.mark.parametrize("status", ["running", "skipped", "completed", "aborted"])
-def test_c_1020_only_a_message_that_still_waits_supersedes(status: str) -> None:
-    turn, other = Open(2, "accepted", is_overlapping=True), Open(3, status, is_overlapping=True)
+@pytest.mark.parametrize("status", [TurnStatus.RUNNING, TurnStatus.SKIPPED, TurnStatus.COMPLETED, TurnStatus.ABORTED])
+def test_c_1020_only_a_message_that_still_waits_supersedes(status: TurnStatus) -> None:
+    turn, other = Open(2, TurnStatus.ACCEPTED, is_overlapping=True), Open(3, status, is_overlapping=True)
     assert at_its_place(Overlap("latest"), turn, [turn, other], 0).place is Place.PLAY
 
 
@@ -104,7 +114,7 @@ def test_what_is_no_strategy_is_refused_by_name(value: object) -> None:
 def test_the_last_message_is_never_skipped_and_always_plays_in_the_end(
     strategy: str, overlapping: list[bool], now_ms: float
 ) -> None:
-    turns = [Open(n, "accepted", each, 0) for n, each in enumerate(overlapping)]
+    turns = [Open(n, TurnStatus.ACCEPTED, each, 0) for n, each in enumerate(overlapping)]
     last = at_its_place(Overlap(strategy), turns[-1], turns, now_ms)
     assert last.place in (Place.PLAY, Place.WAIT)
     assert at_its_place(Overlap(strategy), turns[-1], turns, max(now_ms, last.until_ms)).place is Place.PLAY

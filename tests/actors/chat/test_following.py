@@ -7,6 +7,7 @@ from typing import Any
 
 from perdure.actors import Client, KillPoint
 from perdure.actors.chat.outcome import Outcome
+from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
 from tests.actors.chat.talk import call, status_of, tell
@@ -100,9 +101,12 @@ def test_who_comes_to_a_turn_that_failed_is_told_what_it_said_and_then_why() -> 
 
 def test_an_end_without_words_of_its_own_has_some() -> None:
     """C-0380, C-0381, C-0385: each end is one event that says which it is."""
-    assert Outcome("completed").last_event == {"type": "finish"}
-    assert Outcome("aborted", "enough").last_event == {"type": "abort", "reason": "enough"}
-    assert Outcome("error").last_event == {"type": "error", "errorText": "RuntimeError: error"}
+    assert Outcome(TurnEvent.COMPLETED).last_event == {"type": "finish"}
+    assert Outcome(TurnEvent.ABORTED, "enough").last_event == {"type": "abort", "reason": "enough"}
+    assert Outcome(TurnEvent.FAILED).last_event == {
+        "type": "error",
+        "errorText": "The turn failed, and nothing is known of why.",
+    }
 
 
 def test_a_message_is_added_behind_the_others_or_takes_the_place_of_its_elder() -> None:
