@@ -25,7 +25,8 @@ DOORS = frozenset(
         "perdure.ledger.store.memory_store",
         "perdure.ledger.storage.cabinet",
         "perdure.actors.sim_world.world",
-        "perdure.actors.ray_world.system",
+        "perdure.actors.ray_world.os_processes",
+        "perdure.actors.ray_world.parent_death",
     }
 )
 

@@ -24,7 +24,7 @@ KNOCK_S: Final = 3.0
 HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # how HTTP/2, and so gRPC, begins
 
 # What a Ray of our own is started with. Whoever sets one of these in the environment is obeyed.
-ENVIRONMENT: Final = {
+SETTINGS: Final = {
     "OMP_NUM_THREADS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
@@ -37,7 +37,8 @@ ENVIRONMENT: Final = {
     "RAY_preload_python_modules": ",".join(
         f"perdure.actors.{module}"
         for module in (
-            "ray_world.world",
+            "ray_world.supervisors",
+            "ray_world.hosts",
             "supervisor.supervisor",
             "host.host",
             "chat.chat_agent",
@@ -47,7 +48,7 @@ ENVIRONMENT: Final = {
 }
 
 # How long Ray tries to reach a cluster: some 15 s. By itself it tries a quarter of an hour if the cluster dies while it is joined.
-PATIENCE: Final = {
+CONNECT_TIMEOUTS: Final = {
     "RAY_gcs_server_port_wait_time_s": "2",  # which is a number of attempts
     "RAY_gcs_rpc_server_connect_timeout_s": "1",
     "RAY_py_gcs_connect_timeout_s": "5",
@@ -55,7 +56,7 @@ PATIENCE: Final = {
 
 
 @contextlib.contextmanager
-def deciding(data: Path) -> Iterator[None]:
+def startup_lock(data: Path) -> Iterator[None]:
     """Let one process at a time decide whether the directory's Ray is there or must be started."""
     try:
         data.mkdir(parents=True, exist_ok=True)
@@ -143,7 +144,7 @@ def forget_record(data: Path, address: str) -> None:
             (data / RECORD).unlink()
 
 
-def shut_out(problem: SupervisorUnreachable, address: str | None) -> SupervisorUnreachable:
+def explain_refusal(problem: SupervisorUnreachable, address: str | None) -> SupervisorUnreachable:
     """The same refusal, with what to look at when a cluster that was named does not let us in: Ray says nothing of its token then."""
     if address in (None, "local") or "joined" not in str(problem):
         return problem
@@ -171,7 +172,7 @@ def answers(address: str) -> bool:
 
 
 @contextlib.contextmanager
-def surroundings(more: Mapping[str, str] = ENVIRONMENT) -> Iterator[None]:
+def ray_environment(more: Mapping[str, str] = SETTINGS) -> Iterator[None]:
     """The environment in which Ray is started and joined. What is set already stays, and what we set is taken back afterwards."""
     ours = {name: value for name, value in more.items() if value and name not in os.environ}
     before = os.environ.get("PYTHONPATH")

@@ -1,4 +1,4 @@
-"""How a process gets into a Ray, and out of it again. What is odd about Ray there is kept here.
+"""How a process gets into a Ray, and what is odd about Ray there.
 
 All of it is for one thread, the driver's keeper.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import importlib.util
 import logging
 import os
@@ -21,9 +20,24 @@ from typing import Any, Final, NamedTuple, cast
 
 import ray
 
-from perdure.actors.ray_world.cluster_record import AUTH, PACKAGE, PATIENCE, answers, read_record, surroundings
-from perdure.actors.ray_world.plan import Plan
-from perdure.actors.ray_world.system import children, descendants, strike
+from perdure.actors.ray_world.cluster_record import (
+    AUTH,
+    CONNECT_TIMEOUTS,
+    PACKAGE,
+    answers,
+    ray_environment,
+    read_record,
+)
+from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.os_processes import children, descendants, kill, this_process
+from perdure.actors.ray_world.ray_internals import (
+    EXIT_ADVICE,
+    EXIT_DETAIL,
+    SESSION,
+    read_settings,
+    shut_down,
+    silence_worker_logs,
+)
 from perdure.ledger import SupervisorUnreachable
 from perdure.policies import Limits
 
@@ -74,10 +88,12 @@ def join_recorded(data: Path) -> bool:
     known = read_record(data)
     if known is None:
         raise ValueError(f"there is no Ray for {data}")
-    with surroundings({AUTH: known.auth}):
+    with ray_environment({AUTH: known.auth}):
         _init(address=known.address)
         try:
-            ray.get_actor(Plan(data, Limits()).supervisor, NAMESPACE)  # something else may have taken the address since
+            ray.get_actor(
+                Deployment(data, Limits()).supervisor, NAMESPACE
+            )  # something else may have taken the address since
         except ValueError:
             shut_down()
             raise
@@ -105,52 +121,30 @@ def _join_named(address: str) -> None:
         _init(address=address, runtime_env={"py_modules": [str(PACKAGE)]})
 
 
-def shut_down() -> None:
-    """Leave a Ray, or end the one that was started here: `ray.shutdown` in another order.
-
-    Ray ends the process if a thread reaches for the core worker, be it to drop a reference, while that is being taken down. What is not
-    there any more it does without.
-    """
-    inside = vars(importlib.import_module("ray._private.worker"))
-    inside["disconnect"]()  # from here on Ray refuses new calls
-    core_worker = vars(inside["global_worker"]).pop("core_worker", None)
-    if core_worker is not None:
-        core_worker.shutdown_driver()
-    ray.shutdown()
-
-
 def _init(**options: Any) -> None:
-    before = children(os.getpid())
+    before = children(this_process())
     try:
-        with _sigterm_kept(), surroundings({} if options["address"] == "local" else PATIENCE):
-            vars(importlib.import_module("ray._raylet"))["Config"].initialize(
-                ""
-            )  # or Ray minds no environment but its first one
+        with _sigterm_kept(), ray_environment({} if options["address"] == "local" else CONNECT_TIMEOUTS):
+            read_settings()
             ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:  # that very class is among what Ray raises
-        for pid in children(os.getpid(), "/session_"):
-            strike([*descendants(pid), pid] if pid not in before else [])
+        for process in children(this_process(), SESSION):
+            kill([*descendants(process), process] if process not in before else [])
         shut_down()
         raise SupervisorUnreachable(f"Ray cannot be started or joined: {cause_of(error)}") from error
-    if "PERDURE_RAY_NOISE" not in os.environ:  # Ray writes each death of a worker to our stdout, `log_to_driver` or not
-        vars(importlib.import_module("ray._private.worker"))["print_to_stdstream"] = lambda *_, **__: None
-
-
-def starts_by_itself(*, may: bool) -> None:
-    """Ray starts a cluster when one of its functions is called without any. Between two lives that would be another one than ours."""
-    allowed = may and os.environ.get("RAY_ENABLE_AUTO_CONNECT") != "0"
-    vars(importlib.import_module("ray._private.auto_init_hook"))["enable_auto_connect"] = allowed
+    if "PERDURE_RAY_NOISE" not in os.environ:
+        silence_worker_logs()
 
 
 def cause_of(error: BaseException) -> str:
     """One line of what Ray tells in many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    _, mark, detail = lines[-1].rpartition("Worker exit detail: ")
-    return (detail.partition(" Some common causes")[0] if mark else lines[-1])[:300]
+    _, mark, detail = lines[-1].rpartition(EXIT_DETAIL)
+    return (detail.partition(EXIT_ADVICE)[0] if mark else lines[-1])[:300]
 
 
-def place(address: str) -> tuple[str, str]:
-    """What is the same for two ways to write an address."""
+def canonical(address: str) -> tuple[str, str]:
+    """Host and port of an address. The same for all the ways to write one."""
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError):
         host = socket.gethostbyname(host)

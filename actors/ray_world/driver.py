@@ -24,24 +24,31 @@ from typing import Any, Final, NamedTuple
 
 from perdure.actors.ray_world.cluster_record import (
     answers,
-    deciding,
     forget_record,
+    ray_environment,
     read_record,
-    surroundings,
+    startup_lock,
     write_record,
 )
 from perdure.actors.ray_world.connection import (
+    canonical,
     connection,
     join,
     join_again,
     join_recorded,
-    place,
-    shut_down,
     start,
-    starts_by_itself,
 )
-from perdure.actors.ray_world.lifetime import Lifetime, aside, settle
-from perdure.actors.ray_world.system import bearing, children, descendants, is_alive, strike, wait_for_death
+from perdure.actors.ray_world.lifetime import Lifetime, on_own_thread, resolve
+from perdure.actors.ray_world.os_processes import (
+    ProcessId,
+    children,
+    descendants,
+    is_alive,
+    kill,
+    this_process,
+    wait_until_gone,
+)
+from perdure.actors.ray_world.ray_internals import GCS, RAYLET, allow_auto_connect, shut_down, workers_of
 from perdure.ledger import BadRequest, PerdureError, SupervisorUnreachable
 from perdure.policies import backoff_ms
 
@@ -65,7 +72,7 @@ class Life(Lifetime):
         vital: the processes of a Ray of our own without which it is dead, by name.
     """
 
-    def __init__(self, address: str, session: str, vital: dict[str, int], *, own: bool, borrowed: bool) -> None:
+    def __init__(self, address: str, session: str, vital: dict[str, ProcessId], *, own: bool, borrowed: bool) -> None:
         super().__init__()
         self.address, self.session, self.vital = address, session, vital
         self.own, self.borrowed = own, borrowed
@@ -153,23 +160,23 @@ class Driver:
                 job, future = self._jobs.get(timeout=WATCH_S if self._members else None)
             except Empty:
                 seen: Future[None] = Future()
-                settle(seen, self._look)
+                resolve(seen, self._look)
                 if (problem := seen.exception()) is not None:
                     traceback.print_exception(problem)
             else:
-                settle(future, job)
+                resolve(future, job)
 
     def _enter(self, member: Member, address: str | None, start_with: Callable[[], bool] | None) -> Life:
         if self._life is not None and connection() is None:
             self._end(SHUT_DOWN)
-        with deciding(member.data):
+        with startup_lock(member.data):
             if self._life is not None:
                 _refuse_another(address, self._life.address)
             elif connection() is not None:
                 self._life, self._again = _life(borrowed=True), None
             else:
                 self._begin(member.data, address, start_with)
-            starts_by_itself(may=False)
+            allow_auto_connect(allowed=False)
             self._members.append(member)
             try:
                 return self._serve(member)
@@ -178,7 +185,7 @@ class Driver:
                 raise
 
     def _begin(self, data: Path, address: str | None, start_with: Callable[[], bool] | None) -> None:
-        with surroundings():
+        with ray_environment():
             joined = join(data, address) if address is not None or start_with is not None else join_recorded(data)
             self._again = functools.partial(join_again, data, address)
             if not joined and start_with is not None:
@@ -187,10 +194,10 @@ class Driver:
             self._life = _life(own=not joined)
 
     def _serve(self, member: Member) -> Life:
-        """See that there is a supervisor, and put on record where. Others who want to know wait for `deciding` meanwhile."""
+        """See that there is a supervisor, and put on record where. Others who want to know wait for `startup_lock` meanwhile."""
         life = self.living()
         try:
-            life.bound(aside(functools.partial(member.ensure, life.own))).result(ENSURE_S)
+            life.bound(on_own_thread(functools.partial(member.ensure, life.own))).result(ENSURE_S)
         except TimeoutError:
             raise SupervisorUnreachable(f"the Ray at {life.address} does not answer") from None
         known = read_record(member.data)
@@ -206,7 +213,7 @@ class Driver:
             forget_record(member.data, self._life.address)
         if not self._members:
             self._end("it was closed")
-            starts_by_itself(may=True)
+            allow_auto_connect(allowed=True)
 
     def _kill(self, member: Member) -> None:
         self._end("it was killed")
@@ -224,10 +231,10 @@ class Driver:
             for member in self._members:
                 forget_record(member.data, life.address)
         if not life.borrowed:
-            strike(pid for pid in family if pid != life.vital.get("GCS"))  # without it Ray's farewell takes longer
+            kill(each for each in family if each != life.vital.get("GCS"))  # without it Ray's farewell takes longer
             shut_down()
-            strike(family)
-            wait_for_death(family, DEATH_S)
+            kill(family)
+            wait_until_gone(family, DEATH_S)
 
     def _look(self) -> None:
         """Whether this life goes on, or the next one may begin."""
@@ -237,7 +244,7 @@ class Driver:
         elif connection() is None:
             self._again = None
             self._end(SHUT_DOWN)
-        elif dead := [name for name, pid in life.vital.items() if not is_alive(pid)]:
+        elif dead := [name for name, process in life.vital.items() if not is_alive(process)]:
             self._end(f"its {' and its '.join(dead)} died")
         elif not life.own and not life.borrowed and self._is_silent(life):
             self._end("it does not answer any more")
@@ -252,10 +259,10 @@ class Driver:
         if self._again is None or time.monotonic() < self._not_before_s:
             return
         try:
-            with surroundings():
+            with ray_environment():
                 self._life = _life(own=self._again())
             for member in self._members:
-                with deciding(member.data):
+                with startup_lock(member.data):
                     self._serve(member)
         except PerdureError as problem:
             self._failures += 1
@@ -273,23 +280,23 @@ def _life(*, own: bool = False, borrowed: bool = False) -> Life:
     """What is connected now."""
     here = connection()
     assert here is not None, "a life begins when it is connected"
-    marks = {"GCS": "/gcs_server ", "raylet": "/raylet/raylet "} if own else {}
-    found = {name: children(os.getpid(), here.session, mark) for name, mark in marks.items()}
-    vital = {name: pids[0] for name, pids in found.items() if pids}
+    marks = {"GCS": GCS, "raylet": RAYLET} if own else {}
+    found = {name: children(this_process(), here.session, mark) for name, mark in marks.items()}
+    vital = {name: processes[0] for name, processes in found.items() if processes}
     return Life(*here, vital, own=own, borrowed=borrowed)
 
 
-def _family(life: Life) -> list[int]:
-    """The processes of a Ray of our own. Those that a dead raylet has left behind are known by their environment."""
+def _family(life: Life) -> list[ProcessId]:
+    """The processes of a Ray of our own, those included that a dead raylet has left behind."""
     if not life.own:
         return []
-    left = bearing(f"RAY_RAYLET_PID={life.vital['raylet']}") if "raylet" in life.vital else []
-    return list({*descendants(os.getpid(), life.session), *left})
+    left = workers_of(life.vital["raylet"]) if "raylet" in life.vital else []
+    return list({*descendants(this_process(), life.session), *left})
 
 
 def _refuse_another(address: str | None, here: str) -> None:
     """Raises `BadRequest` if the address is none, or that of another cluster than this process is in."""
-    if address in (None, "local", "auto") or place(str(address)) == place(here):
+    if address in (None, "local", "auto") or canonical(str(address)) == canonical(here):
         return
     answers(str(address))
     raise BadRequest(

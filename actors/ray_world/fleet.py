@@ -7,13 +7,12 @@ struck down if it is still there and within reach.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from perdure.actors.ports import PoolSpec
-from perdure.actors.ray_world.plan import About
-from perdure.actors.ray_world.system import is_alive, machine, strike, wait_for_death
+from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, is_alive, kill, wait_until_gone
 
-Handle = Any  # whatever stands for an actor
+H = TypeVar("H")  # what stands for an actor
 
 DEATH_S: Final = 2.0  # for a killed process to be gone, before it is struck down
 GONE_S: Final = 10.0  # for one that was struck down
@@ -29,77 +28,71 @@ class HostSilent(Exception):
     """The host could not be reached. It may well be alive."""
 
 
-class Actors(Protocol):
+class Actors(Protocol[H]):
     """What the fleet needs of the system that keeps the actors. The plain methods block."""
 
-    def create(self, host_id: str, spec: PoolSpec) -> Handle:
+    def create(self, host_id: str, spec: PoolSpec) -> H:
         """Ask for a host. Raises `HostUnavailable`."""
 
     def hosts(self) -> dict[str, PoolSpec]:
         """All hosts of this data directory that live or are about to."""
 
-    def find(self, host_id: str, spec: PoolSpec) -> Handle | None:
+    def find(self, host_id: str, spec: PoolSpec) -> H | None:
         """A host that an earlier life created."""
 
-    def kill(self, handle: Handle) -> None:
+    def kill(self, handle: H) -> None:
         """End a host, or its creation. Idempotent."""
 
-    async def about(self, handle: Handle) -> About:
+    async def info(self, handle: H) -> ProcessInfo:
         """Wait for the host to come up, and ask who it is. Raises `HostGone` or `HostSilent`."""
 
-    async def watch(self, handle: Handle) -> str:
+    async def watch(self, handle: H) -> str:
         """Wait until the host ends of itself. Raises `HostGone` or `HostSilent`."""
 
     async def start_ahead(self) -> None:
         """Start a process that the next host, or the next supervisor, will find ready. May do nothing."""
 
 
-class _Watched:
+class _Watched(Generic[H]):
     """One host. `end` is done when its process is gone, and says why."""
 
-    def __init__(self, actors: Actors, handle: Handle) -> None:
+    def __init__(self, actors: Actors[H], handle: H) -> None:
         self._actors, self._handle = actors, handle
-        self._about: About | None = None
+        self._near: list[ProcessId] = []  # its process, if that is on this machine
         self.end = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> str:
         cause = ""
         while not cause:
             try:
-                self._about = await self._actors.about(self._handle)
+                self._near = (await self._actors.info(self._handle)).here
                 cause = await self._actors.watch(self._handle) or "it ended"
             except HostSilent:
                 await asyncio.sleep(AGAIN_S)
             except HostGone as gone:
                 cause = str(gone) or "it died"
-        if self._near_pid is None or is_alive(self._near_pid):
+        if not self._near or is_alive(self._near[0]):
             await asyncio.to_thread(self._bury)
         return cause
 
-    @property
-    def _near_pid(self) -> int | None:
-        """The process, if it runs on this machine."""
-        return self._about.pid if self._about is not None and self._about.machine == machine() else None
-
     def _bury(self) -> None:
         self._actors.kill(self._handle)
-        if self._near_pid is not None:
-            strike(wait_for_death([self._near_pid], DEATH_S))
-            wait_for_death([self._near_pid], GONE_S)
+        left = wait_until_gone(self._near, DEATH_S)
+        kill(left)
+        wait_until_gone(left, GONE_S)
 
     def kill(self) -> None:
-        """End the process at once, even one that hears nothing any more."""
-        if self._near_pid is not None:
-            strike([self._near_pid])
+        """End the process at once, even if it does not respond any more."""
+        kill(self._near)
         self._actors.kill(self._handle)
 
 
-class ActorFleet:
+class ActorFleet(Generic[H]):
     """The port `Fleet`, on actors."""
 
-    def __init__(self, actors: Actors) -> None:
+    def __init__(self, actors: Actors[H]) -> None:
         self._actors = actors
-        self._hosts: dict[str, _Watched] = {}
+        self._hosts: dict[str, _Watched[H]] = {}
         self._spare: asyncio.Task[None] | None = None
         self._replenish()
 

@@ -50,7 +50,7 @@ class Lifetime:
         if source.cancelled():
             told.cancel()
         elif told.set_running_or_notify_cancel():
-            settle(told, source.result)
+            resolve(told, source.result)
 
     def end(self, problem: Exception) -> None:
         """It is over. Whoever waits gets the problem, and so does whoever comes later."""
@@ -64,14 +64,14 @@ class Lifetime:
                 told.set_exception(problem)
 
 
-def aside(work: Callable[[], T]) -> Future[T]:
+def on_own_thread(work: Callable[[], T]) -> Future[T]:
     """Do this on a thread of its own. If it never comes back, the process can end all the same."""
     future: Future[T] = Future()
-    threading.Thread(target=settle, args=(future, work), name="perdure-aside", daemon=True).start()
+    threading.Thread(target=resolve, args=(future, work), name="perdure-on_own_thread", daemon=True).start()
     return future
 
 
-def settle(future: Future[T], work: Callable[[], T]) -> None:
+def resolve(future: Future[T], work: Callable[[], T]) -> None:
     """Do this now, and let the future tell what came of it."""
     try:
         result = work()

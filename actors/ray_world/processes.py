@@ -13,8 +13,8 @@ import traceback
 from typing import Any, Final
 
 from perdure.actors.ports import Courier, Fleet, World
-from perdure.actors.ray_world.plan import About, Plan
-from perdure.actors.ray_world.system import machine
+from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.os_processes import ProcessInfo, this_process_info
 from perdure.ledger import LedgerError, SupervisorUnreachable
 
 BREATH_S: Final = 1.0  # a life that ends sooner is not followed at once by the next, which would end the same way
@@ -31,9 +31,9 @@ class Process:
         # Small generations, for nobody is answered meanwhile: with large ones calls waited 0.4 s beside a crowd of tasks.
         gc.set_threshold(20_000, 5, 1_000)
 
-    async def about(self) -> About:
+    async def info(self) -> ProcessInfo:
         """Who this is. Ray answers it on a loop of its own, even while the life is busy."""
-        return About(os.getpid(), machine())
+        return this_process_info()
 
     async def stop(self) -> None:
         """Cancel the life and wait until it has put everything away."""
@@ -55,9 +55,9 @@ class SupervisorProcess(Process):
     Every error ends the process but one: a ledger that refuses to open. That is told to whoever asks, and tried again, once a second.
     """
 
-    def __init__(self, plan: Plan, world: World, fleet: Fleet) -> None:
+    def __init__(self, deployment: Deployment, world: World, fleet: Fleet) -> None:
         super().__init__()
-        self._plan, self._world, self._fleet = plan, world, fleet
+        self._deployment, self._world, self._fleet = deployment, world, fleet
         self._proven = False
         self._begin()
 
@@ -69,10 +69,12 @@ class SupervisorProcess(Process):
         self._life.add_done_callback(self._ended)
 
     async def _live(self) -> None:
-        plan, threads = self._plan, self._world.threads
-        store = await threads.commit(lambda: plan.part("store", plan.ledger_dir))
+        deployment, threads = self._deployment, self._world.threads
+        store = await threads.commit(lambda: deployment.part("store", deployment.ledger_dir))
         try:
-            self._supervisor = plan.part("supervisor", self._world, self._fleet, store, plan.cabinet(), plan.limits)
+            self._supervisor = deployment.part(
+                "supervisor", self._world, self._fleet, store, deployment.cabinet(), deployment.limits
+            )
             self._made.set_result(None)
             await self._supervisor.serve()
         except (LedgerError, asyncio.CancelledError):
@@ -113,14 +115,14 @@ class SupervisorProcess(Process):
 class HostProcess(Process):
     """A host. Its process ends with it."""
 
-    def __init__(self, plan: Plan, world: World, courier: Courier, host_id: str) -> None:
+    def __init__(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> None:
         super().__init__()
-        self._life = asyncio.get_running_loop().create_task(self._live(plan, world, courier, host_id))
+        self._life = asyncio.get_running_loop().create_task(self._live(deployment, world, courier, host_id))
         self._life.add_done_callback(self._ended)
 
-    async def _live(self, plan: Plan, world: World, courier: Courier, host_id: str) -> str:
-        place = (plan.code_dir, plan.package)
-        host = plan.part("host", world, courier, plan.cabinet(), host_id, plan.limits, *place)
+    async def _live(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> str:
+        place = (deployment.code_dir, deployment.package)
+        host = deployment.part("host", world, courier, deployment.cabinet(), host_id, deployment.limits, *place)
         return str(await host.serve())
 
     def _ended(self, life: asyncio.Task[Any]) -> None:

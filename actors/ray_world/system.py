@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import os
 import platform
 import random
 import resource
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -25,8 +22,6 @@ from perdure.ledger import BadRequest
 T = TypeVar("T")
 
 KILL: Final = "PERDURE_KILL"
-USER_TIME: Final = 11  # where it is in /proc/<pid>/stat, after the name; the kernel's time is next
-PR_SET_PDEATHSIG: Final = 1  # from <sys/prctl.h>
 
 
 class SystemClock:
@@ -141,105 +136,3 @@ def system_world(metrics: Metrics | None = None, *, threads_max: int = 4) -> Wor
         SystemVitals(),
         metrics or NoMetrics(),
     )
-
-
-# ---------------------------------------------------------------- processes
-
-
-def machine() -> str:
-    """Where a process number means something: the machine, and the container if there is one."""
-    space = Path("/proc/self/ns/pid")
-    return f"{platform.node()} {space.readlink() if space.is_symlink() else ''}"
-
-
-def own_pid() -> int:
-    """The number of this process on its machine."""
-    return os.getpid()
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process of this machine runs. One that is dead but not yet buried by its parent does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return _status(pid)[:1] != ["Z"]
-
-
-def strike(pids: Iterable[int]) -> None:
-    """`SIGKILL` these processes. Those that are gone already stay gone."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def wait_for_death(pids: Iterable[int], patience_s: float) -> list[int]:
-    """Wait until these processes are gone; returns those that are not."""
-    left, end_s = list(pids), time.monotonic() + patience_s
-    while (left := [pid for pid in left if is_alive(pid)]) and time.monotonic() < end_s:
-        time.sleep(0.01)
-    return left
-
-
-def descendants(pid: int, mark: str = "") -> list[int]:
-    """The children of a process that have `mark` in their command line, with all that descend from these. Empty without `/proc`."""
-    parents = _parents()
-    found = [child for child, parent in parents.items() if parent == pid and mark in _command(child)]
-    for known in found:  # grows while it is walked
-        found += [child for child, parent in parents.items() if parent == known]
-    return found
-
-
-def children(pid: int, *marks: str) -> list[int]:
-    """The children of a process that have all the marks in their command line."""
-    found = [child for child, parent in _parents().items() if parent == pid]
-    return [child for child in found if all(mark in _command(child) for mark in marks)]
-
-
-def commanded(mark: str) -> list[int]:
-    """The processes of this machine that have `mark` in their command line."""
-    return [pid for pid in _processes() if mark in _command(pid)]
-
-
-def bearing(mark: str) -> list[int]:
-    """The processes that had this in their environment when they began; of other people's that cannot be known."""
-    return [pid for pid in _processes() if mark in _text(pid, "environ").split("\0")]
-
-
-def cpu_s(pids: Iterable[int]) -> float:
-    """How long these processes have computed so far, in all; 0 where that cannot be known."""
-    spent = [_status(pid)[USER_TIME : USER_TIME + 2] for pid in pids]
-    return sum(int(ticks) for each in spent for ticks in each) / os.sysconf("SC_CLK_TCK")
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that started it is gone, on Linux."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _parents() -> dict[int, int]:
-    return {child: int(status[1]) for child in _processes() if len(status := _status(child)) > 1}
-
-
-def _processes() -> Iterator[int]:
-    proc = Path("/proc")
-    return (int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()) if proc.is_dir() else iter(())
-
-
-def _status(pid: int) -> list[str]:
-    """State, parent and so on; empty if that cannot be known."""
-    return _text(pid, "stat").rpartition(")")[2].split()
-
-
-def _command(pid: int) -> str:
-    return _text(pid, "cmdline").replace("\0", " ")
-
-
-def _text(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
-    except OSError:
-        return ""

@@ -22,7 +22,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.events.observability import Callback
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import RunHandle, RunResult
-from perdure.actors.ray_world.cluster_record import shut_out
+from perdure.actors.ray_world.cluster_record import explain_refusal
 from perdure.actors.ray_world.connection import exit_on_sigterm
 from perdure.actors.ray_world.lifetime import Lifetime
 from perdure.actors.ray_world.system import system_world
@@ -92,7 +92,7 @@ class Runtime:
         try:
             self._cluster = RayCluster.start(self.data, address=self._address, limits=self.limits)
         except SupervisorUnreachable as problem:
-            raise shut_out(problem, self._address) from problem
+            raise explain_refusal(problem, self._address) from problem
         self._lifetime, started = Lifetime(), threading.Event()
         self._thread = threading.Thread(
             target=self._serve, args=(self._cluster, started), name="perdure-client", daemon=True
@@ -145,8 +145,8 @@ class Runtime:
         loop.close()
 
     def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
-        packer = None if cluster.own else Packer(cluster.plan.code_dir)
-        self._client = Client(system_world(), cluster.courier(), self.limits, cluster.plan.code_dir, packer)
+        packer = None if cluster.own else Packer(cluster.deployment.code_dir)
+        self._client = Client(system_world(), cluster.courier(), self.limits, cluster.deployment.code_dir, packer)
         self._serving = asyncio.get_running_loop().create_task(self._client.serve())
         self._serving.add_done_callback(self._ended)
         started.set()

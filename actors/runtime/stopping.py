@@ -17,10 +17,19 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from perdure.actors.ray_world.cluster_record import LOCK, deciding, mark_stopped, read_record
-from perdure.actors.ray_world.plan import About
-from perdure.actors.ray_world.system import bearing, children, commanded, strike, system_world, wait_for_death
-from perdure.actors.ray_world.world import SUPERVISOR, RayCluster, RayCourier
+from perdure.actors.ray_world.cluster_record import LOCK, mark_stopped, read_record, startup_lock
+from perdure.actors.ray_world.courier import RayCourier
+from perdure.actors.ray_world.os_processes import (
+    ProcessInfo,
+    children,
+    kill,
+    process_of,
+    wait_until_gone,
+    with_command,
+)
+from perdure.actors.ray_world.ray_internals import RAYLET, workers_of
+from perdure.actors.ray_world.system import system_world
+from perdure.actors.ray_world.world import SUPERVISOR, RayCluster
 from perdure.actors.runtime.client import Client
 from perdure.ledger import PerdureError, SupervisorUnreachable
 from perdure.policies import Limits
@@ -46,8 +55,8 @@ class Stopped(NamedTuple):
     """
 
     address: str
-    supervisor: About | None
-    hosts: dict[str, About | None]
+    supervisor: ProcessInfo | None
+    hosts: dict[str, ProcessInfo | None]
     at_work: int | None
     ray: Fate
     owner: int = 0
@@ -62,7 +71,7 @@ def stop_serving(data: Path, patience_s: float, on_wait: Callable[[int], None]) 
 
     Raises `SupervisorUnreachable` if its Ray cannot be joined, or does not answer.
     """
-    with deciding(data) if (data / LOCK).exists() else nullcontext():  # somebody may just be starting it
+    with startup_lock(data) if (data / LOCK).exists() else nullcontext():  # somebody may just be starting it
         record = read_record(data)
     elsewhere = os.environ.get("RAY_ADDRESS") if record is None else None
     if record is None and elsewhere is None:
@@ -72,10 +81,10 @@ def stop_serving(data: Path, patience_s: float, on_wait: Callable[[int], None]) 
         return None
     address, session = cluster.address, cluster.session
     starter = record.starter if record is not None else 0
-    owner = starter if starter and children(starter, session) else 0
+    owner = starter if (found := process_of(starter)) is not None and children(found, session) else 0
     try:
         at_work = asyncio.run(_come_to_rest(cluster.courier(), patience_s, on_wait))
-        with deciding(data):
+        with startup_lock(data):
             mark_stopped(data, address)
             who = cluster.stop_actors()
         is_abandoned = starter > 0 and not owner and not cluster.neighbours()
@@ -123,8 +132,8 @@ async def _ask(client: Client) -> dict[str, Any]:
 
 def _end(session: str) -> None:
     """Kill what is left of a Ray on this machine."""
-    of_ray = commanded(session)
-    raylets = set(of_ray) & set(commanded("/raylet/raylet "))
-    left = {*of_ray, *(pid for raylet in raylets for pid in bearing(f"RAY_RAYLET_PID={raylet}"))}
-    strike(left)
-    wait_for_death(left, DEATH_S)
+    of_ray = with_command(session)
+    raylets = set(of_ray) & set(with_command(RAYLET))
+    left = {*of_ray, *(worker for raylet in raylets for worker in workers_of(raylet))}
+    kill(left)
+    wait_until_gone(left, DEATH_S)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from perdure.actors import Agent, Occurrence, Runtime, exposed
-from perdure.actors.ray_world.system import cpu_s
+from perdure.actors.ray_world.os_processes import cpu_s
 from perdure.ledger import (
     Alarm,
     FactRow,
@@ -121,7 +121,7 @@ def _until_asleep(runtime: Runtime, until_s: float = 0.0) -> None:
 
 def _busy_share(runtime: Runtime) -> float:
     """How much of one core supervisor and hosts use while nothing happens."""
-    pids = list(runtime.cluster.pids().values())
+    pids = runtime.cluster.pids()
     before_s = cpu_s(pids)
     time.sleep(QUIET_S)
     return (cpu_s(pids) - before_s) / QUIET_S

@@ -69,7 +69,7 @@ def chat_streams(bench: Bench) -> list[Figure]:
         parent.one_by_one(5)
         with peak_mb(runtime) as seen:
             seconds = parent.fan_out(count, slow=True)
-        memory = max(seen, default=0.0) or pss_mb(list(runtime.cluster.pids().values()))
+        memory = max(seen, default=0.0) or pss_mb(runtime.cluster.pids())
         rates = [_rate(runtime, number) for number in range(bench.size(5, 2))]
         latencies = _latencies(runtime)
     name = f"{count:,} chat children that stream 20 chunks in 10 s"

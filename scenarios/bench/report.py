@@ -20,7 +20,7 @@ from rich.table import Table
 
 from perdure import actors
 from perdure.actors import Agent
-from perdure.actors.ray_world.system import cpu_s
+from perdure.actors.ray_world.os_processes import cpu_s
 from perdure.ledger import BadRequest
 from perdure.policies import Limits
 
@@ -145,10 +145,10 @@ def hosts_up(runtime: Runtime) -> int:
 
 def calm(runtime: Runtime, patience_s: float = 20.0) -> None:
     """Wait until supervisor and hosts have nothing left to do, the import of code included; or a while."""
-    before_s, end_s = cpu_s(runtime.cluster.pids().values()), time.monotonic() + patience_s
+    before_s, end_s = cpu_s(runtime.cluster.pids()), time.monotonic() + patience_s
     while time.monotonic() < end_s:
         time.sleep(CALM_S)
-        now_s = cpu_s(runtime.cluster.pids().values())
+        now_s = cpu_s(runtime.cluster.pids())
         if now_s - before_s < CALM_S * CALM_SHARE:
             return
         before_s = now_s

@@ -117,7 +117,7 @@ def sleepers(bench: Bench) -> list[Figure]:
         plain.close()
         parent = handle(runtime, Parent, "sleepers")
         parent.fan_out(10)
-        idle_mb = pss_mb(list(runtime.cluster.pids().values()))
+        idle_mb = pss_mb(runtime.cluster.pids())
         times, peaks = [], []
         for _ in range(repeats):
             with peak_mb(runtime) as seen:
@@ -139,7 +139,7 @@ def peak_mb(runtime: Runtime) -> Iterator[list[float]]:
 
     def look() -> None:
         while not over.wait(0.5):
-            seen.append(pss_mb(list(runtime.cluster.pids().values())))
+            seen.append(pss_mb(runtime.cluster.pids()))
 
     watcher = threading.Thread(target=look)
     watcher.start()

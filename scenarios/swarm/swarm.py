@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any
 
 from perdure.actors import Client, KillPoint
-from perdure.actors.ray_world.system import die_with_parent
+from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.sim_world.world import Span
 from perdure.policies import Limits
 from perdure.scenarios.swarm.chat_workloads import chats, outside

@@ -10,10 +10,10 @@ import pytest
 from perdure.actors.ray_world.cluster_record import (
     AUTH,
     RECORD,
+    explain_refusal,
     mark_stopped,
     read_record,
     refuse_if_stopped,
-    shut_out,
     write_record,
 )
 from perdure.ledger import LedgerUnwritable, NoLongerServed, SupervisorUnreachable
@@ -23,16 +23,16 @@ REFUSED = SupervisorUnreachable("Ray cannot be started or joined: Failed to conn
 
 def test_who_is_not_let_into_a_named_cluster_is_told_of_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(AUTH, raising=False)
-    assert "set RAY_AUTH_MODE=token" in str(shut_out(REFUSED, "10.0.0.1:6379"))
+    assert "set RAY_AUTH_MODE=token" in str(explain_refusal(REFUSED, "10.0.0.1:6379"))
     monkeypatch.setenv(AUTH, "token")
-    assert "see that ~/.ray/auth_token holds" in str(shut_out(REFUSED, "10.0.0.1:6379"))
+    assert "see that ~/.ray/auth_token holds" in str(explain_refusal(REFUSED, "10.0.0.1:6379"))
 
 
 def test_nobody_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(AUTH, raising=False)
-    assert shut_out(REFUSED, None) is REFUSED
+    assert explain_refusal(REFUSED, None) is REFUSED
     silence = SupervisorUnreachable("no Ray answers at 10.0.0.1:6379")
-    assert shut_out(silence, "10.0.0.1:6379") is silence
+    assert explain_refusal(silence, "10.0.0.1:6379") is silence
 
 
 def test_who_is_still_connected_when_a_directory_is_stopped_is_refused_until_it_is_served_anew(tmp_path: Path) -> None:

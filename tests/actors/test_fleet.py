@@ -9,18 +9,27 @@ from pathlib import Path
 import pytest
 
 from perdure.actors.ports import PoolSpec
+from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.fleet import ActorFleet, HostGone, HostSilent
-from perdure.actors.ray_world.plan import About, Plan
-from perdure.actors.ray_world.system import is_alive, machine, wait_for_death
+from perdure.actors.ray_world.os_processes import (
+    ProcessId,
+    ProcessInfo,
+    is_alive,
+    machine,
+    process_of,
+    wait_until_gone,
+)
 from perdure.ledger import HostUnavailable
 from perdure.policies import Limits
+
+NOBODY = ProcessId(2**22 + 1, 0)
 
 
 class FakeActors:
     """Hosts whose answers the test decides: a queue for each, of what watching it brings."""
 
     def __init__(self) -> None:
-        self.pids: dict[str, int] = {}
+        self.processes: dict[str, ProcessId] = {}
         self.watches: dict[str, asyncio.Queue[str | Exception]] = {}
         self.killed: list[str] = []
         self.mute: set[str] = set()
@@ -42,10 +51,10 @@ class FakeActors:
     def kill(self, handle: str) -> None:
         self.killed.append(handle)
 
-    async def about(self, handle: str) -> About:
+    async def info(self, handle: str) -> ProcessInfo:
         if handle in self.mute:
             raise HostSilent("it does not answer")
-        return About(self.pids.get(handle, 2**22 + 1), self.where)
+        return ProcessInfo(self.processes.get(handle, NOBODY), self.where)
 
     async def watch(self, handle: str) -> str:
         said = await self.watches[handle].get()
@@ -64,9 +73,11 @@ def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def process() -> Iterator[int]:
+def process() -> Iterator[ProcessId]:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as sleeper:
-        yield sleeper.pid
+        found = process_of(sleeper.pid)
+        assert found is not None
+        yield found
         sleeper.kill()
 
 
@@ -110,10 +121,10 @@ def test_a_broken_connection_is_no_death() -> None:
 
 
 @pytest.mark.parametrize("said", ["retired", HostGone("a timeout, they say")])
-def test_a_host_counts_as_dead_only_when_its_process_is_gone(said: str | Exception, process: int) -> None:
+def test_a_host_counts_as_dead_only_when_its_process_is_gone(said: str | Exception, process: ProcessId) -> None:
     async def story() -> None:
         actors = FakeActors()
-        actors.pids["a"] = process
+        actors.processes["a"] = process
         fleet = await fleet_with(actors, "a")
         actors.watches["a"].put_nowait(said)
         await fleet.death("a")
@@ -123,10 +134,23 @@ def test_a_host_counts_as_dead_only_when_its_process_is_gone(said: str | Excepti
     asyncio.run(story())
 
 
-def test_a_process_elsewhere_is_left_to_those_who_reach_it(process: int) -> None:
+def test_who_has_the_number_of_a_host_that_is_gone_is_left_alone(process: ProcessId) -> None:
     async def story() -> None:
         actors = FakeActors()
-        actors.pids["a"], actors.where = process, "another machine"
+        actors.processes["a"] = process._replace(started_ms=process.started_ms - 10)
+        fleet = await fleet_with(actors, "a")
+        actors.watches["a"].put_nowait("retired")
+        assert await fleet.death("a") == "retired"
+        await fleet.kill("a")
+        assert is_alive(process)
+
+    asyncio.run(story())
+
+
+def test_a_process_elsewhere_is_left_to_those_who_reach_it(process: ProcessId) -> None:
+    async def story() -> None:
+        actors = FakeActors()
+        actors.processes["a"], actors.where = process, "another machine"
         fleet = await fleet_with(actors, "a")
         actors.watches["a"].put_nowait("retired")
         await fleet.death("a")
@@ -137,14 +161,14 @@ def test_a_process_elsewhere_is_left_to_those_who_reach_it(process: int) -> None
     asyncio.run(story())
 
 
-def test_killing_does_not_need_the_host_s_help(process: int) -> None:
+def test_killing_does_not_need_the_host_s_help(process: ProcessId) -> None:
     async def story() -> None:
         actors = FakeActors()
-        actors.pids["a"] = process
+        actors.processes["a"] = process
         fleet = await fleet_with(actors, "a")
         await asyncio.sleep(0)
         await fleet.kill("a")
-        assert wait_for_death([process], 5.0) == []
+        assert wait_until_gone([process], 5.0) == []
         await fleet.kill("unknown")
 
     asyncio.run(story())
@@ -178,11 +202,11 @@ def test_survivors_are_watched_like_any_host_though_they_may_be_silent_for_now()
 
 
 def test_a_host_s_name_says_its_pool() -> None:
-    plan = Plan(Path("here"), Limits())
+    deployment = Deployment(Path("here"), Limits())
     pools = [PoolSpec(), PoolSpec(0.5), PoolSpec(1, (("disk", 2.0), ("gpu", 1)), '{"env_vars": {"A B": "-"}}')]
-    names = [plan.host(f"host{at}", spec) for at, spec in enumerate(pools)]
-    strangers = [plan.supervisor, "host-", Plan(Path("there"), Limits()).host("a", PoolSpec())]
-    assert plan.hosts_among([*names, *strangers]) == {f"host{at}": spec for at, spec in enumerate(pools)}
+    names = [deployment.host(f"host{at}", spec) for at, spec in enumerate(pools)]
+    strangers = [deployment.supervisor, "host-", Deployment(Path("there"), Limits()).host("a", PoolSpec())]
+    assert deployment.hosts_among([*names, *strangers]) == {f"host{at}": spec for at, spec in enumerate(pools)}
 
 
 def test_what_was_used_up_is_replaced_once_the_rush_is_over() -> None:

@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from perdure.actors.ray_world.lifetime import Lifetime, aside
+from perdure.actors.ray_world.lifetime import Lifetime, on_own_thread
 from perdure.ledger import SupervisorUnreachable
 
 GONE = SupervisorUnreachable("it is over")
@@ -60,7 +60,7 @@ def test_a_cancelled_source_cancels_who_waits() -> None:
 
 def test_what_never_comes_back_is_left_when_the_lifetime_ends() -> None:
     life, stuck = Lifetime(), threading.Event()
-    told = life.bound(aside(stuck.wait))
+    told = life.bound(on_own_thread(stuck.wait))
     life.end(GONE)
     assert told.exception(5) is GONE
     stuck.set()
@@ -70,6 +70,6 @@ def test_what_is_done_aside_tells_its_result_or_its_error() -> None:
     def fail() -> None:
         raise SystemExit(3)
 
-    assert aside(threading.current_thread).result(5) is not threading.current_thread()
+    assert on_own_thread(threading.current_thread).result(5) is not threading.current_thread()
     with pytest.raises(SystemExit):
-        aside(fail).result(5)
+        on_own_thread(fail).result(5)

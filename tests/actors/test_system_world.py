@@ -7,24 +7,29 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure.actors.ports import KillPoint
-from perdure.actors.ray_world.system import (
-    NoFaults,
-    bearing,
+from perdure.actors.ray_world.os_processes import (
+    ProcessId,
     children,
-    commanded,
+    cpu_s,
     descendants,
-    faults_from,
     is_alive,
-    strike,
-    system_world,
-    wait_for_death,
+    kill,
+    parent_process,
+    process_of,
+    this_process,
+    this_process_info,
+    wait_until_gone,
+    with_command,
+    with_environment,
 )
+from perdure.actors.ray_world.system import NoFaults, faults_from, system_world
 from perdure.ledger import BadRequest
-from tests.tidy import IMPORT_PATH, ROOT
+from tests.tidy import IMPORT_PATH
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 VISITOR = """
@@ -112,35 +117,79 @@ def test_dice_are_fair_enough_and_the_clock_goes() -> None:
     assert 1_600_000_000_000 < world.clock.now_ms() < 10_000_000_000_000
 
 
-def test_processes_are_found_by_their_mark_and_struck_down() -> None:
-    with subprocess.Popen([*SLEEPER, "mark-of-the-test"]) as marked, subprocess.Popen(SLEEPER) as other:
-        assert descendants(os.getpid(), "mark-of-the-test") == [marked.pid]
-        assert {marked.pid, other.pid} <= set(descendants(os.getpid()))
-        assert wait_for_death([marked.pid], 0.01) == [marked.pid]
-        strike([marked.pid, other.pid])
-        assert wait_for_death([marked.pid, other.pid], 5.0) == []
-        assert not is_alive(marked.pid)
-    strike([marked.pid])
+def started(popen: subprocess.Popen[Any]) -> ProcessId:
+    found = process_of(popen.pid)
+    assert found is not None
+    return found
+
+
+def test_processes_are_found_by_their_mark_and_killed() -> None:
+    with subprocess.Popen([*SLEEPER, "mark-of-the-test"]) as first, subprocess.Popen(SLEEPER) as second:
+        marked, other = started(first), started(second)
+        assert descendants(this_process(), "mark-of-the-test") == [marked]
+        assert {marked, other} <= set(descendants(this_process()))
+        assert wait_until_gone([marked], 0.01) == [marked]
+        kill([marked, other])
+        assert wait_until_gone([marked, other], 5.0) == []
+        assert not is_alive(marked)
+    kill([marked])
+    assert process_of(marked.pid) is None
+    assert (first.returncode, second.returncode) == (-9, -9), "who waits for a death leaves the exit code to the parent"
+
+
+def test_a_process_that_has_the_number_of_another_one_is_neither_killed_nor_waited_for() -> None:
+    with subprocess.Popen(SLEEPER) as process:
+        present = started(process)
+        earlier = present._replace(started_ms=present.started_ms - 10)
+        assert not is_alive(earlier)
+        assert wait_until_gone([earlier], 5.0) == []
+        assert children(earlier) == []
+        kill([earlier])
+        assert is_alive(present)
+        kill([present])
 
 
 def test_processes_are_found_by_all_their_marks_and_by_their_environment() -> None:
     environment = {**os.environ, "MARK_OF_THE_TEST": "1"}
     with (
-        subprocess.Popen([*SLEEPER, "one", "two"], env=environment) as both,
-        subprocess.Popen([*SLEEPER, "one"]) as one,
+        subprocess.Popen([*SLEEPER, "one", "two"], env=environment) as first,
+        subprocess.Popen([*SLEEPER, "one"]) as second,
     ):
-        assert children(os.getpid(), "one ", "two ") == [both.pid]
-        assert bearing("MARK_OF_THE_TEST=1") == [both.pid]
-        assert commanded("one two ") == [both.pid]
-        strike([both.pid, one.pid])
+        both, one = started(first), started(second)
+        assert children(this_process(), "one ", "two ") == [both]
+        assert with_environment("MARK_OF_THE_TEST", "1") == [both]
+        assert with_command("one two ") == [both]
+        kill([both, one])
+
+
+def test_a_process_knows_itself_and_its_parent_and_is_within_its_own_reach() -> None:
+    info = this_process_info()
+    assert info.here == [this_process()] == [process_of(os.getpid())]
+    assert info._replace(machine="elsewhere").here == []
+    parent = parent_process()
+    assert parent is not None
+    assert parent.pid == os.getppid()
+    assert this_process() in children(parent)
+    assert cpu_s([os.getpid()]) > 0 == cpu_s([2**22 + 1])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can do that")
 def test_a_process_can_be_made_to_die_with_its_parent() -> None:
-    child = "import time; from perdure.actors.ray_world.system import *; die_with_parent(); print(own_pid(), flush=True); time.sleep(60)"
+    child = """
+from perdure.actors.ray_world.os_processes import this_process
+from perdure.actors.ray_world.parent_death import die_with_parent
+import time
+die_with_parent()
+print(*this_process(), flush=True)
+time.sleep(60)
+"""
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
-    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+    environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdout=subprocess.PIPE, env=environment, text=True
+    ) as process:
         assert process.stdout is not None
-        pid = int(process.stdout.readline())
-        strike([process.pid])
-        assert wait_for_death([pid], 5.0) == []
+        orphan = ProcessId(*map(int, process.stdout.readline().split()))
+        assert is_alive(orphan)
+        kill([started(process)])
+        assert wait_until_gone([orphan], 5.0) == []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from perdure.actors.ray_world.system import descendants, strike, wait_for_death
+from perdure.actors.ray_world.os_processes import ProcessId, descendants, kill, process_of, wait_until_gone
 from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,8 +63,7 @@ FIRST = """
             runtime.start(Deckhand, sys.argv[3], run_id="adrift")
             while runtime.inspect("adrift")["status"] != "running":
                 pass
-            ps = runtime.ps()
-            told["pids"] = [ps["supervisor"]["pid"], *(host["pid"] for host in ps["hosts"] if host["pid"])]
+            told["processes"] = [info.process for info in runtime.cluster.processes().values()]
             print(json.dumps(told))
 """
 
@@ -113,10 +111,12 @@ def harbour(tmp_path: Path) -> Iterator[Harbour]:
     said = (tmp_path / "ray.log").read_text
     soon(lambda: "Ray runtime started" in said(), said)
     yield Harbour(address, environment)
-    family = [ray.pid, *descendants(ray.pid)]
-    strike(family)
+    process = process_of(ray.pid)
+    assert process is not None
+    family = [process, *descendants(process)]
+    kill(family)
     ray.wait()
-    wait_for_death(family, 5.0)
+    wait_until_gone(family, 5.0)
 
 
 def soon(question: Callable[[], Any], problem: Callable[[], str]) -> Any:
@@ -165,9 +165,9 @@ def test_code_travels_to_a_joined_cluster_and_is_there_after_every_death_and_bes
     assert [Path(file).name for file in files] == ["crew.py", "crew.py", "beside.py", "cargo.py"]
     assert not [file for file in files if Path(file).is_relative_to(first)], "each came from what was sent"
 
-    for pid in told["pids"]:
-        os.kill(pid, signal.SIGKILL)
-    assert not wait_for_death(told["pids"], 10.0)
+    processes = [ProcessId(*each) for each in told["processes"]]
+    kill(processes)
+    assert not wait_until_gone(processes, 10.0)
     told = drive(harbour, second, data, harbour.address, signal_file)
 
     *files, name = told["where"]

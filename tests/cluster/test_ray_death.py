@@ -17,7 +17,8 @@ import pytest
 
 from perdure.actors import Agent, RunContext, Runtime
 from perdure.actors.ray_world.cluster_record import write_record
-from perdure.actors.ray_world.system import bearing, descendants, is_alive, strike, wait_for_death
+from perdure.actors.ray_world.os_processes import ProcessId, descendants, is_alive, kill, process_of, wait_until_gone
+from perdure.actors.ray_world.ray_internals import workers_of
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from tests.tidy import IMPORT_PATH
 
@@ -33,7 +34,7 @@ with Runtime(sys.argv[1]) as runtime:
     runtime.start(Napper, 3.0, run_id="nap")
     while not any(run["status"] == "running" for run in runtime.list()):
         time.sleep(0.05)
-    print(*runtime.cluster.pids().values(), flush=True)
+    print(*(number for info in runtime.cluster.processes().values() for number in info.process), flush=True)
     threading.Event().wait()
 """
 
@@ -47,31 +48,34 @@ class Napper(Agent):
 
 
 @contextmanager
-def script(data: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def script(data: Path) -> Iterator[tuple[subprocess.Popen[str], list[ProcessId]]]:
     """A process that has a Ray of its own with a run in it, and its supervisor and hosts."""
     environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
     command = [sys.executable, "-c", SCRIPT, str(data)]
     running = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=data.parent
     )
+    process = process_of(running.pid)
+    assert process is not None
     try:
         assert running.stdout is not None
-        actors = [int(pid) for pid in running.stdout.readline().split()]
+        numbers = map(int, running.stdout.readline().split())
+        actors = [ProcessId(pid, started_ms) for pid, started_ms in zip(numbers, numbers, strict=True)]
         assert len(actors) > 1
-        family = descendants(running.pid)
+        family = descendants(process)
         yield running, actors
     finally:
-        strike([*descendants(running.pid), running.pid] if running.poll() is None else [])
+        kill([*descendants(process), process])
         running.communicate()
     # a worker that is only starting when its raylet dies waits in Ray's start for ever
-    strike(pid for raylet in family for pid in bearing(f"RAY_RAYLET_PID={raylet}"))
+    kill(worker for raylet in family for worker in workers_of(raylet))
 
 
 def test_a_killed_script_leaves_nothing_that_would_hinder_the_next_one(tmp_path: Path) -> None:
     with script(tmp_path / "data") as (running, actors):
         running.kill()
         running.wait()
-        assert wait_for_death(actors, ORPHANS_S) == []
+        assert wait_until_gone(actors, ORPHANS_S) == []
     with Runtime(tmp_path / "data") as runtime:
         result = runtime.run(Napper, 3.0, run_id="nap")
         assert (result.status, result.output) == ("completed", 2)
@@ -87,11 +91,13 @@ def test_what_answers_where_a_ray_was_on_record_but_is_none_any_more_holds_nobod
 
 def test_a_script_that_is_asked_to_end_puts_everything_away_and_says_nothing(tmp_path: Path) -> None:
     with script(tmp_path / "data") as (running, _):
-        family = descendants(running.pid)
+        script_process = process_of(running.pid)
+        assert script_process is not None
+        family = descendants(script_process)
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=30)
         assert (running.returncode, said) == (143, "")
-        assert [pid for pid in family if is_alive(pid)] == []
+        assert [each for each in family if is_alive(each)] == []
 
 
 def test_async_code_goes_on_while_a_runtime_opens_and_who_waits_is_told_that_it_was_closed(tmp_path: Path) -> None:

@@ -20,10 +20,22 @@ from ray.cluster_utils import Cluster
 
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.cluster_record import read_record
-from perdure.actors.ray_world.lifetime import aside
-from perdure.actors.ray_world.plan import Parts
-from perdure.actors.ray_world.system import children, descendants, is_alive, strike, wait_for_death
-from perdure.actors.ray_world.world import RayCluster, RayCourier, RayMetrics
+from perdure.actors.ray_world.courier import RayCourier
+from perdure.actors.ray_world.deployment import Implementations
+from perdure.actors.ray_world.lifetime import on_own_thread
+from perdure.actors.ray_world.os_processes import (
+    ProcessId,
+    ProcessInfo,
+    children,
+    descendants,
+    is_alive,
+    kill,
+    this_process,
+    wait_until_gone,
+)
+from perdure.actors.ray_world.ray_internals import GCS, IDLE_WORKER, RAYLET, SESSION, workers_of
+from perdure.actors.ray_world.ray_metrics import RayMetrics
+from perdure.actors.ray_world.world import RayCluster
 from perdure.ledger import (
     BadRequest,
     HostUnavailable,
@@ -116,7 +128,7 @@ class ToyPlace:
         self._inside = inside
 
 
-PARTS = Parts(*(f"script:{__file__}:Toy{name}" for name in ("Supervisor", "Host", "Store", "Place", "Place")))
+TOYS = Implementations(*(f"script:{__file__}:Toy{name}" for name in ("Supervisor", "Host", "Store", "Place", "Place")))
 
 
 def ask(courier: RayCourier, *frame: Any) -> Any:
@@ -138,8 +150,9 @@ def soon(question: Callable[[], Any]) -> Any:
     pytest.fail("that took too long")
 
 
-def pid_of(cluster: RayCluster, key: str) -> int:
-    return int(soon(lambda: cluster.pids().get(key)))
+def process_of(cluster: RayCluster, key: str) -> ProcessId:
+    info: ProcessInfo = soon(lambda: cluster.processes().get(key))
+    return info.process
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +162,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(data: Path) -> Iterator[RayCluster]:
-    cluster = aside(
-        lambda: RayCluster.start(data, parts=PARTS, num_cpus=2)
+    cluster = on_own_thread(
+        lambda: RayCluster.start(data, implementations=TOYS, num_cpus=2)
     ).result()  # a thread that ends takes no Ray along
     (data / "ledger").touch()
     yield cluster
@@ -196,11 +209,11 @@ def test_a_host_that_ends_says_why_and_its_process_is_gone(courier: RayCourier, 
 def test_the_death_of_a_host_is_seen_at_once(cluster: RayCluster, courier: RayCourier) -> None:
     async def story() -> tuple[str, float]:
         await asking(courier, "spawn", "victim")
-        pid = await asyncio.to_thread(pid_of, cluster, "victim")
+        victim = await asyncio.to_thread(process_of, cluster, "victim")
         death = asyncio.create_task(asking(courier, "death", "victim"))
         await asyncio.sleep(0.2)
         began_s = time.monotonic()
-        os.kill(pid, signal.SIGKILL)
+        kill([victim])
         return await death, time.monotonic() - began_s
 
     cause, took_s = asyncio.run(story())
@@ -210,12 +223,12 @@ def test_the_death_of_a_host_is_seen_at_once(cluster: RayCluster, courier: RayCo
 
 def test_even_a_host_that_stands_still_can_be_killed(cluster: RayCluster, courier: RayCourier) -> None:
     ask(courier, "spawn", "frozen")
-    pid = pid_of(cluster, "frozen")
+    process = process_of(cluster, "frozen")
     time.sleep(0.5)  # the fleet, too, has learnt who it is
-    os.kill(pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGSTOP)
     ask(courier, "kill", "frozen")
     ask(courier, "death", "frozen")
-    assert not is_alive(pid)
+    assert not is_alive(process)
     ask(courier, "kill", "frozen")
 
 
@@ -234,31 +247,31 @@ def test_a_host_that_can_never_be_is_refused(courier: RayCourier, wish: tuple[An
 
 def test_a_killed_supervisor_comes_back_and_finds_its_hosts(cluster: RayCluster, courier: RayCourier) -> None:
     ask(courier, "spawn", "survivor", 0.5)
-    host = pid_of(cluster, "survivor")
-    before = pid_of(cluster, "supervisor")
+    host = process_of(cluster, "survivor")
+    before = process_of(cluster, "supervisor")
 
-    os.kill(before, signal.SIGKILL)
+    kill([before])
 
     assert soon(lambda: ask(courier, "echo", "back")) == "back"
-    assert pid_of(cluster, "supervisor") != before
+    assert process_of(cluster, "supervisor") != before
     assert ask(courier, "survivors")["survivor"] == 0.5
-    os.kill(host, signal.SIGKILL)
+    kill([host])
     assert "Worker unexpectedly exits" in ask(courier, "death", "survivor")
 
 
 def test_a_ledger_that_will_not_open_is_told_and_tried_again(
     cluster: RayCluster, courier: RayCourier, data: Path
 ) -> None:
-    before = pid_of(cluster, "supervisor")
+    before = process_of(cluster, "supervisor")
     with (data / "ledger").open() as ledger:
-        os.kill(before, signal.SIGKILL)
-        wait_for_death([before], 5.0)
+        kill([before])
+        wait_until_gone([before], 5.0)
         fcntl.flock(ledger, fcntl.LOCK_EX)
         refused = soon(lambda: _refusal(courier))
-        life = pid_of(cluster, "supervisor")
+        life = process_of(cluster, "supervisor")
     assert (refused.path, refused.problem) == (str(data / "ledger"), "another process owns it")
     assert soon(lambda: not _refusal(courier))
-    assert pid_of(cluster, "supervisor") == life
+    assert process_of(cluster, "supervisor") == life
 
 
 def _refusal(courier: RayCourier) -> LedgerLocked | None:
@@ -274,7 +287,7 @@ import sys
 from pathlib import Path
 from perdure.actors.ray_world.world import RayCluster
 cluster = RayCluster.start(Path(sys.argv[1]))
-print(cluster.own, cluster.pids()["supervisor"])
+print(cluster.own, *cluster.processes()["supervisor"].process)
 cluster.close()
 """
 
@@ -282,35 +295,45 @@ cluster.close()
 def test_a_second_process_joins_the_running_one_and_leaves_it_alone(
     cluster: RayCluster, courier: RayCourier, data: Path, tmp_path: Path
 ) -> None:
-    pid = pid_of(cluster, "supervisor")
+    supervisor = process_of(cluster, "supervisor")
     command = [sys.executable, "-c", SECOND, str(data)]
     environment = {"PYTHONPATH": IMPORT_PATH, "HOME": os.environ["HOME"]}
     said = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["False", str(pid)]
+    assert said.stdout.split() == ["False", *map(str, supervisor)]
     assert ask(courier, "echo", 1) == 1
 
 
 def test_two_directories_share_the_ray_of_their_process(
     cluster: RayCluster, courier: RayCourier, data: Path, tmp_path: Path
 ) -> None:
-    other = RayCluster.start(tmp_path, parts=PARTS)
-    again = RayCluster.start(data, parts=PARTS)
+    other = RayCluster.start(tmp_path, implementations=TOYS)
+    again = RayCluster.start(data, implementations=TOYS)
     assert (other.own, other.address) == (True, cluster.address)
     assert ask(other.courier(), "echo", 1) == 1
-    pid = pid_of(other, "supervisor")
-    assert pid != pid_of(again, "supervisor") == pid_of(cluster, "supervisor")
+    process = process_of(other, "supervisor")
+    assert process != process_of(again, "supervisor") == process_of(cluster, "supervisor")
     other.close()
     again.close()
-    assert not is_alive(pid)
+    assert not is_alive(process)
     assert read_record(tmp_path) is None
     assert ask(courier, "echo", 2) == 2
 
 
 def test_a_process_that_is_in_a_ray_cannot_join_another(cluster: RayCluster, tmp_path: Path) -> None:
     port = cluster.address.rpartition(":")[2]
-    RayCluster.start(tmp_path, parts=PARTS, address=f"127.0.0.1:{port}").close()
+    RayCluster.start(tmp_path, implementations=TOYS, address=f"127.0.0.1:{port}").close()
     with pytest.raises(BadRequest, match=r"in the Ray at .* already.*join 127\.0\.0\.1:1 from another process"):
-        RayCluster.start(tmp_path, parts=PARTS, address="127.0.0.1:1")
+        RayCluster.start(tmp_path, implementations=TOYS, address="127.0.0.1:1")
+
+
+def test_ray_s_processes_are_still_known_by_the_marks_that_they_had(cluster: RayCluster, courier: RayCourier) -> None:
+    """The canary for the texts in `ray_internals` that only a running Ray shows."""
+    gcs, raylet = children(this_process(), GCS), children(this_process(), RAYLET)
+    assert (len(gcs), len(raylet)) == (1, 1)
+    assert {*gcs, *raylet} <= set(children(this_process(), SESSION, cluster.session))
+    assert process_of(cluster, "supervisor") in workers_of(raylet[0])
+    ask(courier, "spawn", "early")
+    assert soon(lambda: children(raylet[0], IDLE_WORKER))
 
 
 def test_metrics_are_made_when_they_are_first_used(cluster: RayCluster) -> None:
@@ -324,21 +347,21 @@ def test_metrics_are_made_when_they_are_first_used(cluster: RayCluster) -> None:
 def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LedgerUnwritable, match="it cannot be written"):
-        RayCluster.start(tmp_path / "file" / "data", parts=PARTS)
+        RayCluster.start(tmp_path / "file" / "data", implementations=TOYS)
 
 
-@pytest.mark.parametrize("mark", ["/gcs_server ", "/raylet/raylet "])
+@pytest.mark.parametrize("mark", [GCS, RAYLET])
 def test_a_ray_whose_heart_is_killed_is_replaced_under_who_uses_it(
     cluster: RayCluster, courier: RayCourier, data: Path, mark: str
 ) -> None:
     ask(courier, "spawn", "resident")
-    pid_of(cluster, "resident")
-    before, family = cluster.address, descendants(os.getpid(), "session_")
+    process_of(cluster, "resident")
+    before, family = cluster.address, descendants(this_process(), SESSION)
 
     async def story() -> None:
         held = asyncio.create_task(asking(courier, "hold", 600))
         await asyncio.sleep(0.2)
-        strike(children(os.getpid(), mark))
+        kill(children(this_process(), mark))
         with pytest.raises(SupervisorUnreachable, match=r"died|rpc|unavailable"):
             await held
 
@@ -349,27 +372,27 @@ def test_a_ray_whose_heart_is_killed_is_replaced_under_who_uses_it(
     record = read_record(data)
     assert record is not None
     assert record.address == cluster.address
-    assert [pid for pid in family if is_alive(pid)] == []
+    assert [each for each in family if is_alive(each)] == []
 
 
 def test_everything_may_be_killed_and_started_again_and_nothing_stays_behind(
     cluster: RayCluster, courier: RayCourier, data: Path
 ) -> None:
-    family = descendants(os.getpid(), "session_")
+    family = descendants(this_process(), SESSION)
     cluster.kill_everything()
     assert len(family) > 5
-    assert [pid for pid in family if is_alive(pid)] == []
+    assert [each for each in family if is_alive(each)] == []
     assert read_record(data) is None
     with pytest.raises(SupervisorUnreachable, match="it was killed"):
         ask(courier, "echo", 1)
 
-    again = RayCluster.start(data, parts=PARTS, num_cpus=2)
+    again = RayCluster.start(data, implementations=TOYS, num_cpus=2)
     assert soon(lambda: ask(again.courier(), "echo", "again")) == "again"
     assert ask(again.courier(), "survivors") == {}
-    family = descendants(os.getpid(), "session_")
+    family = descendants(this_process(), SESSION)
     again.close()
     again.close()
-    assert [pid for pid in family if is_alive(pid)] == []
+    assert [each for each in family if is_alive(each)] == []
     with pytest.raises(BadRequest, match="only a Ray that this process has started"):
         again.kill_everything()
 
@@ -378,15 +401,15 @@ def test_a_cluster_without_our_code_receives_it_and_outlives_us(tmp_path: Path) 
     ray = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     address = ray.address
     try:
-        cluster = RayCluster.start(tmp_path, address=address, parts=PARTS)
+        cluster = RayCluster.start(tmp_path, address=address, implementations=TOYS)
         assert not cluster.own
         courier = cluster.courier()
         assert soon(lambda: ask(courier, "echo", "far")) == "far"
         ask(courier, "spawn", "abroad", 1, json.dumps({"env_vars": {"A": "1"}}))
-        pids = {"supervisor": pid_of(cluster, "supervisor"), "abroad": pid_of(cluster, "abroad")}
+        processes = [process_of(cluster, "supervisor"), process_of(cluster, "abroad")]
         cluster.close()
-        assert all(is_alive(pid) for pid in pids.values())
+        assert all(map(is_alive, processes))
     finally:
         ray.shutdown()
     with pytest.raises(SupervisorUnreachable, match="no Ray answers at"):
-        RayCluster.start(tmp_path, address=address, parts=PARTS)
+        RayCluster.start(tmp_path, address=address, implementations=TOYS)

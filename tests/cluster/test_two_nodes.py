@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from perdure.actors import Agent, RunContext, Runtime
 from perdure.actors.ray_world.cluster_record import answers
-from perdure.actors.ray_world.system import is_alive
+from perdure.actors.ray_world.os_processes import is_alive
 from perdure.ledger import NoLongerServed
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
@@ -99,11 +99,13 @@ def test_what_serves_a_directory_is_stopped_for_all_and_the_cluster_and_the_work
     with Runtime(data=tmp_path, address=cluster.address, limits=limits) as runtime:
         runtime.start(Patient, run_id="long")
         soon(lambda: runtime.ps()["runs"]["running"] == 1)
-        pids = runtime.cluster.pids()
+        processes = runtime.cluster.processes()
         told = json.loads(perdure("stop", "--data", tmp_path, "--timeout", "0s", "--json"))
-        assert {told["supervisor"]["pid"], *(host["pid"] for host in told["hosts"])} == set(pids.values())
+        assert {told["supervisor"]["pid"], *(host["pid"] for host in told["hosts"])} == {
+            info.pid for info in processes.values()
+        }
         assert (told["cut_off"], told["ray"]) == (1, "goes on")
-        assert [pid for pid in pids.values() if is_alive(pid)] == []
+        assert [info for info in processes.values() if is_alive(info.process)] == []
         with pytest.raises(NoLongerServed, match="open it anew"):
             runtime.ps()
     assert perdure("stop", "--data", tmp_path) == f"Nothing serves {tmp_path}.\n"

@@ -13,7 +13,7 @@ from perdure.actors.ports import PoolSpec
 from perdure.policies import Limits
 
 
-class Parts(NamedTuple):
+class Implementations(NamedTuple):
     """By which classes the processes are played. Names, so that a test may put toys in their places."""
 
     supervisor: str = "perdure.actors.supervisor.supervisor:Supervisor"
@@ -23,14 +23,14 @@ class Parts(NamedTuple):
     disk: str = "perdure.ledger.storage.file_disk:FileDisk"
 
 
-class Plan(NamedTuple):
+class Deployment(NamedTuple):
     """The directory, its limits, and its players. `own` says that Ray was started for this directory, by us, on this machine;
     `package` is what a host's agents came in, if they are not installed."""
 
     data: Path
     limits: Limits
     own: bool = False
-    parts: Parts = Parts()
+    implementations: Implementations = Implementations()
     package: str = ""
 
     @property
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
     def part(self, name: str, *arguments: object) -> Any:
         """Make what plays this part."""
-        return load_type(getattr(self.parts, name))(*arguments)
+        return load_type(getattr(self.implementations, name))(*arguments)
 
     def cabinet(self) -> Any:
         """Open the cabinet of the agents' storages."""
@@ -80,15 +80,3 @@ def _spec_from(text: str) -> PoolSpec:
         return PoolSpec()
     num_cpus, resources, runtime_env = json.loads(text)
     return PoolSpec(num_cpus, tuple((name, amount) for name, amount in resources), runtime_env)
-
-
-class About(NamedTuple):
-    """What a process says of itself."""
-
-    pid: int
-    machine: str
-
-    @property
-    def node(self) -> str:
-        """The name of the machine."""
-        return self.machine.partition(" ")[0]

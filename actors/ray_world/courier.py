@@ -1,0 +1,62 @@
+"""The way to the supervisor, from a host or from a driver.
+
+A call for which Ray has no answer, whatever it raises, has an unknown outcome: `SupervisorUnreachable`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import ray
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
+from perdure.actors.ray_world.connection import NAMESPACE, cause_of
+from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.lifetime import Lifetime, on_own_thread
+from perdure.actors.ray_world.named_actors import Handle, call
+from perdure.ledger import PerdureError, SupervisorUnreachable
+
+
+class RayCourier:
+    """Exchanges frames with the supervisor. `find` looks it up by its name, and blocks meanwhile.
+
+    A host is in one Ray for life. A driver may see several; `living` returns the present one.
+    """
+
+    def __init__(self, find: Callable[[], Handle], living: Callable[[], Lifetime] | None = None) -> None:
+        self._find, self._life = find, Lifetime()
+        self._living = living or (lambda: self._life)
+        self._handle: Handle | None = None
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Hand over a frame and wait for the answer. Raises `SupervisorUnreachable`, or what the supervisor itself raised."""
+        life = self._living()
+        if life is not self._life:
+            self._life, self._handle = life, None
+        try:
+            if self._handle is None:
+                self._handle = await asyncio.wrap_future(life.bound(on_own_thread(self._find)))
+            reference = call(self._handle, "exchange", frame)
+            answer: bytes = await asyncio.wrap_future(life.bound(reference.future()))
+        except RayTaskError as error:
+            raise _carried(error) from None
+        except (RayError, ValueError, OSError, RuntimeError) as error:
+            if isinstance(error, ActorDiedError):
+                self._handle = None
+            raise SupervisorUnreachable(cause_of(error)) from error
+        return answer
+
+
+def _carried(error: RayTaskError) -> PerdureError:
+    """The error that the method raised, if it is meant for the caller. Any other is our bug, and then the outcome is unknown."""
+    if isinstance(error.cause, PerdureError):
+        return error.cause
+    return SupervisorUnreachable(f"the supervisor failed: {cause_of(error)}")
+
+
+def find_supervisor(deployment: Deployment) -> Handle:
+    """The supervisor of a directory. Raises `ValueError` if there is none, `SupervisorUnreachable` if this process is in no Ray."""
+    if not ray.is_initialized():  # or Ray would start a cluster in order to look there
+        raise SupervisorUnreachable("Ray is not running")
+    return ray.get_actor(deployment.supervisor, NAMESPACE)

@@ -1,0 +1,132 @@
+"""The hosts of one data directory as actors of Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayError
+
+from perdure.actors.code.naming import prefer_sent
+from perdure.actors.code.packages import package_uris
+from perdure.actors.ports import PoolSpec
+from perdure.actors.ray_world.connection import cause_of
+from perdure.actors.ray_world.courier import RayCourier, find_supervisor
+from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.fleet import HostGone, HostSilent
+from perdure.actors.ray_world.named_actors import Handle, Reference, ask_info, call, create, find, kill, names
+from perdure.actors.ray_world.os_processes import ProcessInfo, children, parent_process, this_process_info
+from perdure.actors.ray_world.os_processes import kill as kill_processes
+from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.processes import HostProcess
+from perdure.actors.ray_world.ray_internals import IDLE_WORKER
+from perdure.actors.ray_world.system import system_world
+from perdure.ledger import HostUnavailable
+
+T = TypeVar("T")
+
+START_S = 0.1  # until Ray has begun to start a process
+
+
+class RayHost(HostProcess):
+    """A host's actor."""
+
+    def __init__(self, deployment: Deployment, host_id: str) -> None:
+        die_with_parent()
+        if deployment.package:
+            prefer_sent(Path(os.environ["PYTHONPATH"].partition(os.pathsep)[0]))
+        world = system_world(threads_max=deployment.limits.threads_max)
+        super().__init__(deployment, world, RayCourier(functools.partial(find_supervisor, deployment)), host_id)
+
+
+class RayActors:
+    """The hosts of one data directory, for the fleet."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+
+    def create(self, host_id: str, spec: PoolSpec) -> Handle:
+        """Ask Ray for a host."""
+        try:
+            name = self._deployment.host(host_id, spec)
+            options = {"name": name, "num_cpus": spec.num_cpus, "resources": dict(spec.resources)}
+            if self._deployment.own:
+                _check_room(spec)
+            environment = json.loads(spec.runtime_env or "{}")
+            deployment = self._deployment._replace(package=environment.pop("package", ""))
+            if spec.runtime_env:
+                options["runtime_env"] = _with_code(environment, deployment)
+            return create(RayHost, deployment, host_id, max_restarts=0, scheduling_strategy="SPREAD", **options)
+        except (RayError, ValueError, TypeError, OSError) as error:
+            raise HostUnavailable(f"host {host_id} cannot be created: {cause_of(error)}") from error
+
+    def hosts(self) -> dict[str, PoolSpec]:
+        """The hosts that have a name."""
+        return self._deployment.hosts_among(names())
+
+    def find(self, host_id: str, spec: PoolSpec) -> Handle | None:
+        """A host by its name."""
+        return find(self._deployment.host(host_id, spec))
+
+    def kill(self, handle: Handle) -> None:
+        """End a host."""
+        kill(handle)
+
+    async def info(self, handle: Handle) -> ProcessInfo:
+        """Ask a host who it is."""
+        return ProcessInfo(*await _translated(ask_info(handle)))
+
+    async def watch(self, handle: Handle) -> str:
+        """Wait until a host ends."""
+        return str(await _translated(call(handle, "watch")))
+
+    async def start_ahead(self) -> None:
+        """Have Ray start an idle process: it becomes an actor in 0.1 s, a new one takes 0.6 s.
+
+        Ray starts one for a waiting task, and keeps it if the task is cancelled meanwhile. A process that has run a task cannot become
+        an actor, so it is killed.
+        """
+        raylet = parent_process()
+        if not self._deployment.own or raylet is None or children(raylet, IDLE_WORKER):
+            return
+        waiting: Reference = _errand().remote()
+        await asyncio.sleep(START_S)
+        ray.cancel(waiting)
+        with contextlib.suppress(RayError):
+            kill_processes((await waiting).here)
+
+
+async def _translated(answer: Awaitable[T]) -> T:
+    try:
+        return await answer
+    except ActorUnavailableError as error:
+        raise HostSilent(cause_of(error)) from error
+    except RayError as error:
+        raise HostGone(cause_of(error)) from error
+
+
+def _check_room(spec: PoolSpec) -> None:
+    """Ray would wait forever for a node that can never come; a cluster that grows by itself is not ours to judge."""
+    wanted = {**dict(spec.resources), **({"CPU": spec.num_cpus} if spec.num_cpus else {})}
+    nodes = [node["Resources"] for node in cast("Any", ray).nodes() if node["Alive"]] if wanted else [{}]
+    if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in nodes):
+        raise ValueError(f"no node has {wanted}")
+
+
+def _with_code(environment: dict[str, Any], deployment: Deployment) -> dict[str, Any]:
+    """A host's own environment replaces its supervisor's, so our code goes along if it was sent, after what its agents come in."""
+    theirs = [*package_uris(deployment.package, deployment.code_dir), *environment.get("py_modules", [])]
+    modules = [*theirs, *ray.get_runtime_context().runtime_env.get("py_modules", [])]
+    return {**environment, "py_modules": modules} if modules else environment  # Ray stumbles over an empty list
+
+
+@functools.cache
+def _errand() -> Any:
+    return cast("Any", ray).remote(num_cpus=0, max_retries=0, enable_task_events=False)(this_process_info)

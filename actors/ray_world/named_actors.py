@@ -1,0 +1,80 @@
+"""Our actors in a Ray: each is detached and has a name in one namespace. Everything here blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+from ray.util import list_named_actors
+
+from perdure.actors.ray_world.connection import NAMESPACE
+from perdure.actors.ray_world.os_processes import ProcessInfo
+from perdure.actors.ray_world.processes import Process
+
+Handle = ActorHandle[Any]
+Reference = Any  # of what a call will return; Ray's own type cannot be awaited by its stubs
+K = TypeVar("K")
+
+CALLS_MAX: Final = 100_000  # calls that one actor holds open
+
+
+def create(cls: Callable[..., Process], *arguments: object, **options: object) -> Handle:
+    """Ask Ray for an actor. Ray repeats none of its calls: what is to be done again is for the ledger to say."""
+    fixed = {"namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": CALLS_MAX}
+    found: Handle = _remote(cls).options(**fixed, **options).remote(*arguments)
+    return found
+
+
+@functools.cache
+def _remote(cls: Callable[..., Process]) -> Any:
+    return cast("Any", ray).remote(concurrency_groups={"control": 2}, max_task_retries=0, enable_task_events=False)(cls)
+
+
+def call(handle: Handle, method: str, *arguments: object) -> Reference:
+    """Call a method of an actor."""
+    return getattr(handle, method).remote(*arguments)
+
+
+def ask_info(handle: Handle) -> Reference:
+    """Ask an actor for its `ProcessInfo`. It answers on a loop of its own, even while it is busy."""
+    return cast("Any", handle).info.options(concurrency_group="control").remote()
+
+
+def find(name: str) -> Handle | None:
+    """The actor of this name, or None."""
+    with contextlib.suppress(ValueError):
+        return ray.get_actor(name, NAMESPACE)
+    return None
+
+
+def kill(handle: Handle) -> None:
+    """End an actor. Idempotent."""
+    with contextlib.suppress(RayError, ValueError):
+        ray.kill(handle)
+
+
+def names() -> list[str]:
+    """The names of all our actors, whatever directory they serve."""
+    return [each["name"] for each in list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
+
+
+def infos(handles: Mapping[K, Handle], timeout_s: float) -> dict[K, ProcessInfo]:
+    """Who these actors are. Those that fail, or do not answer in time, are left out."""
+    asked = {key: ask_info(handle) for key, handle in handles.items()}
+    found = {}
+    for key in wait_for(asked, timeout_s):
+        with contextlib.suppress(RayError):
+            found[key] = ProcessInfo(*ray.get(asked[key]))
+    return found
+
+
+def wait_for(calls: Mapping[K, Reference], timeout_s: float) -> list[K]:
+    """Which of these calls have returned or failed in time."""
+    waiting = list(calls.values())
+    ready = ray.wait(waiting, num_returns=len(waiting), timeout=timeout_s)[0] if waiting else []
+    return [key for key, reference in calls.items() if reference in ready]

@@ -1,0 +1,177 @@
+"""Processes of this machine: found, killed and waited for by number and start time, since a number alone is used again."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+LOOK_S: Final = 0.01  # between two looks at processes that are waited for
+
+
+class ProcessId(NamedTuple):
+    """Which process of a machine is meant.
+
+    Args:
+        pid: its number. After its end another process may have it.
+        started_ms: when it started, in milliseconds since the machine did; the same whatever becomes of the wall clock.
+    """
+
+    pid: int
+    started_ms: int
+
+
+class ProcessInfo(NamedTuple):
+    """What a process says of itself. `machine` tells within which machine, and container, its number means something."""
+
+    process: ProcessId
+    machine: str
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self.process.pid
+
+    @property
+    def node(self) -> str:
+        """The name of its machine."""
+        return self.machine.partition(" ")[0]
+
+    @property
+    def here(self) -> list[ProcessId]:
+        """The process if it is within reach of this one, else nothing."""
+        return [self.process] if self.machine == machine() else []
+
+
+def machine() -> str:
+    """The machine of this process, and the container if there is one."""
+    space = Path("/proc/self/ns/pid")
+    return f"{platform.node()} {space.readlink() if space.is_symlink() else ''}"
+
+
+def this_process() -> ProcessId:
+    """The process that calls."""
+    return _id_of(psutil.Process())
+
+
+def this_process_info() -> ProcessInfo:
+    """What the process that calls says of itself."""
+    return ProcessInfo(this_process(), machine())
+
+
+def parent_process() -> ProcessId | None:
+    """The process that started this one, if it is still there."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if (found := psutil.Process().parent()) is not None:
+            return _id_of(found)
+    return None
+
+
+def process_of(pid: int) -> ProcessId | None:
+    """The process that has this number now, if any has."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return _id_of(psutil.Process(pid))
+    return None
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Whether this very process runs. One that is dead but not yet reaped by its parent does not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = _find(process)
+        return found is not None and bool(found.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def kill(processes: Iterable[ProcessId]) -> None:
+    """`SIGKILL` these processes. One that has ended already is passed over, and so is whoever has its number since."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if (found := _find(process)) is not None:
+                found.kill()
+
+
+def wait_until_gone(processes: Iterable[ProcessId], timeout_s: float) -> list[ProcessId]:
+    """Wait until these processes are dead; returns those that are not. Their exit codes stay for their parents to collect."""
+    left, end_s = list(processes), time.monotonic() + timeout_s
+    while (left := [process for process in left if is_alive(process)]) and time.monotonic() < end_s:
+        time.sleep(LOOK_S)
+    return left
+
+
+def children(parent: ProcessId, *marks: str) -> list[ProcessId]:
+    """The children of a process that have all the marks in their command lines."""
+    return _ids(_children(parent, *marks))
+
+
+def descendants(parent: ProcessId, mark: str = "") -> list[ProcessId]:
+    """The children of a process that have `mark` in their command lines, and all that descend from these."""
+    found = _children(parent, mark)
+    for each in found[:]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += each.children(recursive=True)
+    return _ids(found)
+
+
+def with_command(mark: str) -> list[ProcessId]:
+    """The processes of this machine that have `mark` in their command lines."""
+    return _ids(each for each in psutil.process_iter() if mark in _command(each))
+
+
+def with_environment(name: str, value: str) -> list[ProcessId]:
+    """The processes that were started with this environment variable. Those of other users are left out."""
+    return _ids(each for each in psutil.process_iter() if _environment(each).get(name) == value)
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """How long these processes have computed so far, in all, in seconds. One that has ended counts as 0."""
+    total_s = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            spent = psutil.Process(pid).cpu_times()
+            total_s += spent.user + spent.system
+    return total_s
+
+
+def _id_of(process: psutil.Process) -> ProcessId:
+    return ProcessId(process.pid, round((process.create_time() - psutil.boot_time()) * 1000))
+
+
+def _ids(processes: Iterable[psutil.Process]) -> list[ProcessId]:
+    """Without those that have ended meanwhile."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(_id_of(process))
+    return found
+
+
+def _find(process: ProcessId) -> psutil.Process | None:
+    """Raises `NoSuchProcess` if nobody has its number."""
+    found = psutil.Process(process.pid)
+    return found if _id_of(found) == process else None
+
+
+def _children(parent: ProcessId, *marks: str) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if (found := _find(parent)) is not None:
+            return [each for each in found.children() if all(mark in _command(each) for mark in marks)]
+    return []
+
+
+def _command(process: psutil.Process) -> str:
+    """Its words, each with a space after it."""
+    with contextlib.suppress(psutil.Error):
+        return "".join(f"{word} " for word in process.cmdline())
+    return ""
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    with contextlib.suppress(psutil.Error):
+        found: dict[str, str] = process.environ()
+        return found
+    return {}

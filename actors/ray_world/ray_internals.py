@@ -1,0 +1,137 @@
+"""What we use of Ray that Ray does not promise: one table, and the functions that use its rows.
+
+Everything else in this folder is Ray's public API. `pyproject.toml` caps Ray's version because of these rows;
+`tests/actors/test_ray_internals.py` fails if one of them is gone or has another shape, so that the cap is raised knowingly.
+Tried with Ray 2.60.0.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import ray
+
+from perdure.actors.ray_world.os_processes import ProcessId, process_of, with_environment
+
+
+class Internal(NamedTuple):
+    """One private attribute of Ray.
+
+    Args:
+        module: where it stands.
+        path: its dotted path in that module.
+        parameters: the names of its parameters; None for what is no function.
+        why: what we do with it.
+        without: what would happen if we did not.
+    """
+
+    module: str
+    path: str
+    parameters: tuple[str, ...] | None
+    why: str
+    without: str
+
+    def find(self) -> Any:
+        """The attribute. Raises `ImportError` or `AttributeError` if this Ray does not have it."""
+        found: Any = importlib.import_module(self.module)
+        for name in self.path.split("."):
+            found = getattr(found, name)
+        return found
+
+
+DISCONNECT: Final = Internal(
+    "ray._private.worker",
+    "disconnect",
+    ("exiting_interpreter",),
+    "the first step of `shut_down`: from then on Ray refuses new calls of this driver",
+    "a thread that drops a reference while the core worker is taken down ends the process",
+)
+GLOBAL_WORKER: Final = Internal(
+    "ray._private.worker",
+    "global_worker",
+    None,
+    "holds `core_worker`, which `shut_down` takes away before it ends it",
+    "as above",
+)
+SHUTDOWN_DRIVER: Final = Internal(
+    "ray._raylet",
+    "CoreWorker.shutdown_driver",
+    ("self",),
+    "ends the core worker that was taken away",
+    "the driver stays connected",
+)
+READ_SETTINGS: Final = Internal(
+    "ray._raylet",
+    "Config.initialize",
+    ("config_list",),
+    "makes Ray read its `RAY_…` variables again before each `ray.init`",
+    "a second Ray of a process has the settings of the first",
+)
+PRINT_WORKER_LOG: Final = Internal(
+    "ray._private.worker",
+    "print_to_stdstream",
+    ("data", "ignore_prefix"),
+    "is replaced by a function that prints nothing",
+    "Ray writes each death of a worker to our stdout, `log_to_driver` or not",
+)
+AUTO_CONNECT: Final = Internal(
+    "ray._private.auto_init_hook",
+    "enable_auto_connect",
+    None,
+    "is False while this process has a runtime open",
+    "a call between two lives of our Ray starts a cluster that is not ours",
+)
+INTERNALS: Final = (DISCONNECT, GLOBAL_WORKER, SHUTDOWN_DRIVER, READ_SETTINGS, PRINT_WORKER_LOG, AUTO_CONNECT)
+
+# Texts by which we recognise Ray's processes and what they say. None of them is documented.
+GCS: Final = "/gcs_server "  # in the command line of the GCS
+RAYLET: Final = "/raylet/raylet "  # in the command line of a raylet
+IDLE_WORKER: Final = "ray::IDLE"  # in the command line of a worker that nobody uses
+SESSION: Final = "/session_"  # in the command lines of the processes of any session
+RAYLET_PID: Final = "RAY_RAYLET_PID"  # a variable in the environment of every worker
+EXIT_DETAIL: Final = "Worker exit detail: "  # before the cause of a worker's death
+EXIT_ADVICE: Final = " Some common causes"  # after it
+TEXTS: Final = (GCS, RAYLET, IDLE_WORKER, SESSION, RAYLET_PID, EXIT_DETAIL, EXIT_ADVICE)
+
+
+def read_settings() -> None:
+    """Make Ray read the `RAY_…` variables of the environment again."""
+    READ_SETTINGS.find()("")
+
+
+def workers_of(raylet: ProcessId) -> list[ProcessId]:
+    """The processes that a raylet has started and that still run, even if it is dead itself."""
+    holder = process_of(raylet.pid)  # another raylet may have its number since
+    until_ms = math.inf if holder is None or holder == raylet else holder.started_ms
+    found = with_environment(RAYLET_PID, str(raylet.pid))
+    return [each for each in found if raylet.started_ms <= each.started_ms < until_ms]
+
+
+def shut_down() -> None:
+    """Leave a Ray, or end the one that was started here: `ray.shutdown` in another order. What is gone already is passed over.
+
+    Ray ends the process if a thread reaches for the core worker, be it to drop a reference, while that is being taken down.
+    """
+    DISCONNECT.find()()
+    core_worker = vars(GLOBAL_WORKER.find()).pop("core_worker", None)
+    if core_worker is not None:
+        core_worker.shutdown_driver()
+    ray.shutdown()
+
+
+def silence_worker_logs() -> None:
+    """Keep Ray from writing what its workers say, and how they die, to our stdout."""
+    _replace(PRINT_WORKER_LOG, lambda *_, **__: None)
+
+
+def allow_auto_connect(*, allowed: bool) -> None:
+    """Whether a call of one of Ray's functions may start a cluster when this process is connected to none."""
+    _replace(AUTO_CONNECT, allowed and os.environ.get("RAY_ENABLE_AUTO_CONNECT") != "0")
+
+
+def _replace(internal: Internal, value: bool | Callable[..., None]) -> None:
+    setattr(importlib.import_module(internal.module), internal.path, value)

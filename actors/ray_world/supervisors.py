@@ -1,0 +1,50 @@
+"""The supervisor of one data directory as an actor of Ray. Ray restarts it, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from perdure.actors.ray_world.cluster_record import refuse_if_stopped
+from perdure.actors.ray_world.courier import find_supervisor
+from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.fleet import ActorFleet
+from perdure.actors.ray_world.hosts import RayActors
+from perdure.actors.ray_world.named_actors import Handle, create
+from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.processes import SupervisorProcess
+from perdure.actors.ray_world.ray_metrics import RayMetrics
+from perdure.actors.ray_world.system import system_world
+from perdure.ledger import SupervisorUnreachable
+
+
+class RaySupervisor(SupervisorProcess):
+    """The supervisor's actor."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        die_with_parent()  # or it would hold the ledger for a while after its raylet has died
+        super().__init__(deployment, system_world(RayMetrics()), ActorFleet(RayActors(deployment)))
+
+
+def ensure_supervisor(deployment: Deployment) -> Handle:
+    """Find the supervisor or create it. Several may try at once, and a name may be on its way out."""
+    for pause_s in (0.0, 0.05, 0.2, 1.0):
+        time.sleep(pause_s)
+        with contextlib.suppress(ValueError):
+            return find_supervisor(deployment)
+        with contextlib.suppress(ValueError):
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            options = {"name": deployment.supervisor, "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": here}
+            return create(RaySupervisor, deployment, **options)
+    raise SupervisorUnreachable(f"the name {deployment.supervisor} is neither free nor taken")
+
+
+def find_again(deployment: Deployment) -> Handle:
+    """Find the supervisor, or create it if Ray has lost it. One that somebody has stopped is not created by who was connected then."""
+    with contextlib.suppress(ValueError):
+        return find_supervisor(deployment)
+    refuse_if_stopped(deployment.data, ray.get_runtime_context().gcs_address)
+    return ensure_supervisor(deployment)

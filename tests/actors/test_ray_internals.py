@@ -1,0 +1,78 @@
+"""The canary for `actors/ray_world/ray_internals.py`: it fails when a new version of Ray has moved what Ray never promised."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from perdure.actors.ray_world.cluster_record import CONNECT_TIMEOUTS, SETTINGS
+from perdure.actors.ray_world.ray_internals import GLOBAL_WORKER, INTERNALS, TEXTS, Internal
+from tests.tidy import ROOT
+
+ELSEWHERE = "OMP_NUM_THREADS"  # a setting that is not Ray's
+
+
+@contextmanager
+def files_of_ray() -> Iterator[list[mmap.mmap]]:
+    """Ray's binaries, and its Python modules that start processes."""
+    spec = find_spec("ray")
+    assert spec is not None
+    assert spec.origin is not None
+    home = Path(spec.origin).parent
+    names = ["_raylet.so", "core/src/ray/raylet/raylet", "core/src/ray/gcs/gcs_server"]
+    modules = [*(home / "_private").glob("*.py"), *(home / "_common").rglob("*.py")]
+    with ExitStack() as opened:
+        files = [opened.enter_context(path.open("rb")) for path in [*(home / name for name in names), *modules]]
+        yield [
+            opened.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            for file in files
+            if file.seek(0, 2)
+        ]
+
+
+def missing(texts: set[str]) -> set[str]:
+    """Which of these texts occur in no file of Ray."""
+    left = set(texts)
+    with files_of_ray() as files:
+        for file in files:
+            left -= {text for text in left if file.find(text.encode()) >= 0}
+    return left
+
+
+@pytest.mark.parametrize("internal", INTERNALS, ids=lambda each: each.path)
+def test_what_we_use_of_ray_s_private_parts_is_where_it_was_and_takes_what_it_took(internal: Internal) -> None:
+    found = internal.find()
+    assert callable(found) == (internal.parameters is not None)
+    if internal.parameters is not None:
+        assert tuple(signature(found).parameters) == internal.parameters
+
+
+def test_ray_s_worker_has_no_core_worker_before_it_is_connected() -> None:
+    assert isinstance(vars(GLOBAL_WORKER.find()), dict)
+    assert not GLOBAL_WORKER.find().connected
+
+
+def test_ray_still_reads_the_settings_that_we_make() -> None:
+    ours = {name for name in (*SETTINGS, *CONNECT_TIMEOUTS) if name != ELSEWHERE}
+    assert not missing({name.removeprefix("RAY_") for name in ours})
+
+
+def test_the_texts_by_which_we_know_ray_s_processes_are_still_in_ray() -> None:
+    assert not missing({text.strip(" /").rpartition("/")[2] for text in TEXTS})
+
+
+def test_the_cap_on_ray_s_version_is_that_of_the_version_that_was_tried() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dashboard"]]
+    caps = {found[1] for each in wanted if (found := re.fullmatch(r"ray(?:\[default])?(>=.+)", each))}
+    assert caps == {">=2.60,<2.61"}
+    assert version("ray").startswith("2.60.")
