@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +9,8 @@ from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError
+
+from perdure.actors.ray_world.os_processes import ProcessId, kill, this_process
 
 Handle = Any  # Ray's handles are untyped
 
@@ -22,9 +22,9 @@ class Echo:
         """The payload."""
         return payload
 
-    async def pid(self) -> int:
+    async def process(self) -> ProcessId:
         """Its process."""
-        return os.getpid()
+        return this_process()
 
 
 class PlainRay:
@@ -32,7 +32,7 @@ class PlainRay:
 
     def __init__(self) -> None:
         self._actor = _echo()
-        ray.get(self._actor.pid.remote())
+        ray.get(self._actor.process.remote())
 
     def round_trips_ms(self, payload: bytes, count: int) -> list[float]:
         """One call after the other."""
@@ -51,12 +51,13 @@ class PlainRay:
 
     @contextmanager
     def one_actor_each(self, payload: bytes, count: int) -> Iterator[tuple[float, list[int]]]:
-        """A new actor for each item: how many a second, and their processes, which live meanwhile."""
+        """A new actor for each item: how many a second, and the numbers of their processes, which live meanwhile."""
         begun_s = time.perf_counter()
         actors = [_echo() for _ in range(count)]
         try:
             ray.get([actor.echo.remote(payload) for actor in actors])
-            yield count / (time.perf_counter() - begun_s), ray.get([actor.pid.remote() for actor in actors])
+            rate = count / (time.perf_counter() - begun_s)
+            yield rate, [process.pid for process in ray.get([actor.process.remote() for actor in actors])]
         finally:
             for actor in actors:
                 ray.kill(actor)
@@ -64,9 +65,9 @@ class PlainRay:
     def restart_ms(self) -> float:
         """From the `SIGKILL` of an actor until Ray has made it anew and it answers. What it was doing is lost."""
         actor = _echo(max_restarts=-1)
-        victim: int = ray.get(actor.pid.remote())
+        victim: ProcessId = ray.get(actor.process.remote())
         begun_s = time.perf_counter()
-        os.kill(victim, signal.SIGKILL)
+        kill([victim])
         while not self._is_another(actor, victim):
             time.sleep(0.002)
         took_ms = (time.perf_counter() - begun_s) * 1000
@@ -74,9 +75,9 @@ class PlainRay:
         return took_ms
 
     @staticmethod
-    def _is_another(actor: Handle, victim: int) -> bool:
+    def _is_another(actor: Handle, victim: ProcessId) -> bool:
         try:
-            return bool(ray.get(actor.pid.remote()) != victim)
+            return bool(ray.get(actor.process.remote()) != victim)
         except RayError:
             return False
 

@@ -95,13 +95,6 @@ class RayCluster:
         """The numbers of these processes, to measure them by."""
         return [info.pid for info in self.processes().values()]
 
-    def kill_process(self, key: str) -> None:
-        """`SIGKILL` the supervisor or a host, by `supervisor` or its id. Raises `BadRequest` if it is out of reach or does not answer."""
-        info = self.processes(STOP_S).get(key)
-        if info is None or not info.here:
-            raise BadRequest("process", f"{key} is no process of this machine that answers")
-        kill_processes(info.here)
-
     def close(self) -> None:
         """Leave. In a Ray of our own the supervisor and the hosts put everything away first, and the last one to leave ends it."""
         if self._closed:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from perdure.actors import Runtime
+from perdure.actors.ray_world.os_processes import kill
 from perdure.scenarios.bench.agents import Parent
 from perdure.scenarios.bench.chat import CLOUDFLARE, delay_ms
 from perdure.scenarios.bench.chat_agents import Broken, ChatParent, Mortal
-from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, calm, handle, hosts_up, wait_for
+from perdure.scenarios.bench.report import (
+    Baseline,
+    Bench,
+    Figure,
+    at_most,
+    calm,
+    handle,
+    hosts_up,
+    process_of,
+    wait_for,
+)
 
 STALL_MS = 100
 
@@ -77,17 +86,16 @@ def _death_ms(runtime: Runtime, place: Path, number: int) -> float:
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(lambda: handle(runtime, Mortal, name).chat(str(note), None))
         wait_for(note.exists)
+        process = process_of(runtime, _host_of(runtime, name))
         killed_s = time.monotonic()
-        os.kill(_host_of(runtime, name), signal.SIGKILL)
+        kill([process])
         again_s = float(wait_for(lambda: note.read_text().split()[1:])[0])
         assert answer.result(60).status in ("completed", "interrupted")
     return (again_s - killed_s) * 1000
 
 
-def _host_of(runtime: Runtime, name: str) -> int:
-    told = runtime.ask("ps", 0)
-    host = next(host for agent, host, _ in told["agents"] if agent.partition("@")[0] == name)
-    return next(int(each["pid"]) for each in told["hosts"] if each["host"] == host)
+def _host_of(runtime: Runtime, name: str) -> str:
+    return str(next(host for agent, host, _ in runtime.ask("ps", 0)["agents"] if agent.partition("@")[0] == name))
 
 
 def reconnection(bench: Bench) -> list[Figure]:

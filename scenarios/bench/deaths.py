@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import statistics
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from perdure import actors
 from perdure.actors import Runtime
+from perdure.actors.ray_world.os_processes import kill
 from perdure.ledger import LIVE
 from perdure.policies import Limits
 from perdure.scenarios.bench.agents import Crowd, Keeper, Nap, Parent, Sleeper
-from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, handle, wait_for
+from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, handle, process_of, wait_for
 
 LONG_S = 600.0
 SOON_S = 0.005
@@ -38,9 +36,10 @@ def _kill_child(runtime: Runtime, marks: Path, run_id: str) -> float:
     runtime.start(Sleeper, Nap(seconds=LONG_S, marks=str(marks)), run_id=run_id)
     wait_for((marks / f"{run_id}-1").exists)
     host = wait_for(lambda: _host_of(runtime, run_id))
-    wait_for(lambda: any(each["up"] and each["host"] != host["host"] for each in runtime.ps()["hosts"]))
+    wait_for(lambda: any(each["up"] and each["host"] != host for each in runtime.ps()["hosts"]))
+    process = process_of(runtime, host)
     killed_s = time.monotonic()
-    os.kill(host["pid"], signal.SIGKILL)
+    kill([process])
     again_s = float(wait_for(lambda: _read(marks / f"{run_id}-2"), pause_s=SOON_S))
     runtime.cancel(run_id)
     return (again_s - killed_s) * 1000
@@ -62,8 +61,9 @@ def supervisor_death(bench: Bench) -> list[Figure]:
 
 def _kill_supervisor(runtime: Runtime, count: int) -> float:
     before = runtime.ps()
+    supervisor = process_of(runtime, "supervisor")
     killed_s = time.monotonic()
-    os.kill(before["supervisor"]["pid"], signal.SIGKILL)
+    kill([supervisor])
     wait_for(lambda: _is_adopted(runtime.ask("ps", 0), before["epoch"], count), pause_s=SOON_S)
     took_s = time.monotonic() - killed_s
     live = runtime.ask("ps", count)["live"]
@@ -121,7 +121,7 @@ def handlers_death(bench: Bench) -> list[Figure]:
             keeper.keep(Crowd(count=count, at_s=time.monotonic() + 1.5, marks=str(marks)))
             wait_for(partial(_has, marks, "handler-*", count // 3))
             killed_s = time.monotonic()
-            os.kill(_host_of_agent(runtime, f"keeper-{repeat}")["pid"], signal.SIGKILL)
+            kill([process_of(runtime, _host_of_agent(runtime, f"keeper-{repeat}"))])
             returned_s = wait_for(partial(_first, marks, "start-*", killed_s), pause_s=SOON_S)
             again_s = wait_for(partial(_first, marks, "handler-*", returned_s), pause_s=SOON_S)
             later.append((again_s - returned_s) * 1000)
@@ -168,19 +168,11 @@ def _is_running(runtime: Runtime, count: int) -> bool:
     return sum(bool(run["status"] == "running") for run in live) >= count
 
 
-def _host_of(runtime: Runtime, run_id: str) -> dict[str, Any] | None:
+def _host_of(runtime: Runtime, run_id: str) -> str:
     overview = runtime.ps()
     home = next((run["host"] for run in overview["live"] if run["run_id"] == run_id and run["status"] in LIVE), "")
-    return _find(overview, lambda host: bool(host["host"] == home and host["pid"]))
+    return next((each["host"] for each in overview["hosts"] if each["host"] == home and each["pid"]), "")
 
 
-def _host_of_agent(runtime: Runtime, name: str) -> dict[str, Any]:
-    overview = runtime.ps()
-    homes = [host for agent, host, _ in overview["agents"] if agent.startswith(f"{name}@") and host]
-    found = _find(overview, lambda host: host["host"] in homes)
-    assert found is not None
-    return found
-
-
-def _find(overview: dict[str, Any], wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
-    return next((host for host in overview["hosts"] if wanted(host)), None)
+def _host_of_agent(runtime: Runtime, name: str) -> str:
+    return str(next(host for agent, host, _ in runtime.ps()["agents"] if agent.startswith(f"{name}@") and host))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from typing import Any, ClassVar
 
 from perdure.actors import Agent, FiberContext, FiberRecovery, FiberResult, exposed
+from perdure.actors.ray_world.os_processes import ProcessId, kill, this_process
 from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_least, at_most, handle, percentile
 
 BATCH = 500
@@ -78,9 +77,9 @@ class Jobber(Agent):
             await asyncio.sleep(0.1)
 
     @exposed
-    def pid(self) -> int:
+    def process(self) -> tuple[int, int]:
         """The process that it lives in."""
-        return os.getpid()
+        return this_process()
 
     @exposed(repeatable=True)
     async def came_back(self) -> int:
@@ -99,7 +98,7 @@ def fibers(bench: Bench) -> list[Figure]:
         batches = [agent.in_batches(crowd) for _ in range(repeats)]
         victim = handle(runtime, Jobber, "victim")
         victim.begin_endless(crowd)
-        os.kill(victim.pid(), signal.SIGKILL)
+        kill([ProcessId(*victim.process())])
         delays = calls_during_recovery(victim, crowd)
     return [
         Figure(

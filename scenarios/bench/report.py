@@ -20,7 +20,7 @@ from rich.table import Table
 
 from perdure import actors
 from perdure.actors import Agent
-from perdure.actors.ray_world.os_processes import cpu_s
+from perdure.actors.ray_world.os_processes import ProcessId, cpu_s
 from perdure.ledger import BadRequest
 from perdure.policies import Limits
 
@@ -141,6 +141,11 @@ def handle(runtime: Runtime, agent_class: type[Agent], name: str) -> Any:
 def hosts_up(runtime: Runtime) -> int:
     """How many hosts are at work."""
     return sum(host["up"] for host in runtime.ps()["hosts"])
+
+
+def process_of(runtime: Runtime, key: str) -> ProcessId:
+    """The process of a host, by its id, or of the `supervisor`."""
+    return runtime.cluster.processes()[key].process
 
 
 def calm(runtime: Runtime, patience_s: float = 20.0) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
-import signal
 import time
 from collections.abc import Awaitable
 from pathlib import Path
@@ -13,10 +11,12 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
 from perdure import actors
 from perdure.actors import Address, Agent, Client, RunResult
+from perdure.actors.ray_world.os_processes import kill
 from perdure.ledger import BadRequest
 from perdure.scenarios.exits import heed_sigterm
 from perdure.scenarios.testing.laboratory import Laboratory
 
+ANSWER_S: Final = 5.0  # for a process to say who it is, before it is killed
 POWER_CUT_S: Final = 1.0  # how long the simulated cluster stays dark
 
 
@@ -114,15 +114,13 @@ class RayStage:
         return Address.of(agent_class, name, self._runtime.client.code_dir).agent_id
 
     async def kill(self, victim: Victim) -> None:
-        """Send the signal; only to processes of this machine."""
+        """Send the signal, unless the process has ended since. Only processes of this machine can be reached."""
         if victim.node != platform.node():
             raise BadRequest(
                 "kills", f"{victim.name} runs on {victim.node}, out of reach of this machine; use --kills 0"
             )
-        try:
-            os.kill(victim.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+        found = await asyncio.to_thread(self._runtime.cluster.processes, ANSWER_S)
+        kill([info.process for key, info in found.items() if (key, info.pid) == (victim.name, victim.pid)])
 
     async def cold_restart(self) -> None:
         """Kill Ray and all that runs on it, then start Ray anew on the same directory.
