@@ -5,6 +5,7 @@ from __future__ import annotations
 from perdure.actors import (
     Adapter,
     ChatState,
+    Kind,
     MalformedUpdate,
     MessageGone,
     MessageUnchanged,
@@ -23,10 +24,17 @@ from perdure.actors import (
     conversation_name,
     messenger_app,
 )
+from perdure.actors.messenger.events import Action, Attachment
+from perdure.policies import Counting, Delivery
 
 __all__ = [
+    "Action",
     "Adapter",
+    "Attachment",
     "ChatState",
+    "Counting",
+    "Delivery",
+    "Kind",
     "MalformedUpdate",
     "MessageGone",
     "MessageUnchanged",

@@ -6,6 +6,8 @@ import ast
 import asyncio
 import builtins
 import inspect
+import json
+import re
 import runpy
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
@@ -13,18 +15,17 @@ from typing import Any, Self
 
 import pytest
 
-from perdure import actors
+from perdure import actors, messengers
 from perdure.actors import Agent, Client
 from perdure.scenarios.testing.laboratory import Laboratory
-from tests.readmes.pages import CHAT, FRONT, GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
+from tests.readmes.pages import GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
 
 DAY_MS = 86_400_000.0
 PAIRS = [(page, block) for page in PAGES.values() for block in page.blocks("python")]
+OUTPUTS = [block for page in PAGES.values() for block in page.blocks("text") if block.startswith("$ python ")]
 # The blocks that belong to no module, by their first lines: each is played by a test below.
 FRAGMENTS = {
     (GUIDE.path, 'async with Runtime(data="./perdure-data") as runtime:'),
-    (GUIDE.path, 'self.state["seen"] = 3  # a small durable mapping of plain data'),
-    (CHAT.path, 'helpdesk = runtime.agent(Helpdesk, "alice")'),
     (LIMITS.path, "from perdure import Limits, Runtime"),
 }
 
@@ -98,14 +99,14 @@ def test_a_module_of_the_examples_stands_on_one_page() -> None:
 
 def test_every_module_is_played_here() -> None:
     played = set(builtins.filter(None, map(module_of, PYTHON)))
-    assert played == {"bot", "helpdesk", "library", "office", "research", "shop", "test_research"}
+    assert played == {"board", "bot", "helpdesk", "library", "office", "research", "shelf", "shop", "test_research"}
 
 
-# ---------------------------------------------------------------- the front page
+# ---------------------------------------------------------------- scripts
 
 
-@pytest.mark.parametrize("output", FRONT.blocks("text")[1:], ids=lambda output: output.partition("\n")[0])
-def test_a_script_of_the_front_page_prints_what_is_shown(
+@pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output.partition("\n")[0])
+def test_a_script_prints_what_is_shown(
     output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, _, shown = output.partition("\n")
@@ -117,6 +118,11 @@ def test_a_script_of_the_front_page_prints_what_is_shown(
         runpy.run_path(module.__file__, run_name="__main__")
         laboratory.settle()
     assert capsys.readouterr().out == shown
+
+
+def test_every_script_shows_its_output() -> None:
+    scripts = {module_of(block) for block in PYTHON if '__name__ == "__main__"' in block}
+    assert scripts == {re.match(r"\$ python (\w+)", output)[1] for output in OUTPUTS}  # type: ignore[index]
 
 
 # ---------------------------------------------------------------- the guide
@@ -135,6 +141,16 @@ def test_the_first_agent_is_called_and_run_from_async_code() -> None:
         assert names["result"].output == 4
 
     play(story)
+
+
+def test_the_shelf_keeps_what_was_put_and_replaces_it_as_a_whole() -> None:
+    shelf = example("shelf").Shelf
+    with Laboratory(seed=1) as laboratory:
+        handle = laboratory.agent(shelf, "novels")
+        handle.put("Hamlet", "To be or not to be.")
+        handle.put("Emma", "Handsome, clever, and rich.")
+        assert handle.replace("Persuasion", "Sir Walter Elliot, of Kellynch Hall.") == 1
+        laboratory.settle()
 
 
 class Opened:
@@ -270,3 +286,30 @@ def test_the_helpdesk_looks_up_packs_and_answers() -> None:
 def test_the_limits_of_the_example_are_limits() -> None:
     names = asyncio.run(execute(fragment(LIMITS, "from perdure import Limits, Runtime")))
     assert (names["runtime"].limits.hosts_max, names["runtime"].limits.attempts_max) == (16, 3)
+
+
+def test_the_board_is_an_adapter() -> None:
+    board = example("board")
+    adapter, messenger = board.Board("s3cret"), board.messenger
+    note = json.dumps({"thread": "t", "id": "1", "author": "ada", "text": "Hello"}).encode()
+    webhook = messengers.Webhook("POST", messenger.webhook_path, {"x-secret": "s3cret"}, note)
+    assert messenger.verified(webhook) is True
+    assert messenger.verified(webhook._replace(headers={})) is False
+    (event,) = adapter.parse("board", webhook)
+    assert (event.text, event.author.label, messenger.may_answer(event)) == ("Hello", "ada", True)
+    with pytest.raises(messengers.MalformedUpdate):
+        adapter.parse("board", webhook._replace(body=b"{}"))
+    asyncio.run(_write_on(adapter))
+    declared = {name for name in vars(messengers.Adapter) if not name.startswith("_")}
+    assert {name for name in declared if not hasattr(adapter, name)} == set()
+    assert len(declared & set(vars(board.Board))) == len(declared)
+
+
+async def _write_on(adapter: Any) -> None:
+    first = await adapter.post("t", "Hel")
+    await adapter.typing("t")
+    await adapter.edit("t", first, "Hello")
+    assert list(adapter.posts.values()) == ["Hello"]
+    await adapter.delete("t", first)
+    with pytest.raises(messengers.MessageGone):
+        await adapter.edit("t", first, "Hello?")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import re
+import tomllib
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,14 @@ def test_nothing_is_said_of_how_it_was_made(page: Page) -> None:
         assert not re.search(rf"\b{re.escape(word)}\b", page.text, re.IGNORECASE), word
 
 
+def test_every_dependency_has_a_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    names = {re.split(r"[^\w.-]", each)[0] for each in wanted}
+    reasons = "".join(page.section("Decisions") for page in PAGES.values() if page is not FRONT)
+    assert sorted(name for name in names if f"*{name}*" not in reasons) == []
+
+
 # ---------------------------------------------------------------- names of the library
 
 
@@ -85,7 +95,11 @@ OWNERS: dict[str, tuple[type, ...]] = {
     "self": (Agent, ChatAgent),
     "fiber": (actors.FiberContext,),
 }
-INSTANCES = {"run": {"run_id", "attempt", "parent_tool_call_id"}, "fiber": {"id"}}  # set when they are made
+INSTANCES = {  # set when they are made
+    "run": {"run_id", "attempt", "parent_tool_call_id"},
+    "fiber": {"id"},
+    "self": {"posts", "provider", "secret"},
+}
 SPOKEN = [*WORDS, *PYTHON]
 
 
@@ -132,10 +146,10 @@ def test_limits_that_are_named_exist_and_have_the_value_that_is_said() -> None:
         | {each.name for each in fields(ChatRecovery)}
         | set(vars(ledger.Overloaded(1, 1, 1)))
     )
-    named = {word for word in WORDS if re.fullmatch(r"[a-z_]+", word) and word.endswith(("_ms", "_max"))}
+    named = {word for word in WORDS if re.fullmatch(r"[a-z][a-z_]+_(?:ms|max)", word)}
     assert named - elsewhere <= known.keys()
     said = [pair for page in PAGES.values() for pair in re.findall(r"`([a-z_]+)` \(([\d,]+)\)", page.prose)]
-    assert {name for name, _ in said} >= {"hosts_max", "pack_max", "waiting_max", "recovery_work_max"}
+    assert {name for name, _ in said} >= {"threads_max", "recovery_work_max"}
     assert {name: int(value.replace(",", "")) for name, value in said} == {name: known[name] for name, _ in said}
     assert known["inline_bytes_max"] == 512
     assert known["input_bytes_max"] == known["output_bytes_max"] == 4 * 1024 * 1024

@@ -14,7 +14,8 @@ from perdure.policies import Limits
 from perdure.scenarios.bench import bench
 from perdure.scenarios.cli import app
 from tests.readmes.commands import command, options_of
-from tests.readmes.pages import FRONT, LEDGER, SCENARIOS, rows
+from tests.readmes.pages import FRONT, LEDGER, LIMITS, SCENARIOS, WORK, rows
+from tests.tidy import FOLDERS, ROOT
 
 GUARANTEES = LEDGER.section("Guarantees")
 INTERRUPTED = LEDGER.section("Interrupted runs")
@@ -81,6 +82,22 @@ def test_the_figures_of_the_table_of_others_are_those_that_were_measured() -> No
     fanned = ours["`fan-out`", "10,000 instant children by the batch form"]
     assert SYSTEMS["Perdure"][0] in awaited
     assert SYSTEMS["Perdure"][1] in fanned
+
+
+def test_the_map_names_every_room_and_no_other() -> None:
+    rooms = [path.parent for folder in FOLDERS for path in (ROOT / folder).rglob("__init__.py")]
+    named = [row[0].strip("`").rstrip("/") for row in rows(WORK.section("Where things are"))]
+    assert sorted(named) == sorted(room.relative_to(ROOT).as_posix() for room in rooms)
+
+
+def test_the_limits_to_know_have_the_defaults_that_are_said() -> None:
+    known, units = Limits(), {"MB": 1024 * 1024, "s": 1_000, "": 1}
+    table = rows(LIMITS.section("The ones to know"))
+    assert {"`hosts_max`", "`pack_max`", "`waiting_max`"} <= {row[0] for row in table}
+    for names, default, _ in table:
+        number, _, unit = default.partition(" ")
+        for name in re.findall(r"`(\w+)`", names):
+            assert getattr(known, name) == int(number.replace(",", "")) * units[unit], name
 
 
 # ---------------------------------------------------------------- outputs
