@@ -110,7 +110,7 @@ def shape(line: str) -> str:
 
 def test_the_fan_out_prints_what_the_front_page_shows() -> None:
     """Numbers differ from run to run, and in the simulated world there are no processes. All else is as it is shown."""
-    said = CliRunner().invoke(app, ["run", "fan-out", *"--children 60 --kills 3 --world sim".split()])
+    said = CliRunner().invoke(app, ["run", "fan-out", *"--children 16 --kills 3 --world sim".split()])
     assert said.exit_code == 0
     printed = {shape(line) for line in said.output.splitlines()}
     shown = [re.sub(r" \(process \d+\)", "", line) for line in FRONT.blocks("text")[0].splitlines()]
