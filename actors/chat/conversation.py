@@ -15,6 +15,7 @@ from perdure.actors.chat.turns import Turns
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
+from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, check_id, check_number, check_whole, digest_of, pack
 from perdure.policies import TURN_ENDED, TurnEvent, TurnStatus, awaits_client
 
@@ -190,7 +191,7 @@ class Conversation:
 
     async def _any_end(self) -> None:
         """Wait until some open turn has ended. Raises what stands in the way of all of them."""
-        waiting = [asyncio.ensure_future(self.turns.ended(request_id)) for request_id in self.turns.open]
+        waiting = [awaited(self.turns.ended(request_id)) for request_id in self.turns.open]
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for each in done:

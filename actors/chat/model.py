@@ -27,6 +27,7 @@ from perdure.actors.chat.failures import ModelFailed, failure_of, too_long
 from perdure.actors.chat.messages import Message
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.events.message_parts import Chunk
+from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, PerdureError
 from perdure.policies import Failure, FailureKind, stream_ended
 
@@ -296,7 +297,7 @@ def _parameters(tools: Sequence[ToolSpec], instructions: str | None) -> ModelReq
 async def _chunks(stream: StreamedResponse, reader: AnswerReader, tail_s: float) -> AsyncGenerator[Chunk | Finished]:
     """The chunks of an answer, and its end. A connection that breaks after the provider gave the reason of the end broke nothing."""
     reader.provider = stream.provider_name
-    cutter = asyncio.create_task(_cut_tail(stream, tail_s))
+    cutter = awaited(_cut_tail(stream, tail_s))
     try:
         async with contextlib.aclosing(_read(stream, reader)) as chunks:
             async for chunk in chunks:

@@ -41,14 +41,14 @@ class Play(Scene):
         super().__init__(floor, turn, stream)
         self._agent, self._tenant, self._equipment = floor.agent, floor.tenant, floor.equipment
         self._history, self._rescue = history, rescue
-        self._task: asyncio.Task[Outcome] | None = None
+        self._task: asyncio.Task[Outcome | None] | None = None
 
     async def within(self, job: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
         """What the turn comes to, wherever it is: a cancel reaches every wait of it, also those of its recovery (case A12).
 
         A cancelled turn is aborted; a cancelled task is not a cancelled turn.
         """
-        self._task = self._tenant.spawn(job)
+        self._task = self._tenant.spawn_awaited(job)
         await asyncio.wait([self._task])
         if self.turn.cancelled is None:
             return self._task.result()

@@ -190,7 +190,7 @@ class Toolbox:
             return self._tasks[call_id]
         if part.get("state") in ("approval-requested", "input-streaming") or self._is_left(part, tool):
             return None
-        task = self._tasks[call_id] = self._tenant.spawn(self._carry(part, tool))
+        task = self._tasks[call_id] = self._tenant.spawn_awaited(self._carry(part, tool))
         return task
 
     def _is_left(self, part: Part, tool: Tool | None) -> bool:

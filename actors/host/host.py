@@ -8,7 +8,7 @@ whoever is told to go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,12 +23,14 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.pending import Asking
 from perdure.actors.ports import Courier, World
+from perdure.actors.tasks import Tasks
 from perdure.ledger import StorageError
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
 
 FAREWELLS = ("Ended", "Unstarted", "Released")  # their third item is the incarnation
 LEFT_KEPT = 100_000
+GOODBYE_S = 1.0  # for the agents' code to end, when the host does
 
 
 class Host:
@@ -51,13 +53,12 @@ class Host:
         package: str = "",
     ) -> None:
         self.world, self.host_id, self.limits = world, host_id, limits
-        self.asking = Asking(world.dice)
-        self.peer = self.asking.peer = Peer(world, courier, host_id, limits, self._hello, self._receive)
-        self.premises = Premises(world, limits, cabinet, self.peer, self.asking, code_dir, package)
+        self._tasks = Tasks(f"host {host_id}")
+        self.asking = Asking(world.dice, self._tasks)
+        self.peer = self.asking.peer = Peer(world, self._tasks, courier, host_id, limits, self._hello, self._receive)
+        self.premises = Premises(world, self._tasks, limits, cabinet, self.peer, self.asking, code_dir, package)
         self.tenants: dict[str, Tenant] = {}
         self._left: dict[str, int] = {}
-        self._running: set[asyncio.Task[None]] = set()
-        self._end: asyncio.Future[str] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.relay = Relay(self.tenants, lambda said: self.premises.on_loop(lambda: self.peer.push(said)))
 
@@ -65,15 +66,15 @@ class Host:
         """Live until retired or orphaned; returns why it ended."""
         self._loop = asyncio.get_running_loop()
         self.premises.open()
-        self._end = self._loop.create_future()
-        tasks = [self._loop.create_task(job) for job in (self.peer.serve(), self._tidy())]
-        waited: list[asyncio.Future[Any]] = [self._end, *tasks]
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-            task.cancel()
-        return self._end.result()
+        try:
+            async with self._tasks:
+                for job in (self.peer.serve(), self._tidy()):
+                    self._tasks.start(job)
+                return await self._tasks.over()
+        finally:
+            left = [task for tenant in self.tenants.values() for task in tenant.abandon()]
+            if left:
+                await asyncio.wait(left, timeout=GOODBYE_S)
 
     def _hello(self, again: bool) -> list[Any]:
         """Who this is, who lives here or is just saying goodbye, and what is waited for. Whether anybody observes will be said anew."""
@@ -114,7 +115,7 @@ class Host:
         self.premises.is_followed = followed
 
     def _prepare(self, types: list[str]) -> None:
-        self._spawn(self._load(types))
+        self._tasks.start(self._load(types))
 
     async def _load(self, types: list[str]) -> None:
         """Import the code of agents that may come to live here. What goes wrong is told to the run that needs it."""
@@ -128,11 +129,7 @@ class Host:
                 tenant.leave()
 
     def _retire(self) -> None:
-        self._finish("retired")
-
-    def _finish(self, why: str) -> None:
-        if self._end is not None and not self._end.done():
-            self._end.set_result(why)
+        self._tasks.finish("retired")
 
     def _open(self, agent_id: str, incarnation: int) -> Tenant | None:
         """The tenant of this life, opened if it is new. An older life that is still here is over."""
@@ -143,7 +140,7 @@ class Host:
             if tenant.incarnation > incarnation:
                 return None
             self.forget(tenant)
-            self._spawn(tenant.stop())
+            self._tasks.start(tenant.stop())
         if self._left.get(agent_id, 0) >= incarnation:
             return None  # it is over; the supervisor has yet to hear so
         try:
@@ -194,7 +191,7 @@ class Host:
         if self._is_current(agent_id, incarnation):
             tenant = self.tenants[agent_id]
             if not tenant.is_leaving:
-                self._spawn(tenant.stop())
+                self._tasks.start(tenant.stop())
         else:
             self._left[agent_id] = max(incarnation, self._left.get(agent_id, 0))  # its wake-up may come after its stop
             self.peer.push(["Released", agent_id, incarnation])
@@ -218,9 +215,8 @@ class Host:
             tenant.spawn(tenant.answer(ref, method, body)).add_done_callback(partial(self._call_over, ref))
 
     def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
-        """A call whose agent was told to stop is not answered any more."""
-        if task.cancelled():
-            self.premises.calls.cut_off(ref)
+        """A call whose agent was told to stop is not answered any more, nor is one that failed in our own code."""
+        if (task.cancelled() or task.exception() is not None) and self.premises.calls.cut_off(ref):
             self.peer.push(["cut", ref])
 
     def _signal(self, agent_id: str, incarnation: int, run: dict[str, Any], snapshot: dict[str, Any]) -> None:
@@ -251,11 +247,6 @@ class Host:
             del self.tenants[tenant.agent_id]
         tenant.has_place = False
 
-    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(job)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-
     async def _tidy(self) -> None:
         """Let idle agents go, tell how much memory is in use, and end this host when nobody leads it any more."""
         loop = asyncio.get_running_loop()
@@ -270,7 +261,7 @@ class Host:
                     tenant.leave()
             failing = self.peer.failing_since
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
-                self._finish("orphaned")
+                self._tasks.finish("orphaned")
             self.peer.push(["body", self.world.vitals.rss_mb(), self.world.threads.left_behind > 0])
 
 

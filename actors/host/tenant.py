@@ -48,7 +48,7 @@ class Tenant(Life):
     """
 
     def __init__(self, premises: Premises, agent_id: str, incarnation: int, gone: Callable[[Tenant], None]) -> None:
-        super().__init__(premises, agent_id, incarnation)
+        super().__init__(premises, agent_id, incarnation, self._failed)
         self._gone = gone
         self._up: asyncio.Task[None] | None = None
         self._is_first_life = False
@@ -103,7 +103,7 @@ class Tenant(Life):
             if type_of(self.agent_id) in self.premises.loaded and not self._constructed_for_start():
                 self.is_up = True
                 return
-            self._up = asyncio.get_running_loop().create_task(self._come_up())
+            self._up = self.tasks.start_awaited(self._come_up())
             self._up.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         await asyncio.shield(self._up)
 
@@ -189,8 +189,7 @@ class Tenant(Life):
     @property
     def _has_other_work(self) -> bool:
         """Whether anything but the current task is under way."""
-        mine = asyncio.current_task()
-        return self._has_mail or any(task is not mine and not task.done() for task in self._tasks)
+        return self._has_mail or bool(self.tasks.others())
 
     @property
     def _has_mail(self) -> bool:
@@ -228,10 +227,13 @@ class Tenant(Life):
         """Tell the author's `on_progress`; what it raises stops nothing (spec W-54)."""
         if "live_data" in snapshot:
             snapshot["data"] = snapshot.pop("live_data")
-        await self.ready()
-        _, problem = await tried(self.call(self.agent.on_progress, info, snapshot))
+        _, problem = await tried(self._signal(info, snapshot))
         if problem is not None:
             self.trouble("on_progress", problem)
+
+    async def _signal(self, info: RunInfo, snapshot: dict[str, Any]) -> None:
+        await self.ready()
+        await self.call(self.agent.on_progress, info, snapshot)
 
     # another storage
 
@@ -253,24 +255,29 @@ class Tenant(Life):
     @property
     def may_sleep(self) -> bool:
         """Whether nothing is under way, and the agent is up: one that is coming up has work to do."""
-        return not (self._tasks or self._vigils or self.is_leaving or self._has_mail) and self.is_up
+        return not (self.tasks or self._vigils or self.is_leaving or self._has_mail) and self.is_up
 
     def leave(self) -> None:
         """Leave the host cleanly: everything durable, nothing in memory."""
         self.faults.at(KillPoint.MID_PASSIVATION, self.agent_id)
         self._leave_with(Released(self.agent_id, self.incarnation))
 
+    def _failed(self, _problem: BaseException) -> None:
+        """A task of this life failed unexpectedly, and was logged: what the life owes is for the next one."""
+        if not self.is_leaving:
+            self.premises.tasks.start(self.stop())
+
+    def abandon(self) -> list[asyncio.Task[Any]]:
+        """Cancel everything, because the host ends; returns what is to be awaited."""
+        self.is_leaving = True
+        return self.tasks.cancel()
+
     async def stop(self) -> None:
         """End all work of this life and leave. Async code that does not let itself be cancelled keeps the place. Sync code cannot be
         cancelled: its storage and the runtime are closed to it, and as long as its thread goes on its host counts as worn."""
         self.is_leaving = True
         self.faults.at(KillPoint.MID_CANCEL, self.agent_id)
-        coming = [self._up] if self._up is not None and not self._up.done() else []
-        tasks = [task for task in (*self._tasks, *coming) if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self.tasks.stop()
         if not self.is_of_run and not self.is_broken and not self.outbox.is_empty:
             self.alarms.owe("outbox", owes=True)
         self.leave()

@@ -94,7 +94,7 @@ class Agenda:
         if self._waiting.pop(fiber_id, None) is None or fiber_id in self._attended:
             return
         lane.places -= 1
-        task = self._attended[fiber_id] = self._life.spawn(self._attend(lane, fiber_id))
+        task = self._attended[fiber_id] = self._life.spawn_awaited(self._attend(lane, fiber_id))
         task.add_done_callback(partial(self._done, lane, fiber_id))
 
     async def _attend(self, lane: Lane, fiber_id: str) -> None:

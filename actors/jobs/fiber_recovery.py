@@ -102,7 +102,7 @@ class Recoveries:
         hook = getattr(self._life.agent, name, None)
         if not callable(hook):
             return None, BadRequest("on_recovered", f"{type(self._life.agent).__name__} has no method {name!r}")
-        task = self._life.spawn(self._in_context(context, hook))
+        task = self._life.spawn_awaited(self._in_context(context, hook))
         context.begin(task, can_be_cancelled=True)
         self._at_work[context.id] = context
         timeout_ms = self._life.limits.fiber_recovery_timeout_ms

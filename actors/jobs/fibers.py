@@ -209,7 +209,7 @@ class Fibers:
 
     async def run(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
         """Do something as a fiber that is remembered only while it runs. The agent is kept awake by it, whether anybody waits or not."""
-        return await self._life.spawn(self._run(name, fn))
+        return await self._life.spawn_awaited(self._run(name, fn))
 
     async def _run(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
         now_ms = self._life.now_ms()

@@ -18,6 +18,7 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.link.pending import Asking
 from perdure.actors.link.wire import message
 from perdure.actors.ports import World
+from perdure.actors.tasks import Tasks
 from perdure.ledger import Up
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
@@ -30,6 +31,7 @@ class Premises:
     """What the lives on one host are given.
 
     Attributes:
+        tasks: those of the host itself.
         cabinet: the storages of the agents that come to live here.
         peer: the way to the supervisor.
         asking: what was asked of the supervisor, and is waited for.
@@ -44,6 +46,7 @@ class Premises:
     def __init__(
         self,
         world: World,
+        tasks: Tasks,
         limits: Limits,
         cabinet: Cabinet,
         peer: Peer,
@@ -51,7 +54,8 @@ class Premises:
         code_dir: Path | None,
         package: str,
     ) -> None:
-        self.world, self.limits, self.cabinet, self.peer, self.asking = world, limits, cabinet, peer, asking
+        self.world, self.tasks, self.limits = world, tasks, limits
+        self.cabinet, self.peer, self.asking = cabinet, peer, asking
         self.code_dir, self.package = code_dir, package
         self.loaded: set[str] = set()
         self.paces = Paces()

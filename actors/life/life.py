@@ -11,15 +11,18 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.actors.code.author_call import is_async, overrides, tried
 from perdure.actors.life.host_services import Premises
 from perdure.actors.link.wire import message
 from perdure.actors.ports import Dice
+from perdure.actors.tasks import Tasks
 from perdure.actors.threads import wait_for
 from perdure.ledger import StaleIncarnation, Stimulus, name_of
 from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
+
+T = TypeVar("T")
 
 Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
@@ -36,7 +39,9 @@ class Life:
         idle_since_s: when it was last seen at work, by the clock of the loop.
     """
 
-    def __init__(self, premises: Premises, agent_id: str, incarnation: int) -> None:
+    def __init__(
+        self, premises: Premises, agent_id: str, incarnation: int, on_failure: Callable[[BaseException], None]
+    ) -> None:
         self.premises, self.agent_id, self.incarnation = premises, agent_id, incarnation
         self.name = name_of(agent_id)
         self.limits, self.threads, self.faults = premises.limits, premises.world.threads, premises.world.faults
@@ -49,7 +54,7 @@ class Life:
         self._watch: Callable[[State], None] | None = None
         self._steps: dict[str, dict[str, bytes]] = {}
         self._runs: dict[str, None] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks = Tasks(f"agent {agent_id}", on_failure)
         self._vigils: set[object] = set()
 
     @property
@@ -164,12 +169,13 @@ class Life:
 
     # its tasks, the loop, and the threads beside it
 
-    def spawn(self, job: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Begin a task of this life. It is no part of a transaction that happens to be open where it is begun."""
-        task = asyncio.get_running_loop().create_task(job, context=unbound())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def spawn(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task of this life, whose unexpected error ends the life. It is no part of a transaction that is open here."""
+        return self.tasks.start(job, unbound())
+
+    def spawn_awaited(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """The same for a task that somebody awaits: its error is theirs."""
+        return self.tasks.start_awaited(job, unbound())
 
     def on_loop(self, job: Callable[[], None]) -> None:
         """Do something on the host's loop, from whichever thread."""
@@ -184,17 +190,13 @@ class Life:
 
     async def _for_thread(self, job: Coroutine[Any, Any, Any]) -> Any:
         """What a thread waits for is a task of this life, and ends with it."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         try:
-            if not self.is_leaving:
-                return await job
+            with self.tasks.joined():
+                if not self.is_leaving:
+                    return await job
         except asyncio.CancelledError:
             if not self.is_leaving:
                 raise
-        finally:
-            self._tasks.discard(task)
         job.close()
         raise StaleIncarnation(self.agent_id, "this life of the agent was told to stop")
 

@@ -47,9 +47,12 @@ class Calls:
             del self._kept[oldest]
             self._over[oldest].answer = None
 
-    def cut_off(self, ref: str) -> None:
-        """The call has begun and will not be answered."""
-        self._end(ref, None)
+    def cut_off(self, ref: str) -> bool:
+        """Note that the call has begun and will not be answered. False if it was answered."""
+        is_under_way = ref in self._under_way
+        if is_under_way:
+            self._end(ref, None)
+        return is_under_way
 
     def _end(self, ref: str, answer: tuple[bool, Any] | None) -> None:
         del self._under_way[ref]

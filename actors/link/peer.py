@@ -16,7 +16,8 @@ from typing import Any
 
 from perdure.actors.link.link import FRAME_MAX, Link
 from perdure.actors.ports import Courier, World
-from perdure.ledger import SupervisorUnreachable, pack, unpack
+from perdure.actors.tasks import Tasks
+from perdure.ledger import LedgerError, SupervisorUnreachable, pack, unpack
 from perdure.policies import Limits, backoff_ms, jittered_ms
 
 IN_FLIGHT_MAX = 2
@@ -33,6 +34,7 @@ class Peer:
     def __init__(
         self,
         world: World,
+        tasks: Tasks,
         courier: Courier,
         peer_id: str,
         limits: Limits,
@@ -43,7 +45,7 @@ class Peer:
         self.epoch = 0
         self.heard = 0
         self.failing_since: float | None = None
-        self._world, self._courier, self._limits = world, courier, limits
+        self._world, self._tasks, self._courier, self._limits = world, tasks, courier, limits
         self._hello, self._receive = hello, receive
         self._link = Link()
         self._waiting: deque[asyncio.Future[None] | None] = deque()
@@ -81,17 +83,16 @@ class Peer:
         return self._link.is_clear
 
     async def serve(self) -> None:
-        """Keep the conversation going until cancelled."""
+        """Keep the conversation going until cancelled. A ledger that cannot go on ends the life of this process."""
         self._restart(again=False)
-        async with asyncio.TaskGroup() as group:
-            while True:
-                self._wake.clear()
-                may_say_more = self._in_flight < IN_FLIGHT_MAX and self._link.has_unsent and not self._greeting
-                if self._in_flight == 0 or may_say_more:
-                    self._in_flight += 1
-                    group.create_task(self._exchange(self._frame()))
-                else:
-                    await self._wake.wait()
+        while not self._tasks.has_ended:
+            self._wake.clear()
+            may_say_more = self._in_flight < IN_FLIGHT_MAX and self._link.has_unsent and not self._greeting
+            if self._in_flight == 0 or may_say_more:
+                self._in_flight += 1
+                self._tasks.start(self._exchange(self._frame()))
+            else:
+                await self._wake.wait()
 
     def _frame(self) -> bytes:
         most = FRAME_MAX if self.epoch else 1  # a life that is not known yet hears hello alone
@@ -110,6 +111,8 @@ class Peer:
             if session == self._link.session:
                 self._link.rewind()
                 self._rewound = True
+        except LedgerError as refusal:
+            self._tasks.fail(refusal)
         else:
             self._failures, self.failing_since = 0, None
             self._answered(session, unpack(answer))

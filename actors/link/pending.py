@@ -13,6 +13,7 @@ from typing import Any
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.wire import content_of, error_from_plain, message
 from perdure.actors.ports import Dice
+from perdure.actors.tasks import Tasks
 from perdure.ledger import AgentBeingDeleted, PerdureError, Request, RunBeingCleared
 from perdure.policies import backoff_ms, jittered_ms
 
@@ -31,13 +32,12 @@ class _Wish:
 class Asking:
     """The open questions of one process."""
 
-    def __init__(self, dice: Dice) -> None:
+    def __init__(self, dice: Dice, tasks: Tasks) -> None:
         self.peer: Peer
-        self._dice = dice
+        self._dice, self._tasks = dice, tasks
         self._wishes: dict[str, list[_Wish]] = {}
         self._exists: dict[str, str] = {}
         self._asks: dict[str, tuple[list[Any], asyncio.Future[Any]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._refusal: BaseException | None = None
 
     def refuse(self, problem: BaseException) -> None:
@@ -86,7 +86,7 @@ class Asking:
             else:
                 detached.append(wish)
         if detached:
-            self._spawn(self._accept(detached))
+            self._tasks.start(self._accept(detached))
 
     def _abandon(self, wish: _Wish, _answer: asyncio.Future[Any]) -> None:
         """Nobody waits for this any more, because it was answered or given up."""
@@ -170,7 +170,7 @@ class Asking:
             self._abandon(
                 wish, wish.answer
             )  # until it is asked for again it is not waited for: its end would be another's
-            self._spawn(self._utter_later(wish))
+            self._tasks.start(self._utter_later(wish))
             return
         wish.answer.set_exception(problem)
         wish.answer.exception()  # of many refused at once only the first is heard of; that is no mistake
@@ -202,8 +202,3 @@ class Asking:
         if waits:  # behind every request that is still under way, so what is unknown then is gone
             again.append(["wait", waits])
         return again
-
-    def _spawn(self, job: Any) -> None:
-        task = asyncio.get_running_loop().create_task(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

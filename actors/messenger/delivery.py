@@ -23,6 +23,7 @@ from perdure.actors.messenger.events import user_message
 from perdure.actors.messenger.posts import Parked, Posts
 from perdure.actors.messenger.replies import Replies
 from perdure.actors.messenger.store import ReplyRow
+from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest
 from perdure.policies import Ending, Outcome, TurnStatus, ending, spoken
 
@@ -136,7 +137,7 @@ class Delivering:
 
     async def _pause(self, turn: Turn) -> None:
         """Leave the provider in peace for a while, but not beyond the turn's end."""
-        ended = asyncio.ensure_future(self._turns.ended(turn.request_id))
+        ended = awaited(self._turns.ended(turn.request_id))
         await asyncio.wait([ended], timeout=self._posts.pace_s)
         if ended.done() and not ended.cancelled() and ended.exception() is not None:
             return  # a storage that failed; the next look raises it

@@ -11,6 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, is_alive, kill, wait_until_gone
+from perdure.actors.tasks import Tasks, awaited
 
 H = TypeVar("H")  # what stands for an actor
 
@@ -59,7 +60,7 @@ class _Watched(Generic[H]):
     def __init__(self, actors: Actors[H], handle: H) -> None:
         self._actors, self._handle = actors, handle
         self._near: list[ProcessId] = []  # its process, if that is on this machine
-        self.end = asyncio.get_running_loop().create_task(self._watch())
+        self.end = awaited(self._watch())
 
     async def _watch(self) -> str:
         cause = ""
@@ -93,13 +94,13 @@ class ActorFleet(Generic[H]):
     def __init__(self, actors: Actors[H]) -> None:
         self._actors = actors
         self._hosts: dict[str, _Watched[H]] = {}
-        self._spare: asyncio.Task[None] | None = None
+        self._spare = Tasks("the spare process", lambda _problem: None)  # it only saves time: a failure is logged
         self._replenish()
 
     def _replenish(self) -> None:
         """Have a spare process soon: what was there has been used."""
-        if self._spare is None or self._spare.done():
-            self._spare = asyncio.get_running_loop().create_task(self._start_ahead())
+        if not self._spare:
+            self._spare.start(self._start_ahead())
 
     async def _start_ahead(self) -> None:
         await asyncio.sleep(SPARE_S)

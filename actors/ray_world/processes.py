@@ -15,6 +15,7 @@ from typing import Any, Final
 from perdure.actors.ports import Courier, Fleet, World
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.os_processes import ProcessInfo, this_process_info
+from perdure.actors.tasks import awaited
 from perdure.ledger import LedgerError, SupervisorUnreachable
 
 BREATH_S: Final = 1.0  # a life that ends sooner is not followed at once by the next, which would end the same way
@@ -65,7 +66,7 @@ class SupervisorProcess(Process):
         loop = asyncio.get_running_loop()
         self._began_s = loop.time()
         self._made: asyncio.Future[Any] = loop.create_future()
-        self._life = loop.create_task(self._live())
+        self._life = awaited(self._live())
         self._life.add_done_callback(self._ended)
 
     async def _live(self) -> None:
@@ -98,7 +99,7 @@ class SupervisorProcess(Process):
         loop = asyncio.get_running_loop()
         if self._life.done() and _error_of(self._life) is not None and loop.time() > self._began_s + BREATH_S:
             self._begin()
-        life, first = self._life, loop.create_task(self._first_exchange(frame))
+        life, first = self._life, awaited(self._first_exchange(frame))
         await asyncio.wait({first, life}, return_when=asyncio.FIRST_COMPLETED)
         if not first.done():
             first.cancel()
@@ -117,7 +118,7 @@ class HostProcess(Process):
 
     def __init__(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> None:
         super().__init__()
-        self._life = asyncio.get_running_loop().create_task(self._live(deployment, world, courier, host_id))
+        self._life = awaited(self._live(deployment, world, courier, host_id))
         self._life.add_done_callback(self._ended)
 
     async def _live(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> str:

@@ -22,7 +22,8 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.link.pending import Asking
 from perdure.actors.ports import Courier, World
 from perdure.actors.runtime.packing import Packer
-from perdure.ledger import BadRequest, LedgerError, Request, check_id, digest_of, parent_of, sub_agent_id
+from perdure.actors.tasks import Tasks
+from perdure.ledger import BadRequest, Request, check_id, digest_of, parent_of, sub_agent_id
 from perdure.policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -44,8 +45,11 @@ class Client:
     ) -> None:
         self.world, self.limits, self.code_dir, self._packer = world, limits, code_dir, packer
         self.client_id = "client-" + world.dice.token()[:10]
-        self.asking = Asking(world.dice)
-        self.peer = self.asking.peer = Peer(world, courier, self.client_id, limits, self._hello, self._receive)
+        self._tasks = Tasks(self.client_id)
+        self.asking = Asking(world.dice, self._tasks)
+        self.peer = self.asking.peer = Peer(
+            world, self._tasks, courier, self.client_id, limits, self._hello, self._receive
+        )
         self.calling = Calling(
             self.asking,
             world.dice,
@@ -65,11 +69,13 @@ class Client:
         self.limits = self.calling.limits = limits
 
     async def serve(self) -> None:
-        """Keep the conversation going. When the ledger cannot go on, its disk being full, say, whoever asks is told so."""
+        """Keep the conversation going. Whatever ends it, such as a ledger whose disk is full, is raised to everybody who asks."""
         try:
-            await self.peer.serve()
-        except* LedgerError as refusals:
-            self.asking.refuse(refusals)
+            async with self._tasks:
+                self._tasks.start(self.peer.serve())
+                await self._tasks.over()
+        except* Exception as problems:
+            self.asking.refuse(problems)
             raise
 
     def _hello(self, again: bool) -> list[Any]:

@@ -31,6 +31,7 @@ from perdure.actors.runtime.awaiting import can_await
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.event_stream import EventStream
 from perdure.actors.runtime.packing import Packer
+from perdure.actors.tasks import awaited
 from perdure.actors.threads import wait_for
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Limits
@@ -147,7 +148,7 @@ class Runtime:
     def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
         packer = None if cluster.own else Packer(cluster.deployment.code_dir)
         self._client = Client(system_world(), cluster.courier(), self.limits, cluster.deployment.code_dir, packer)
-        self._serving = asyncio.get_running_loop().create_task(self._client.serve())
+        self._serving = awaited(self._client.serve())
         self._serving.add_done_callback(self._ended)
         started.set()
 
@@ -277,7 +278,7 @@ def _not_open() -> BadRequest:
 
 async def _to_the_end(job: Callable[[], None], undo: Callable[[], None] | None = None) -> None:
     """Do what takes a while on another thread. It cannot be broken off, so who is cancelled meanwhile waits for it, and undoes it."""
-    doing = asyncio.ensure_future(asyncio.to_thread(job))
+    doing = awaited(asyncio.to_thread(job))
     try:
         await asyncio.shield(doing)
     except asyncio.CancelledError:

@@ -31,6 +31,7 @@ from perdure.actors.ray_world.ray_internals import RAYLET, workers_of
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import SUPERVISOR, RayCluster
 from perdure.actors.runtime.client import Client
+from perdure.actors.tasks import awaited
 from perdure.ledger import PerdureError, SupervisorUnreachable
 from perdure.policies import Limits
 
@@ -102,7 +103,7 @@ def stop_serving(data: Path, patience_s: float, on_wait: Callable[[int], None]) 
 async def _come_to_rest(courier: RayCourier, patience_s: float, on_wait: Callable[[int], None]) -> int | None:
     """Let what is at work go on for a while; returns how many agents are not at rest then. None if the supervisor does not say."""
     client = Client(system_world(), courier, Limits())
-    serving = asyncio.create_task(client.serve())
+    serving = awaited(client.serve())
     left: int | None = None
     with suppress(TimeoutError, PerdureError):
         left = await _wait_for_rest(client, patience_s, on_wait)

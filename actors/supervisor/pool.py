@@ -14,6 +14,7 @@ from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.ports import Fleet, PoolSpec, World
 from perdure.actors.supervisor.publisher import Bulletin
 from perdure.actors.supervisor.sessions import Switchboard
+from perdure.actors.tasks import Tasks
 from perdure.ledger import HostLost, HostUnavailable, HostView, Stimulus, View, hosts_wanted, is_exclusive, pool_key
 from perdure.policies import Limits, backoff_ms
 
@@ -34,6 +35,7 @@ class Pool:
     def __init__(
         self,
         world: World,
+        tasks: Tasks,
         fleet: Fleet,
         view: View,
         switchboard: Switchboard,
@@ -41,9 +43,8 @@ class Pool:
         report: Callable[[Stimulus], None],
         bulletin: Bulletin,
     ) -> None:
-        self._world, self._fleet, self._view, self._limits = world, fleet, view, limits
+        self._world, self._tasks, self._fleet, self._view, self._limits = world, tasks, fleet, view, limits
         self._switchboard, self._report, self._bulletin = switchboard, report, bulletin
-        self._tasks: set[asyncio.Task[None]] = set()
         self._failures: Counter[str] = Counter()
         self._not_before_s: dict[str, float] = {}
         self._idle_since_s: dict[str, float] = {}
@@ -64,7 +65,7 @@ class Pool:
             )
             self._view.hosts.setdefault(host_id, HostView(host_id, plain)).spec = plain
             self._view.hosts[host_id].seen_at_ms = self._world.clock.now_ms()
-            self._spawn_task(self._watch(host_id))
+            self._tasks.start(self._watch(host_id))
         for host_id, host in self._view.hosts.items():
             host.exclusive = is_exclusive(self._view, host, self._limits)
             if host_id not in survivors:
@@ -84,7 +85,7 @@ class Pool:
             self._view.hosts[host_id] = HostView(host_id, spec, seen_at_ms=self._world.clock.now_ms())
             told = {"host_id": host_id, "pool": pool_key(spec)}
             self._bulletin.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_SPAWNED, "", told)
-            self._spawn_task(self._start(host_id, spec))
+            self._tasks.start(self._start(host_id, spec))
 
     async def _start(self, host_id: str, spec: Any) -> None:
         try:
@@ -147,8 +148,3 @@ class Pool:
             if worn and host.up and not host.draining and not host.tenants and port is not None:
                 host.draining = True
                 port.say("retire")
-
-    def _spawn_task(self, job: Any) -> None:
-        task = asyncio.get_running_loop().create_task(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -18,6 +19,7 @@ from perdure.actors.ports import World
 from perdure.actors.supervisor.publisher import Bulletin
 from perdure.actors.supervisor.sessions import Port, Switchboard
 from perdure.actors.supervisor.winding_down import WindingDown
+from perdure.actors.tasks import Tasks, report_error
 from perdure.ledger import (
     AgentAborted,
     AgentBeingDeleted,
@@ -85,21 +87,22 @@ class Desk:
     def __init__(
         self,
         world: World,
+        tasks: Tasks,
         now_ms: Callable[[], int],
         view: View,
         switchboard: Switchboard,
         store: Store,
         limits: Limits,
+        *,
         findings: list[str],
         bulletin: Bulletin,
     ) -> None:
         self._world, self._view, self._switchboard, self._store, self._limits = world, view, switchboard, store, limits
-        self._now_ms, self._findings, self._bulletin = now_ms, findings, bulletin
+        self._tasks, self._now_ms, self._findings, self._bulletin = tasks, now_ms, findings, bulletin
         self.winding_down = WindingDown(view, switchboard)
         self._calls: dict[str, Call] = {}
         self._questions: list[tuple[Port, str, str, list[Any]]] = []
         self._inboxes: list[tuple[Port, str, int, list[str]]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
         self._answers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "known": self._known,
             "inspect": self._inspect,
@@ -305,7 +308,7 @@ class Desk:
         self._tell_settled()
         questions, self._questions = self._questions, []
         for port, ref, name, args in questions:
-            self._spawn(self._answer(port, ref, name, args))
+            self._tasks.start(self._answer(port, ref, name, args))
 
     def hosts_changed(self) -> None:
         """Hosts may be gone: tell the callers of the calls that were with them, or hand the repeatable ones over again."""
@@ -314,21 +317,23 @@ class Desk:
                 self._cut_off(ref)
 
     async def _answer(self, port: Port, ref: str, name: str, args: list[Any]) -> None:
-        question = self._answers.get(name)
+        """Answer a question. An error of ours is logged, and is the answer: it says nothing about the ledger."""
+        question = self._answers.get(name) or partial(self._unknown, name)
         try:
-            if question is None:
-                raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
             answer = await question(*args)
         except PerdureError as problem:
+            port.say("reply", ref, False, error_to_plain(problem))
+        except OSError:
+            raise  # the ledger's disk: this life ends, and the next one is asked again
+        except Exception as problem:
+            report_error(f"the question {name!r} failed", problem, asyncio.current_task())
             port.say("reply", ref, False, error_to_plain(problem))
         else:
             port.say("reply", ref, True, answer)
         self._switchboard.flush()
 
-    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _unknown(self, name: str, *_args: Any) -> None:
+        raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
 
     def _run(self, run_id: str) -> Run:
         run = self._view.runs.get(run_id)

@@ -21,6 +21,7 @@ from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Bulletin
 from perdure.actors.supervisor.queries import Desk
 from perdure.actors.supervisor.sessions import Port, Switchboard
+from perdure.actors.tasks import Tasks
 from perdure.ledger import (
     AgentForgotten,
     BadRequest,
@@ -67,6 +68,7 @@ class Supervisor:
         self.switchboard = Switchboard()
         self.findings: list[str] = []
         self._fleet, self._cabinet = fleet, cabinet
+        self._tasks = Tasks("the supervisor")
         self._ready = asyncio.Event()
         self._ticks = asyncio.Event()
         self._stimuli: list[Stimulus] = []
@@ -85,13 +87,12 @@ class Supervisor:
 
     async def serve(self) -> None:
         """Boot, then take turns until the end of this life."""
-        await self._boot()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._turns())
-            group.create_task(self._sweeps())
-            group.create_task(self._timers())
-            group.create_task(self.pool.heartbeat())
+        async with self._tasks:
+            await self._boot()
+            for job in (self._turns(), self._sweeps(), self._timers(), self.pool.heartbeat()):
+                self._tasks.start(job)
             self._ready.set()
+            await self._tasks.over()
 
     async def _boot(self) -> None:
         boot = await self.world.threads.commit(self.store.boot)
@@ -104,11 +105,13 @@ class Supervisor:
         self.view.awake_at_ms = self._anchor_ms
         self._has_archive = boot.meta is not None
         self.bulletin = Bulletin(self.view, self.switchboard, self.now_ms)
-        self.desk = Desk(
-            self.world, self.now_ms, self.view, self.switchboard, self.store, self.limits, self.findings, self.bulletin
-        )
+        world, view, switchboard = self.world, self.view, self.switchboard
+        place = (world, self._tasks, self.now_ms, view, switchboard, self.store, self.limits)
+        self.desk = Desk(*place, findings=self.findings, bulletin=self.bulletin)
         self.performer = Performer(self.world, self.view, self.switchboard, self.store, self.limits)
-        self.pool = Pool(self.world, self._fleet, self.view, self.switchboard, self.limits, self.report, self.bulletin)
+        self.pool = Pool(
+            self.world, self._tasks, self._fleet, self.view, self.switchboard, self.limits, self.report, self.bulletin
+        )
         await self.pool.adopt()
         self.switchboard.epoch = self.view.epoch + 1
         started = SupervisorStarted(self.view.epoch + 1, asdict(self.limits))

@@ -10,6 +10,7 @@ from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.supervisor.pool import Pool
+from perdure.actors.tasks import Tasks
 from perdure.ledger import HostLost, View
 from perdure.policies import Limits
 
@@ -52,7 +53,7 @@ def spawned_in_a_minute(coming_up: int) -> list[float]:
 
     async def story() -> None:
         limits = Limits(hosts_warm=1, hosts_max=4)
-        pool = Pool(system_world(), fleet, view, nobody, limits, report, nobody)  # type: ignore[arg-type]
+        pool = Pool(system_world(), Tasks("a test"), fleet, view, nobody, limits, report, nobody)  # type: ignore[arg-type]
         for _ in range(MINUTE_S * 20):
             pool.ensure()
             await asyncio.sleep(0.05)

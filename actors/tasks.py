@@ -1,0 +1,137 @@
+"""Tasks and the lives that own them. Only this module starts tasks.
+
+A *life* is that of a supervisor, a host, a client, or an agent. Each has one `Tasks`, and every task belongs to one of them:
+
+    start           nobody awaits the task. An unexpected error is logged with its traceback and ends the life
+    start_awaited   somebody awaits the task, and its error is raised there
+
+When a life ends, its tasks are cancelled and awaited. A task outside of any life (`awaited`) is awaited or cancelled by the code that
+started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+
+def awaited(job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start a task that its caller keeps, and awaits or cancels."""
+    return asyncio.get_running_loop().create_task(job)
+
+
+def report_error(what: str, problem: BaseException, task: asyncio.Task[Any] | None) -> None:
+    """Log an unexpected error with its traceback. A simulation counts it as a finding."""
+    asyncio.get_running_loop().call_exception_handler({"message": what, "exception": problem, "task": task})
+
+
+class Tasks:
+    """The tasks of one life.
+
+    Args:
+        life: names the life in the log.
+        on_failure: ends the life; given the unexpected error of a task. By default `over` raises it.
+    """
+
+    def __init__(self, life: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
+        self._life = life
+        self._on_failure = on_failure or self.fail
+        self._running: dict[asyncio.Task[Any], None] = {}  # in the order of their starts
+        self._end: asyncio.Future[str] | None = None
+
+    def start(self, job: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
+        """Start a task that nobody awaits. Its unexpected error ends the life."""
+        task = asyncio.get_running_loop().create_task(job, context=context)
+        self._running[task] = None
+        task.add_done_callback(self._over)
+        return task
+
+    def start_awaited(self, job: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
+        """Start a task that somebody awaits. Its error is theirs."""
+        task = asyncio.get_running_loop().create_task(job, context=context)
+        self._running[task] = None
+        task.add_done_callback(self._running.pop)
+        return task
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._running.pop(task, None)
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None:
+            doing = getattr(task.get_coro(), "__qualname__", "a task")
+            report_error(f"{self._life} ends: {doing} failed", problem, task)
+            self._on_failure(problem)
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """The current task belongs to this life meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None, "only tasks can join a life"
+        self._running[task] = None
+        try:
+            yield
+        finally:
+            del self._running[task]
+
+    def others(self) -> list[asyncio.Task[Any]]:
+        """The tasks of this life that are not done, without the current one."""
+        mine = asyncio.current_task()
+        return [task for task in self._running if task is not mine and not task.done()]
+
+    def __bool__(self) -> bool:
+        """Whether any task is under way."""
+        return bool(self._running)
+
+    # the end of the life
+
+    async def over(self) -> str:
+        """Wait for the end of the life, and return why it ended. Raises an `ExceptionGroup` with the error that ended it."""
+        return await self._ending()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the life was ended, and only has to put its tasks away."""
+        return self._end is not None and self._end.done()
+
+    def finish(self, why: str) -> None:
+        """End the life."""
+        if not self._ending().done():
+            self._ending().set_result(why)
+
+    def fail(self, problem: BaseException) -> None:
+        """End the life by an error."""
+        if not self._ending().done():
+            self._ending().set_exception(BaseExceptionGroup(f"{self._life} failed", [problem]))
+            self._ending().exception()  # a life that is cancelled before it comes to `over` has no use for it
+
+    def _ending(self) -> asyncio.Future[str]:
+        if self._end is None:
+            self._end = asyncio.get_running_loop().create_future()
+        return self._end
+
+    def cancel(self) -> list[asyncio.Task[Any]]:
+        """Cancel the tasks, but for the current one, and return them."""
+        tasks = self.others()
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def stop(self) -> None:
+        """Cancel the tasks and await them."""
+        tasks = self.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if kind is not GeneratorExit:  # then nothing can be awaited any more
+            await self.stop()
