@@ -55,6 +55,7 @@ CIRCULAR: dict[tuple[str, str], str] = {}
 # Where a broad `except` may end an exception, how many there are, and why. The counts are exact: the list shrinks with the code.
 BROAD_EXCEPTS = {
     "actors/code/author_call.py": (2, "an author's code may raise whatever it likes; here it becomes a value"),
+    "actors/supervisor/queries.py": (1, "a question that fails is answered with its error; the supervisor lives on"),
     "actors/events/observability.py": (1, "a subscriber is foreign code that only watches"),
     "scenarios/testing/laboratory.py": (
         1,
@@ -66,6 +67,13 @@ BROAD_EXCEPTS = {
         "one storage that will not close must not save another; what the dead say is nobody's business",
     ),
     "actors/sim_world/cluster.py": (1, "the boundary of a simulated process: it may die of anything"),
+}
+
+
+# Where tasks are started, how often, and why. Elsewhere a task would belong to no life, and nobody would hear of its error.
+TASK_STARTS = {
+    "actors/tasks.py": (3, "what everybody else uses"),
+    "actors/sim_world/process.py": (1, "the main task of a simulated process, in a context of its own"),
 }
 
 
@@ -191,6 +199,13 @@ def test_broad_excepts_stand_only_where_they_are_argued_for() -> None:
     )
 
 
+def test_every_task_of_the_runtime_belongs_to_a_life() -> None:
+    found = {file.path: len(list(tidy.task_starts(file))) for file in OURS if file.folder == "actors"}
+    assert {path: count for path, count in found.items() if count} == {
+        path: count for path, (count, _why) in TASK_STARTS.items()
+    }
+
+
 def test_whatever_is_public_says_what_it_is() -> None:
     check(tidy.undocumented)
 
@@ -226,6 +241,7 @@ BITES: dict[Rule, tuple[str, str]] = {
     tidy.lazy_imports: ("actors/a.py", "def f():\n    from perdure.actors.host import host"),
     tidy.impurities: ("policies/a.py", "def f():\n    return datetime.now()"),
     tidy.swallowing_handlers: ("actors/a.py", "try:\n    f()\nexcept (ValueError, Exception):\n    pass"),
+    tidy.task_starts: ("actors/a.py", "asyncio.get_running_loop().create_task(f())"),
     tidy.undocumented: ("actors/a.py", "'Here.'\nclass A:\n    'There.'\n    def f(self): return 1"),
     tidy.waits_and_mocks: ("tests/a.py", "import time\ntime.sleep(1)"),
 }
@@ -236,6 +252,7 @@ SPARES: dict[Rule, tuple[str, str]] = {
     tidy.lazy_imports: ("actors/a.py", "def f():\n    import json"),
     tidy.impurities: ("policies/a.py", "from datetime import datetime"),
     tidy.swallowing_handlers: ("actors/a.py", "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
+    tidy.task_starts: ("actors/a.py", "life.spawn(f())"),
     tidy.undocumented: ("actors/a.py", "'Here.'\ndef _f(): return 1"),
     tidy.waits_and_mocks: ("tests/a.py", "import asyncio"),
 }

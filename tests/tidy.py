@@ -219,6 +219,13 @@ def _passes_on(handler: ast.ExceptHandler) -> bool:
     return isinstance(handler.body[-1], ast.Raise) or reaches_a_future
 
 
+def task_starts(source: Source) -> Iterator[str]:
+    """Where asyncio is asked to start a task."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and node.attr in {"create_task", "ensure_future", "TaskGroup"}:
+            yield source.at(node.lineno, f"starts a task by `{node.attr}`")
+
+
 def undocumented(source: Source) -> Iterator[str]:
     """Public modules, classes, functions and methods that say nothing about themselves. An empty file has nothing to say."""
     if source.tree.body and ast.get_docstring(source.tree) is None:
