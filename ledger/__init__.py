@@ -41,6 +41,7 @@ from perdure.ledger.errors import (
 )
 from perdure.ledger.explanation import explain, lasting
 from perdure.ledger.facts import AgentForgotten, Fact, SupervisorStarted
+from perdure.ledger.folds import enact, fold, record_fact
 from perdure.ledger.frames import frame_of
 from perdure.ledger.ids import (
     agent_id,
@@ -57,6 +58,7 @@ from perdure.ledger.ids import (
 )
 from perdure.ledger.inspection import audit, counts, inspection, lines, overview, parked
 from perdure.ledger.mail import TELL, Mail
+from perdure.ledger.notes import Note
 from perdure.ledger.outstanding import about, everything, outstanding
 from perdure.ledger.preview import preview_of, shown_input
 from perdure.ledger.protocol import decide
@@ -142,6 +144,7 @@ __all__ = [
     "Mail",
     "Milestone",
     "NoLongerServed",
+    "Note",
     "OutcomeUnknown",
     "Overloaded",
     "Payload",
@@ -192,9 +195,11 @@ __all__ = [
     "derived_run_id",
     "digest_of",
     "dirty_records",
+    "enact",
     "encode",
     "everything",
     "explain",
+    "fold",
     "frame_of",
     "home_of",
     "hosts_wanted",
@@ -217,6 +222,7 @@ __all__ = [
     "path_of",
     "pool_key",
     "preview_of",
+    "record_fact",
     "restore",
     "run_from",
     "run_record",

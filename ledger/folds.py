@@ -1,14 +1,16 @@
-"""What each fact does to the view: records first, then the indexes that follow from them.
+"""How the view changes: what each fact does to it, records first, then the indexes that follow from them.
 
-These functions are the larger half of `View.fold`. A fact that has none changes its run alone (`run.apply`).
+`enact` consumes what `decide` yields. `record_fact` numbers one fact and hands back the row to be made durable. `fold` changes the view by
+a fact that is durable already. A fact without a function of its own below changes its run alone (`run.apply`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from perdure.ledger.activation import Activation
+from perdure.ledger.codec import encode
 from perdure.ledger.facts import (
     AgentActivated,
     AgentDoomed,
@@ -32,6 +34,7 @@ from perdure.ledger.facts import (
     RunCompleted,
     RunFailed,
     RunInterrupted,
+    RunReattached,
     RunRequested,
     SupervisorStarted,
 )
@@ -49,15 +52,51 @@ from perdure.ledger.mail import (
     TELL,
     Mail,
 )
+from perdure.ledger.notes import Note
 from perdure.ledger.run import open_run, outcome_of
-from perdure.ledger.standing import Standing
+from perdure.ledger.store.store import FactRow
+from perdure.ledger.view import View
 
 
-def _supervisor_started(view: Standing, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
+def enact(view: View, changes: Iterable[Fact | Note], at_ms: int) -> list[FactRow]:
+    """Put each change into the view before the next one is decided. Returns the rows of the facts, to be made durable together."""
+    rows = []
+    for change in changes:
+        if isinstance(change, Note):
+            change.apply(view)
+        else:
+            rows.append(record_fact(view, change, at_ms))
+    return rows
+
+
+def record_fact(view: View, fact: Fact, at_ms: int) -> FactRow:
+    """Number the fact, fold it, and return its row."""
+    view.seq += 1
+    frame = fold(view, fact, view.seq, at_ms)
+    kind, body = encode(fact)
+    return FactRow(view.seq, at_ms, subject_of(fact), frame, kind, body)
+
+
+def fold(view: View, fact: Fact, seq: int, at_ms: int) -> int | None:
+    """Change the view by one fact. Returns its number in its run's event stream, if it is an event."""
+    view.seq, view.at_ms = max(view.seq, seq), max(view.at_ms, at_ms)
+    special = _FOLDS.get(type(fact))
+    if special is not None:
+        return special(view, fact, seq, at_ms)
+    return view.advance(view.runs[fact[0]], fact, seq, at_ms)  # type: ignore[index]
+
+
+def subject_of(fact: Fact) -> str:
+    """The run, agent or mail that a fact is about."""
+    first = fact[0]
+    return first if isinstance(first, str) else ""
+
+
+def _supervisor_started(view: View, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
     view.epoch, view.limits = fact.epoch, fact.limits or view.limits
 
 
-def _run_requested(view: Standing, fact: RunRequested, seq: int, at_ms: int) -> int:
+def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
     run = view.runs[fact.run_id] = open_run(fact, seq, at_ms)
     view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
     view.enqueue(run)
@@ -67,7 +106,7 @@ def _run_requested(view: Standing, fact: RunRequested, seq: int, at_ms: int) -> 
     return 0
 
 
-def _attempt_started(view: Standing, fact: AttemptStarted, seq: int, at_ms: int) -> int | None:
+def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     view.dequeue(run)
@@ -78,7 +117,7 @@ def _attempt_started(view: Standing, fact: AttemptStarted, seq: int, at_ms: int)
     return frame
 
 
-def _run_ended(view: Standing, fact: RunCompleted | RunFailed | RunAborted, seq: int, at_ms: int) -> int | None:
+def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     if not isinstance(fact, RunAborted) and fact.released and run.child in view.agents:
@@ -91,7 +130,7 @@ def _run_ended(view: Standing, fact: RunCompleted | RunFailed | RunAborted, seq:
     return frame
 
 
-def _run_interrupted(view: Standing, fact: RunInterrupted, seq: int, at_ms: int) -> int | None:
+def _run_interrupted(view: View, fact: RunInterrupted, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     if run.wants_mail:
@@ -99,7 +138,7 @@ def _run_interrupted(view: Standing, fact: RunInterrupted, seq: int, at_ms: int)
     return frame
 
 
-def _milestone_reached(view: Standing, fact: MilestoneReached, seq: int, at_ms: int) -> int | None:
+def _milestone_reached(view: View, fact: MilestoneReached, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     listed = (run.options.get("milestones") or {}).get("names", ())
@@ -109,32 +148,38 @@ def _milestone_reached(view: Standing, fact: MilestoneReached, seq: int, at_ms: 
     return frame
 
 
-def _attempt_lost(view: Standing, fact: AttemptLost, seq: int, at_ms: int) -> int | None:
+def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     view.move(run.child, "").run_id = ""
     view.drop_agent(run.child)
     if run.is_live:
-        view.arm(run.run_id, run.retry_at_ms)
+        view.timers.arm(run.run_id, run.retry_at_ms)
     return frame
 
 
-def _run_cleared(view: Standing, fact: RunCleared, seq: int, at_ms: int) -> int | None:
+def _run_reattached(view: View, fact: RunReattached, seq: int, at_ms: int) -> int | None:
+    frame = view.advance(view.runs[fact.run_id], fact, seq, at_ms)
+    view.timers.arm(fact.run_id, 0)  # one that lost its place while it was interrupted waits for another
+    return frame
+
+
+def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | None:
     view.lives.forget(seq)  # with its run, the attempts of a child are forgotten
     view.cleared[fact.run_id] = None
     return view.advance(view.runs[fact.run_id], fact, seq, at_ms)
 
 
-def _agent_activated(view: Standing, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
+def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
     activation = view.move(fact.agent_id, fact.host_id)
     activation.incarnation, activation.unclean, activation.run_id = fact.incarnation, False, ""
     activation.owes = False
     activation.home = fact.home
-    view.incarnation = max(view.incarnation, fact.incarnation)
     view.wanted.pop(fact.agent_id, None)
+    view.incarnation = max(view.incarnation, fact.incarnation)
 
 
-def _agent_released(view: Standing, fact: AgentReleased, seq: int, _at_ms: int) -> None:
+def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> None:
     activation = view.move(fact.agent_id, "")
     run = view.runs.get(activation.run_id)
     if run is not None and run.incarnation == fact.incarnation:
@@ -147,7 +192,7 @@ def _agent_released(view: Standing, fact: AgentReleased, seq: int, _at_ms: int) 
     view.lives.ended(fact.agent_id, seq)
 
 
-def _agent_lost(view: Standing, fact: AgentLost, seq: int, at_ms: int) -> None:
+def _agent_lost(view: View, fact: AgentLost, seq: int, at_ms: int) -> None:
     activation = view.move(fact.agent_id, "")
     view.lives.ended(fact.agent_id, seq)
     if view.doomed_by(fact.agent_id):
@@ -158,19 +203,19 @@ def _agent_lost(view: Standing, fact: AgentLost, seq: int, at_ms: int) -> None:
     own = view.runs.get(name_of(fact.agent_id))
     if activation.home is None and own is not None and own.child == fact.agent_id:
         activation.home = own.options.get("pool")
-    view.arm(fact.agent_id, fact.wake_at_ms)
+    view.timers.arm(fact.agent_id, fact.wake_at_ms)
 
 
-def _alarm_set(view: Standing, fact: AlarmSet, _seq: int, _at_ms: int) -> None:
+def _alarm_set(view: View, fact: AlarmSet, _seq: int, _at_ms: int) -> None:
     activation = view.agents[fact.agent_id]
     activation.alarm_at_ms, activation.owes = fact.at_ms, False
     activation.home = fact.home
     view.dirty_agents[fact.agent_id] = None
     if fact.at_ms:
-        view.arm(fact.agent_id, fact.at_ms)
+        view.timers.arm(fact.agent_id, fact.at_ms)
 
 
-def _alarm_rang(view: Standing, fact: AlarmRang, _seq: int, at_ms: int) -> None:
+def _alarm_rang(view: View, fact: AlarmRang, _seq: int, at_ms: int) -> None:
     activation = view.agents[fact.agent_id]
     activation.alarm_at_ms = 0
     activation.forgive(at_ms)
@@ -182,7 +227,7 @@ def _alarm_rang(view: Standing, fact: AlarmRang, _seq: int, at_ms: int) -> None:
         view.want(fact.agent_id)
 
 
-def _agent_doomed(view: Standing, fact: AgentDoomed, _seq: int, _at_ms: int) -> None:
+def _agent_doomed(view: View, fact: AgentDoomed, _seq: int, _at_ms: int) -> None:
     view.doomed[fact.agent_id] = None
     view.agents.setdefault(fact.agent_id, Activation(fact.agent_id)).doomed = True
     for activation in view.family(fact.agent_id):
@@ -192,7 +237,7 @@ def _agent_doomed(view: Standing, fact: AgentDoomed, _seq: int, _at_ms: int) -> 
             del view.agents[activation.agent_id]
 
 
-def _agent_forgotten(view: Standing, fact: AgentForgotten, seq: int, _at_ms: int) -> None:
+def _agent_forgotten(view: View, fact: AgentForgotten, seq: int, _at_ms: int) -> None:
     view.doomed.pop(fact.agent_id, None)
     view.lives.ended(fact.agent_id, seq)
     for activation in view.family(fact.agent_id):
@@ -200,18 +245,18 @@ def _agent_forgotten(view: Standing, fact: AgentForgotten, seq: int, _at_ms: int
         view.dirty_agents[activation.agent_id] = None
 
 
-def _agent_stopped(view: Standing, fact: AgentStopped, _seq: int, _at_ms: int) -> None:
+def _agent_stopped(view: View, fact: AgentStopped, _seq: int, _at_ms: int) -> None:
     for activation in view.family(fact.agent_id):
         activation.stopping = bool(activation.host_id)
         view.dirty_agents[activation.agent_id] = view.touched[activation.agent_id] = None
 
 
-def _mail_posted(view: Standing, fact: MailPosted, seq: int, at_ms: int) -> None:
+def _mail_posted(view: View, fact: MailPosted, seq: int, at_ms: int) -> None:
     content = {"sender": fact.sender, "body": fact.body, "home": fact.home}
     view.put(Mail(fact.mail_id, fact.recipient, "", TELL, fact.method, content, at_ms, seq=seq))
 
 
-def _mail_delivered(view: Standing, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
+def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
     for key in fact.mail_ids:
         mail = view.mail[key]
         view.settle(key, DELIVERED)
@@ -224,7 +269,7 @@ def _mail_delivered(view: Standing, fact: MailDelivered, _seq: int, _at_ms: int)
         view.dirty_agents[fact.recipient] = None
 
 
-def _mail_failed(view: Standing, fact: MailFailed, _seq: int, _at_ms: int) -> None:
+def _mail_failed(view: View, fact: MailFailed, _seq: int, _at_ms: int) -> None:
     mail = view.mail[fact.mail_id]
     mail.attempts += 1
     mail.error, mail.retry_at_ms = fact.error, fact.retry_at_ms or 0
@@ -232,20 +277,20 @@ def _mail_failed(view: Standing, fact: MailFailed, _seq: int, _at_ms: int) -> No
         view.settle(fact.mail_id, PARKED)
     else:
         view.dirty_mail[fact.mail_id] = None
-        view.arm(mail.recipient, fact.retry_at_ms)
+        view.timers.arm(mail.recipient, fact.retry_at_ms)
 
 
-def _mail_suppressed(view: Standing, fact: MailSuppressed, _seq: int, _at_ms: int) -> None:
+def _mail_suppressed(view: View, fact: MailSuppressed, _seq: int, _at_ms: int) -> None:
     view.settle(fact.mail_id, SUPPRESSED)
 
 
-def _mail_requeued(view: Standing, fact: MailRequeued, seq: int, _at_ms: int) -> None:
+def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> None:
     mail = view.mail[fact.mail_id]
     mail.attempts, mail.retry_at_ms, mail.seq = 0, 0, seq
     view.settle(fact.mail_id, PENDING)
 
 
-FOLDS: dict[type[Fact], Callable[[Standing, Any, int, int], int | None]] = {
+_FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     SupervisorStarted: _supervisor_started,
     RunRequested: _run_requested,
     AttemptStarted: _attempt_started,
@@ -255,6 +300,7 @@ FOLDS: dict[type[Fact], Callable[[Standing, Any, int, int], int | None]] = {
     RunInterrupted: _run_interrupted,
     MilestoneReached: _milestone_reached,
     AttemptLost: _attempt_lost,
+    RunReattached: _run_reattached,
     RunCleared: _run_cleared,
     AgentActivated: _agent_activated,
     AgentReleased: _agent_released,

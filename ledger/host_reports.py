@@ -26,6 +26,7 @@ from perdure.ledger.facts import (
     RunStarted,
 )
 from perdure.ledger.ids import name_of
+from perdure.ledger.notes import AgentSeen, HostGone, HostSeen, Note, TenantSeen
 from perdure.ledger.requests import abort_awaited
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason
@@ -34,6 +35,7 @@ from perdure.ledger.stimulus import (
     NOT_RUNNABLE,
     UNIMPORTABLE,
     Alarm,
+    Awake,
     Chunk,
     Ended,
     Handled,
@@ -177,32 +179,37 @@ def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[F
         yield MailFailed(key, error[: limits.error_chars_max], None if last else at_ms + pause)
 
 
-def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fact]:
+def awake(view: View, said: Awake) -> Iterator[Note]:
+    """An agent came up on its host."""
+    activation = view.agents.get(said.agent_id)
+    if activation is not None and activation.incarnation == said.incarnation:
+        yield AgentSeen(said.agent_id)
+
+
+def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     """A host says whom it has. What it was at work on and does not know any more is lost; what it never began is begun again."""
     host = view.hosts.get(said.host_id)
     if host is None:
         return
-    host.up = True
+    yield HostSeen(said.host_id)
     lives = dict(said.tenants)
     for agent in list(host.tenants):
         activation = view.agents[agent]
         run = view.runs.get(activation.run_id)
         here = lives.get(agent) == activation.incarnation or activation.incarnation in said.farewells
-        view.touched[agent] = None
-        if run is not None:
-            view.touched[run.run_id] = None
+        yield TenantSeen(agent)
         if not here and (run.confirmed if run is not None else activation.confirmed):
             yield from lose(view, activation, "its host does not know it", at_ms, limits)
 
 
-def host_lost(view: View, said: HostLost, at_ms: int, limits: Limits) -> Iterator[Fact]:
+def host_lost(view: View, said: HostLost, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     """A host is gone, and everybody on it."""
     host = view.hosts.get(said.host_id)
     if host is None:
         return
     for agent in list(host.tenants):
         yield from lose(view, view.agents[agent], f"its host died ({said.cause})", at_ms, limits)
-    view.hosts.pop(said.host_id)
+    yield HostGone(said.host_id)
 
 
 def lose(

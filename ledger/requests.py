@@ -51,7 +51,6 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
         _same_content(run, asked)
         if run.is_awaited and permits(run.status, RunReattached) and _lost_sight(run, asked):
             yield RunReattached(run.run_id, asked.life, run.attempt)
-            view.arm(run.run_id, 0)
         return
     most = asked.options.get("limit")
     live = len(view.children.get(asked.parent, ()))

@@ -13,13 +13,14 @@ from typing import Any, Final
 from perdure.ledger.activation import HostView, pool_key
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact
 from perdure.ledger.ids import name_of
+from perdure.ledger.notes import HostReserved, Note, RunHeld, WakeDone
 from perdure.ledger.view import View
 from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
 
 LOOK_MAX: Final = 64  # so far down a line it is looked for who must be alone
 
 
-def seat(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
+def seat(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     """Give places to whoever waits for one and may have it now."""
     blame = _Blame(view, limits)
     for agent in list(view.wanted):
@@ -28,10 +29,10 @@ def seat(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
         yield from _seat_runs(view, key, limits, blame)
 
 
-def _wake(view: View, agent: str, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact]:
+def _wake(view: View, agent: str, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
     activation = view.agents.get(agent)
     if activation is not None and activation.host_id:
-        view.wanted.pop(agent)
+        yield WakeDone(agent)
         return
     if (activation is not None and activation.wake_at_ms > at_ms) or begins_soon(view, agent):
         return
@@ -41,11 +42,12 @@ def _wake(view: View, agent: str, at_ms: int, limits: Limits, blame: _Blame) -> 
     seats, alone = pool(view, pool_key(home)), blame.isolates(agent, home)
     host = choose(seats, len(view.wanted), limits, alone=alone)
     if host is not None:
-        host.exclusive = host.exclusive or alone
+        if alone and not host.exclusive:
+            yield HostReserved(host.host_id)
         yield AgentActivated(agent, view.incarnation + 1, host.host_id, home)
 
 
-def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[Fact]:
+def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
     seats = pool(view, key)
     for run_id in list(view.queues[key]):
         run = view.runs[run_id]
@@ -54,7 +56,7 @@ def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[
             continue  # it lives for other work, and is asked to leave (`outstanding`)
         most = run.options.get("limit")
         if most is not None and view.placed.get(run.parent, 0) >= most:
-            view.hold(run)
+            yield RunHeld(run_id)
             continue
         alone = is_alone(run.options.get("pool"), run.losses, blame[key])
         demand = len(view.queues[key])
@@ -63,7 +65,8 @@ def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[
             if alone:
                 continue
             return
-        host.exclusive = host.exclusive or alone
+        if alone and not host.exclusive:
+            yield HostReserved(host.host_id)
         collect = run.attempts(limits.attempts_max).are_used_up
         yield AttemptStarted(run_id, run.attempt + 1, view.incarnation + 1, host.host_id, collect)
 

@@ -11,6 +11,7 @@ from dataclasses import fields
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import decode, pack, unpack
+from perdure.ledger.folds import fold
 from perdure.ledger.lives import Lives
 from perdure.ledger.mail import PENDING, Mail
 from perdure.ledger.run import Run
@@ -100,7 +101,7 @@ def restore(boot: Boot) -> View:
         _restore_record(view, record)
     _index(view)
     for row in boot.facts:
-        view.fold(decode(row.kind, row.body), row.seq, row.at_ms)
+        fold(view, decode(row.kind, row.body), row.seq, row.at_ms)
     _index(view)
     return view
 
@@ -132,8 +133,6 @@ def _index(view: View) -> None:
         view.queues,
         view.held,
         view.wanted,
-        view.armed,
-        view.looks,
         view.cleared,
         view.doomed,
     ):
@@ -148,20 +147,20 @@ def _index(view: View) -> None:
             view.children.setdefault(run.parent, {})[run.run_id] = None
             if run.is_awaited and run.parent:
                 view.awaiting[run.parent] = view.awaiting.get(run.parent, 0) + 1
-            view.arm(run.run_id, run.retry_at_ms)
+            view.timers.arm(run.run_id, run.retry_at_ms)
             if not run.is_placed and not run.retry_at_ms:
                 view.enqueue(run)  # in the order of the requests, which timers of the same time do not keep
     for mail in sorted(view.mail.values(), key=lambda mail: mail.seq):
         if mail.state == PENDING:
             view.mailbox.setdefault(mail.recipient, {})[mail.mail_id] = None
             if mail.retry_at_ms:
-                view.arm(mail.recipient, mail.retry_at_ms)
+                view.timers.arm(mail.recipient, mail.retry_at_ms)
             else:
                 view.want(mail.recipient)
     for activation in view.agents.values():
         if activation.unclean:
-            view.arm(activation.agent_id, activation.wake_at_ms)
+            view.timers.arm(activation.agent_id, activation.wake_at_ms)
         if activation.doomed:
             view.doomed[activation.agent_id] = None
         if activation.alarm_at_ms:
-            view.arm(activation.agent_id, activation.alarm_at_ms)
+            view.timers.arm(activation.agent_id, activation.alarm_at_ms)

@@ -14,32 +14,31 @@ from collections.abc import Iterator
 
 from perdure.ledger.facts import AlarmRang, Fact, RunInterrupted, TeardownBegan
 from perdure.ledger.host_reports import seal
+from perdure.ledger.notes import AgentDue, Note, RunQueued, TimerArmed, TimersFired
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason
 from perdure.ledger.view import View
 from perdure.policies import Budget, Limits, Sighting, expiry
 
 
-def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact]:
+def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     """Look at everything that is due."""
-    for key in view.due(at_ms):
+    yield TimersFired(at_ms)
+    for key in view.timers.fired:
         run = view.runs.get(key)
         if run is not None and run.is_live:
             yield from _look(view, run, at_ms, limits)
-            arm(view, run, limits)
+            yield TimerArmed(key, next_look(run, limits, view.awake_at_ms))
         activation = view.agents.get(key)
         if activation is not None and 0 < activation.alarm_at_ms <= at_ms:
             yield AlarmRang(key)
         if key in view.mailbox or (activation is not None and activation.unclean):
-            view.want(key)
-            view.touched[key] = None
+            yield AgentDue(key)
 
 
 def arm(view: View, run: Run, limits: Limits) -> None:
     """Look at a run again when its record says so."""
-    at_ms = next_look(run, limits, view.awake_at_ms)
-    if at_ms < view.armed.get(run.run_id, math.inf):
-        view.arm(run.run_id, at_ms)
+    view.timers.arm_by(run.run_id, next_look(run, limits, view.awake_at_ms))
 
 
 def next_look(run: Run, limits: Limits, awake_at_ms: int) -> float:
@@ -78,7 +77,7 @@ def sighting_of(run: Run, awake_at_ms: int) -> Sighting:
     return Sighting(not run.is_awaited, run.requested_at_ms, signal, reattached)
 
 
-def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact]:
+def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     if run.teardown:
         if at_ms >= next_look(run, limits, view.awake_at_ms):
             yield from seal(view, run, still_running=run.is_placed)
@@ -93,7 +92,7 @@ def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact]:
         error = f"no place was found within {limits.recovery_deadline_ms} ms after its child was lost ({run.cause})"
         yield RunInterrupted(run.run_id, InterruptedReason.RECOVERY_DEADLINE, None, error)
     elif not run.is_placed and at_ms >= run.retry_at_ms and run.run_id not in view.held.get(run.parent, ()):
-        view.enqueue(run)
+        yield RunQueued(run.run_id)
 
 
 def _lose_patience(view: View, run: Run, reason: str, *, teardown: bool) -> Iterator[Fact]:

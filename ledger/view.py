@@ -1,39 +1,248 @@
-"""The view: what is true now, folded from the facts. `record` is the only way in: it numbers a fact, folds it, and hands back the row to
-be made durable."""
+"""The view: the records that facts are folded into, the indexes by which they are found, and the steps that keep both in line.
+
+What a fact does here is said in `folds`, and what a note does in `notes`. The indexes are made anew from the records at every boot. Hosts
+are not in the ledger: a boot asks which are there.
+"""
 
 from __future__ import annotations
 
-from perdure.ledger.codec import encode
+from collections import Counter
+from typing import Any
+
+from perdure.ledger.activation import Activation, HostView, pool_key
 from perdure.ledger.facts import Fact
-from perdure.ledger.folds import FOLDS
-from perdure.ledger.ids import name_of
-from perdure.ledger.standing import Standing
-from perdure.ledger.store.store import FactRow
+from perdure.ledger.ids import is_within, name_of
+from perdure.ledger.lives import Lives
+from perdure.ledger.mail import DELIVERED, PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail, handler_of
+from perdure.ledger.run import Run, apply
+from perdure.ledger.timers import Timers
 
 
-class View(Standing):
-    """How things stand after all facts until now."""
+class View:
+    """What is true after all facts until now, as far as it is in memory: ended runs may be in the snapshot alone."""
 
-    def record(self, fact: Fact, at_ms: int) -> FactRow:
-        """Number the fact, fold it, and return its row."""
-        self.seq += 1
-        frame = self.fold(fact, self.seq, at_ms)
-        kind, body = encode(fact)
-        return FactRow(self.seq, at_ms, subject_of(fact), frame, kind, body)
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.seq = 0
+        self.incarnation = 0
+        self.at_ms = 0
+        self.awake_at_ms = 0
+        self.limits: dict[str, float] = {}
+        self.tally: dict[str, int] = dict.fromkeys(("enqueued", DELIVERED, SUPERSEDED, SUPPRESSED, PARKED), 0)
+        self.runs: dict[str, Run] = {}
+        self.mail: dict[str, Mail] = {}
+        self.agents: dict[str, Activation] = {}
+        self.lives = Lives()
+        self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
+        # indexes
+        self.hosts: dict[str, HostView] = {}
+        self.homes: dict[str, list[Any]] = {}
+        self.mailbox: dict[str, dict[str, None]] = {}
+        self.children: dict[str, dict[str, None]] = {}
+        self.placed: dict[str, int] = {}
+        self.awaiting: dict[str, int] = {}
+        self.queues: dict[str, dict[str, None]] = {}
+        self.held: dict[str, dict[str, None]] = {}
+        self.wanted: dict[str, None] = {}
+        self.timers = Timers()
+        self.cleared: dict[str, None] = {}
+        self.doomed: dict[str, None] = {}
+        self.touched: dict[str, None] = {}
+        self.dirty_agents: dict[str, None] = {}
+        self.kept: dict[str, None] = {}
+        self.dirty_runs: dict[str, None] = {}
+        self.dirty_mail: dict[str, None] = {}
 
-    def fold(self, fact: Fact, seq: int, at_ms: int) -> int | None:
-        """Change the records by one fact. Returns its number in its run's event stream, if it is an event."""
-        self.seq, self.at_ms = max(self.seq, seq), max(self.at_ms, at_ms)
-        special = FOLDS.get(type(fact))
-        if special is not None:
-            return special(self, fact, seq, at_ms)
-        return self.advance(self.runs[fact[0]], fact, seq, at_ms)  # type: ignore[index]
+    def advance(self, run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:
+        """Change one run by a fact, and keep the indexes with it."""
+        was_live, was_placed = run.is_live, run.is_placed
+        frame = apply(run, fact, seq, at_ms)
+        self.touched[run.run_id] = self.dirty_runs[run.run_id] = None
+        if was_live != run.is_live:
+            self.count_live(run)
+        if was_placed != run.is_placed:
+            self.count_places(run, 1 if run.is_placed else -1)
+        return frame
 
+    def recall(self, run: Run) -> Run:
+        """Bring an ended run back from the snapshot, unless it is in memory."""
+        if run.run_id not in self.runs:
+            self.runs[run.run_id] = run
+            self.archived[run.status] -= 1
+        return self.runs[run.run_id]
 
-def subject_of(fact: Fact) -> str:
-    """The run, agent or mail that a fact is about."""
-    first = fact[0]
-    return first if isinstance(first, str) else ""
+    def let_go(self, run_id: str) -> None:
+        """Leave an ended run to the snapshot, which has it as it is."""
+        self.archived[self.runs.pop(run_id).status] += 1
+
+    def enqueue(self, run: Run) -> None:
+        """Let a live run wait for a place in the queue of its pool."""
+        self.queues.setdefault(pool_key(run.options.get("pool")), {})[run.run_id] = None
+
+    def hold(self, run: Run) -> None:
+        """Let a run wait until another run of its parent gives up its place (`max_concurrent_agent_tools`)."""
+        self.dequeue(run)
+        self.held.setdefault(run.parent, {})[run.run_id] = None
+
+    def dequeue(self, run: Run) -> None:
+        """Let a run wait no longer."""
+        _leave(self.queues, pool_key(run.options.get("pool")), run.run_id)
+        _leave(self.held, run.parent, run.run_id)
+
+    def want(self, agent: str) -> None:
+        """Wake this agent, unless it is awake."""
+        activation = self.agents.get(agent)
+        if activation is None or not activation.host_id:
+            self.wanted[agent] = None
+
+    def post(self, run: Run, slot: str, content: dict[str, Any] | None, at_ms: int) -> None:
+        """Put a mail into a slot of a run, unless the slot was used before."""
+        if slot in run.slots:
+            return
+        options = run.options
+        mail = Mail(
+            run.mail_id(slot),
+            run.parent,
+            run.run_id,
+            slot,
+            handler_of(slot, options),
+            content,
+            at_ms,
+            seq=self.seq,
+        )
+        run.slots[slot] = PENDING
+        self.put(mail)
+
+    def put(self, mail: Mail) -> None:
+        """Put a mail into its recipient's mailbox."""
+        self.tally["enqueued"] += 1
+        self.mail[mail.mail_id] = mail
+        self.mailbox.setdefault(mail.recipient, {})[mail.mail_id] = None
+        self.touched[mail.recipient] = self.dirty_mail[mail.mail_id] = None
+        self.want(mail.recipient)
+
+    def settle(self, key: str, state: str) -> None:
+        """Move a mail out of the mailbox (or back in, for `pending`), and its slot with it."""
+        mail = self.mail[key]
+        if mail.state in self.tally:
+            self.tally[mail.state] -= 1
+        mail.state = state
+        if state in self.tally:
+            self.tally[state] += 1
+        if mail.run_id in self.runs:
+            self.runs[mail.run_id].slots[mail.slot] = state
+            self.dirty_runs[mail.run_id] = None
+        self.dirty_mail[key] = self.touched[mail.recipient] = None
+        box = self.mailbox.setdefault(mail.recipient, {})
+        if state == PENDING:
+            box[key] = None
+            self.want(mail.recipient)
+        else:
+            box.pop(key, None)
+        if not box:
+            del self.mailbox[mail.recipient]
+        if state in (DELIVERED, SUPPRESSED):
+            del self.mail[key]
+
+    def move(self, agent: str, host_id: str) -> Activation:
+        """Put an agent on a host, or (with an empty host) off its host. Hosts that are not seen yet are kept in mind."""
+        activation = self.agents.setdefault(agent, Activation(agent))
+        self.dirty_agents[agent] = self.touched[agent] = None
+        weight = 0 if self.awaiting.get(agent) else 1
+        old = self.hosts.get(activation.host_id)
+        if old is not None and agent in old.tenants:
+            del old.tenants[agent]
+            old.load -= weight
+            old.exclusive = old.exclusive and bool(old.tenants)
+        activation.host_id, activation.confirmed, activation.stopping = host_id, False, False
+        new = self.hosts.get(host_id)
+        if new is not None:
+            new.tenants[agent] = None
+            new.load += weight
+            new.tenancies += 1
+        return activation
+
+    def drop_agent(self, agent: str) -> None:
+        """Forget an activation that owes nothing and has no alarm. It is wanted again if it has mail that is due; mail that waits for its
+        retry is armed."""
+        activation = self.agents.get(agent)
+        ancestor = self.doomed_by(agent)
+        if ancestor:
+            self.touched[ancestor] = None
+            if agent != ancestor:
+                self.agents.pop(agent, None)
+        elif activation is not None and activation.owes:
+            activation.owes, activation.unclean, activation.wake_at_ms = False, True, self.at_ms
+            self.want(agent)
+        elif activation is not None and activation.alarm_at_ms:
+            activation.run_id, activation.losses = "", 0
+            activation.forgive(self.at_ms)
+        else:
+            self.agents.pop(agent, None)
+        self.dirty_agents[agent] = None
+        box = self.mailbox.get(agent)
+        if box and any(self.mail[key].retry_at_ms <= self.at_ms for key in box):
+            self.want(agent)
+
+    def doomed_by(self, agent: str) -> str:
+        """The agent with which this one is being deleted: itself, or one from which it descends. Mostly nobody."""
+        return next((each for each in self.doomed if is_within(agent, each)), "")
+
+    def family(self, agent: str) -> list[Activation]:
+        """The agent and its descendants, as far as they are awake or owe something."""
+        return [activation for key, activation in self.agents.items() if is_within(key, agent)]
+
+    def may_be_forgotten(self, run_id: str) -> bool:
+        """Whether a run was cleared, and its child is nowhere, nor is any sub-agent of it."""
+        run = self.runs.get(run_id)
+        if run is None or not run.cleared or any(is_within(each, run.child) for each in self.doomed):
+            return False
+        awake = self.agents.get(run.child)
+        return awake is None or not awake.host_id
+
+    def forget_run(self, run_id: str) -> None:
+        """A cleared run was deleted, and so is all that is known of its child: whatever that still owed died with its storage."""
+        run = self.runs.pop(run_id, None)
+        self.cleared.pop(run_id, None)
+        if run is not None:
+            self.agents.pop(run.child, None)
+            self.wanted.pop(run.child, None)
+
+    def count_live(self, run: Run) -> None:
+        """A run became live or ceased to be: its parent's children, and who merely waits, follow."""
+        family = self.children.setdefault(run.parent, {})
+        if run.is_live:
+            family[run.run_id] = None
+        else:
+            family.pop(run.run_id, None)
+            self.dequeue(run)
+        if not family:
+            del self.children[run.parent]
+        if run.is_awaited and run.parent:
+            self.count_waits(run.parent, 1 if run.is_live else -1)
+
+    def count_places(self, run: Run, change: int) -> None:
+        """A run took or left a place; the next one that its parent's limit held back may go on."""
+        self.placed[run.parent] = self.placed.get(run.parent, 0) + change
+        if not self.placed[run.parent]:
+            del self.placed[run.parent]
+        held = self.held.get(run.parent)
+        if change < 0 and held:
+            follower = self.runs[next(iter(held))]
+            self.dequeue(follower)
+            self.enqueue(follower)
+
+    def count_waits(self, agent: str, change: int) -> None:
+        """An agent waits for one more run, or one less; whoever merely waits is no load to its host."""
+        before = self.awaiting.get(agent, 0)
+        after = before + change
+        self.awaiting[agent] = after
+        if not after:
+            del self.awaiting[agent]
+        activation = self.agents.get(agent)
+        host = self.hosts.get(activation.host_id) if activation else None
+        if host is not None and agent in host.tenants:
+            host.load += (before > 0) - (after > 0)
 
 
 def last_end(view: View, agent: str) -> int:
@@ -46,3 +255,10 @@ def last_end(view: View, agent: str) -> int:
     if run is None or run.child != agent or not run.attempt or (run.attempt == 1 and run.is_placed):
         return end
     return max(end, run.last_seq)
+
+
+def _leave(lines: dict[str, dict[str, None]], key: str, run_id: str) -> None:
+    """Step out of a line, which is gone when it is empty."""
+    line = lines.get(key)
+    if line is not None and line.pop(run_id, 0) is None and not line:
+        del lines[key]

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from collections.abc import Awaitable, Callable
+import pickle
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ import pytest
 from perdure.actors import Agent, Client, KillPoint
 from perdure.actors.code.naming import type_name
 from perdure.actors.sim_world.world import Weather
-from perdure.ledger import Fact, HostView, Stimulus, View, agent_id, audit, decide
+from perdure.ledger import Fact, FactRow, HostView, Note, Stimulus, View, agent_id, audit, decide, record_fact
 from perdure.ledger.facts import AttemptStarted, RunRequested, RunStarted
 from perdure.ledger.run import Run
 from perdure.policies import Limits
@@ -64,6 +65,28 @@ def child(run_id: str = "r") -> str:
     return agent_id(TYPE, run_id)
 
 
+def enacted(view: View, changes: Iterator[Fact | Note], at_ms: int) -> Iterator[tuple[Fact, FactRow]]:
+    """As `enact` does it, but facts and rows, and it fails if deciding alone changes anything in the view."""
+    while (change := _decided(view, changes)) is not None:
+        if isinstance(change, Note):
+            change.apply(view)
+        else:
+            yield change, record_fact(view, change, at_ms)
+
+
+def _decided(view: View, changes: Iterator[Fact | Note]) -> Fact | Note | None:
+    before = pickle.dumps(view)
+    change = next(changes, None)
+    assert pickle.dumps(view) == before, f"the view was changed while {change} was decided"
+    return change
+
+
+def due(view: View, at_ms: int) -> list[str]:
+    """The keys of the view's timers that fire by then."""
+    view.timers.fire(at_ms)
+    return view.timers.fired
+
+
 class Ledger:
     """A view with two hosts, without any process around it."""
 
@@ -77,7 +100,7 @@ class Ledger:
     def given(self, *facts: Fact) -> Ledger:
         """These facts are true."""
         for fact in facts:
-            self.view.record(fact, self.now_ms)
+            record_fact(self.view, fact, self.now_ms)
         return self
 
     def later(self, ms: float) -> Ledger:
@@ -87,11 +110,12 @@ class Ledger:
 
     def when(self, stimulus: Stimulus) -> list[Fact]:
         """What the stimulus brings about; it is folded."""
-        facts = []
-        for fact in decide(self.view, stimulus, self.now_ms, self.limits):
-            self.view.record(fact, self.now_ms)
-            facts.append(fact)
-        return facts
+        return self.enact(decide(self.view, stimulus, self.now_ms, self.limits))
+
+    def enact(self, changes: Iterator[Fact | Note]) -> list[Fact]:
+        """Put these changes into the view; returns the facts."""
+        made = list(enacted(self.view, changes, self.now_ms))
+        return [fact for fact, _row in made]
 
     def run(self, run_id: str = "r") -> Run:
         """The record of a run."""

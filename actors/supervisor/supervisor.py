@@ -41,9 +41,11 @@ from perdure.ledger import (
     arm,
     decide,
     dirty_records,
+    enact,
     everything,
     meta_of,
     outstanding,
+    record_fact,
     restore,
     run_from,
     seat,
@@ -115,7 +117,7 @@ class Supervisor:
         await self.pool.adopt()
         self.switchboard.epoch = self.view.epoch + 1
         started = SupervisorStarted(self.view.epoch + 1, asdict(self.limits))
-        await self._append([self.view.record(started, self.now_ms())], [])
+        await self._append([record_fact(self.view, started, self.now_ms())], [])
         self.bulletin.booted = {
             "epoch": self.view.epoch,
             "live_runs": sum(map(len, self.view.children.values())),
@@ -156,7 +158,7 @@ class Supervisor:
         for port, _number, message in arrived:
             self._receive(port, message, at_ms, rows, payloads)
         if not self.desk.winding_down.is_on:
-            rows += [self.view.record(fact, at_ms) for fact in seat(self.view, at_ms, self.limits)]
+            rows += enact(self.view, seat(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
         self.view.touched.clear()
         for key in touched:
@@ -227,10 +229,9 @@ class Supervisor:
             port.say("reply", ref, True, None)
 
     def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
-        count = len(rows)
-        for fact in decide(self.view, stimulus, at_ms, self.limits):
-            rows.append(self.view.record(fact, at_ms))
-        for row in rows[count:]:
+        new = enact(self.view, decide(self.view, stimulus, at_ms, self.limits), at_ms)
+        rows += new
+        for row in new:
             payload = _payload_of(row.kind, stimulus, self.limits)
             if payload is not None:
                 payloads.append(payload)
@@ -295,14 +296,15 @@ class Supervisor:
         """Turn the passing of time into ticks."""
         while True:
             self._ticks.clear()
-            due_ms = self.view.timers[0] - self.now_ms() if self.view.timers else 60_000
+            next_at_ms = self.view.timers.next_at_ms
+            due_ms = next_at_ms - self.now_ms() if next_at_ms is not None else 60_000
             try:
                 async with asyncio.timeout(
                     max(0.0, min(due_ms, 60_000) / 1000)
                 ):  # `wait_for` may lose a cancellation (3.11)
                     await self._ticks.wait()
             except TimeoutError:
-                if self.view.timers:
+                if self.view.timers.next_at_ms is not None:
                     self.report(Tick())
                     await self._ticks.wait()
 
@@ -363,7 +365,7 @@ class Supervisor:
         for agent in doomed:
             await self.world.threads.commit(partial(self._cabinet.forget_family, agent))
             self.world.faults.at(KillPoint.MID_CLEAR, agent)
-            await self._append([self.view.record(AgentForgotten(agent), self.now_ms())], [])
+            await self._append([record_fact(self.view, AgentForgotten(agent), self.now_ms())], [])
             self.switchboard.arrived.set()  # somebody may have called the next one of that name
 
     def _evict(self) -> None:

@@ -20,7 +20,9 @@ from perdure.ledger import (
     View,
     decide,
     dirty_records,
+    enact,
     meta_of,
+    record_fact,
     seat,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
@@ -146,7 +148,7 @@ def build(place: Path, count: int) -> None:
     """Fill a ledger with agents that were called, set an alarm and went to sleep."""
     store, view = DuckDBStore(place, fsync=False), View()
     store.boot()
-    store.append([view.record(SupervisorStarted(1), AT_MS)], [])
+    store.append([record_fact(view, SupervisorStarted(1), AT_MS)], [])
     view.hosts[HOST] = HostView(HOST, None, up=True)
     for first in range(0, count, CHUNK):
         names = [
@@ -160,7 +162,7 @@ def build(place: Path, count: int) -> None:
 
 def _asleep(view: View, name: str) -> Iterator[FactRow]:
     view.want(name)
-    yield from [view.record(fact, AT_MS) for fact in seat(view, AT_MS, LIMITS)]
+    yield from enact(view, seat(view, AT_MS, LIMITS), AT_MS)
     life = view.agents[name].incarnation
     for said in (Alarm(name, life, AT_MS + 86_400_000, None), Released(name, life)):
-        yield from [view.record(fact, AT_MS) for fact in decide(view, said, AT_MS, LIMITS)]
+        yield from enact(view, decide(view, said, AT_MS, LIMITS), AT_MS)

@@ -27,8 +27,10 @@ from perdure.ledger import (
     decide,
     digest_of,
     dirty_records,
+    enact,
     meta_of,
     pack,
+    record_fact,
     restore,
     seat,
 )
@@ -65,7 +67,7 @@ def build(place: Path, retained: int, live: int, say: Callable[[str], None] = pr
     """Fill a ledger by the ways that a supervisor uses, but many runs at once; the live ones have facts after the snapshot."""
     store, view = DuckDBStore(place, fsync=False), View()
     store.boot()
-    store.append([view.record(SupervisorStarted(1), AT_MS)], [])
+    store.append([record_fact(view, SupervisorStarted(1), AT_MS)], [])
     facts, record = _template()
     for first in range(0, retained, CHUNK):
         numbers = range(first, min(first + CHUNK, retained))
@@ -134,10 +136,8 @@ def _lived(view: View, run_id: str, steps: list[Step]) -> Iterator[FactRow]:
     """The rows of these steps in the life of a run, and of its being given a place."""
     for step in steps:
         stimulus = step if isinstance(step, Request) else step(run_id, view.runs[run_id].incarnation)  # type: ignore[operator]
-        for fact in decide(view, stimulus, AT_MS, LIMITS):
-            yield view.record(fact, AT_MS)
-        for fact in seat(view, AT_MS, LIMITS):
-            yield view.record(fact, AT_MS)
+        yield from enact(view, decide(view, stimulus, AT_MS, LIMITS), AT_MS)
+        yield from enact(view, seat(view, AT_MS, LIMITS), AT_MS)
     view.touched.clear()
 
 

@@ -23,6 +23,7 @@ from perdure.ledger import (
     UnknownRun,
     audit,
     decide,
+    enact,
     explain,
     inspection,
     lines,
@@ -93,7 +94,7 @@ class ColdLedger:
 
     def _settle(self, stimulus: Stimulus) -> None:
         at_ms = self._now_ms()
-        rows = [self._view.record(fact, at_ms) for fact in decide(self._view, stimulus, at_ms, self._limits)]
+        rows = enact(self._view, decide(self._view, stimulus, at_ms, self._limits), at_ms)
         self._store.append(rows, [])
 
     def _now_ms(self) -> int:

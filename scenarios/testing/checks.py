@@ -39,6 +39,7 @@ from perdure.ledger import (
     audit,
     counts,
     decode,
+    fold,
     name_of,
     pack,
     restore,
@@ -111,7 +112,7 @@ class Ledger(MemoryStore):
         if row.kind == "AgentActivated" and activation is not None and activation.host_id:
             self.violations.append(f"agent {row.subject} was activated while it lives on host {activation.host_id}")
         expected = run.frames if run is not None else 0
-        frame = self.shadow.fold(fact, row.seq, row.at_ms)
+        frame = fold(self.shadow, fact, row.seq, row.at_ms)
         if frame != row.frame or frame not in (None, expected):
             self.violations.append(f"fact {row.seq} of run {row.subject} is frame {row.frame}; {expected} was next")
 
@@ -215,7 +216,7 @@ def _queues(view: View) -> Iterator[str]:
         if run is None or not run.is_live or run.is_placed:
             yield f"run {run_id} stands in a queue, and waits for no place"
     for run in view.runs.values():
-        seen = run.run_id in waiting or run.run_id in view.armed
+        seen = run.run_id in waiting or run.run_id in view.timers.armed
         if run.is_live and not run.is_placed and not run.teardown and not seen:
             yield f"run {run.run_id} waits for a place, and nobody will ever look at it"
 

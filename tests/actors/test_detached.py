@@ -212,7 +212,7 @@ def test_a_child_of_which_nothing_is_heard_any_more_is_not_polled_for_ever() -> 
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "s", {"max_budget_ms": 1_000})
         await settled(stage, Boss, 1)
-        await stage.until(lambda: "s" not in stage.view.armed)
+        await stage.until(lambda: "s" not in stage.view.timers.armed)
         assert not stage.host_of(address(Sleeper, "s"))
         assert not stage.host_of(address(Stubborn, "s"))
 

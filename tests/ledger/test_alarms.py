@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.ledger import Alarm, HostLost, Released, Tick, everything, restore, seat
 from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, AlarmRang, AlarmSet
-from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
+from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, due, placed
 from tests.ledger.test_snapshot import life_of
 
 DUE_MS = NOW_MS + 5_000
@@ -91,8 +91,8 @@ def test_alarms_outlive_the_supervisor_and_ring_soon_if_they_came_due_meanwhile(
     _, store = life_of(AgentActivated(PARENT, 1, "h1"), AlarmSet(PARENT, DUE_MS, HOME), AgentReleased(PARENT, 1))
     booted = restore(store.boot())
     assert booted.agents[PARENT].home == HOME
-    assert booted.due(DUE_MS - 1) == []
-    assert booted.due(DUE_MS) == [PARENT]
+    assert due(booted, DUE_MS - 1) == []
+    assert due(booted, DUE_MS) == [PARENT]
 
 
 def test_a_sweep_does_not_look_at_those_who_sleep() -> None:

@@ -60,11 +60,7 @@ def tick(ledger: Ledger, after_ms: float) -> list[Fact]:
 
 
 def seated(ledger: Ledger) -> list[Fact]:
-    facts = []
-    for fact in seat(ledger.view, ledger.now_ms, ledger.limits):
-        ledger.view.record(fact, ledger.now_ms)
-        facts.append(fact)
-    return facts
+    return ledger.enact(seat(ledger.view, ledger.now_ms, ledger.limits))
 
 
 # ---------------------------------------------------------------- the clock

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.ledger import Fact, audit, counts, frame_of, inspection, outcome_of, pack, parked
+from perdure.ledger import Fact, audit, counts, frame_of, inspection, outcome_of, pack, parked, record_fact
 from perdure.ledger.facts import (
     AttemptLost,
     ChunkEmitted,
@@ -47,7 +47,7 @@ EVENTS: list[tuple[Fact, dict[str, Any]]] = [
 @pytest.mark.parametrize(("fact", "event"), EVENTS, ids=lambda each: type(each).__name__)
 def test_a_fact_is_told_as_its_event(fact: Fact, event: dict[str, Any]) -> None:
     ledger = Ledger().given(asked(), placed(), begun())
-    frame = frame_of(ledger.view.record(fact, NOW_MS), "call-1")
+    frame = frame_of(record_fact(ledger.view, fact, NOW_MS), "call-1")
     assert frame == {
         "type": "agent-tool-event",
         "run_id": "r",
@@ -60,7 +60,7 @@ def test_a_fact_is_told_as_its_event(fact: Fact, event: dict[str, Any]) -> None:
 def test_the_first_event_says_who_was_asked_by_whom_in_which_order_and_how_it_is_shown() -> None:
     ledger = Ledger()
     display = {"name": "Researcher"}
-    row = ledger.view.record(asked(order=2, preview="short", display=display), NOW_MS)
+    row = record_fact(ledger.view, asked(order=2, preview="short", display=display), NOW_MS)
     frame = frame_of(row, None, replay=True)
     assert frame is not None
     assert frame["sequence"] == 0
@@ -79,9 +79,9 @@ def test_the_first_event_says_who_was_asked_by_whom_in_which_order_and_how_it_is
 
 def test_only_attempts_after_the_first_are_events() -> None:
     ledger = Ledger().given(asked())
-    assert frame_of(ledger.view.record(placed(), NOW_MS), None) is None
+    assert frame_of(record_fact(ledger.view, placed(), NOW_MS), None) is None
     ledger.given(AttemptLost("r", 1, "gone", 0))
-    frame = frame_of(ledger.view.record(placed(attempt=2, incarnation=2), NOW_MS), None)
+    frame = frame_of(record_fact(ledger.view, placed(attempt=2, incarnation=2), NOW_MS), None)
     assert frame is not None
     assert frame["event"]["kind"] == "attempt"
     assert frame["event"]["attempt"] == 2
@@ -100,7 +100,7 @@ def test_numbers_have_no_holes_whatever_happens_to_a_run() -> None:
         RunCompleted("r", 2, None, "", released=True),
         RunCleared("r"),
     ]
-    frames = [frame_of(ledger.view.record(fact, NOW_MS), None) for fact in facts]
+    frames = [frame_of(record_fact(ledger.view, fact, NOW_MS), None) for fact in facts]
     assert [frame["sequence"] for frame in frames if frame] == [1, 2, 3, 4, 5, 6]
 
 

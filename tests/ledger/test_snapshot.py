@@ -13,7 +13,9 @@ from perdure.ledger import (
     counts,
     decide,
     dirty_records,
+    enact,
     meta_of,
+    record_fact,
     restore,
     run_from,
     run_record,
@@ -34,7 +36,7 @@ from perdure.ledger.facts import (
     SupervisorStarted,
 )
 from perdure.ledger.store.memory_store import MemoryStore
-from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
+from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, due, placed
 
 DETACHED = {"detached": True, "on_finish": "f"}
 
@@ -42,7 +44,7 @@ DETACHED = {"detached": True, "on_finish": "f"}
 def life_of(*facts: Fact) -> tuple[Ledger, MemoryStore]:
     """A life that did this and took a checkpoint."""
     ledger, store = Ledger(), MemoryStore()
-    store.append([ledger.view.record(fact, NOW_MS) for fact in facts], [])
+    store.append([record_fact(ledger.view, fact, NOW_MS) for fact in facts], [])
     checkpoint(ledger.view, store)
     return ledger, store
 
@@ -65,16 +67,16 @@ def test_numbers_go_on_after_a_boot() -> None:
     ledger, store = life_of(SupervisorStarted(4), asked(), placed(incarnation=17))
     booted = restore(store.boot())
     assert (booted.epoch, booted.seq, booted.incarnation, booted.at_ms) == (4, 3, 17, NOW_MS)
-    assert booted.record(SupervisorStarted(5), NOW_MS).seq == ledger.view.seq + 1
+    assert record_fact(booted, SupervisorStarted(5), NOW_MS).seq == ledger.view.seq + 1
 
 
 def test_the_limits_of_the_last_life_are_known_after_a_boot() -> None:
     first, second = {"hosts_max": 4.0}, {"hosts_max": 16.0}
     ledger, store = life_of(SupervisorStarted(1, first))
     assert restore(store.boot()).limits == first
-    store.append([ledger.view.record(SupervisorStarted(2, second), NOW_MS)], [])
+    store.append([record_fact(ledger.view, SupervisorStarted(2, second), NOW_MS)], [])
     assert restore(store.boot()).limits == second
-    store.append([ledger.view.record(SupervisorStarted(3), NOW_MS)], [])
+    store.append([record_fact(ledger.view, SupervisorStarted(3), NOW_MS)], [])
     assert restore(store.boot()).limits == second, "an older version did not say"
 
 
@@ -102,7 +104,7 @@ def test_runs_are_counted_wherever_they_are() -> None:
     booted.let_go("old")
     assert counts(booted) == everything
     booted.recall(run_from(record))
-    booted.record(RunCleared("old"), NOW_MS)
+    record_fact(booted, RunCleared("old"), NOW_MS)
     assert counts(booted)["completed"] == 1, "what waits to be deleted does not count"
 
 
@@ -110,7 +112,7 @@ def test_a_run_with_parked_mail_is_kept_in_reach() -> None:
     _, store = life_of(*ended("r", 1), MailFailed("r!finish", "it raised", None))
     booted = restore(store.boot())
     assert booted.mail["r!finish"].state == "parked"
-    booted.record(MailRequeued("r!finish"), NOW_MS)
+    record_fact(booted, MailRequeued("r!finish"), NOW_MS)
     assert list(booted.mailbox[PARENT]) == ["r!finish"]
     assert booted.runs["r"].slots == {"finish": "pending"}
 
@@ -135,9 +137,8 @@ def test_whoever_waits_for_a_place_keeps_his_turn_over_a_boot() -> None:
     booted = restore(store.boot())
     booted.hosts = {"h1": ledger.view.hosts["h1"]}
     ledger.view = booted
-    for fact in decide(booted, Tick(), NOW_MS, ledger.limits):
-        booted.record(fact, NOW_MS)
-    order = [booted.record(fact, NOW_MS).subject for fact in seat(booted, NOW_MS, ledger.limits)]
+    enact(booted, decide(booted, Tick(), NOW_MS, ledger.limits), NOW_MS)
+    order = [row.subject for row in enact(booted, seat(booted, NOW_MS, ledger.limits), NOW_MS)]
     assert order[0] == "z"
     assert list(booted.queues[""]) == ["a", "m"][: len(booted.queues[""])]
 
@@ -147,13 +148,13 @@ def test_an_unclean_agent_is_woken_again_after_a_boot_and_a_clean_one_is_not() -
     _, store = life_of(*facts, AgentReleased("y@T", 2))
     booted = restore(store.boot())
     assert list(booted.agents) == ["x@T"]
-    assert booted.due(NOW_MS + 299) == []
-    assert booted.due(NOW_MS + 300) == ["x@T"]
+    assert due(booted, NOW_MS + 299) == []
+    assert due(booted, NOW_MS + 300) == ["x@T"]
 
 
 def test_facts_after_the_snapshot_are_folded_onto_it() -> None:
     ledger, store = life_of(asked(**DETACHED), placed(), begun())
-    store.append([ledger.view.record(RunInterrupted("r", "no-progress", True, "silence"), NOW_MS + 9)], [])
+    store.append([record_fact(ledger.view, RunInterrupted("r", "no-progress", True, "silence"), NOW_MS + 9)], [])
     booted = restore(store.boot())
     assert booted.runs["r"] == ledger.run()
     assert booted.mail == ledger.view.mail
@@ -206,7 +207,7 @@ def test_a_row_shows_sql_readers_what_the_record_says() -> None:
 def test_a_boot_from_facts_alone_is_the_same_as_from_a_snapshot() -> None:
     ledger, rows = Ledger(), list[FactRow]()
     for fact in [*ended("r", 1), asked("s"), placed("s", incarnation=2)]:
-        rows.append(ledger.view.record(fact, NOW_MS))
+        rows.append(record_fact(ledger.view, fact, NOW_MS))
     booted = restore(Boot(None, [], rows, []))
     assert booted.runs == ledger.view.runs
     assert booted.mail == ledger.view.mail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given
@@ -16,12 +17,14 @@ from perdure.ledger import (
     Chunk,
     Clear,
     Ended,
+    Fact,
     FactRow,
     Handled,
     HostLost,
     HostUp,
     HostView,
     Milestone,
+    Note,
     Progress,
     Released,
     Request,
@@ -41,7 +44,7 @@ from perdure.ledger import (
 )
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Limits
-from tests.kit import NOW_MS, PARENT, TYPE, child
+from tests.kit import NOW_MS, PARENT, TYPE, child, enacted
 
 LIMITS = Limits(hosts_max=3, pack_max=4, handler_attempts_max=2, attempts_max=2, recovery_work_max=6)
 RUNS = ["a", "b", "c", "d"]
@@ -79,19 +82,19 @@ class Machine:
 
     def put(self, stimulus: Stimulus) -> None:
         try:
-            for fact in decide(self.view, stimulus, self.now_ms, LIMITS):
-                self.rows.append(self.view.record(fact, self.now_ms))
+            self.enact(decide(self.view, stimulus, self.now_ms, LIMITS))
         except BadRequest:
             return
 
     def settle(self) -> None:
         for host in HOSTS:
             self.view.hosts.setdefault(host, HostView(host, None, up=True))
-        for fact in seat(self.view, self.now_ms, LIMITS):
-            self.rows.append(self.view.record(fact, self.now_ms))
-
+        self.enact(seat(self.view, self.now_ms, LIMITS))
         self.store.append(self.rows[self.durable :], [])
         self.durable = len(self.rows)
+
+    def enact(self, changes: Iterator[Fact | Note]) -> None:
+        self.rows += [row for _fact, row in enacted(self.view, changes, self.now_ms)]
 
     def checkpoint(self) -> None:
         self.store.checkpoint(meta_of(self.view), self.view.seq, dirty_records(self.view), [])
@@ -162,7 +165,7 @@ def known(view: View) -> dict[str, Any]:
 
 def waiting(view: View) -> set[str]:
     """The runs that somebody will look at: in a queue, held back, or armed."""
-    lines = [*view.queues.values(), *view.held.values(), view.armed]
+    lines = [*view.queues.values(), *view.held.values(), view.timers.armed]
     return {key for line in lines for key in line}
 
 

@@ -84,7 +84,7 @@ def test_an_index_that_disagrees_with_its_records_is_found(view: View, complaint
 def test_a_run_that_nobody_will_look_at_is_found(view: View) -> None:
     run = view.runs["two"]
     run.host_id = ""
-    view.armed.pop("two", None)
+    view.timers.armed.pop("two", None)
     assert any("nobody will ever look" in each for each in out_of_step(view))
 
 

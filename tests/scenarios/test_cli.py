@@ -23,8 +23,10 @@ from perdure.ledger import (
     decide,
     digest_of,
     dirty_records,
+    enact,
     meta_of,
     pack,
+    record_fact,
     restore,
 )
 from perdure.ledger.facts import MailFailed, RunAborted, RunFailed, RunRequested
@@ -48,8 +50,8 @@ def data(tmp_path: Path) -> Path:
     store.boot()
     body = pack({"topic": "HTTP/3"})
     asked = Request("one", "Reader", "", "", digest_of(body), body, {}, 0, wait=False)
-    rows = [view.record(SupervisorStarted(1, asdict(Limits(hosts_max=16))), 1_000)]
-    rows += [view.record(fact, 2_000) for fact in decide(view, asked, 2_000, Limits())]
+    rows = [record_fact(view, SupervisorStarted(1, asdict(Limits(hosts_max=16))), 1_000)]
+    rows += enact(view, decide(view, asked, 2_000, Limits()), 2_000)
     store.append(rows, [])
     store.close()
     return tmp_path
@@ -165,7 +167,7 @@ def archive(data: Path) -> Path:
             run_id, parent, at_ms = f"e{number}", "" if number % 2 else "p@m:P", 60_000 * number
             asked = RunRequested(run_id, "Reader", parent, "", "digest", b"\x01", {}, 0)
             end = RunFailed(run_id, 0, "it\nbroke", True) if number == 1 else RunAborted(run_id, "x" * 80)
-            store.append([view.record(asked, at_ms), view.record(end, at_ms + 1_500)], [])
+            store.append([record_fact(view, asked, at_ms), record_fact(view, end, at_ms + 1_500)], [])
         store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
     return data
 
@@ -211,7 +213,7 @@ def test_long_ids_are_shown_whole(data: Path) -> None:
     long = "r" * 256
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         view = restore(store.boot())
-        store.append([view.record(RunRequested(long, "Reader", "", "", "digest", b"\x01", {}, 0), 3_000)], [])
+        store.append([record_fact(view, RunRequested(long, "Reader", "", "", "digest", b"\x01", {}, 0), 3_000)], [])
     assert long in perdure("ps", "--data", data).stdout
     assert long in perdure("ps", "--all", "--data", data).stdout
 
@@ -239,8 +241,8 @@ def test_named_runs_are_cleared_with_what_they_had_asked_for(data: Path) -> None
         view = restore(store.boot())
         for run_id, parent in (("two", view.runs["one"].child), ("three", "")):
             fact = RunRequested(run_id, "Reader", parent, "", "digest", b"\x01", {}, 0)
-            store.append([view.record(each, 3_000) for each in (fact, RunAborted(run_id, "enough"))], [])
-        store.append([view.record(RunAborted("one", "enough"), 3_000)], [])
+            store.append([record_fact(view, each, 3_000) for each in (fact, RunAborted(run_id, "enough"))], [])
+        store.append([record_fact(view, RunAborted("one", "enough"), 3_000)], [])
         store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
     assert isinstance(perdure("clear", "one", "four", "--data", data).exception, PerdureError)
     assert isinstance(perdure("clear", "one", "--status", "error", "--data", data).exception, PerdureError)
@@ -255,7 +257,7 @@ def test_parked_mail_is_listed_as_retry_wants_it_and_can_be_tried_again(data: Pa
         view = restore(store.boot())
         asked = RunRequested("a b", "Reader", "p@m:P", "", "d", b"\x01", {"detached": True, "on_finish": "on_read"}, 0)
         facts = [asked, RunAborted("a b", "enough"), MailFailed("a b!finish", "KeyError: 'x'", None)]
-        store.append([view.record(fact, 3_000) for fact in facts], [])
+        store.append([record_fact(view, fact, 3_000) for fact in facts], [])
     said = perdure("audit", "--data", data).stdout
     assert "parked: 'a b!finish' for p@m:P.on_read: KeyError: 'x'" in said
     mail_id = shlex.split(said.partition("parked: ")[2])[0]
@@ -305,7 +307,7 @@ def test_mail_that_is_on_its_way_is_not_tried_again_by_hand(data: Path) -> None:
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         view = restore(store.boot())
         asked = RunRequested("two", "Reader", "p@m:P", "", "d", b"\x01", {"detached": True, "on_finish": "on_read"}, 0)
-        store.append([view.record(fact, 3_000) for fact in (asked, RunAborted("two", "enough"))], [])
+        store.append([record_fact(view, fact, 3_000) for fact in (asked, RunAborted("two", "enough"))], [])
     assert "'two!finish' is pending" in str(perdure("retry", "two!finish", "--data", data).exception)
     assert "`perdure audit` lists" in str(perdure("retry", "two!give-up", "--data", data).exception)
 
