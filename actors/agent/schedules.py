@@ -142,7 +142,7 @@ class KeepsSchedules:
         """
         types, statuses, (first, last) = chosen_types(type), chosen_statuses(status), span_of(between)
         most, found = check_whole("limit", limit, most=LISTED_MAX), []
-        for row in self._perdure.schedules.rows.all():
+        for row in self._perdure.schedules.rows.in_order():
             fits = (
                 row.kind in types
                 and row.status in statuses
@@ -211,7 +211,7 @@ class KeepsSchedules:
 
     def list_queue(self, callback: str | None = None, status: str | list[str] | None = None) -> list[QueuedItem]:
         """The items that are not done yet, in their order."""
-        statuses, rows = chosen_statuses(status), self._perdure.waiting_line.rows.all()
+        statuses, rows = chosen_statuses(status), self._perdure.waiting_line.rows.in_order()
         return [self._item(row) for row in rows if callback in (None, row.callback) and row.status in statuses]
 
     def retry_queued(self, item_id: str) -> bool:

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from perdure.actors.events.observability import Channel, emit
+from perdure.actors.life.documents import RememberedDocuments, StoredRow
 from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import CONFLICTS_MAX
-from perdure.ledger import StorageConflict, pack, unpack
+from perdure.ledger import StorageConflict
 from perdure.ledger.storage.cabinet import SCHEDULE, Transaction
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(StoredRow):
     """A callback that is due at some time. `kind` is the type of a schedule, or `queued`.
 
     `tick_ms` is the time that the next occurrence is for, `due_at_ms` when its callback is called: later by the jitter, or by the pause
@@ -84,76 +85,32 @@ class Row:
             self, tick_ms=tick_ms, due_at_ms=due_at_ms, status="waiting", attempt=0, began_at_ms=0, missed=0, losses=0, error=""
         )  # fmt: skip
 
-    def body(self) -> bytes:
-        """As it is kept; what has its default is left out."""
-        return pack({name: value for name, value in vars(self).items() if name in _NEEDED or value != _DEFAULTS[name]})
 
-    @classmethod
-    def load(cls, body: bytes) -> Row:
-        """Read a row. What another version has added is not known here."""
-        return cls(**{name: value for name, value in unpack(body).items() if name in _NAMES})
-
-
-_NAMES = frozenset(each.name for each in fields(Row))
-_NEEDED = frozenset(("id", "number", "kind", "callback", "payload", "retry", "created_at_ms", "tick_ms", "due_at_ms"))
-_DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Row)} | {"history": []}
-
-
-class Rows:
+class Rows(RememberedDocuments[Row]):
     """The rows of one kind of document, in one life of an agent."""
 
     def __init__(self, life: Life, kind: str, changed: Callable[[Row], None]) -> None:
         """`changed` is told on the loop, after each commit, of every row that was written."""
-        self._life, self.kind, self._changed = life, kind, changed
-        self._known: dict[str, tuple[int, Row]] = {}
+        super().__init__(life, kind, Row.load, Row.body)
+        self._changed = changed
         self._number = 0
 
     # reading
 
-    def get(self, row_id: str) -> Row | None:
-        """A row, as the current transaction sees it."""
-        if not self._life.has_storage:
-            return None
-        storage, transaction, key = self._life.storage, self._life.transaction, (self.kind, row_id)
-        if transaction is not None and transaction.has_put(key):
-            own = transaction.own(key)
-            return None if own is None else Row.load(own)
-        version = storage.records().version(key)
-        known = self._known.get(row_id)
-        if known is not None and known[0] == version:
-            return known[1]
-        body = storage.document(self.kind, row_id) if version else None
-        if body is None:
-            self._known.pop(row_id, None)
-            return None
-        row = Row.load(body)
-        self._known[row_id] = (version, row)
-        return row
-
-    def all(self) -> list[Row]:
+    def in_order(self) -> list[Row]:
         """All rows, as the current transaction sees them, in the order in which they were made."""
-        if not self._life.has_storage:
-            return []
-        storage, transaction = self._life.storage, self._life.transaction
+        transaction = self._life.transaction
         if not self._known and transaction is None:
-            self._read_all()
-        ids = dict.fromkeys(
-            [*storage.records().keys(self.kind), *(transaction.collected(self.kind) if transaction else ())]
-        )
-        found = [self.get(row_id) for row_id in ids]
-        return sorted((row for row in found if row is not None), key=lambda row: row.number)
+            found = list(self.some(self.keys()).values())
+        else:
+            ids = dict.fromkeys([*self.keys(), *(transaction.collected(self.kind) if transaction else ())])
+            found = [row for row_id in ids if (row := self.get(row_id)) is not None]
+        return sorted(found, key=lambda row: row.number)
 
-    def _read_all(self) -> None:
-        """With one statement. A row that changes meanwhile is read again when it is asked for."""
-        storage = self._life.storage
-        records = storage.records()
-        versions = {row_id: records.version((self.kind, row_id)) for row_id in records.keys(self.kind)}
-        for row_id, body in storage.documents(self.kind).items() if versions else ():
-            self._known[row_id] = (versions.get(row_id, 0), Row.load(body))
-
-    def count(self) -> int:
-        """How many there are, about."""
-        return len(self._life.storage.records().keys(self.kind)) if self._life.has_storage else 0
+    def read(self, transaction: Transaction, row_id: str) -> Row | None:
+        """A row that the transaction depends on from now on."""
+        self.depend_on(transaction, row_id)
+        return self.get(row_id)
 
     # writing
 
@@ -161,7 +118,7 @@ class Rows:
         """A number that is greater than those of all rows."""
         with self._life.storage.committing:
             if not self._number:
-                self._number = max((row.number for row in self.all()), default=0)
+                self._number = max((row.number for row in self.in_order()), default=0)
             self._number = max(self._number + 1, self._life.now_ms())
             return self._number
 
@@ -176,20 +133,12 @@ class Rows:
         with self._life.storage.transaction() as own:
             return job(own)
 
-    def put(self, transaction: Transaction, row: Row) -> Row:
+    def keep(self, transaction: Transaction, row: Row) -> Row:
         """Keep a row in place of what was read under its id."""
-        self._write(transaction, row.id, row)
+        self.depend_on(transaction, row.id)
+        self.put(transaction, row.id, row)
+        transaction.then(lambda: self._life.on_loop(lambda: self._changed(row)))
         return row
-
-    def drop(self, transaction: Transaction, row_id: str) -> None:
-        """Delete a row."""
-        self._write(transaction, row_id, None)
-
-    def _write(self, transaction: Transaction, row_id: str, row: Row | None) -> None:
-        transaction.depend_on((self.kind, row_id))
-        transaction.put(self.kind, row_id, None if row is None else row.body())
-        if row is not None:
-            transaction.then(lambda: self._life.on_loop(lambda: self._changed(row)))
 
     def try_again(self, row_id: str) -> bool:
         """A row that is parked, or waits for its next try, gets all its tries again, from now. Whether there was one."""
@@ -198,7 +147,7 @@ class Rows:
             row = self.read(transaction, row_id)
             if row is None or row.status not in ("parked", "retrying"):
                 return False
-            self.put(transaction, row.afresh(row.tick_ms, min(row.due_at_ms, self._life.now_ms())))
+            self.keep(transaction, row.afresh(row.tick_ms, min(row.due_at_ms, self._life.now_ms())))
             return True
 
         return self.write(renew)
@@ -209,8 +158,3 @@ class Rows:
         told = {"id": row.id, "callback": row.callback, **(payload or {})}
         address, at_ms = self._life.agent_id, self._life.now_ms()
         transaction.then(lambda: emit(Channel.SCHEDULE, f"{domain}:{what}", agent=address, payload=told, at_ms=at_ms))
-
-    def read(self, transaction: Transaction, row_id: str) -> Row | None:
-        """A row that the transaction depends on from now on."""
-        transaction.depend_on((self.kind, row_id))
-        return self.get(row_id)

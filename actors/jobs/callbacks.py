@@ -91,7 +91,7 @@ class Callbacks:
             return True
         most = self._life.limits.callback_losses_max
         if row.losses < most:
-            self._rows.put(transaction, replace(row, losses=row.losses + 1))
+            self._rows.keep(transaction, replace(row, losses=row.losses + 1))
             return False
         now_ms = self._life.now_ms()
         error = f"the agent died {most} times while {row.callback} was called or about to be; it may be what kills it"
@@ -147,7 +147,7 @@ class Callbacks:
         if self._moved is None:
             self._rows.drop(transaction, row.id)
         else:
-            self._rows.put(transaction, self._moved)
+            self._rows.keep(transaction, self._moved)
 
     def _seal(self, transaction: Transaction) -> None:
         row, now_ms = self._row, self._life.now_ms()

@@ -16,9 +16,10 @@ from perdure.actors.jobs.fiber import Fiber, FiberPage
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.jobs.group_commit import GroupCommit
 from perdure.actors.jobs.schedule_requests import chosen, instant
+from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
-from perdure.ledger import BadRequest, check_whole, pack, unpack
-from perdure.ledger.storage.cabinet import FIBER, FIBER_CARE, Transaction
+from perdure.ledger import BadRequest, check_whole
+from perdure.ledger.storage.cabinet import FIBER_CARE, Transaction
 from perdure.policies import FIBER_CLEANED, FIBER_SETTLED, FIBER_STATUSES, Settled, outlived
 
 LISTED_MAX, DELETED_MAX = 500, 1_000
@@ -28,6 +29,7 @@ CARE_MS = 86_400_000
 
 class _Entry(NamedTuple):
     version: int
+    fiber_id: str
     number: int
     name: str
     status: str
@@ -41,6 +43,7 @@ class FiberRecords:
 
     def __init__(self, life: Life, store: FiberStore, together: GroupCommit) -> None:
         self._life, self._store, self._together = life, store, together
+        self._care_at_ms: Documents[int] = Documents(life, FIBER_CARE)
         self._entries: dict[str, _Entry] = {}
         self._settled: int | None = None
         self._is_caring = False
@@ -59,7 +62,7 @@ class FiberRecords:
             if entry.is_managed and self._status(entry) in statuses and name in (None, entry.name)
         )
         here = [each for each in reversed(found) if before is None or each < before][: limit + 1]
-        rows = {row.fiber_id: row for row in self._store.find_many([each[1] for each in here[:limit]])}
+        rows = self._store.rows.some(each[1] for each in here[:limit])
         shown = tuple(self._store.inspected(rows[fiber_id]) for _, fiber_id in here[:limit] if fiber_id in rows)
         number, last_id = here[limit - 1] if len(here) > limit else (0, "")
         return FiberPage(shown, f"{number}:{last_id}" if last_id else None)
@@ -103,47 +106,41 @@ class FiberRecords:
 
     def _stale(self) -> list[str]:
         """The fibers whose entry is not true any more. Those that are gone lose it."""
-        ids = self._store.ids()
-        if len(ids) < len(self._entries):
-            self._entries = {each: self._entries[each] for each in ids if each in self._entries}
-        if not ids:
-            return []
-        records = self._life.storage.records()
-        known = self._entries
-        return [each for each in ids if each not in known or known[each].version != records.version((FIBER, each))]
+        versions, known = self._store.rows.versions(), self._entries
+        if len(versions) < len(known):
+            known = self._entries = {each: known[each] for each in versions if each in known}
+        return [each for each, version in versions.items() if each not in known or known[each].version != version]
 
     def _read(self, fiber_ids: list[str]) -> None:
         if not fiber_ids:
             return
-        storage = self._life.storage
-        with storage.committing:
-            versions = {each: storage.records().version((FIBER, each)) for each in fiber_ids}
-            rows = self._store.find_many(fiber_ids)
-        for each in fiber_ids:
-            self._entries.pop(each, None)
-        for row in rows:
-            self._entries[row.fiber_id] = _entry(versions[row.fiber_id], row)
+        stored = self._store.rows
+        with self._life.storage.committing:
+            found = [_entry(stored.version(fiber_id), row) for fiber_id, row in stored.some(fiber_ids).items()]
+        for fiber_id in fiber_ids:
+            self._entries.pop(fiber_id, None)
+        self._entries |= {entry.fiber_id: entry for entry in found}
 
     # retention
 
     def woken(self) -> None:
         """Once a day, if it is awake at all, somebody looks for what has been kept long enough."""
-        if not self._store.ids():
+        if not self._store.rows.keys():
             return
-        body = self._life.storage.document(FIBER_CARE, "")
-        if body is None:
+        at_ms = self._care_at_ms.get("")
+        if at_ms is None:
             self._store.change(self._care_later)
-        elif unpack(body) <= self._life.now_ms():
+        elif at_ms <= self._life.now_ms():
             self._care_soon()
 
     def _care_later(self, transaction: Transaction) -> None:
         interval_ms = min(CARE_MS, self._life.limits.fibers_kept_ms)
-        transaction.put(FIBER_CARE, "", pack(int(self._life.now_ms() + interval_ms)))
+        self._care_at_ms.put(transaction, "", int(self._life.now_ms() + interval_ms))
 
     def settled(self) -> None:
         """One more fiber is over. There is some slack, so that not every end is followed by a deletion."""
         if self._settled is None:
-            self._settled = len(self._store.ids()) - len(self._store.open_ids())
+            self._settled = len(self._store.rows.keys()) - len(self._store.open_ids())
         else:
             self._settled += 1
         kept_max = self._life.limits.fibers_kept_max
@@ -180,7 +177,7 @@ class FiberRecords:
 
 
 def _entry(version: int, row: Fiber) -> _Entry:
-    return _Entry(version, row.number, row.name, row.status, row.life, row.settled_at_ms, row.is_managed)
+    return _Entry(version, row.fiber_id, row.number, row.name, row.status, row.life, row.settled_at_ms, row.is_managed)
 
 
 def _place(cursor: str | None) -> tuple[int, str] | None:

@@ -68,7 +68,7 @@ class Fibers:
     async def _take_up(self, open_ids: list[str]) -> None:
         """Read the rows piece by piece, so that whoever calls the agent meanwhile need not wait for that."""
         for first in range(0, len(open_ids), READ_AT_ONCE):
-            found = self.store.find_many(open_ids[first : first + READ_AT_ONCE])
+            found = self.store.rows.some(open_ids[first : first + READ_AT_ONCE]).values()
             self.store.fetch_inputs(each for each in found if each.status == "pending" or each.retry is not None)
             for fiber in found:
                 if fiber.life != self._life.incarnation:

@@ -50,7 +50,7 @@ class WaitingLine:
     def woken(self) -> None:
         """Look at all items: after waking, and after the storage failed."""
         self._line, self._aside = [], []
-        for row in self.rows.all():
+        for row in self.rows.in_order():
             self._place(row)
         heapify(self._line)
         heapify(self._aside)
@@ -136,7 +136,7 @@ class WaitingLine:
         if done is None:
             self.rows.drop(transaction, row.id)
         elif done.number == row.number:
-            self.rows.put(transaction, done)
+            self.rows.keep(transaction, done)
 
     # what authors ask for
 
@@ -147,10 +147,12 @@ class WaitingLine:
     def _add(self, transaction: Transaction, asked: Row) -> Row:
         known = self.rows.read(transaction, asked.id)
         if known is None:
-            if self.rows.count() >= self._life.limits.queued_max:
-                raise BadRequest("queue", f"{self.rows.count()} items wait in this agent's queue, which is the limit")
+            if len(self.rows.keys()) >= self._life.limits.queued_max:
+                raise BadRequest(
+                    "queue", f"{len(self.rows.keys())} items wait in this agent's queue, which is the limit"
+                )
             self.rows.tell(transaction, "create", asked)
-            return self.rows.put(transaction, replace(asked, number=self.rows.number()))
+            return self.rows.keep(transaction, replace(asked, number=self.rows.number()))
         for name in ("callback", "payload", "retry"):
             if getattr(known, name) != getattr(asked, name):
                 raise ConflictingRequest(
@@ -162,24 +164,19 @@ class WaitingLine:
         """Delete items; one that is being done has no effect then. Returns how many there were."""
 
         def drop(transaction: Transaction) -> int:
-            found = [row.id for row in self.rows.all() if chosen(row)]
-            found = [row_id for row_id in found if self.rows.read(transaction, row_id) is not None]
-            for row_id in found:
-                self.rows.drop(transaction, row_id)
-            return len(found)
+            found = [row.id for row in self.rows.in_order() if chosen(row)]
+            return sum(self._drop(transaction, row_id) for row_id in found)
 
         return self.rows.write(drop)
 
     def drop_one(self, row_id: str) -> bool:
         """Delete one item. Whether it was there."""
+        return self.rows.write(lambda transaction: self._drop(transaction, row_id))
 
-        def drop(transaction: Transaction) -> bool:
-            found = self.rows.read(transaction, row_id) is not None
-            if found:
-                self.rows.drop(transaction, row_id)
-            return found
-
-        return self.rows.write(drop)
+    def _drop(self, transaction: Transaction, row_id: str) -> bool:
+        is_there = self.rows.read(transaction, row_id) is not None
+        self.rows.drop(transaction, row_id)
+        return is_there
 
     def retry(self, row_id: str) -> bool:
         """Try a parked item again now, or one that waits for its next try. Whether it was one."""

@@ -24,9 +24,10 @@ from perdure.actors.jobs.callbacks import Callbacks
 from perdure.actors.jobs.schedule_requests import at_tick, pattern_of
 from perdure.actors.jobs.storage_retry import SecondLook
 from perdure.actors.life.alarm_clock import AlarmClock
+from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
-from perdure.ledger import BadRequest, ConflictingRequest, pack, unpack
+from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.ledger.storage.cabinet import SCHEDULE, SCHEDULE_HISTORY, Transaction
 from perdure.policies import Firing, firing, next_tick
 
@@ -41,6 +42,7 @@ class Schedules:
     def __init__(self, life: Life, outbox: Outbox, alarms: AlarmClock, ready: Ready) -> None:
         self._life, self._outbox, self._alarms, self._ready = life, outbox, alarms, ready
         self.rows = Rows(life, SCHEDULE, self._changed)
+        self._histories: Documents[list[Any]] = Documents(life, SCHEDULE_HISTORY)
         self.second_look = SecondLook(life, alarms, PART, self.woken)
         self._reminders: list[tuple[int, int, str]] = []
         self._running: set[str] = set()
@@ -51,7 +53,7 @@ class Schedules:
     def woken(self) -> None:
         """Look at all rows: after waking, and after the storage failed."""
         self._reminders = [
-            (row.ready_at_ms, row.number, row.id) for row in self.rows.all() if row.ready_at_ms is not None
+            (row.ready_at_ms, row.number, row.id) for row in self.rows.in_order() if row.ready_at_ms is not None
         ]
         heapify(self._reminders)
         self._begin_due()
@@ -149,7 +151,7 @@ class Schedules:
         """Write the row with what happened to it. The history of a row that is gone stays behind for a while."""
         most = self._life.limits.schedule_history_max
         if done is not None and done.number == row.number:
-            self.rows.put(transaction, replace(done, history=[*done.history, entry][-most:]))
+            self.rows.keep(transaction, replace(done, history=[*done.history, entry][-most:]))
             return
         if done is None:
             self.rows.drop(transaction, row.id)
@@ -159,20 +161,19 @@ class Schedules:
         if not entries:
             return
         kept = [*self._left_behind(row_id), *entries][-self._life.limits.schedule_history_max :]
-        transaction.put(SCHEDULE_HISTORY, row_id, pack(kept))
+        self._histories.put(transaction, row_id, kept)
 
     def _forget_oldest(self) -> None:
         """In a transaction of its own, for it must not stand in the way of callbacks."""
-        known, most = self._life.storage.records().keys(SCHEDULE_HISTORY), self._life.limits.schedule_histories_max
+        known, most = self._histories.keys(), self._life.limits.schedule_histories_max
         if len(known) < most + HISTORIES_OVER:
             return
         with self._life.storage.transaction() as transaction:
             for row_id in known[: len(known) - most]:
-                transaction.put(SCHEDULE_HISTORY, row_id, None)
+                self._histories.drop(transaction, row_id)
 
     def _left_behind(self, row_id: str) -> list[Any]:
-        body = self._life.storage.document(SCHEDULE_HISTORY, row_id) if self._life.has_storage else None
-        return [] if body is None else list(unpack(body))
+        return self._histories.get(row_id) or []
 
     # what authors ask for
 
@@ -184,19 +185,19 @@ class Schedules:
         known = self.rows.read(transaction, asked.id)
         if known is not None:
             return self._found(transaction, known, asked)
-        if self.rows.count() >= self._life.limits.schedules_max:
+        if len(self.rows.keys()) >= self._life.limits.schedules_max:
             raise BadRequest(
-                "schedule", f"this agent has {self.rows.count()} schedules, which is the limit; cancel some"
+                "schedule", f"this agent has {len(self.rows.keys())} schedules, which is the limit; cancel some"
             )
         self.rows.tell(transaction, "create", asked)
-        return self.rows.put(transaction, replace(asked, number=self.rows.number()))
+        return self.rows.keep(transaction, replace(asked, number=self.rows.number()))
 
     def _found(self, transaction: Transaction, known: Row, asked: Row) -> Row:
         """What recurs and was given no name is the same by what it does. How it does it is as was said last: code may have been changed."""
         what = {name: getattr(asked, name) for name in CONTENT}
         if not asked.is_named:
             changed = replace(known, **what)
-            return known if changed == known else self.rows.put(transaction, changed)
+            return known if changed == known else self.rows.keep(transaction, changed)
         for name in ("kind", "cron", "time_zone", "interval_ms", *CONTENT):
             if getattr(known, name) != getattr(asked, name):
                 field = {"kind": "when", "cron": "when", "interval_ms": "interval_s"}.get(name, name)
@@ -224,7 +225,7 @@ class Schedules:
         def stop(transaction: Transaction) -> bool:
             row = self.rows.read(transaction, row_id)
             if row is not None and row.ready_at_ms is not None:
-                self.rows.put(transaction, replace(row, status="paused"))
+                self.rows.keep(transaction, replace(row, status="paused"))
             return row is not None and row.status != "parked"
 
         return self.rows.write(stop)
@@ -239,7 +240,7 @@ class Schedules:
             if row.is_recurring and not row.attempt and row.tick_ms <= now_ms:
                 tick_ms = pattern_of(row).after(now_ms)
                 row = row if tick_ms is None else at_tick(row, tick_ms, self._life.dice.roll)
-            self.rows.put(transaction, replace(row, status="retrying" if row.attempt else "waiting"))
+            self.rows.keep(transaction, replace(row, status="retrying" if row.attempt else "waiting"))
             return True
 
         return self.rows.write(go_on)

@@ -16,9 +16,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from perdure.actors.agent.agent import Agent, exposed
+from perdure.actors.life.documents import Documents
 from perdure.actors.life.steps import plain
-from perdure.ledger import BadRequest, TooLarge, check_id, check_number, check_whole, pack, unpack
-from perdure.ledger.storage.cabinet import SHELF
+from perdure.ledger import BadRequest, TooLarge, check_id, check_number, check_whole, pack
+from perdure.ledger.storage.cabinet import SHELF, Transaction
 
 VALUE_BYTES_MAX: Final = 1_000_000
 ITEMS_MAX: Final = 10_000
@@ -193,6 +194,7 @@ class Shelf:
 
     def __init__(self, agent: Agent) -> None:
         self._tenant = agent._perdure  # noqa: SLF001 - its own storage
+        self._documents: Documents[Any] = Documents(self._tenant, SHELF, body=_packed)
 
     def token(self) -> str:
         """A new secret name."""
@@ -204,27 +206,23 @@ class Shelf:
 
     def get(self, kind: str, key: str) -> Any:
         """A value that has not expired, or None."""
-        body = self._body(kind, key)
-        if body is None:
-            return None
-        until_ms, value = unpack(body)
+        until_ms, value = self._documents.get(_key(kind, key)) or (None, None)
         return value if self._lives(until_ms) else None
 
     def put(self, kind: str, key: str, value: Any, until_ms: float | None = None) -> None:
         """Keep a value, or with None nothing."""
         with self._tenant.storage.transaction() as transaction:
-            transaction.put(SHELF, _key(kind, key), None if value is None else _packed([until_ms, value]))
+            self._put(transaction, _key(kind, key), None if value is None else [until_ms, value])
 
     def items(self, kind: str, key: str) -> list[tuple[Any, float | None]]:
         """The items of a list that have not expired, oldest first."""
-        body = self._body(kind, key)
-        found = [] if body is None else unpack(body)
+        found = self._documents.get(_key(kind, key)) or []
         return [(value, until_ms) for value, until_ms in found if self._lives(until_ms)]
 
     def put_items(self, kind: str, key: str, items: list[tuple[Any, float | None]]) -> None:
         """Keep these items instead."""
         with self._tenant.storage.transaction() as transaction:
-            transaction.put(SHELF, _key(kind, key), _packed([list(each) for each in items]) if items else None)
+            self._put(transaction, _key(kind, key), [list(each) for each in items] or None)
 
     def append(self, kind: str, key: str, value: Any, most: int, ttl_ms: float | None, *, is_whole: bool) -> int:
         """Add one item. Those that expired are gone before, so that nothing comes back with it."""
@@ -241,14 +239,17 @@ class Shelf:
     def sweep(self) -> None:
         """Delete what has expired."""
         with self._tenant.storage.transaction() as transaction:
-            for key, body in self._tenant.storage.documents(SHELF).items():
-                kind, value = key.partition("\0")[0], unpack(body)
+            for key, value in self._documents.all().items():
+                kind = key.partition("\0")[0]
                 instants = [each[1] for each in value] if kind in ("list", "queue") else [value[0]]
                 if not any(map(self._lives, instants)):
-                    transaction.put(SHELF, key, None)
+                    self._documents.drop(transaction, key)
 
-    def _body(self, kind: str, key: str) -> bytes | None:
-        return self._tenant.storage.document(SHELF, _key(kind, key)) if self._tenant.has_storage else None
+    def _put(self, transaction: Transaction, key: str, value: list[Any] | None) -> None:
+        if value is None:
+            self._documents.drop(transaction, key)
+        else:
+            self._documents.put(transaction, key, value)
 
     def _lives(self, until_ms: float | None) -> bool:
         return until_ms is None or until_ms > self._tenant.now_ms()

@@ -18,19 +18,20 @@ are open.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
 
+from perdure.actors.life.documents import Documents, StoredRow
 from perdure.actors.life.life import Life
 from perdure.actors.messenger.events import MessengerEvent
-from perdure.ledger import digest_of, pack, unpack
+from perdure.ledger import digest_of
 from perdure.ledger.storage.cabinet import HEARD, POST, REPLY
 
 OPEN = frozenset({"waiting", "running"})
 
 
 @dataclass
-class ReplyRow:
+class ReplyRow(StoredRow):
     """One answer. Instants are milliseconds since the epoch.
 
     Attributes:
@@ -80,7 +81,7 @@ class ReplyRow:
 
 
 @dataclass
-class PostRow:
+class PostRow(StoredRow):
     """One visible message.
 
     Attributes:
@@ -99,75 +100,73 @@ class PostRow:
     is_repeated: bool = False
 
 
+class Heard(TypedDict):
+    """An accepted event as plain data, and the reply that it belongs to."""
+
+    event: dict[str, Any]
+    reply: str
+
+
 class MessengerStore:
     """The documents of one agent's messengers."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
+        self._heard: Documents[Heard] = Documents(life, HEARD)
+        self._replies = Documents(life, REPLY, ReplyRow.load, ReplyRow.body)
+        self._posts = Documents(life, POST, PostRow.load, PostRow.body)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the agent never wrote anything."""
-        return not self._life.has_storage
-
-    def heard(self, key: str) -> dict[str, Any] | None:
-        """The row of an accepted event: `{event, reply}`."""
-        body = None if self.is_empty else self._life.storage.document(HEARD, key)
-        return None if body is None else unpack(body)
+    def heard(self, key: str) -> Heard | None:
+        """The row of an accepted event."""
+        return self._heard.get(key)
 
     def events(self, reply: ReplyRow) -> list[MessengerEvent]:
         """The events of a reply, in the order of their acceptance."""
-        rows = [self.heard(key) for key in reply.heard]
-        return [MessengerEvent.model_validate(row["event"]) for row in rows if row is not None]
+        rows = self._heard.some(reply.heard)
+        return [MessengerEvent.model_validate(rows[key]["event"]) for key in reply.heard if key in rows]
 
     def replies(self) -> list[ReplyRow]:
         """All replies that are remembered, oldest first."""
-        if self.is_empty:
-            return []
-        return [_row(ReplyRow, body) for body in self._life.storage.documents(REPLY).values()]
+        return list(self._replies.all().values())
 
     def reply(self, reply_id: str) -> ReplyRow | None:
         """One reply."""
-        body = None if self.is_empty else self._life.storage.document(REPLY, reply_id)
-        return None if body is None else _row(ReplyRow, body)
+        return self._replies.get(reply_id)
 
     def posts(self, reply: ReplyRow) -> dict[int, PostRow]:
         """The visible messages of a reply, by their place."""
-        found = self._life.storage.documents(POST, f"{reply.reply_id}\0")
-        return {row.index: row for row in (_row(PostRow, body) for body in found.values())}
+        return {row.index: row for row in self._posts.all(f"{reply.reply_id}\0").values()}
 
     def keep(self, reply: ReplyRow, event: MessengerEvent | None = None) -> None:
         """Make a reply durable, and an event that joined it; now, or with the open transaction."""
         with self._life.storage.transaction() as transaction:
-            transaction.put(REPLY, reply.reply_id, _body(reply))
+            self._replies.put(transaction, reply.reply_id, reply)
             if event is not None:
-                row = {"event": event.model_dump(mode="json"), "reply": reply.reply_id}
-                transaction.put(HEARD, heard_key(event), pack(row))
+                row = Heard(event=event.model_dump(mode="json"), reply=reply.reply_id)
+                self._heard.put(transaction, heard_key(event), row)
 
     def keep_post(self, reply: ReplyRow, post: PostRow) -> None:
         """Make a line of the outbox durable."""
         with self._life.storage.transaction() as transaction:
-            transaction.put(POST, _post_key(reply, post.index), _body(post))
+            self._posts.put(transaction, _post_key(reply, post.index), post)
 
     def forget_post(self, reply: ReplyRow, index: int) -> None:
         """A message was taken away."""
         with self._life.storage.transaction() as transaction:
-            transaction.put(POST, _post_key(reply, index), None)
+            self._posts.drop(transaction, _post_key(reply, index))
 
     def prune(self, kept: int) -> None:
         """Forget the oldest settled replies beyond so many, with their events and posts."""
-        if self.is_empty:
-            return
-        keys = self._life.storage.records().keys(REPLY)
-        if len(keys) <= kept + kept // 10:
+        known = len(self._replies.keys())
+        if known <= kept + kept // 10:
             return
         with self._life.storage.transaction() as transaction:
-            for reply in [each for each in self.replies() if each.status == "settled"][: len(keys) - kept]:
+            for reply in [each for each in self.replies() if each.status == "settled"][: known - kept]:
                 for index in self.posts(reply):
-                    transaction.put(POST, _post_key(reply, index), None)
+                    self._posts.drop(transaction, _post_key(reply, index))
                 for key in reply.heard:
-                    transaction.put(HEARD, key, None)
-                transaction.put(REPLY, reply.reply_id, None)
+                    self._heard.drop(transaction, key)
+                self._replies.drop(transaction, reply.reply_id)
 
 
 def heard_key(event: MessengerEvent) -> str:
@@ -182,12 +181,3 @@ def digest(text: str) -> str:
 
 def _post_key(reply: ReplyRow, index: int) -> str:
     return f"{reply.reply_id}\0{index:04d}"
-
-
-def _body(row: ReplyRow | PostRow) -> bytes:
-    return pack(asdict(row))
-
-
-def _row(kind: Any, body: bytes) -> Any:
-    known = {each.name for each in fields(kind)}
-    return kind(**{name: value for name, value in unpack(body).items() if name in known})

@@ -108,6 +108,10 @@ class Records:
         """All living keys of a kind, oldest first."""
         return list(self._numbers[kind])
 
+    def versions(self, kind: str) -> dict[str, int]:
+        """The version of each living key of a kind, oldest key first."""
+        return dict(self._numbers[kind])
+
     def forget(self, keys: Iterable[Key]) -> None:
         """Drop these keys; unknown ones are ignored."""
         for number in filter(None, [self._numbers[kind].pop(key, 0) for kind, key in keys]):
