@@ -14,12 +14,13 @@ Every `write` is one transaction, or part of the one that is open. Nothing is to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 from perdure.actors.chat.turn import Turn
+from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
-from perdure.ledger import pack, unpack
-from perdure.ledger.storage.cabinet import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, TURN
+from perdure.ledger.storage.cabinet import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, TURN, Transaction
 
 Message = dict[str, Any]
 Event = dict[str, Any]
@@ -33,6 +34,13 @@ class ChatStore:
 
     def __init__(self, life: Life) -> None:
         self._life = life
+        self._messages: Documents[Message] = Documents(life, MESSAGE)
+        self._turns = Documents(life, TURN, Turn.load, Turn.body)
+        self._open = Documents(life, OPEN, bytes, bytes)
+        self._keys: Documents[str] = Documents(life, KEY)
+        self._chunks: Documents[list[Any]] = Documents(life, CHUNKS)
+        self._calls: Documents[dict[str, Any]] = Documents(life, CALL)
+        self._guard: Documents[list[dict[str, Any]]] = Documents(life, GUARD)
 
     @property
     def is_empty(self) -> bool:
@@ -43,63 +51,49 @@ class ChatStore:
 
     def messages(self) -> list[tuple[int, Message]]:
         """The transcript, with the position of each message."""
-        if self.is_empty:
-            return []
-        return [(int(key), unpack(body)) for key, body in self._life.storage.documents(MESSAGE).items()]
+        return [(int(key), message) for key, message in self._messages.all().items()]
 
     def turn(self, request_id: str) -> Turn | None:
         """A turn by its request id."""
-        body = None if self.is_empty else self._life.storage.document(TURN, request_id)
-        return None if body is None else Turn.load(body)
+        return self._turns.get(request_id)
 
     def turns(self) -> list[Turn]:
         """All turns, in the order of their acceptance."""
-        if self.is_empty:
-            return []
-        found = [Turn.load(body) for body in self._life.storage.documents(TURN).values()]
-        return sorted(found, key=lambda turn: turn.number)
+        return sorted(self._turns.all().values(), key=attrgetter("number"))
 
     def open_turns(self) -> list[Turn]:
         """The turns that have not ended, in order."""
-        if self.is_empty:
-            return []
-        found = [self.turn(request_id) for request_id in self._life.storage.documents(OPEN)]
-        return sorted([turn for turn in found if turn is not None], key=lambda turn: turn.number)
+        return sorted(self._turns.some(self._open.all()).values(), key=attrgetter("number"))
 
     def request_of(self, key: str) -> str | None:
         """The request that was accepted under this idempotency key."""
-        body = None if self.is_empty else self._life.storage.document(KEY, key)
-        return None if body is None else str(unpack(body))
+        return self._keys.get(key)
 
     def events(self, request_id: str, first: int = 0) -> list[Event]:
         """The durable events of a stream from a number on."""
-        if self.is_empty:
-            return []
         found: list[Event] = []
-        for body in self._life.storage.documents(CHUNKS, f"{request_id}\0").values():
-            start, events = unpack(body)
+        for start, events in self._chunks.all(f"{request_id}\0").values():
             found += events[max(0, first - start) :]
         return found
 
     def calls(self, request_id: str) -> dict[str, dict[str, Any]]:
         """The inline calls of a turn, by call id."""
-        if self.is_empty:
-            return {}
         prefix = f"{request_id}\0"
-        found = self._life.storage.documents(CALL, prefix)
-        return {key.removeprefix(prefix): unpack(body) for key, body in found.items()}
+        return {key.removeprefix(prefix): call for key, call in self._calls.all(prefix).items()}
 
     def guard(self) -> list[dict[str, Any]]:
         """What the repeat guard remembers."""
-        body = None if self.is_empty else self._life.storage.document(GUARD, "")
-        return [] if body is None else list(unpack(body))
+        return self._guard.get("") or []
 
     # writing
 
     def keep_guard(self, rows: list[dict[str, Any]]) -> None:
         """Remember this instead; durable on return."""
         with self._life.storage.transaction() as transaction:
-            transaction.put(GUARD, "", pack(rows) if rows else None)
+            if rows:
+                self._guard.put(transaction, "", rows)
+            else:
+                self._guard.drop(transaction, "")
 
     def write(
         self,
@@ -113,32 +107,32 @@ class ChatStore:
         """Make all of this durable at once. `then` is done in memory after the commit."""
         with self._life.storage.transaction() as transaction:
             if segment is not None and turn is not None:
-                transaction.put(CHUNKS, f"{turn.request_id}\0{turn.segments:06d}", pack(list(segment)))
+                self._chunks.put(transaction, f"{turn.request_id}\0{turn.segments:06d}", list(segment))
                 turn.segments += 1
                 turn.events = segment[0] + len(segment[1])
             if turn is not None:
                 self._put_turn(transaction, turn)
             for position, message in messages:
-                transaction.put(MESSAGE, f"{position:010d}", None if message is None else pack(message))
+                if message is None:
+                    self._messages.drop(transaction, f"{position:010d}")
+                else:
+                    self._messages.put(transaction, f"{position:010d}", message)
             for call_id, record in calls:
                 assert turn is not None
-                transaction.put(CALL, f"{turn.request_id}\0{call_id}", pack(record))
+                self._calls.put(transaction, f"{turn.request_id}\0{call_id}", record)
             if turn is not None and turn.is_over:
                 self.prune_streams()
             if then is not None:
                 transaction.then(then)
 
-    def _put_turn(self, transaction: Any, turn: Turn) -> None:
-        transaction.put(TURN, turn.request_id, turn.body())
-        collected = transaction.collected(OPEN)
-        known = self._life.storage.records().version((OPEN, turn.request_id)) > 0
-        is_open = collected[turn.request_id] is not None if turn.request_id in collected else known
-        if turn.is_over and is_open:
-            transaction.put(OPEN, turn.request_id, None)
-        elif not turn.is_over and not is_open:
-            transaction.put(OPEN, turn.request_id, b"")
+    def _put_turn(self, transaction: Transaction, turn: Turn) -> None:
+        self._turns.put(transaction, turn.request_id, turn)
+        if turn.is_over:
+            self._open.drop(transaction, turn.request_id)
+        elif not self._open.stands(turn.request_id):
+            self._open.put(transaction, turn.request_id, b"")
             if turn.idempotency_key:
-                transaction.put(KEY, turn.idempotency_key, pack(turn.request_id))
+                self._keys.put(transaction, turn.idempotency_key, turn.request_id)
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Delete ended turns with their streams and calls, at once."""
@@ -146,29 +140,26 @@ class ChatStore:
             for request_id in request_ids:
                 self._drop(transaction, request_id)
 
-    def _drop(self, transaction: Any, request_id: str) -> None:
-        storage = self._life.storage
+    def _drop(self, transaction: Transaction, request_id: str) -> None:
         turn = self.turn(request_id)
         if turn is None:
             return
         if turn.idempotency_key:
-            transaction.put(KEY, turn.idempotency_key, None)
-        for kind in (CHUNKS, CALL):
-            for key in [key for key in storage.records().keys(kind) if key.startswith(f"{request_id}\0")]:
-                transaction.put(kind, key, None)
-        transaction.put(OPEN, request_id, None)
-        transaction.put(TURN, request_id, None)
+            self._keys.drop(transaction, turn.idempotency_key)
+        for pieces in (self._chunks, self._calls):
+            for key in pieces.versions():
+                if key.startswith(f"{request_id}\0"):
+                    pieces.drop(transaction, key)
+        self._open.drop(transaction, request_id)
+        self._turns.drop(transaction, request_id)
 
     def prune_streams(self, kept: int = STREAMS_KEPT) -> None:
         """Delete the streams of the oldest turns beyond so many; what they came to stays in the transcript."""
-        if self.is_empty:
-            return
-        records = self._life.storage.records()
         owned: dict[str, list[str]] = {}
-        for key in records.keys(CHUNKS):
+        for key in self._chunks.versions():
             owned.setdefault(key.partition("\0")[0], []).append(key)
-        gone = [key for owner in list(owned)[:-kept] if not records.version((OPEN, owner)) for key in owned[owner]]
+        gone = [key for owner in list(owned)[:-kept] if not self._open.version(owner) for key in owned[owner]]
         if gone:
             with self._life.storage.transaction() as transaction:
                 for key in gone:
-                    transaction.put(CHUNKS, key, None)
+                    self._chunks.drop(transaction, key)

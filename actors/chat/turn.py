@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.ledger import IllegalTransition, pack, unpack
+from perdure.actors.life.documents import StoredRow
+from perdure.ledger import IllegalTransition
 from perdure.policies import TURN_ENDED, TurnCell, TurnEvent, TurnStatus, turn_cell
 
 
 @dataclass
-class Turn:
+class Turn(StoredRow):
     """One exchange. Instants are milliseconds since the epoch.
 
     Attributes:
@@ -138,18 +139,6 @@ class Turn:
             for each in self.messages
         ]
 
-    def body(self) -> bytes:
-        """The row as it is stored: only what differs from the defaults."""
-        return pack({name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name, _NEVER)})
-
-    @classmethod
-    def load(cls, body: bytes) -> Turn:
-        """The row as it was stored. Fields of another version are left alone."""
-        known = unpack(body)
-        turn = cls(**{name: value for name, value in known.items() if name in _NAMES})
-        turn.status = TurnStatus(turn.status)
-        return turn
-
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveTurn:
@@ -168,11 +157,6 @@ class ActiveTurn:
     attempt: int
     metadata: Any
     client_tools: Any
-
-
-_NEVER = object()
-_NAMES = {each.name for each in fields(Turn)}
-_DEFAULTS = asdict(Turn("", -1, "", ""))
 
 
 @dataclass(frozen=True, kw_only=True)
