@@ -24,51 +24,55 @@ def say_version(asked: bool) -> None:
         raise typer.Exit
 
 
-HELP: Final = """Perdure: durable AI agents on Ray. Whatever dies, every run reaches an end, and every completion takes effect once.
+HELP: Final = """Perdure: durable AI agents on Ray. Whichever process dies, every run ends, and every completion takes effect once.
 
 \b
 Begin:    perdure run fan-out
 Play:     run, list                          scenarios, with kills
 Look:     ps, show, explain, audit, doctor   a data directory, served or cold
-Steer:    cancel, retry, clear, stop         its runs and mail, what serves it
+Steer:    cancel, retry, clear, stop         its runs, mail and processes
 Prove:    swarm, replay, explore             simulated worlds
 Measure:  bench
 
 `perdure COMMAND --help` has examples.
 
-A data directory is where everything durable lies: --data DIR, by default ./perdure-data. If a supervisor serves it, that is asked, or
-told; if none does, its ledger is opened for a moment, and what is decided there is done when it is served again.
+All that is durable lies in a data directory: --data DIR (default: ./perdure-data). If a supervisor serves it, commands talk to that. If
+none does, they open the ledger for a moment, and what they decide is done when the directory is served again.
 
-Durations are given as 30s, 90m, 12h or 7d. Names that end in _ms are milliseconds, in _at_ms milliseconds since 1970; --json prints
-them as they are, and an infinite limit as null. Times are UTC.
+Durations are written 30s, 90m, 12h or 7d. Names that end in _ms are milliseconds; those in _at_ms are milliseconds since 1970. --json
+prints an infinite limit as null. Times are UTC.
 
-Exit codes: 0 well; 1 something differs or is damaged; 2 refused, and nothing was done; 130 stopped by Ctrl-C; 143 by SIGTERM.
+Exit codes: 0 success; 1 something differs or is damaged; 2 refused, and nothing was done; 130 stopped by Ctrl-C; 143 by SIGTERM.
 """
 
 
 class Scenarios(LazyGroup):
-    """What `perdure run` can play; what it says of each is what `perdure list` says."""
+    """The scenarios of `perdure run`, with the sentences of `perdure list`."""
 
     entries: ClassVar = {each.name: Entry(each.command, each.sentence) for each in CATALOG}
 
 
 class Commands(LazyGroup):
-    """All others."""
+    """All other commands."""
 
     entries: ClassVar = {
         "list": Entry("perdure.scenarios.commands.list:list_scenarios", "Name the scenarios that `run` can play."),
-        "ps": Entry("perdure.scenarios.commands.data:ps", "Show what is going on, or list runs."),
+        "ps": Entry("perdure.scenarios.commands.data:ps", "Show live runs, mail and hosts, or list runs."),
         "show": Entry("perdure.scenarios.commands.data:show", "Show everything about a run, or about the directory."),
         "explain": Entry("perdure.scenarios.commands.data:explain", "Say where a run is and why, and what comes next."),
         "cancel": Entry("perdure.scenarios.commands.data:cancel", "Cancel a run and what its child waits for."),
         "retry": Entry("perdure.scenarios.commands.data:retry", "Try a parked mail again."),
         "clear": Entry("perdure.scenarios.commands.data:clear", "Forget runs and their children's storage."),
-        "stop": Entry("perdure.scenarios.commands.stop:stop", "Stop what serves the directory."),
+        "stop": Entry("perdure.scenarios.commands.stop:stop", "Stop the supervisor and the hosts of a directory."),
         "audit": Entry("perdure.scenarios.commands.data:audit", "Account for every completion."),
-        "doctor": Entry("perdure.scenarios.commands.data:doctor", "Verify a directory that nobody serves, or mend it."),
+        "doctor": Entry(
+            "perdure.scenarios.commands.data:doctor", "Verify a directory that is not served, or repair it."
+        ),
         "swarm": Entry("perdure.scenarios.commands.proof:swarm_command", "Play many simulated worlds with faults."),
         "replay": Entry("perdure.scenarios.commands.proof:replay", "Play one seed of the swarm again."),
-        "explore": Entry("perdure.scenarios.commands.proof:explore_command", "Play one story, killed at every place."),
+        "explore": Entry(
+            "perdure.scenarios.commands.proof:explore_command", "Play one story, with a kill at every place."
+        ),
         "bench": Entry("perdure.scenarios.commands.proof:bench", "Measure throughput, latency and recovery."),
     }
 
@@ -94,14 +98,14 @@ app.add_typer(
 @app.callback()
 def _perdure(
     _version: Annotated[
-        bool, typer.Option("--version", help="Say which Perdure this is.", callback=say_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version.", callback=say_version, is_eager=True)
     ] = False,
 ) -> None:
     """Stand before every command."""
 
 
 def main() -> None:
-    """Run a command; what is wrong is said in one paragraph, without a traceback."""
+    """Run a command. An error is one paragraph, without a traceback."""
     try:
         app()
     except PerdureError as problem:

@@ -28,17 +28,17 @@ RAY_POINTS: Final = 12
 SIM_POINTS: Final = 80
 QUESTIONS: Final = 4  # for turns without a point
 
-Seed = Annotated[int, typer.Option(help="What decides which points are chosen, and what lies in the files.")]
+Seed = Annotated[int, typer.Option(help="Decides which points are chosen, and what the files contain.")]
 Points = Annotated[
     int | None,
     typer.Option(
-        min=0, help=f"How many points at most; by default {RAY_POINTS}, and {SIM_POINTS} in the simulated world."
+        min=0, help=f"Number of points at most; by default {RAY_POINTS}, and {SIM_POINTS} in the simulated world."
     ),
 ]
 World = Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")]
 Model = Annotated[
     str | None,
-    typer.Option(help="Ask a real model, by its name in pydantic-ai, such as openai:gpt-5; by default a scripted one."),
+    typer.Option(help="A real model by its name in pydantic-ai, such as openai:gpt-5; by default a scripted one."),
 ]
 
 
@@ -62,12 +62,12 @@ def run_chat_recovery(
     data: Data = Path("perdure-data"),
     as_json: AsJson = False,
 ) -> None:
-    """A chat agent answers questions with real tools and sub-agents; a process is killed at one moment of each turn.
+    """Kill a process at one moment of each turn of a chat agent that has real tools and sub-agents.
 
-    Each turn has a question of its own about the files of a workshop. Its agent's host, a tool's or sub-agent's host, or the supervisor
-    is killed before, amid and after what the model says, or while a tool is at work; or the model falls silent. Every side effect must
-    have happened once, each attempt have told its caller of one end, and the final answer be whole. In the simulated world a process also
-    dies at each place of the code in turn. The exit code is 1 if anything differs.
+    Each turn has its own question about the files of a directory. The host of the agent, of a tool or of a sub-agent, or the supervisor, is
+    killed before, while or after the model speaks, or while a tool is at work; or the model falls silent. Every side effect must have
+    happened once, each attempt must have told its caller of one end, and the final answer must be whole. In the simulated world a process
+    also dies at each place of the code in turn. The exit code is 1 if anything differs.
 
     Examples:
         perdure run chat-recovery
@@ -88,11 +88,11 @@ def run_tool_disconnect(
     data: Data = Path("perdure-data"),
     as_json: AsJson = False,
 ) -> None:
-    """A chat agent answers questions with real tools and sub-agents; the connection to its model breaks at one place of each turn.
+    """Break the connection to the model at one place of each turn of a chat agent that has real tools and sub-agents.
 
-    Each turn has a question of its own. The connection is reset, hung up, ended, cut inside of an event or falls silent before any event
-    of any request, of the agent or of its sub-agent; or the provider refuses, is busy, or stays away. Tools that are at work must go on,
-    every side effect happen once, and the final answer be whole. The exit code is 1 if anything differs.
+    Each turn has its own question. Before any event of any request, of the agent or of its sub-agent, the connection is reset, closed,
+    ended, cut inside an event, or falls silent; or the provider refuses, is busy, or stays away. Running tools must go on, every side
+    effect must happen once, and the final answer must be whole. The exit code is 1 if anything differs.
 
     Examples:
         perdure run tool-disconnect

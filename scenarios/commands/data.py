@@ -24,7 +24,7 @@ from perdure.scenarios.exits import REFUSED
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
 
-RunId = Annotated[str, typer.Argument(help="The id of the run; `perdure ps` shows those that are live.")]
+RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
 PAGE_MAX: Final = 1_000_000
 
 
@@ -34,24 +34,26 @@ def opened(data: Path) -> ColdLedger | Runtime:
 
 
 def ps(
-    everything: Annotated[bool, typer.Option("--all", help="List runs that have ended too, newest first.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List all runs, ended ones included, newest first.")
+    ] = False,
     status: Annotated[
         list[Status] | None,
-        typer.Option(help="List the runs with this status, newest first; may be given several times."),
+        typer.Option(help="List the runs with this status, newest first; repeatable."),
     ] = None,
     parent: Annotated[
-        str | None, typer.Option(help="List the runs that this agent asked for, as name@module:Class, newest first.")
+        str | None, typer.Option(help="List the runs that this agent requested, as name@module:Class, newest first.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many runs to list at once.")] = 50,
-    page: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Which so many of them.")] = 1,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Number of runs on a page.")] = 50,
+    page: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Which page.")] = 1,
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is going on: runs by status, mail, hosts, and the runs that are live; or list runs, newest first.
+    """Show runs by status, mail, hosts and live runs; or list runs, newest first.
 
     A run is starting or running (live), interrupted (its parent stopped waiting; a late result repairs that), or completed, error or
-    aborted (for ever). The mail is the account of `perdure audit`. Of a host its process, the agents that live in it and its resident
-    memory are shown. A list says when each run was asked for, how long it took, and what came of it.
+    aborted (final). The mail is the account of `perdure audit`. A host is shown with its process, its agents and its resident memory.
+    A list says when each run was requested, how long it took, and how it ended.
 
     Examples:
         perdure ps
@@ -99,7 +101,7 @@ def show(
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything about a run; without a run, the directory and the limits that are in force.
+    """Show everything about a run; without a run, the directory and the limits in force.
 
     Names that end in `_ms` are milliseconds. With --json an infinite limit is null.
 
@@ -119,7 +121,7 @@ def show(
 def explain(run_id: RunId, data: Data = HERE, as_json: AsJson = False) -> None:
     """Say in sentences where a run is and why, which limit applied, who re-attached to it, and what comes next and when.
 
-    Limits are told by their names, which are those of `policies.Limits` and of the options of a run; `perdure show` prints all of them.
+    Limits have the names that they have in `perdure.Limits` and in the options of a run; `perdure show` prints all of them.
 
     Example:
         perdure explain 3f0c9a1e
@@ -131,12 +133,12 @@ def explain(run_id: RunId, data: Data = HERE, as_json: AsJson = False) -> None:
 
 def cancel(
     run_id: RunId,
-    reason: Annotated[str, typer.Option(help="What its parent is told.")] = "cancelled by an operator",
+    reason: Annotated[str, typer.Option(help="The reason that the parent is told.")] = "cancelled by an operator",
     data: Data = HERE,
 ) -> None:
     """Cancel a run and what its child waits for. A run that has ended stays as it is.
 
-    The run is aborted when this command returns; its child is stopped after that. What the child had asked for detached goes on.
+    The run is aborted when this command returns, and its child is stopped after that. Detached runs of the child go on.
 
     Example:
         perdure cancel 3f0c9a1e --reason "wrong input"
@@ -153,9 +155,9 @@ def cancel(
 def retry(
     mail_id: Annotated[str, typer.Argument(help="A parked mail; `perdure audit` lists them.")], data: Data = HERE
 ) -> None:
-    """Try a parked mail again: its handler is given it as if for the first time.
+    """Try a parked mail again: its handler gets it as if for the first time.
 
-    The id of a mail is that of its run, an exclamation mark, and what the mail tells of. Put it in single quotes.
+    The id of a mail is the id of its run, an exclamation mark, and what the mail is about. Put it in single quotes.
 
     Examples:
         perdure retry '3f0c9a1e!finish!112'
@@ -170,20 +172,18 @@ def retry(
 def clear(
     run_ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="These runs; without any, those that the options choose."),
+        typer.Argument(metavar="[RUN]...", help="Runs to clear; without any, those that the options choose."),
     ] = None,
-    status: Annotated[
-        list[Status] | None, typer.Option(help="Only runs with this status; may be given several times.")
-    ] = None,
+    status: Annotated[list[Status] | None, typer.Option(help="Only runs with this status; repeatable.")] = None,
     older_than: Annotated[
-        str | None, typer.Option(help="Only runs that were asked for so long ago, as in 90m or 7d.")
+        str | None, typer.Option(help="Only runs requested at least so long ago, such as 90m or 7d.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before everything is cleared.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Clear everything without asking.")] = False,
     data: Data = HERE,
 ) -> None:
-    """Forget runs and their children's storage. Live ones are cancelled first, and nothing that is cleared comes back.
+    """Forget runs and their children's storage. Live runs are cancelled first, and nothing cleared comes back.
 
-    What their children had asked for is cleared with them. Without any choice all runs are cleared, after a question.
+    Runs that their children requested are cleared with them. Without runs or options everything is cleared, after a question.
 
     Examples:
         perdure clear --status completed --older-than 7d
@@ -214,9 +214,9 @@ def clear(
 
 
 def audit(data: Data = HERE, as_json: AsJson = False) -> None:
-    """Account for every completion that was ever put into the mail, and list what is parked. Exits 1 if anything is missing.
+    """Account for every completion that was ever mailed, and list parked mail. Exits 1 if anything is missing.
 
-    Each mail is delivered (its handler's effects are durable), superseded (an end that overtook a give-up), suppressed (its run was
+    Each mail is delivered (its handler's effects are durable), superseded (a give-up that an end overtook), suppressed (its run was
     cleared), parked (its handler kept raising; see `perdure retry`) or pending (on its way).
 
     Examples:
@@ -239,19 +239,19 @@ def audit(data: Data = HERE, as_json: AsJson = False) -> None:
 
 def doctor(
     mend: Annotated[
-        bool, typer.Option("--repair", help="Mend what can be mended; copies of every file are kept.")
+        bool, typer.Option("--repair", help="Repair what can be repaired; a copy of every file is kept.")
     ] = False,
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a ledger that nobody serves: files, chain, journal and records.
+    """Verify a ledger that is not served: files, chain, journal and records.
 
-    Each line begins with what it means: `ok`; `warning`, which the next start mends; `damage`, which it does not; `refused`, when the
-    ledger is absent, in use, not writable or of a newer Perdure. Exits 1 if there is damage, and 2 if it could not be looked at.
+    Each line begins with its severity: `ok`; `warning`, which the next start repairs; `damage`, which it does not; `refused`, when the
+    ledger is absent, in use, not writable or of a newer Perdure. Exits 1 if there is damage, and 2 if the ledger could not be examined.
 
-    With --repair, what is missing is taken from the journal; what cannot be proven is given up; a file that DuckDB cannot read any more is
-    built anew from the journal, or from what can be read of it. Each line says what was recovered and what was not, and every file is
-    kept as it was, under a name that ends in `.damaged-1`, `.damaged-2`, …
+    With --repair, missing commits are taken from the journal, and what cannot be proven is given up. A file that DuckDB cannot read is
+    rebuilt from the journal, or from the rows that can be read. Each line says what was recovered and what was not. Every file is kept
+    as it was, under a name that ends in `.damaged-1`, `.damaged-2`, …
 
     Examples:
         perdure doctor

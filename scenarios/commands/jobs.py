@@ -27,20 +27,20 @@ KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
 
 
 def run_jobs(
-    jobs: Annotated[int, typer.Option(min=1, max=JOBS_MAX, help="How many jobs.")] = 2_000,
-    desks: Annotated[int, typer.Option(min=1, max=100, help="How many agents accept them.")] = 8,
-    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How many processes are killed meanwhile.")] = 4,
-    seed: Annotated[int, typer.Option(help="What decides the jobs, and who is killed when.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, max=JOBS_MAX, help="Number of jobs.")] = 2_000,
+    desks: Annotated[int, typer.Option(min=1, max=100, help="Number of agents that accept them.")] = 8,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="Number of processes to kill.")] = 4,
+    seed: Annotated[int, typer.Option(help="Decides the jobs, and which process is killed when.")] = 0,
     world: Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")] = WorldName.RAY,
     data: Data = Path("perdure-data"),
     as_json: AsJson = False,
 ) -> None:
-    """Agents accept jobs as fibers, schedules and queued items, each under a key; hosts and the supervisor are killed meanwhile.
+    """Accept jobs as fibers, schedules and queued items, each under a key, while hosts and the supervisor are killed.
 
-    All are accepted twice. Some fail at first and are tried again, some fail for good, some are cancelled, some wait for their time, and
-    some for their turn. At the end each job must have ended as it should, with one result that equals that of a plain loop; what was
-    scheduled must have fired once and not too early, and the queue have kept its order. The exit code is 1 if anything differs. To carry
-    on with what was stopped, give the same command again: the jobs are known by their keys.
+    Every job is accepted twice. Some fail at first and are retried, some fail for good, some are cancelled, some wait for their time, and
+    some for their turn. At the end each job must have ended as it should, with one result that equals that of a plain loop. Schedules
+    must have fired once and not too early, and the queue must have kept its order. The exit code is 1 if anything differs. To carry on
+    what was stopped, give the same command again: jobs are known by their keys.
 
     With --json the object has jobs (fibers by status), schedules and queue (counts, and late_ms of the schedules), deliveries, kills,
     seconds, jobs_per_second and verified.

@@ -17,19 +17,23 @@ from perdure.scenarios.stories.messenger import behind_a_bot, in_simulation, und
 
 UPDATES_MAX: Final = 10_000
 
-Updates = Annotated[int, typer.Option(min=1, max=UPDATES_MAX, help="Exchanges; some have more than one message.")]
-Kills = Annotated[int, typer.Option(min=0, help="In how many of them a process is killed.")]
-Chats = Annotated[int, typer.Option(min=1, max=500, help="Over how many chats they are spread; each has an agent.")]
-Seed = Annotated[int, typer.Option(help="What decides the order, and what is answered.")]
+Updates = Annotated[
+    int, typer.Option(min=1, max=UPDATES_MAX, help="Number of exchanges; some have more than one message.")
+]
+Kills = Annotated[int, typer.Option(min=0, help="Number of exchanges in which a process is killed.")]
+Chats = Annotated[int, typer.Option(min=1, max=500, help="Number of chats, each with an agent.")]
+Seed = Annotated[int, typer.Option(help="Decides the order and the answers.")]
 World = Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")]
 Token = Annotated[
     str | None,
-    typer.Option(help="A real bot's token, from BotFather: serve that bot until stopped.", envvar="PERDURE_BOT_TOKEN"),
+    typer.Option(
+        help="The token of a real bot, from BotFather: serve that bot until stopped.", envvar="PERDURE_BOT_TOKEN"
+    ),
 ]
 PublicUrl = Annotated[
-    str | None, typer.Option(help="With --token: the HTTPS address under which Telegram reaches --port.")
+    str | None, typer.Option(help="With --token: the HTTPS address at which Telegram reaches --port.")
 ]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="With --token: where webhooks are served.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="With --token: the port for webhooks.")]
 Model = Annotated[
     str | None, typer.Option(help="With --token: the model, by its name in pydantic-ai, such as openai:gpt-5.")
 ]
@@ -52,14 +56,14 @@ def run_messenger(
     data: Data = Path("perdure-data"),
     as_json: AsJson = False,
 ) -> None:
-    """People write to a chat agent through a Telegram bot; webhooks come twice, posts get lost, and processes are killed.
+    """Let people write to a chat agent through a Telegram bot, while webhooks repeat, posts get lost, and processes are killed.
 
-    Telegram is a process that pretends to be it, over real HTTP, and the model is scripted. Webhooks are delivered again until they are
-    acknowledged. The agent is killed before it accepts, after that, in the midst of an answer, and after a post of which it has not seen
-    the reply. Each accepted message must be answered once, in order, with the whole answer; what stands there twice, because nobody can
-    tell whether a post arrived, must say so. The exit code is 1 if anything differs.
+    Telegram is simulated by a process, over real HTTP, and the model is scripted. Webhooks are delivered again until they are acknowledged.
+    The agent is killed before it accepts a message, after that, in the middle of an answer, and after a post whose reply it has not seen.
+    Each accepted message must be answered once, in order, with the whole answer. A message that may be seen twice, because nobody can tell
+    whether a post arrived, must say so. The exit code is 1 if anything differs.
 
-    With --token it serves a real bot instead, until it is stopped.
+    With --token the command serves a real bot instead, until it is stopped.
 
     Examples:
         perdure run messenger

@@ -24,7 +24,7 @@ class WorldName(StrEnum):
 
 
 def directory(given: str | Path) -> Path:
-    """The directory that is meant. A blank name would be the current one, which nobody means by it."""
+    """The data directory. A blank name, which would mean the current one, is refused."""
     if not str(given).strip():
         raise typer.BadParameter("it is blank; name a directory, or say . for the current one")
     path = Path(given)
@@ -39,7 +39,7 @@ def directory(given: str | Path) -> Path:
 
 Data = Annotated[
     Path,
-    typer.Option(help="The directory under which everything durable lies.", parser=directory, metavar="DIR"),
+    typer.Option(help="The data directory.", parser=directory, metavar="DIR"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
 

@@ -23,19 +23,19 @@ from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.swarm.swarm import SeedReport, SwarmReport, play, surroundings, swarm
 from perdure.scenarios.testing.laboratory import Violation
 
-Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws it.")]
+Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws one.")]
 
 
 def swarm_command(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 100,
-    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 100,
+    first_seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     story: Story = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="How many at once; by default one for each processor.")
+        int | None, typer.Option(min=1, help="Number of processes; by default one for each core.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play many small simulated worlds, each with faults drawn from its seed, and check the invariants all the way.
+    """Play many small simulated worlds, each with faults drawn from its seed, and check the invariants throughout.
 
     No Ray is started, and time is virtual. A seed that fails prints the line that replays it, and the exit code is 1.
 
@@ -86,13 +86,13 @@ def replay(
 
 def explore_command(
     story: Annotated[str, typer.Option(help="The story that is played once for every place to die.")] = "trees",
-    seed: Annotated[int, typer.Option(help="What decides everything else.")] = 0,
-    stride: Annotated[int, typer.Option(min=1, help="Try only every so many-th place.")] = 1,
+    seed: Annotated[int, typer.Option(help="Decides everything else.")] = 0,
+    stride: Annotated[int, typer.Option(min=1, help="Try only every n-th place.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Play one simulated story again and again, with a kill at every durable write and every effect, one after the other.
 
-    First every place to die is counted in a calm run; then the story is played once for each. The exit code is 1 if one of them failed.
+    A calm run first counts every place to die. Then the story is played once for each. The exit code is 1 if one of them failed.
 
     Examples:
         perdure explore
@@ -124,18 +124,17 @@ def explore_command(
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: to see that it works, not to measure.")] = False,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only this group of figures; may be given several times.")
-    ] = None,
-    data: Annotated[Path | None, typer.Option(help="Keep what was written here.", file_okay=False)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it works, measures nothing.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Only this group of figures; repeatable.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Keep what is written, in this directory.", file_okay=False)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure throughput, latency and recovery, each beside its baseline in the same run.
 
-    Each group has a process of its own. If one cannot be measured its cause is told, the others go on, and the exit code is 1.
+    Each group has a process of its own. A group that cannot be measured is reported with its cause; the others go on, and the exit code
+    is 1.
 
-    Seconds, milliseconds and megabytes are named with each figure. A whole measurement takes some minutes, and wants an idle machine.
+    Each figure has its unit. A whole measurement takes some minutes and needs an idle machine.
 
     Examples:
         perdure bench --quick

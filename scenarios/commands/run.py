@@ -36,46 +36,46 @@ Sentences = Callable[[dict[str, Any]], list[str]]  # what the object says, for p
 
 def fan_out(
     children: Annotated[
-        int | None, typer.Option(min=1, max=CHILDREN_MAX, help="How many child agents; by default one for each file.")
+        int | None, typer.Option(min=1, max=CHILDREN_MAX, help="Number of child agents; by default one for each file.")
     ] = None,
     kills: Annotated[
         int,
-        typer.Option(min=0, max=KILLS_MAX, help="How many processes are killed meanwhile: hosts and the supervisor."),
+        typer.Option(min=0, max=KILLS_MAX, help="Number of processes to kill: hosts and the supervisor."),
     ] = 3,
-    seed: Annotated[int, typer.Option(help="What decides who is killed when.")] = 0,
+    seed: Annotated[int, typer.Option(help="Decides which process is killed when.")] = 0,
     awaited: Annotated[
-        bool, typer.Option("--awaited", help="The parent waits for its runs, instead of being told their ends.")
+        bool, typer.Option("--awaited", help="The parent awaits its runs; by default they are detached.")
     ] = False,
     cold_restart: Annotated[
-        bool, typer.Option("--cold-restart", help="In the middle, kill everything, Ray included, and start again.")
+        bool, typer.Option("--cold-restart", help="Half-way, kill everything, Ray included, and start again.")
     ] = False,
     pace: Annotated[
         float | None,
         typer.Option(
             min=0,
             max=PACE_MAX_S,
-            help="Children rest over their files, so that their ends spread over so many seconds;"
-            " by default 2 a kill, and more on a machine that is slow to start.",
+            help="Seconds over which the children end, because each rests over its file;"
+            " by default 2 for each kill, and more on a machine that is slow to start.",
         ),
     ] = None,
     world: Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")] = WorldName.RAY,
     address: Annotated[
-        str | None, typer.Option(help="A Ray cluster to join, host:port; by default one is started.")
+        str | None, typer.Option(help="A Ray cluster to join, as host:port; by default one is started.")
     ] = None,
     data: Data = Path("perdure-data"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Carry on with the fan-out that was interrupted in this directory.")
+        bool, typer.Option("--resume", help="Carry on the fan-out that was interrupted in this directory.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count the Python standard library with one child agent for each file, and kill processes meanwhile.
+    """Count the Python standard library with one child agent for each file, while processes are killed.
 
-    Killed are the host of a child, the host of the parent, and the supervisor, each kind once before any kind again. When little work is
-    left, the kills that are left come at once; what could not be made is told. At the end the result is compared with a plain loop over the
-    same files, and every completion is accounted for. The exit code is 1 if anything differs.
+    It kills the host of a child, the host of the parent, and the supervisor, each kind once before any is repeated. When little work is
+    left, the remaining kills follow at once; kills that could not be made are reported. At the end the result is compared with a plain loop
+    over the same files, and every completion is accounted for. The exit code is 1 if anything differs.
 
     With --json the object has runs and deliveries (counts), kills and kills_left_out (counts by kind), seconds, runs_per_second,
-    recovery_ms (p50, p99 and max of the times until everything was at work again), and verified.
+    recovery_ms (p50, p99 and max of the time until everything was at work again), and verified.
 
     Examples:
         perdure run fan-out

@@ -23,17 +23,17 @@ TIMEOUT_MAX_MS: Final = 3_600_000
 
 
 def stop(
-    timeout: Annotated[str, typer.Option(help="How long agents at work may go on first, as in 30s, 5m or 0s.")] = "30s",
+    timeout: Annotated[str, typer.Option(help="How long running work may go on first, such as 30s, 5m or 0s.")] = "30s",
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Stop what serves a directory: the supervisor and its hosts, whoever has started them. Nothing that is durable is lost.
+    """Stop the supervisor and the hosts that serve a directory, whoever started them. Nothing durable is lost.
 
-    Nothing new is begun any more, idle agents are put to sleep, and agents at work may go on until the timeout. What is cut off then goes
-    on when the directory is served again; runs get their next attempt. Scripts that have the directory open are told so.
+    Nothing new begins, idle agents are put to sleep, and running work may go on until the timeout. What is cut off then goes on when the
+    directory is served again; runs get their next attempt. Scripts that have the directory open are told.
 
-    A Ray cluster goes on. Only a Ray that Perdure had started for this directory, and whose script is dead, is ended too. If nothing serves
-    the directory that is said, and the exit code is 0.
+    A Ray cluster goes on. Only a Ray that Perdure started for this directory, and whose script is dead, is ended too. If nothing serves the
+    directory, the command says so and exits with 0.
 
     Examples:
         perdure stop
