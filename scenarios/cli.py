@@ -36,7 +36,7 @@ Measure:  bench
 
 `perdure COMMAND --help` has examples.
 
-All that is durable lies in a data directory: --data DIR (default: ./perdure-data). If a supervisor serves it, commands talk to that. If
+All that is durable lies in a data directory: ./perdure-data, or --data DIR. If a supervisor serves it, commands talk to that. If
 none does, they open the ledger for a moment, and what they decide is done when the directory is served again.
 
 Durations are written 30s, 90m, 12h or 7d. Names that end in _ms are milliseconds; those in _at_ms are milliseconds since 1970. --json
