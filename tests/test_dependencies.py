@@ -1,0 +1,78 @@
+"""What the code imports and what pyproject.toml declares are the same, both ways."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import packages_distributions
+
+from tests import tidy
+from tests.tidy import FOLDERS, ROOT, sources
+
+OURS = {"perdure", "tests", *FOLDERS}
+# Declared, and imported nowhere.
+USED_OTHERWISE = {
+    "uvloop": "the event loop of Ray's actors, which take it when it is there",
+    "tzdata": "the data of zoneinfo, where the system has none",
+    "ruff": "a command",
+    "mypy": "a command",
+    "pytest-xdist": "a plugin of pytest",
+}
+UNDECIDED = {"tenacity"}  # whether our retries are done by it
+
+
+@cache
+def declared(extra: str = "") -> frozenset[str]:
+    """The names of the distributions that an installation brings, or of those that an extra adds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    return frozenset(normal(re.split(r"[\[<>=!~;]", each)[0]) for each in wanted)
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).strip().lower()
+
+
+def imported(files: Iterable[tidy.Source]) -> dict[str, set[str]]:
+    """The distributions that these files import, each with the places where they do."""
+    known, found = packages_distributions(), dict[str, set[str]]()
+    for file in files:
+        for each in tidy.imports(file):
+            if each.top not in {*sys.stdlib_module_names, *OURS}:
+                for name in set(known.get(each.top, [each.top])):
+                    found.setdefault(normal(name), set()).add(file.at(each.line, f"imports `{each.path}`"))
+    return found
+
+
+def surface() -> list[tidy.Source]:
+    """The modules of the package itself, outside the four folders."""
+    return [
+        tidy.Source.parse(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
+        for path in sorted((ROOT / ".src" / "perdure").glob("*.py"))
+    ]
+
+
+def offences(found: dict[str, set[str]], allowed: Iterable[str]) -> str:
+    return "\n".join(
+        f"{place}, and {name} is not declared" for name in found.keys() - set(allowed) for place in found[name]
+    )
+
+
+def test_the_package_imports_only_what_an_installation_brings() -> None:
+    said = offences(imported([*sources(*FOLDERS), *surface()]), declared())
+    assert not said, said
+
+
+def test_the_tests_import_only_what_the_test_extra_adds() -> None:
+    said = offences(imported(sources("tests")), declared() | declared("test"))
+    assert not said, said
+
+
+def test_what_is_declared_is_imported() -> None:
+    package, tests = imported([*sources(*FOLDERS), *surface()]), imported(sources("tests"))
+    assert declared() - package.keys() - USED_OTHERWISE.keys() - UNDECIDED == set()
+    assert declared("test") - tests.keys() - USED_OTHERWISE.keys() == set()
+    assert USED_OTHERWISE.keys() <= (declared() | declared("test")) - package.keys() - tests.keys()
