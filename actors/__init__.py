@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from perdure.actors.agent.agent import Agent, exposed
+    from perdure.actors.agent.agent import Agent
+    from perdure.actors.agent.exposing import exposed
     from perdure.actors.chat.chat_agent import ChatAgent
     from perdure.actors.chat.delegated_tools import agent_tool, client_tool
     from perdure.actors.chat.model import close_models, resolve_model
@@ -26,7 +27,17 @@ if TYPE_CHECKING:
     from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
     from perdure.actors.jobs.occurrence import Occurrence, Past, QueuedItem, Schedule
     from perdure.actors.life.handle import Handle, tell
-    from perdure.actors.life.results import AgentToolFailure, Detached, MilestoneInfo, RunHandle, RunInfo, RunResult
+    from perdure.actors.life.results import (
+        AgentToolFailure,
+        Detached,
+        MilestoneInfo,
+        RunCompleted,
+        RunFailed,
+        RunHandle,
+        RunHandles,
+        RunInfo,
+        RunResult,
+    )
     from perdure.actors.life.run_context import RunContext
     from perdure.actors.link.caller import Address
     from perdure.actors.link.wire import RemoteError
@@ -107,8 +118,11 @@ __all__ = [
     "QueuedItem",
     "RemoteError",
     "Retries",
+    "RunCompleted",
     "RunContext",
+    "RunFailed",
     "RunHandle",
+    "RunHandles",
     "RunInfo",
     "RunResult",
     "Runtime",
@@ -141,7 +155,8 @@ __all__ = [
 
 
 _HOMES: Final = {
-    "perdure.actors.agent.agent": "Agent exposed",
+    "perdure.actors.agent.agent": "Agent",
+    "perdure.actors.agent.exposing": "exposed",
     "perdure.actors.link.caller": "Address",
     "perdure.actors.chat.chat_agent": "ChatAgent",
     "perdure.actors.chat.delegated_tools": "agent_tool client_tool",
@@ -170,7 +185,9 @@ _HOMES: Final = {
     "perdure.actors.events.message_parts": "apply_chunk",
     "perdure.actors.ports": "Clock Courier Dice Faults Fleet KillPoint Killed PoolSpec Threads World",
     "perdure.actors.ray_world.baseline": "PlainRay",
-    "perdure.actors.life.results": "AgentToolFailure Detached MilestoneInfo RunHandle RunInfo RunResult",
+    "perdure.actors.life.results": (
+        "AgentToolFailure Detached MilestoneInfo RunCompleted RunFailed RunHandle RunHandles RunInfo RunResult"
+    ),
     "perdure.actors.life.run_context": "RunContext",
     "perdure.actors.runtime.runtime": "Runtime",
     "perdure.actors.runtime.stopping": "Stopped stop_serving",

@@ -10,40 +10,22 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, overload
+from typing import Any, ClassVar, Literal, TypeVar, Unpack, overload
 
 from perdure.actors.agent.fibers import RunsFibers
 from perdure.actors.agent.schedules import KeepsSchedules
 from perdure.actors.agent.sub_agents import HasSubAgents
 from perdure.actors.code.author_call import hook
 from perdure.actors.life.activity import ACTIVITY
-from perdure.actors.life.results import Detached, RunInfo, RunResult
+from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
+from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@overload
-def exposed(method: F) -> F: ...
-
-
-@overload
-def exposed(*, repeatable: bool = False) -> Callable[[F], F]: ...
-
-
-def exposed(method: F | None = None, *, repeatable: bool = False) -> F | Callable[[F], F]:
-    """Mark a method so that it can be called from outside, over a handle.
-
-    A call is made at most once. With `repeatable=True` it is made again when the agent's host died during it.
-    """
-
-    def mark(marked: F) -> F:
-        marked.__perdure_exposed__ = {"repeatable": repeatable}  # type: ignore[attr-defined]
-        return marked
-
-    return mark if method is None else mark(method)
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 
 class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
@@ -116,7 +98,7 @@ class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
         """
 
     @hook
-    async def on_agent_tool_finish(self, run: RunInfo, result: RunResult) -> None:
+    async def on_agent_tool_finish(self, run: RunInfo, result: RunResult[Any]) -> None:
         """Called once for every end of a run of this agent, in the transaction that consumes it, before a named handler."""
 
     @hook
@@ -151,44 +133,130 @@ class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
 
     # agents as tools
 
+    @overload
     def run_agent_tool(
         self,
-        agent_class: type[Agent],
+        agent_class: type[AsyncAsksNothing[Output]],
+        input: None = None,
+        *,
+        detached: Literal[False] = False,
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, RunResult[Output]]: ...
+
+    @overload
+    def run_agent_tool(
+        self,
+        agent_class: type[AsksNothing[Output]],
+        input: None = None,
+        *,
+        detached: Literal[False] = False,
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, RunResult[Output]]: ...
+
+    @overload
+    def run_agent_tool(
+        self,
+        agent_class: AsyncChild[Input, Output],
+        input: Input,
+        *,
+        detached: Literal[False] = False,
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, RunResult[Output]]: ...
+
+    @overload
+    def run_agent_tool(
+        self,
+        agent_class: Child[Input, Output],
+        input: Input,
+        *,
+        detached: Literal[False] = False,
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, RunResult[Output]]: ...
+
+    @overload
+    def run_agent_tool(
+        self,
+        agent_class: type[AsksNothing[object]],
+        input: None = None,
+        *,
+        detached: Detached | Literal[True],
+        **options: Unpack[RunOptions],
+    ) -> RunHandle: ...
+
+    @overload
+    def run_agent_tool(
+        self,
+        agent_class: Child[Input, object],
+        input: Input,
+        *,
+        detached: Detached | Literal[True],
+        **options: Unpack[RunOptions],
+    ) -> RunHandle: ...
+
+    def run_agent_tool(
+        self,
+        agent_class: type[Any],
         input: Any = None,
         *,
-        run_id: str | None = None,
         detached: bool | Detached = False,
-        parent_tool_call_id: str | None = None,
-        display_order: int = 0,
-        display: dict[str, Any] | None = None,
-        input_preview: Any = None,
-        on_limit: Literal["queue", "reject"] = "queue",
+        **options: Unpack[RunOptions],
     ) -> Any:
         """Run a child agent as a tool, and wait for its `RunResult`; with `detached`, get a `RunHandle` once the request is durable.
 
         The same `run_id` with the same content never starts a second child; without one an id is derived from where and what is
-        asked. Inside a transaction only detached runs can be asked for, and they begin when it commits.
+        asked. Inside a transaction only detached runs can be asked for, and they begin when it commits. The options are those of
+        `RunOptions`. Raises `ConflictingRequest` for an id that names other content, and `BadRequest` for what cannot be asked for.
         """
-        return self._perdure.dispatch.run(
-            agent_class,
-            input,
-            run_id=run_id,
-            detached=detached,
-            parent_tool_call_id=parent_tool_call_id,
-            display_order=display_order,
-            display=display,
-            input_preview=input_preview,
-            on_limit=on_limit,
-        )
+        return self._perdure.dispatch.run(agent_class, input, detached=detached, **options)
 
+    @overload
     def run_agent_tools(
-        self, requests: Sequence[tuple[type[Agent], Any] | dict[str, Any]], *, detached: bool | Detached = False
-    ) -> Any:
-        """Ask for many runs in one go: pairs of class and input, or dictionaries of `run_agent_tool`'s arguments. Results in order."""
+        self, requests: Sequence[tuple[AsyncChild[Input, Output], Input]], *, detached: Literal[False] = False
+    ) -> Coroutine[Any, Any, list[RunResult[Output]]]: ...
+
+    @overload
+    def run_agent_tools(
+        self, requests: Sequence[tuple[Child[Input, Output], Input]], *, detached: Literal[False] = False
+    ) -> Coroutine[Any, Any, list[RunResult[Output]]]: ...
+
+    @overload
+    def run_agent_tools(
+        self, requests: Sequence[Mapping[str, Any]], *, detached: Literal[False] = False
+    ) -> Coroutine[Any, Any, list[RunResult[Any]]]: ...
+
+    @overload
+    def run_agent_tools(
+        self, requests: Sequence[tuple[Child[Input, object], Input]], *, detached: Detached | Literal[True]
+    ) -> RunHandles: ...
+
+    @overload
+    def run_agent_tools(
+        self, requests: Sequence[Mapping[str, Any]], *, detached: Detached | Literal[True]
+    ) -> RunHandles: ...
+
+    def run_agent_tools(self, requests: Sequence[Any], *, detached: bool | Detached = False) -> Any:
+        """Ask for many runs in one go, and get their results in the same order.
+
+        A request is a pair of class and input. To say more of it, make it a dictionary of `run_agent_tool`'s arguments, with the class
+        under `agent_class`; then its output is not typed.
+        """
         return self._perdure.dispatch.run_many(requests, detached=detached)
 
-    def as_completed(self, requests: Sequence[tuple[type[Agent], Any] | dict[str, Any]]) -> AsyncIterator[RunResult]:
-        """Ask for many runs and iterate over their results in the order of completion."""
+    @overload
+    def as_completed(
+        self, requests: Sequence[tuple[AsyncChild[Input, Output], Input]]
+    ) -> AsyncIterator[RunResult[Output]]: ...
+
+    @overload
+    def as_completed(
+        self, requests: Sequence[tuple[Child[Input, Output], Input]]
+    ) -> AsyncIterator[RunResult[Output]]: ...
+
+    @overload
+    def as_completed(self, requests: Sequence[Mapping[str, Any]]) -> AsyncIterator[RunResult[Any]]: ...
+
+    def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult[Any]]:
+        """Ask for many runs as `run_agent_tools` does, and iterate over their results in the order of completion."""
         return self._perdure.dispatch.as_completed(requests)
 
     def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Any:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack, cast
 
-from perdure.actors.agent.agent import exposed
+from perdure.actors.agent.exposing import Marking, exposed
 from perdure.actors.chat.callback import follow, refused
 from perdure.actors.chat.chat_hooks import ChatHooks
 from perdure.actors.chat.conversation import Conversation
@@ -33,14 +33,14 @@ from perdure.ledger import digest_of, pack, unpack
 Afar = Callable[..., Any]
 
 
-def afar(function: Afar) -> Callable[[Afar], Afar]:
+def afar(function: Afar) -> Marking:
     """Give a method a part that is done at the caller's side, instead of one call."""
 
-    def mark(method: Afar) -> Afar:
-        method.__perdure_afar__ = function  # type: ignore[attr-defined]
+    def mark(method: Any) -> Any:
+        method.__perdure_afar__ = function
         return method
 
-    return mark
+    return cast("Marking", mark)
 
 
 async def _ask_and_follow(
@@ -69,37 +69,55 @@ async def _submit(caller: Any, messages: Any, **options: Any) -> Any:
     return await caller.call("accept_turn", "submission", messages, request_id, options)
 
 
+class TurnOptions(TypedDict, total=False):
+    """What may be said of a turn beside its messages.
+
+    Attributes:
+        request_id: names the turn. The same id with the same content is the same turn.
+        idempotency_key: the same for who has a key of their own, such as a mail's.
+        metadata: plain data that stays with the turn; `active_turn` shows it.
+        client_tools: tools that the client executes: `[{name, description, parameters}]`.
+        chat_stream_stall_timeout_ms: in place of the class's.
+    """
+
+    request_id: str | None
+    idempotency_key: str | None
+    metadata: Any
+    client_tools: list[dict[str, Any]]
+    chat_stream_stall_timeout_ms: float
+
+
 class ChatAgent(ChatHooks):
     """A chat: turns one after the other, each durable from its acceptance to its end. What may be said of it is with `ChatHooks`."""
 
     # asking for turns
 
     @afar(partial(_ask_and_follow, "chat"))
-    async def chat(self, message: Any, callback: object = None, **options: Any) -> TurnResult:
+    async def chat(self, message: Any, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
         """Send a message and follow the answer; see `StreamCallback`. Returns when the attempt that the callback sees has ended.
 
         Args:
             message: a text, a message, or a list of messages.
             callback: is told of the stream; may be None.
-            **options: `request_id`, `metadata`, `client_tools` (`[{name, description, parameters}]`), `chat_stream_stall_timeout_ms`.
+            **options: see `TurnOptions`.
         """
         self.conversation.refuse_nested("chat")
         return await _ask_and_follow("chat", self.conversation.nearby, message, callback, **options)  # type: ignore[no-any-return]
 
     @afar(partial(_ask_and_follow, "save"))
-    async def save_messages(self, messages: Any, **options: Any) -> TurnResult:
+    async def save_messages(self, messages: Any, **options: Unpack[TurnOptions]) -> TurnResult:
         """Add messages and wait for the turn that they bring about."""
         self.conversation.refuse_nested("save_messages")
         return await _ask_and_follow("save", self.conversation.nearby, messages, None, **options)  # type: ignore[no-any-return]
 
     @afar(_continue)
-    async def continue_last_turn(self, callback: object = None, **options: Any) -> TurnResult:
+    async def continue_last_turn(self, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
         """Go on with the newest message of the assistant; skipped if the newest message is none, or waits for a person."""
         self.conversation.refuse_nested("continue_last_turn")
         return await _continue(self.conversation.nearby, callback, **options)  # type: ignore[no-any-return]
 
     @afar(_submit)
-    async def submit_messages(self, messages: Any, **options: Any) -> dict[str, Any]:
+    async def submit_messages(self, messages: Any, **options: Unpack[TurnOptions]) -> dict[str, Any]:
         """Ask for a turn and come back as soon as it is durable; inside a handler it is part of the handler's transaction.
 
         Returns what `inspect_turn` gives, and `accepted`: whether the turn is new. The same `request_id` or `idempotency_key` with the

@@ -31,7 +31,7 @@ from perdure.actors.chat.tools import Tool, ToolSpec
 from perdure.actors.chat.toolset import Toolset
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, tried
-from perdure.actors.life.results import RunResult
+from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.ports import KillPoint
 from perdure.ledger import Status, derived_run_id
 from perdure.policies import Stage, awaits_client, is_settled, is_tool_part, tool_name
@@ -259,7 +259,7 @@ class Toolbox:
             self._failed(call_id, str(problem))
             return
         result = await self._ask(tool.agent_class, given, call_id, display=tool.display, detached=tool.detached)
-        if not isinstance(result, RunResult):
+        if isinstance(result, RunHandle):
             self._returned(call_id, {"runId": self.run_id(call_id), "status": "running"})
             return
         output, problem = await tried(_made(lambda: tool.answer(result)))

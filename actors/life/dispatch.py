@@ -13,7 +13,7 @@ from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.class_options import class_options
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.life.results import Detached, RunHandle, RunInfo, RunResult
+from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, run_result
 from perdure.ledger import (
     AwaitedInsideHandler,
     BadRequest,
@@ -57,7 +57,7 @@ class Dispatch:
             return self._post(asked)
         return self._life.bridge(self._many(asked))
 
-    def _post(self, asked: list[Entry]) -> list[RunHandle]:
+    def _post(self, asked: list[Entry]) -> RunHandles:
         """Ask for runs as part of the open transaction."""
         if any(request.wait for _, request in asked):
             raise AwaitedInsideHandler(
@@ -69,7 +69,7 @@ class Dispatch:
             )
         for _, request in asked:
             self._outbox.post(request)
-        return [RunHandle(request.run_id, request.agent_type) for _, request in asked]
+        return RunHandles(RunHandle(request.run_id, request.agent_type) for _, request in asked)
 
     async def _one(self, entry: Entry) -> Any:
         (done,) = await self._many([entry])
@@ -84,9 +84,9 @@ class Dispatch:
                 done.append(result_of(agent_class, request.run_id, outcome))
             else:
                 done.append(RunHandle(request.run_id, request.agent_type, outcome or "running"))
-        return done
+        return done if any(request.wait for _, request in asked) else RunHandles(done)
 
-    async def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult]:
+    async def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult[Any]]:
         """Results in the order of completion."""
         asked = [self._from_plain(each, detached=False) for each in requests]
         futures = await self._ask_for([request for _, request in asked])
@@ -265,10 +265,10 @@ def preview(body: bytes, limits: Limits) -> dict[str, Any]:
     return {"preview": preview_of(unpack(body))} if len(body) > limits.inline_bytes_max else {}
 
 
-def result_of(agent_class: type[Any], run_id: str, outcome: dict[str, Any]) -> RunResult:
+def result_of(agent_class: type[Any], run_id: str, outcome: dict[str, Any]) -> RunResult[Any]:
     """The end of a run as its parent sees it, the output typed by the child's annotation."""
     output = outcome.get("output")
-    return RunResult(
+    return run_result(
         run_id=run_id,
         agent_type=outcome.get("agent_type", ""),
         status=outcome["status"],

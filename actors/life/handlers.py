@@ -18,7 +18,7 @@ from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Piece, Step, done_in_one, failure
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
+from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult, run_result
 from perdure.ledger import TELL, BadRequest, UnknownAgentType, unpack
 
 
@@ -111,7 +111,7 @@ def _told(agent: Any, letter: Letter) -> Step:
     return call, tuple(arguments.args[1:]), Activity(origin=letter.mail_id)
 
 
-def _result(letter: Letter, life: Life) -> RunResult:
+def _result(letter: Letter, life: Life) -> RunResult[Any]:
     content = letter.content
     output = None
     if content.get("output") is not None:
@@ -121,7 +121,7 @@ def _result(letter: Letter, life: Life) -> RunResult:
             )
         except UnknownAgentType:
             output = unpack(content["output"])
-    return RunResult(
+    return run_result(
         run_id=letter.run["run_id"],
         agent_type=letter.run["agent_type"],
         status=content["status"],

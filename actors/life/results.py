@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, cast
 
 from perdure.ledger import BadRequest, check_ms
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # the checkers bring it; there `RunResult` alone is `RunResult[Any]`
+
+    Output_co = TypeVar("Output_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Output_co = TypeVar("Output_co", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,36 +50,81 @@ class RunInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunResult:
-    """How a run ended, as far as is known: `interrupted` is soft, the other three are for ever."""
+class RunCompleted(Generic[Output_co]):
+    """A run that completed. Its `output` has the type that the child's `run` is annotated with; `failure` is None."""
 
     run_id: str
     agent_type: str
-    status: str
-    output: Any = None
+    output: Output_co
     summary: str = ""
+    status: Literal["completed"] = "completed"
+    ok: ClassVar[Literal[True]] = True
+    failure: ClassVar[Any] = None
+    error: ClassVar[str] = ""
+    reason: ClassVar[None] = None
+    child_still_running: ClassVar[None] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFailed:
+    """A run that did not complete. `interrupted` is soft: a true end may still come. `error` and `aborted` are for ever.
+
+    `output` is None.
+    """
+
+    run_id: str
+    agent_type: str
+    status: Literal["error", "aborted", "interrupted"]
     error: str = ""
     reason: str | None = None
     child_still_running: bool | None = None
+    summary: str = ""
+    output: Any = None
+    ok: ClassVar[Literal[False]] = False
 
     @property
-    def ok(self) -> bool:
-        """Whether the run completed."""
-        return self.status == "completed"
-
-    @property
-    def failure(self) -> AgentToolFailure | None:
-        """The typed failure, or None if the run completed."""
-        if self.status not in ("error", "aborted", "interrupted"):
-            return None
-        words = self.error or f"the run was {self.status}"
+    def failure(self) -> AgentToolFailure:
+        """Why there is no output, and whether the same call can still succeed."""
         return AgentToolFailure(
-            status=self.status,  # type: ignore[arg-type]
-            error=words,
+            status=self.status,
+            error=self.error or f"the run was {self.status}",
             retryable=self.status == "interrupted",
             reason=self.reason,
             child_still_running=self.child_still_running,
         )
+
+
+RunResult: TypeAlias = RunCompleted[Output_co] | RunFailed
+"""How a run ended, as far as is known.
+
+`if result.ok:` narrows it to one of the two in mypy; `if result.status == "completed":` in pyright too. Elsewhere `output` has the child's
+type `| Any`, and `failure` is `AgentToolFailure | Any`: checkers check what each would be, and leave it to the author whether it is there.
+"""
+
+
+def run_result(
+    *,
+    run_id: str,
+    agent_type: str,
+    status: str,
+    output: Any,
+    summary: str = "",
+    error: str = "",
+    reason: str | None = None,
+    child_still_running: bool | None = None,
+) -> RunResult[Any]:
+    """The end of a run from what the ledger tells of it."""
+    if status == "completed":
+        return RunCompleted(run_id=run_id, agent_type=agent_type, output=output, summary=summary)
+    return RunFailed(
+        run_id=run_id,
+        agent_type=agent_type,
+        status=cast("Literal['error', 'aborted', 'interrupted']", status),
+        error=error,
+        reason=reason,
+        child_still_running=child_still_running,
+        summary=summary,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +149,16 @@ class RunHandle:
     status: str = "running"
 
     def __await__(self) -> Generator[None, None, RunHandle]:
-        """Give back the handle itself, so that `await` is right in async code and harmless to leave out in a handler."""
+        """Give back the handle itself: `await` is right in async code, and harmless inside a transaction."""
+        return self
+        yield
+
+
+class RunHandles(list[RunHandle]):
+    """Detached runs, in the order of their requests. They can be awaited like one `RunHandle`."""
+
+    def __await__(self) -> Generator[None, None, RunHandles]:
+        """Give back the list itself."""
         return self
         yield
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable
 from typing import Any
 
 from perdure.actors.life.life import Life
@@ -69,7 +70,7 @@ class RunContext(RemembersSteps):
         milestone: str | None = None,
         data: Any = None,
         persist: bool = False,
-    ) -> Any:
+    ) -> Awaitable[None]:
         """Say how far the run is. Await it in async code.
 
         Without a milestone the signal is coalesced: within a short window the latest wins and goes out at the window's end, and
@@ -82,9 +83,11 @@ class RunContext(RemembersSteps):
             raise TooLarge("data", f"a progress signal of {len(signal)} bytes; the limit is {limit}")
         self._life.faults.at(KillPoint.MID_RUN, "progress")
         if milestone is not None:
-            return self._life.bridge(self._milestone(milestone, signal))
+            told: Awaitable[None] = self._life.bridge(self._milestone(milestone, signal))
+            return told
         self._life.on_loop(lambda: self._progress(signal, urgent=fraction is not None and fraction >= 1))
-        return self._life.done()
+        done: Awaitable[None] = self._life.done()
+        return done
 
     async def _milestone(self, name: str, body: bytes) -> None:
         if not isinstance(name, str) or not name:

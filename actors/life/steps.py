@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, overload
 
 from perdure.ledger import BadRequest, pack, unpack
+
+T = TypeVar("T")
 
 
 class RemembersSteps:
     """What can be entered again. A subclass keeps the bodies of the steps, durably."""
+
+    @overload
+    def step(self, name: str, job: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def step(self, name: str, job: Callable[[], T]) -> T: ...
 
     def step(self, name: str, job: Callable[[], Any]) -> Any:
         """Do something once: a later attempt takes the remembered value instead. The value must be plain data.

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import Any, Literal, cast
 
-from perdure.actors.agent.agent import exposed
+from perdure.actors.agent.exposing import exposed
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
 from perdure.actors.messenger.adapter import Messenger, declared

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.actors.agent.agent import Agent, exposed
+from perdure.actors.agent.agent import Agent
+from perdure.actors.agent.exposing import exposed
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.steps import plain
 from perdure.ledger import BadRequest, TooLarge, check_id, check_number, check_whole, pack

@@ -150,12 +150,12 @@ class Client:
             wait,
         )
 
-    async def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:
+    async def run(self, agent_class: type[Any], input: Any = None, *, run_id: str | None = None) -> RunResult[Any]:
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""
         request = self.request(agent_class, input, run_id, wait=True)
         return result_of(agent_class, request.run_id, await self.asking.begin(request))
 
-    async def start(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunHandle:
+    async def start(self, agent_class: type[Any], input: Any = None, *, run_id: str | None = None) -> RunHandle:
         """Begin a run and come back as soon as it is durable."""
         request = self.request(agent_class, input, run_id, wait=False)
         status = await self.asking.begin(request)

@@ -4,8 +4,10 @@
         census = runtime.agent(Census, "stdlib")
         report = census.take(root)
 
-In sync code every call blocks until its answer; in code that runs on an event loop the same call gives an awaitable (`cells`). Both are
-served by one thread with a loop of its own, so a client keeps its conversation with the supervisor whatever the author's code does.
+In sync code every call blocks until its answer; in async code the same call gives an awaitable (`awaiting`). Type checkers cannot see
+which of the two a line of code is. So `with Runtime(…)` is typed as what blocks, and `async with Runtime(…)` as an `AsyncRuntime`; it is
+one object. Both are served by one thread with a loop of its own, so a client keeps its conversation with the supervisor whatever the
+author's code does.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.events.observability import Callback
+from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.ray_world.cluster_record import explain_refusal
@@ -27,6 +30,7 @@ from perdure.actors.ray_world.connection import exit_on_sigterm
 from perdure.actors.ray_world.lifetime import Lifetime
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import RayCluster
+from perdure.actors.runtime.async_runtime import AsyncRuntime
 from perdure.actors.runtime.awaiting import can_await
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.event_stream import EventStream
@@ -37,6 +41,8 @@ from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Limits
 
 A = TypeVar("A", bound=Agent)
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 
 class Runtime:
@@ -72,10 +78,10 @@ class Runtime:
     ) -> None:
         self.close()
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> AsyncRuntime:
         exit_on_sigterm()  # which only this thread can see to
         await _to_the_end(self.open, undo=self.close)
-        return self
+        return self.asynchronous
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -161,6 +167,11 @@ class Runtime:
             self._lifetime.end(problem)
 
     @property
+    def asynchronous(self) -> AsyncRuntime:
+        """This runtime as async code sees it, for one that was not opened by `async with`."""
+        return cast("AsyncRuntime", self)
+
+    @property
     def client(self) -> Client:
         """The client underneath, whose methods are coroutines of this runtime's own loop."""
         if self._client is None:
@@ -186,21 +197,54 @@ class Runtime:
 
     # agents and runs
 
-    def agent(self, agent_class: type[A], name: str, of: object = None) -> A:
+    def agent(self, agent_class: type[A], name: str, of: object = None) -> type[A]:
         """A typed handle of an agent. Nothing is started by it; a call of an exposed method wakes the agent.
 
-        `of` is a handle of the agent whose sub-agent is meant: calls go through it, and its `on_before_sub_agent` may refuse them.
+        To a type checker the handle is the class itself, over which exposed methods are called with their own arguments and give their
+        answers (`exposing`). `of` is a handle of the agent whose sub-agent is meant: calls go through it, and its `on_before_sub_agent`
+        may refuse them.
         """
         client = self.client
         to = client.address(agent_class, name, of)
         call, tell = (lambda *call, way=way: self._settle(way(*call)) for way in (client.calling.call, client.tell))
-        return cast("A", Handle(to, call, tell))
+        return cast("type[A]", Handle(to, call, tell))
 
-    def run(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunResult:
-        """Run an agent and wait for its end. Repeat it with the same `run_id` after any death: it is the same run."""
-        return cast("RunResult", self._settle(self.client.run(agent_class, input, run_id=run_id)))
+    @overload
+    def run(
+        self, agent_class: type[AsyncAsksNothing[Output]], input: None = None, *, run_id: str | None = None
+    ) -> RunResult[Output]: ...
 
-    def start(self, agent_class: type[Agent], input: Any = None, *, run_id: str | None = None) -> RunHandle:
+    @overload
+    def run(
+        self, agent_class: type[AsksNothing[Output]], input: None = None, *, run_id: str | None = None
+    ) -> RunResult[Output]: ...
+
+    @overload
+    def run(
+        self, agent_class: AsyncChild[Input, Output], input: Input, *, run_id: str | None = None
+    ) -> RunResult[Output]: ...
+
+    @overload
+    def run(
+        self, agent_class: Child[Input, Output], input: Input, *, run_id: str | None = None
+    ) -> RunResult[Output]: ...
+
+    def run(self, agent_class: type[Any], input: Any = None, *, run_id: str | None = None) -> Any:
+        """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death.
+
+        Raises `ConflictingRequest` if the id names a run of other content, and `BadRequest` for an input that the child does not take.
+        """
+        return self._settle(self.client.run(agent_class, input, run_id=run_id))
+
+    @overload
+    def start(
+        self, agent_class: type[AsksNothing[object]], input: None = None, *, run_id: str | None = None
+    ) -> RunHandle: ...
+
+    @overload
+    def start(self, agent_class: Child[Input, object], input: Input, *, run_id: str | None = None) -> RunHandle: ...
+
+    def start(self, agent_class: type[Any], input: Any = None, *, run_id: str | None = None) -> RunHandle:
         """Begin a run and come back as soon as it is durable."""
         return cast("RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
@@ -99,7 +98,7 @@ class RayStage:
 
     async def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor, or the next one if it dies meanwhile."""
-        return await self._runtime.ask(name, *args)
+        return await self._runtime.asynchronous.ask(name, *args)
 
     async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
         """Call through a handle."""
@@ -107,7 +106,7 @@ class RayStage:
 
     async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
         """Run and wait."""
-        return await cast("Awaitable[RunResult]", self._runtime.run(agent_class, content, run_id=run_id))
+        return await self._runtime.asynchronous.run(cast("type[Any]", agent_class), content, run_id=run_id)
 
     def agent_id(self, agent_class: type[Agent], name: str) -> str:
         """The id of an agent; an old directory has names of its own."""

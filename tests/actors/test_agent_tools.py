@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from perdure.actors import Agent, AgentToolEvents, KillPoint, RunResult
+from perdure.actors import Agent, AgentToolEvents, KillPoint, RunFailed
+from perdure.actors.life.results import run_result
 from perdure.ledger import AdmissionRefused, BadRequest, ConflictingRequest, InterruptedReason
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Doubler, Failing, Hooked, Liar, Number, Sleeper, Talker, Worker
@@ -93,7 +94,7 @@ FAILURES: list[tuple[dict[str, Any], bool]] = [
 
 @pytest.mark.parametrize(("end", "retryable"), FAILURES)
 def test_only_an_interruption_may_be_tried_again(end: dict[str, Any], retryable: bool) -> None:
-    failure = RunResult(**RESULT, **end).failure
+    failure = run_result(output=None, **RESULT, **end).failure
     assert failure is not None
     assert failure.retryable is retryable
     told = {key: value for key, value in dataclasses.asdict(failure).items() if value is not None}
@@ -101,8 +102,8 @@ def test_only_an_interruption_may_be_tried_again(end: dict[str, Any], retryable:
 
 
 def test_a_completed_run_has_no_failure() -> None:
-    assert RunResult(**RESULT, status="completed").failure is None
-    assert RunResult(**RESULT, status="completed").ok
+    assert run_result(output=None, **RESULT, status="completed").failure is None
+    assert run_result(output=None, **RESULT, status="completed").ok
 
 
 def test_there_are_seven_reasons_and_no_others() -> None:
@@ -113,9 +114,9 @@ def test_there_are_seven_reasons_and_no_others() -> None:
 
 
 def test_reason_and_child_still_running_are_told_apart_from_absent() -> None:
-    hints = typing.get_type_hints(RunResult)
+    hints = typing.get_type_hints(RunFailed)
     assert hints["child_still_running"] == bool | None
-    result = RunResult(**RESULT, status="interrupted", reason="recovery-deadline")
+    result = run_result(output=None, **RESULT, status="interrupted", reason="recovery-deadline")
     assert result.failure is not None
     assert result.failure.child_still_running is None
 

@@ -20,6 +20,7 @@ from perdure.actors.chat.delegated_tools import agent_tool, client_tool
 from perdure.actors.chat.tool_schema import BadToolInput, ToolContext
 from perdure.actors.chat.tools import BadToolOutput, Tool, function_tool, tool
 from perdure.actors.chat.toolset import Toolset, find_tool
+from perdure.actors.life.results import run_result
 from perdure.ledger import BadRequest, UnknownTool
 from tests.tidy import IMPORT_PATH
 
@@ -531,7 +532,7 @@ def test_a_child_may_be_detached_with_options() -> None:
 
 
 def ended(status: str, **more: Any) -> RunResult:
-    return RunResult(run_id="r", agent_type="t", status=status, **more)
+    return run_result(run_id="r", agent_type="t", status=status, **{"output": None} | more)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""`@exposed`, and what type checkers know of a method that has it.
+
+At run time the method stays the function that it was. To a type checker it is an `Exposed`, because a call of it has another type over a
+handle than in the agent itself:
+
+    self.count(texts)       in the agent: what `count` gives, so a coroutine if it is async
+    handle.count(texts)     over a handle of `Runtime`, in sync code: the answer, whether `count` is async or not
+
+The second is told from the first by the handle's type, `type[Librarian]`: that is as near as Python's types come to "like `Librarian`, but
+elsewhere". Handles for async code (`AsyncRuntime`, `Agent.sub_agent`) are typed as the agent itself, which is exact for async methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Given_co = TypeVar("Given_co", covariant=True)
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+if TYPE_CHECKING:
+
+    class Exposed(Generic[P, Given_co, Answer_co]):
+        """An exposed method with its parameters, what a call of it gives in the agent, and what it answers over a handle."""
+
+        @overload
+        def __get__(self, agent: None, agent_class: type[Any]) -> Callable[P, Answer_co]: ...
+
+        @overload
+        def __get__(self, agent: object, agent_class: type[Any]) -> Callable[P, Given_co]: ...
+
+        def __get__(self, agent: object, agent_class: type[Any]) -> Any: ...
+
+
+class Marking(Protocol):
+    """What `exposed(repeatable=True)` gives: it marks a method."""
+
+    @overload
+    def __call__(
+        self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /
+    ) -> Exposed[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(self, method: Callable[Concatenate[Any, P], R], /) -> Exposed[P, R, R]: ...
+
+
+@overload
+def exposed(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Exposed[P, Coroutine[Any, Any, R], R]: ...
+
+
+@overload
+def exposed(method: Callable[Concatenate[Any, P], R]) -> Exposed[P, R, R]: ...
+
+
+@overload
+def exposed(*, repeatable: bool = False) -> Marking: ...
+
+
+def exposed(method: Any = None, *, repeatable: bool = False) -> Any:
+    """Mark a method so that it can be called from outside, over a handle.
+
+    A call is made at most once. With `repeatable=True` it is made again when the agent's host died during it.
+    """
+
+    def mark(marked: Any) -> Any:
+        marked.__perdure_exposed__ = {"repeatable": repeatable}
+        return marked
+
+    return mark if method is None else mark(method)

@@ -1,0 +1,87 @@
+"""What type checkers know of a child: the type of its input and of its output, from the annotations of its `run`.
+
+An author writes `run` in one of six ways: sync or async, and with no parameter, with the input, or with the input and the `RunContext`.
+Each way is a protocol here. Where a parameter of type `Child[Input, Output]` or `AsyncChild[Input, Output]` takes the class, and one of
+type `Input` takes the input, a wrong input is an error of the call, and the result is a `RunResult[Output]`. An async `run` fits the
+protocols of a sync one too, with a coroutine as its output; therefore overloads name the async protocols first.
+
+A class that is known only at run time is `type[Any]`: nothing is checked then, and the output is `Any`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar
+
+from perdure.actors.life.run_context import RunContext
+
+Input_contra = TypeVar("Input_contra", contravariant=True)
+Output_co = TypeVar("Output_co", covariant=True)
+Input = TypeVar("Input")
+Output = TypeVar("Output")
+
+
+class AsksNothing(Protocol[Output_co]):
+    """`def run(self) -> Output`."""
+
+    def run(self, /) -> Output_co:
+        """Do the work."""
+
+
+class AsyncAsksNothing(Protocol[Output_co]):
+    """`async def run(self) -> Output`."""
+
+    def run(self, /) -> Coroutine[Any, Any, Output_co]:
+        """Do the work."""
+
+
+class TakesInput(Protocol[Input_contra, Output_co]):
+    """`def run(self, input: Input) -> Output`."""
+
+    def run(self, input: Input_contra, /) -> Output_co:
+        """Do the work."""
+
+
+class AsyncTakesInput(Protocol[Input_contra, Output_co]):
+    """`async def run(self, input: Input) -> Output`."""
+
+    def run(self, input: Input_contra, /) -> Coroutine[Any, Any, Output_co]:
+        """Do the work."""
+
+
+class TakesContext(Protocol[Input_contra, Output_co]):
+    """`def run(self, input: Input, run: RunContext) -> Output`."""
+
+    def run(self, input: Input_contra, run: RunContext, /) -> Output_co:
+        """Do the work."""
+
+
+class AsyncTakesContext(Protocol[Input_contra, Output_co]):
+    """`async def run(self, input: Input, run: RunContext) -> Output`."""
+
+    def run(self, input: Input_contra, run: RunContext, /) -> Coroutine[Any, Any, Output_co]:
+        """Do the work."""
+
+
+Child: TypeAlias = type[TakesInput[Input, Output]] | type[TakesContext[Input, Output]]
+AsyncChild: TypeAlias = type[AsyncTakesInput[Input, Output]] | type[AsyncTakesContext[Input, Output]]
+
+
+class RunOptions(TypedDict, total=False):
+    """What may be said of a run beside its input.
+
+    Attributes:
+        run_id: names the run. The same id with the same content is the same run; without one it is derived from where and what is asked.
+        parent_tool_call_id: the model's tool call that the run belongs to.
+        display_order: its place among the runs of that call, for whoever shows them.
+        display: anything for whoever shows the run: `name`, `icon`, ….
+        input_preview: shown in place of the first 500 characters of the input.
+        on_limit: what happens above `max_concurrent_agent_tools`: `queue` or `reject`.
+    """
+
+    run_id: str | None
+    parent_tool_call_id: str | None
+    display_order: int
+    display: dict[str, Any] | None
+    input_preview: Any
+    on_limit: str

@@ -1,0 +1,50 @@
+"""What type checkers say of authors' code: the files of tests/typed, whose wrong lines name the errors that they expect.
+
+runtime.run(Reader, 3)  # error: mypy[misc] pyright[reportArgumentType]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "tests" / "typed").glob("*.py"))
+EXPECTED = re.compile(r"# error:(.*)")
+OF_MYPY = re.compile(r"(?P<path>[^:]+):(?P<line>\d+): error: .*\[(?P<code>[a-z-]+)\]")
+
+Found = dict[tuple[str, int], set[str]]
+"""The codes of the errors of each line."""
+
+
+def expected(checker: str) -> Found:
+    found: Found = {}
+    for file in FILES:
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            said = EXPECTED.search(line)
+            codes = re.search(rf"{checker}\[([^]]*)\]", said[1]) if said else None
+            if codes:
+                found[file.name, number] = {code.strip() for code in codes[1].split(",")}
+    return found
+
+
+def test_mypy_says_what_is_expected_of_each_line() -> None:
+    command = [sys.executable, "-m", "mypy", "--explicit-package-bases", *map(str, FILES)]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found: Found = defaultdict(set)
+    for each in filter(None, map(OF_MYPY.match, said.stdout.splitlines())):
+        found[Path(each["path"]).name, int(each["line"])].add(each["code"])
+    assert dict(found) == expected("mypy"), said.stdout + said.stderr
+
+
+def test_pyright_says_what_is_expected_of_each_line() -> None:
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found: Found = defaultdict(set)
+    for each in json.loads(said.stdout)["generalDiagnostics"]:
+        found[Path(each["file"]).name, each["range"]["start"]["line"] + 1].add(each["rule"])
+    assert dict(found) == expected("pyright"), said.stdout + said.stderr

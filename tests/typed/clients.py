@@ -1,0 +1,53 @@
+"""Scripts and async code: what they get from a runtime."""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+from perdure import ChatAgent, RunHandle, RunResult, Runtime, TurnResult
+from tests.typed.research import Clerk, Clock, Helpdesk, Idle, Librarian, Notes, Reader, Researcher, Topic
+
+
+def script() -> None:
+    with Runtime(data="./perdure-data") as runtime:
+        librarian = runtime.agent(Librarian, "home")
+        assert_type(librarian.count(["to be or not", "to be"]), int)
+        assert_type(librarian.shelf("Hamlet", upper=True), str)
+        result = runtime.run(Researcher, Topic(title="Ray"), run_id="ray")
+        assert_type(result, RunResult[Notes])
+        assert_type(runtime.run(Reader, "to be").output, int | Any)  # Any: a run may fail, see `RunResult`
+        assert_type(runtime.start(Clerk, ["a"]), RunHandle)
+        assert_type(runtime.start(Clock), RunHandle)
+        assert_type(runtime.agent(Helpdesk, "alice").chat("Where is order 17?"), TurnResult)
+        for event in runtime.events("ray"):
+            print(event["sequence"])
+
+        librarian.count("to be")  # error: mypy[arg-type] pyright[reportArgumentType]
+        librarian.count(["to be"], 3)  # error: mypy[call-arg] pyright[reportCallIssue]
+        librarian.shelf(title="Hamlet", lower=True)  # error: mypy[call-arg] pyright[reportCallIssue]
+        librarian.shelve("Hamlet")  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]
+        runtime.run(Researcher, "Ray")  # error: mypy[misc] pyright[reportArgumentType, reportCallIssue]
+        runtime.run(Researcher)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
+        runtime.run(Clock, 3)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
+        runtime.start(Idle)  # error: mypy[arg-type] pyright[reportArgumentType]
+        runtime.start(Reader, 3)  # error: mypy[misc] pyright[reportArgumentType, reportCallIssue]
+        runtime.agent(str, "home")  # error: mypy[type-var] pyright[reportArgumentType]
+
+
+async def server() -> None:
+    async with Runtime(data="./perdure-data") as runtime:
+        librarian = runtime.agent(Librarian, "home")
+        assert_type(await librarian.count(["to be or not", "to be"]), int)
+        assert_type(await runtime.run(Reader, "to be", run_id="hamlet"), RunResult[int])
+        assert_type(await runtime.start(Clock), RunHandle)
+        assert_type(await runtime.explain("hamlet"), list[str])
+        async for event in runtime.events("hamlet"):
+            print(event["sequence"])
+
+        await runtime.run(Reader, 3)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
+        runtime.run(Reader, "to be").output  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]
+
+
+def chosen_at_run_time(runtime: Runtime, kind: type[Any], chat: type[ChatAgent]) -> None:
+    assert_type(runtime.run(kind, {"any": "thing"}), RunResult[Any])
+    assert_type(runtime.run(chat, "Where is order 17?"), RunResult[Any])

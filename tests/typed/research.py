@@ -1,0 +1,145 @@
+"""Authors of agents: what their classes are to a type checker."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from pydantic import BaseModel
+
+from perdure import Agent, ChatAgent, Detached, MilestoneInfo, RunContext, RunHandle, RunInfo, RunResult, exposed, tell
+from perdure.actors import RunHandles
+
+
+class Topic(BaseModel):
+    title: str
+
+
+class Notes(BaseModel):
+    title: str
+    words: int
+
+
+class Researcher(Agent):
+    """Async, with the input and the context."""
+
+    async def run(self, input: Topic, run: RunContext) -> Notes:
+        words = await run.step("read", self.read)
+        assert_type(words, int)
+        return Notes(title=input.title, words=words)
+
+    async def read(self) -> int:
+        return 100
+
+
+class Reader(Agent):
+    """Sync, with the input."""
+
+    def run(self, text: str) -> int:
+        return len(text.split())
+
+
+class Clerk(Agent):
+    """Sync, with both."""
+
+    def run(self, text: list[str], run: RunContext) -> dict[str, int]:
+        return dict.fromkeys(text, 1)
+
+
+class Clock(Agent):
+    """Async, without input."""
+
+    async def run(self) -> float:
+        return 1.0
+
+
+class Bell(Agent):
+    """Sync, without input."""
+
+    def run(self) -> str:
+        return "ding"
+
+
+class Helpdesk(ChatAgent):
+    """A chat agent: `run` is inherited, its output is what `get_agent_tool_output` makes of the answer."""
+
+
+class Idle(Agent):
+    """No `run`: it can be called, and is nobody's child."""
+
+
+class Survey(Agent):
+    async def run(self, input: list[Topic]) -> int:
+        first = await self.run_agent_tool(Researcher, input[0], run_id="first")
+        assert_type(first, RunResult[Notes])
+        others = await self.run_agent_tools([(Researcher, topic) for topic in input[1:]])
+        assert_type(others, list[RunResult[Notes]])
+        assert_type(await self.run_agent_tool(Clerk, ["a"]), RunResult[dict[str, int]])
+        assert_type(await self.run_agent_tool(Clock), RunResult[float])
+        assert_type(await self.run_agent_tool(Bell), RunResult[str])
+        assert_type(await self.run_agent_tools([(Reader, "a"), (Reader, "b")]), list[RunResult[int]])
+        chat = await self.run_agent_tool(Helpdesk, "Where is order 17?")
+        chat.failure.error if not chat.ok else chat.output
+        async for result in self.as_completed([(Researcher, topic) for topic in input]):
+            assert_type(result, RunResult[Notes])
+            print(result.output.title if result.ok else result.failure.error)
+        return sum(result.output.words for result in (first, *others) if result.ok)
+
+    async def begin(self, topics: list[Topic]) -> list[str]:
+        handle = await self.run_agent_tool(Researcher, topics[0], detached=Detached(on_finish="on_notes"))
+        assert_type(handle, RunHandle)
+        handles = await self.run_agent_tools([(Researcher, topic) for topic in topics], detached=True)
+        assert_type(handles, RunHandles)
+        with self.transaction():  # here nothing needs to be awaited
+            return [each.run_id for each in self.run_agent_tools([(Reader, "a")], detached=True)]
+
+    def on_notes(self, run: RunInfo, result: RunResult[Notes]) -> None:
+        if result.status == "completed":
+            assert_type(result.output, Notes)
+        else:
+            assert_type(result.failure.retryable, bool)
+
+    def on_read(self, run: RunInfo, milestone: MilestoneInfo) -> None:
+        assert_type(milestone.name, str)
+
+    async def wrong(self, topic: Topic) -> None:
+        await self.run_agent_tool(Researcher, "a")  # error: mypy[misc] pyright[reportArgumentType, reportCallIssue]
+        await self.run_agent_tool(Researcher)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
+        await self.run_agent_tool(Clock, 3)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
+        await self.run_agent_tool(Idle)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
+        await self.run_agent_tool(Reader, "a", run_it="x")  # error: mypy[call-overload] pyright[reportCallIssue]
+        await self.run_agent_tools([(Reader, 3)])  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
+        self.run_agent_tool(Reader, "a")  # error: mypy[unused-coroutine] pyright[reportUnusedCoroutine]
+        result = await self.run_agent_tool(Researcher, topic)
+        text: str = result.output  # error: mypy[assignment] pyright[reportAssignmentType]
+        print(result.failure.eror, text)  # error: mypy[union-attr] pyright[reportAttributeAccessIssue]
+        if result.status == "completed":
+            print(result.output.wrods)  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]
+
+
+class Librarian(Agent):
+    @exposed
+    async def count(self, texts: list[str]) -> int:
+        """Count the words of all texts."""
+        assert_type(await self.count([]), int)
+        assert_type(self.shelf("a"), str)
+        results = await self.run_agent_tools([(Reader, text) for text in texts])
+        return sum(result.output for result in results)
+
+    @exposed(repeatable=True)
+    def shelf(self, title: str, *, upper: bool = False) -> str:
+        """Say where a title stands."""
+        return title
+
+    async def lend(self) -> None:
+        branch = self.sub_agent(Librarian, "branch")
+        assert_type(await branch.count(["a"]), int)
+        await tell(branch.shelf, "a", upper=True)
+        await tell(branch.shelf, 3)  # error: mypy[arg-type] pyright[reportArgumentType]
+        await branch.count("a")  # error: mypy[arg-type] pyright[reportArgumentType]
+        branch.coutn(["a"])  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]
+
+
+class Branch(Librarian):
+    @exposed
+    async def count(self, texts: list[str]) -> int:
+        return await super().count(texts)
