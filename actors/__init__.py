@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from perdure.actors.chat.chat_agent import ChatAgent
     from perdure.actors.chat.delegated_tools import agent_tool, client_tool
     from perdure.actors.chat.model import close_models, resolve_model
-    from perdure.actors.chat.recovery_context import ChatRecoveryContext
     from perdure.actors.chat.tool_schema import ToolContext
     from perdure.actors.chat.tools import tool
-    from perdure.actors.chat.turn import ActiveTurn, TurnResult
+    from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
     from perdure.actors.events.message_parts import apply_chunk
     from perdure.actors.events.reducer import AgentToolEvents
     from perdure.actors.host.host import Host
@@ -161,10 +160,9 @@ _HOMES: Final = {
     "perdure.actors.chat.chat_agent": "ChatAgent",
     "perdure.actors.chat.delegated_tools": "agent_tool client_tool",
     "perdure.actors.chat.model": "close_models resolve_model",
-    "perdure.actors.chat.recovery_context": "ChatRecoveryContext",
+    "perdure.actors.chat.turn": "ActiveTurn ChatRecoveryContext TurnResult",
     "perdure.actors.chat.tool_schema": "ToolContext",
     "perdure.actors.chat.tools": "tool",
-    "perdure.actors.chat.turn": "ActiveTurn TurnResult",
     "perdure.actors.runtime.client": "Client",
     "perdure.actors.ray_world.cluster_record": "read_record",
     "perdure.actors.events.reducer": "AgentToolEvents",

@@ -102,19 +102,19 @@ class ChatAgent(ChatHooks):
             **options: see `TurnOptions`.
         """
         self.conversation.refuse_nested("chat")
-        return await _ask_and_follow("chat", self.conversation.nearby, message, callback, **options)  # type: ignore[no-any-return]
+        return await _ask_and_follow("chat", self.conversation.local_caller, message, callback, **options)  # type: ignore[no-any-return]
 
     @afar(partial(_ask_and_follow, "save"))
     async def save_messages(self, messages: Any, **options: Unpack[TurnOptions]) -> TurnResult:
         """Add messages and wait for the turn that they bring about."""
         self.conversation.refuse_nested("save_messages")
-        return await _ask_and_follow("save", self.conversation.nearby, messages, None, **options)  # type: ignore[no-any-return]
+        return await _ask_and_follow("save", self.conversation.local_caller, messages, None, **options)  # type: ignore[no-any-return]
 
     @afar(_continue)
     async def continue_last_turn(self, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
         """Go on with the newest message of the assistant; skipped if the newest message is none, or waits for a person."""
         self.conversation.refuse_nested("continue_last_turn")
-        return await _continue(self.conversation.nearby, callback, **options)  # type: ignore[no-any-return]
+        return await _continue(self.conversation.local_caller, callback, **options)  # type: ignore[no-any-return]
 
     @afar(_submit)
     async def submit_messages(self, messages: Any, **options: Unpack[TurnOptions]) -> dict[str, Any]:
@@ -123,12 +123,12 @@ class ChatAgent(ChatHooks):
         Returns what `inspect_turn` gives, and `accepted`: whether the turn is new. The same `request_id` or `idempotency_key` with the
         same content is the same turn; with other content it is `ConflictingRequest`.
         """
-        return await _submit(self.conversation.nearby, messages, **options)  # type: ignore[no-any-return]
+        return await _submit(self.conversation.local_caller, messages, **options)  # type: ignore[no-any-return]
 
     @afar(_follow)
     async def attach(self, request_id: str, callback: object = None, *, first: int = 0) -> TurnResult:
         """Follow a turn from an event's number on, after an interruption or from elsewhere."""
-        return await _follow(self.conversation.nearby, request_id, callback, first=first)  # type: ignore[no-any-return]
+        return await _follow(self.conversation.local_caller, request_id, callback, first=first)  # type: ignore[no-any-return]
 
     @exposed(repeatable=True)
     async def accept_turn(self, trigger: str, messages: Any, request_id: Any, options: Any) -> Any:
@@ -161,7 +161,7 @@ class ChatAgent(ChatHooks):
         return sum(
             [
                 await self.conversation.turns.cancel(request_id, reason)
-                for request_id in list(self.conversation.turns.open)
+                for request_id in list(self.conversation.state.open)
             ]
         )
 
@@ -182,20 +182,20 @@ class ChatAgent(ChatHooks):
         event = (
             {"type": "tool-output-error", "errorText": words} if words else {"output": checked_data("output", output)}
         )
-        return self.conversation.answer({"type": "tool-output-available", "toolCallId": call_id, **event})
+        return self.conversation.turns.answers.answer({"type": "tool-output-available", "toolCallId": call_id, **event})
 
     @exposed(repeatable=True)
     async def respond_to_approval(self, call_id: str, approved: bool, reason: str | None = None) -> bool:
         """A person's answer to a call that needs approval. Whether it was waited for; the first answer counts."""
         more = {} if reason is None else {"reason": reason}
-        return self.conversation.answer(
+        return self.conversation.turns.answers.answer(
             {"type": "tool-approval-response", "toolCallId": call_id, "approved": approved, **more}
         )
 
     @exposed(repeatable=True)
     async def add_messages(self, messages: Any) -> int:
         """Add messages to the transcript, or replace those of the same id, without a turn. Returns how many."""
-        return self.conversation.add(as_messages(messages, new_id=self.conversation.turns.token))
+        return self.conversation.add(as_messages(messages, new_id=self.conversation.state.token))
 
     # looking
 
@@ -222,7 +222,7 @@ class ChatAgent(ChatHooks):
     @exposed(repeatable=True)
     async def has_pending_interaction(self) -> bool:
         """Whether a call waits for the client or for an approval."""
-        return self.conversation.awaits_person()
+        return self.conversation.turns.answers.are_waited_for()
 
     @exposed(repeatable=True)
     async def wait_until_stable(self, timeout_ms: float | None = None) -> bool:
@@ -234,7 +234,7 @@ class ChatAgent(ChatHooks):
     def active_turn(self) -> ActiveTurn | None:
         """The turn that is being played, for `get_instructions`, `get_model` and the methods that are tools; None between turns."""
         playing = self.conversation.turns.playing
-        return None if playing is None else playing.turn.shown
+        return None if playing is None else playing.live.turn.shown
 
     def stash(self, data: Any) -> Any:
         """Remember a value with the fiber that the code belongs to, or else with the turn that is being played; its recovery is given it.
@@ -243,8 +243,8 @@ class ChatAgent(ChatHooks):
         if playing is None or CURRENT.get() is not None:
             return super().stash(data)
         pack(data)
-        playing.turn.stashed = data
-        self.conversation.turns.store.write(playing.turn)
+        playing.live.turn.stashed = data
+        self.conversation.state.store.write(playing.live.turn)
         return True
 
     # as a child, and as a parent

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perdure.actors.chat.chat_hooks import ChatHooks
+from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data
-from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turns import Turns
 from perdure.actors.host.tenant import Tenant
@@ -17,13 +17,12 @@ from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, check_id, check_number, check_whole, digest_of, pack
-from perdure.policies import TURN_ENDED, TurnEvent, TurnStatus, awaits_client
+from perdure.policies import TURN_ENDED, TurnStatus
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue"})
 OPTIONS = frozenset({"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key"})
 STATUSES = tuple(TurnStatus)
 LISTED_MAX, DELETED_MAX = 100, 500
-PAUSE_S = 0.05
 
 
 class Conversation:
@@ -31,8 +30,9 @@ class Conversation:
 
     def __init__(self, agent: ChatHooks, tenant: Tenant, restart: Callable[[], None]) -> None:
         self.agent, self.tenant = agent, tenant
-        self.turns = Turns(agent, tenant, restart)
-        self.nearby = Nearby(self)
+        self.state = ConversationState(agent, tenant)
+        self.turns = Turns(self.state, restart)
+        self.local_caller = LocalCaller(self)
 
     # requests
 
@@ -41,7 +41,7 @@ class Conversation:
         if trigger not in TRIGGERS:
             raise BadRequest("trigger", f"{trigger!r:.200} is not one of {', '.join(sorted(TRIGGERS))}")
         turn = self.request(trigger, messages, request_id, options)
-        if self.turns.crowd.drops(turn):
+        if self.turns.overlapping.drops(turn):
             words = "A turn was under way, and this agent does not take messages meanwhile."
             return {
                 **self._told(turn),
@@ -99,14 +99,14 @@ class Conversation:
     def _check_roles(self, messages: Sequence[Any]) -> None:
         """A message takes the place of the one with its id, so it has to be one of the same speaker: no answer is written over."""
         for at, each in enumerate(messages):
-            known = self.turns.transcript.get(each["id"])
+            known = self.state.transcript.get(each["id"])
             if known is not None and known["role"] != each["role"]:
                 raise BadRequest(f"messages[{at}].id", f"{each['id']} is a message of the {known['role']}")
 
     def refuse_nested(self, method: str, *, is_waiting: bool = True) -> None:
         """Refuse to wait for a turn where it could never begin: inside a turn of this agent, or inside a transaction."""
         activity, playing = ACTIVITY.get(), self.turns.playing
-        if playing is not None and activity is not None and activity.origin == f"turn/{playing.turn.request_id}":
+        if playing is not None and activity is not None and activity.origin == f"turn/{playing.live.turn.request_id}":
             words = "a turn cannot wait for another turn of its own agent, nor for its own end"
             raise BadRequest(method, f"{words}; use submit_messages or add_messages")
         if is_waiting and self.tenant.transaction is not None:
@@ -129,69 +129,33 @@ class Conversation:
 
     def add(self, messages: Sequence[Any]) -> int:
         """Add messages, or replace those of the same id. While a turn is being played they come before its answer."""
-        turns = self.turns
+        state = self.state
         self._check_roles(messages)
-        placed = turns.transcript.placed(list(messages))
+        placed = state.transcript.placed(list(messages))
 
         def then() -> None:
             for position, each in placed:
-                turns.transcript.put(position, each)
-                turns.history.changed(each["id"])
+                state.transcript.put(position, each)
+                self.turns.history.changed(each["id"])
 
-        turns.store.write(messages=placed, then=lambda: self.tenant.on_loop(then))
+        state.store.write(messages=placed, then=lambda: self.tenant.on_loop(then))
         return len(placed)
 
-    # answers of people
-
-    def answer(self, event: dict[str, Any]) -> bool:
-        """Take in what a person or a client says to a call. The first answer counts, and no other."""
-        turn = next((each for each in self.turns.open.values() if self._waits(each, event)), None)
-        if turn is None or self.turns.deadlines.has_passed(turn):
-            return False
-        stream = self.turns.stream_of(turn)
-        stream.add(event)
-        if not self._waiting_calls(turn) and turn.apply(TurnEvent.ANSWERED):
-            turn.parked_at_ms = 0
-            # It was put aside with nothing under way: that is no interruption. Who answers it wants it, whatever was said since.
-            self.turns.ours(turn)
-            turn.user_message_id = self.turns.transcript.newest_user_id
-        stream.flush(then=self.turns.kick)
-        return True
-
-    def _waits(self, turn: Turn, event: dict[str, Any]) -> bool:
-        """Whether a turn waits for this answer. What was allowed already waits for its result, and for no second permission."""
-        waiting = [part for part in self._waiting_calls(turn) if part["toolCallId"] == event["toolCallId"]]
-        is_permission = event["type"] == "tool-approval-response"
-        return any(not (is_permission and part["state"] == "approval-responded") for part in waiting)
-
-    def _waiting_calls(self, turn: Turn) -> list[dict[str, Any]]:
-        """The calls of a turn for which somebody outside has to do something."""
-        if not turn.segments and turn.request_id not in self.turns.open:
-            return []
-        names = frozenset(tool.name for tool in self._client_tools(turn))
-        return [part for part in self.turns.stream_of(turn).parts if awaits_client(part, names)]
-
-    def _client_tools(self, turn: Turn) -> list[Tool]:
-        own = [tool for tool in self.turns.equipment.toolset() if tool.kind == "client"]
-        return [*own, *self.turns.equipment.client_tools(turn)]
-
-    def awaits_person(self) -> bool:
-        """Whether an open turn waits for a client's result or an approval (spec §7). A server's call is never waited for so."""
-        return any(self._waiting_calls(turn) for turn in self.turns.open.values() if turn.segments or turn.attempt)
+    # waiting, looking, forgetting
 
     async def stable(self, timeout_ms: float | None) -> bool:
         """Wait until no turn is open."""
         try:
             async with asyncio.timeout(None if timeout_ms is None else max(0.0, timeout_ms) / 1000):
-                while self.turns.open:
+                while self.state.open:
                     await self._any_end()
         except TimeoutError:
-            return not self.turns.open
+            return not self.state.open
         return True
 
     async def _any_end(self) -> None:
         """Wait until some open turn has ended. Raises what stands in the way of all of them."""
-        waiting = [awaited(self.turns.ended(request_id)) for request_id in self.turns.open]
+        waiting = [awaited(self.turns.ended(request_id)) for request_id in self.state.open]
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
@@ -200,11 +164,9 @@ class Conversation:
             for each in waiting:
                 each.cancel()
 
-    # looking and forgetting
-
     def messages(self, limit: int | None, before: str | None) -> list[dict[str, Any]]:
         """The newest messages, or the newest of those before one."""
-        transcript = self.turns.transcript
+        transcript = self.state.transcript
         if before is not None and before not in transcript:
             raise BadRequest("before", f"{before!r:.200} is not the id of a message")
         found = transcript.messages if before is None else transcript.before(before)
@@ -224,7 +186,7 @@ class Conversation:
     def list(self, status: Any, limit: int) -> list[dict[str, Any]]:
         """The newest turns of some statuses, in order."""
         wanted, most = _statuses(status), _limit(limit, LISTED_MAX)
-        found = {turn.request_id: turn for turn in self.turns.store.turns()} | self.turns.open
+        found = {turn.request_id: turn for turn in self.state.store.turns()} | self.state.open
         chosen = [turn for turn in found.values() if wanted is None or turn.status in wanted]
         chosen.sort(key=lambda turn: turn.number)
         return [self._told(turn) for turn in chosen[-most:]]
@@ -235,26 +197,25 @@ class Conversation:
         before = float("inf") if ended_before is None else ended_before
         found = [
             turn.request_id
-            for turn in self.turns.store.turns()
+            for turn in self.state.store.turns()
             if turn.is_over and turn.status in (wanted or ()) and turn.ended_at_ms < before
         ]
         if found:
-            self.turns.store.drop(found[:most])
+            self.state.store.drop(found[:most])
             self.turns.views.forget()
         return len(found[:most])
 
     async def clear(self) -> None:
         """Forget the conversation. What was under way is cancelled first, and nothing of it comes back."""
-        turns = self.turns
-        while turns.open:
-            for request_id in list(turns.open):
-                await turns.cancel(request_id, "the conversation was cleared")
-            if turns.open:
+        while self.state.open:
+            for request_id in list(self.state.open):
+                await self.turns.cancel(request_id, "the conversation was cleared")
+            if self.state.open:
                 await self._any_end()
-        turns.forget()
+        self.turns.forget()
 
 
-class Nearby:
+class LocalCaller:
     """How the agent itself follows its own turns."""
 
     def __init__(self, conversation: Conversation) -> None:
@@ -263,7 +224,7 @@ class Nearby:
 
     def token(self) -> str:
         """A new identifier."""
-        return self._conversation.turns.token()
+        return self._conversation.state.token()
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the agent."""

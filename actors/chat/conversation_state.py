@@ -1,27 +1,30 @@
-"""The floor of a conversation: its transcript, the turns that are open, and their streams.
-
-Everything that has to do with turns stands on it: what repairs, plays, rescues and shows them. `Turns` is the whole.
-"""
+"""What the turns of one chat agent share: transcript, open turns, their streams, tools and model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from perdure.actors.chat.chat_hooks import ChatHooks
-from perdure.actors.chat.equipment import Equipment
-from perdure.actors.chat.repeats import Repeats
+from perdure.actors.chat.delegated_tools import client_tools
+from perdure.actors.chat.lost_calls import LostCalls
+from perdure.actors.chat.model import load_library, resolve_model
 from perdure.actors.chat.store import ChatStore, Event, Message
 from perdure.actors.chat.stream import Stream
+from perdure.actors.chat.tools import Tool
+from perdure.actors.chat.toolset import Toolset
 from perdure.actors.chat.transcript import Transcript
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
 
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
 
-class Floor:
-    """What the turns of one chat agent share, in one life of it.
+
+class ConversationState:
+    """The state of one chat agent's conversation, in one life of it.
 
     Attributes:
         open: the turns that have not ended, by their ids.
@@ -32,13 +35,14 @@ class Floor:
         self.agent, self.tenant = agent, tenant
         self.store = ChatStore(tenant)
         self.transcript = Transcript(self.store)
-        self.repeats = Repeats(self.store)
-        self.equipment = Equipment(agent, tenant)
+        self.lost_calls = LostCalls(self.store)
         self.open: dict[str, Turn] = {}
         self.freed_at_ms = 0
         self._streams: dict[str, Stream] = {}
         self._runs: dict[str, RunContext] = {}
         self._ours: dict[str, None] = {}
+        self._toolset: Toolset | None = None
+        self._model: tuple[object, Model] | None = None
 
     def now_ms(self) -> int:
         """Wall time."""
@@ -48,17 +52,40 @@ class Floor:
         """A throw of the dice."""
         return self.tenant.dice.roll()
 
+    def token(self) -> str:
+        """A new identifier."""
+        return self.tenant.dice.token()
+
+    # turns
+
     def is_ours(self, turn: Turn) -> bool:
         """Whether this life has begun the turn, or taken it up."""
         return turn.request_id in self._ours
 
-    def ours(self, turn: Turn) -> None:
+    def take_over(self, turn: Turn) -> None:
         """This life answers for the turn now."""
         self._ours[turn.request_id] = None
 
-    def token(self) -> str:
-        """A new identifier."""
-        return self.tenant.dice.token()
+    def answers_run(self, turn: Turn, run: RunContext) -> None:
+        """The turn answers this attempt at a run."""
+        self._runs[turn.request_id] = run
+
+    def run_of(self, turn: Turn) -> RunContext | None:
+        """The attempt that the turn answers, if it is the turn of a run."""
+        return self._runs.get(turn.request_id)
+
+    def release(self, turn: Turn) -> Stream | None:
+        """Forget a turn that has ended, and return its stream."""
+        request_id = turn.request_id
+        self.open.pop(request_id, None)
+        self._runs.pop(request_id, None)
+        self._ours.pop(request_id, None)
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            stream.rest()
+        return stream
+
+    # streams
 
     def stream_in_memory(self, turn: Turn) -> Stream | None:
         """The stream of a turn, if it is at hand."""
@@ -69,24 +96,29 @@ class Floor:
         stream = self._streams.get(turn.request_id)
         if stream is None:
             before = self.store.events(turn.request_id) if turn.segments else []
-            stream = Stream(turn, self.store, self.now_ms, self._teller(turn), before, self._is_seen)
+            stream = Stream(turn, self.store, self.now_ms, self._listener(turn), before, self._is_seen)
             if turn.base:
                 stream.begin_with((self.transcript.get(turn.message_id) or {"parts": []})["parts"][: turn.base])
             self._streams[turn.request_id] = stream
         return stream
 
+    def rest(self) -> None:
+        """Cancel the flushes that are due in all streams."""
+        for stream in self._streams.values():
+            stream.rest()
+
     def _is_seen(self) -> bool:
         return self.tenant.premises.is_followed
 
-    def _teller(self, turn: Turn) -> Callable[[list[Event]], None]:
-        """Who else is told of durable events: the run that this turn answers, so that its parent can follow."""
+    def _listener(self, turn: Turn) -> Callable[[list[Event]], None]:
+        """Passes durable events on to the run that the turn answers, so that the run's parent can follow."""
 
-        def tell(events: list[Event]) -> None:
-            run = self._runs.get(turn.request_id)
+        def heard(events: list[Event]) -> None:
+            run = self.run_of(turn)
             if run is not None:
                 run.emit({"type": "chunks", "chunks": events})
 
-        return tell
+        return heard
 
     def add_now(self, stream: Stream, messages: list[Message]) -> None:
         """Add messages to the transcript; they are durable with the next flush of the stream."""
@@ -95,9 +127,30 @@ class Floor:
             self.transcript.put(position, each)
         stream.beside(messages=placed)
         if any(each["role"] == "user" for each in messages):
-            self.repeats.user_spoke()
+            self.lost_calls.user_spoke()
 
-    def emit(self, name: str, turn: Turn, payload: dict[str, Any], *, channel: str = "chat") -> None:
+    # tools and model
+
+    def toolset(self) -> Toolset:
+        """The agent's own tools."""
+        if self._toolset is None:
+            self._toolset = Toolset.of(self.agent)
+        return self._toolset
+
+    def client_tools(self, turn: Turn) -> list[Tool]:
+        """The tools that the turn's client brought with it."""
+        return client_tools(turn.options.get("client_tools", ()))
+
+    async def model(self) -> Model:
+        """The model that the agent names now. Its library is loaded on a thread, once a life."""
+        wanted = self.agent.get_model()
+        if self._model is None:
+            await self.tenant.threads.run(lambda: load_library(wanted))
+        if self._model is None or self._model[0] is not wanted:
+            self._model = (wanted, resolve_model(wanted))
+        return self._model[1]
+
+    def emit(self, name: str, turn: Turn, payload: Mapping[str, object], *, channel: str = "chat") -> None:
         """Tell those who observe the channel what happened to the turn."""
         told = {"requestId": turn.request_id, **payload}
         emit(channel, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())

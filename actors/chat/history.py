@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from perdure.actors.chat.conversation_state import Floor
-from perdure.actors.chat.live_turn import Scene
+from perdure.actors.chat.conversation_state import ConversationState
+from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.store import Event, Message
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import Turn
@@ -23,31 +23,31 @@ STRUCTURE = frozenset({"step-start"})
 class History:
     """Makes the messages of requests, and of ended turns."""
 
-    def __init__(self, floor: Floor) -> None:
-        self._floor = floor
+    def __init__(self, state: ConversationState) -> None:
+        self._state = state
         self._legal: dict[str, None] = {}  # messages that were found in order, in this life
 
     def repaired_part(self, part: dict[str, Any]) -> Any:
         """The author's repair; if it raises, the default one."""
-        new, problem = tried_now(lambda: self._floor.agent.repair_interrupted_tool_part(part))
+        new, problem = tried_now(lambda: self._state.agent.repair_interrupted_tool_part(part))
         if problem is not None:
-            self._floor.tenant.trouble("repair_interrupted_tool_part", problem)
+            self._state.tenant.trouble("repair_interrupted_tool_part", problem)
         return default_repair(part) if problem is not None else new
 
-    def request_messages(self, scene: Scene) -> list[Message]:
+    def request_messages(self, live: LiveTurn) -> list[Message]:
         """The messages of the next request, every call with its result."""
-        before = self._floor.transcript.before(scene.turn.message_id)
-        self._mend(before, scene.turn)
-        repaired = [self._floor.transcript.get(each["id"]) or each for each in before]
-        own = scene.stream.message
+        before = self._state.transcript.before(live.turn.message_id)
+        self._mend(before, live.turn)
+        repaired = [self._state.transcript.get(each["id"]) or each for each in before]
+        own = live.stream.message
         return [*repaired, own] if own["parts"] else repaired
 
-    def continued(self, message: Message, scene: Scene) -> list[dict[str, Any]]:
+    def continued(self, message: Message, live: LiveTurn) -> list[dict[str, Any]]:
         """The parts of an answer that a turn goes on with. A call without a result is settled there, and never begun: only the turn that
         asked for it may do that. What its client has to answer is left to be answered (C-1167…C-1169)."""
-        spared = {part["toolCallId"] for part in message["parts"] if scene.toolbox.is_for_person(part)}
-        self._mend([message], scene.turn, spared)
-        mended = self._floor.transcript.get(message["id"]) or message
+        spared = {part["toolCallId"] for part in message["parts"] if live.toolbox.is_for_person(part)}
+        self._mend([message], live.turn, spared)
+        mended = self._state.transcript.get(message["id"]) or message
         return list(mended["parts"])
 
     def _mend(self, messages: list[Message], turn: Turn, spared: AbstractSet[str] = frozenset()) -> None:
@@ -63,16 +63,16 @@ class History:
         )
         changed = [each for each in repaired.messages if each["id"] in repaired.changed_ids]
         if changed:
-            placed = self._floor.transcript.placed(changed)
-            self._floor.store.write(messages=placed)
+            placed = self._state.transcript.placed(changed)
+            self._state.store.write(messages=placed)
             for position, each in placed:
-                self._floor.transcript.put(position, each)
+                self._state.transcript.put(position, each)
             payload = {
                 "removedToolCalls": repaired.removed_tool_calls,
                 "normalizedInputs": repaired.normalized_inputs,
                 "toolCallIds": list(repaired.tool_call_ids),
             }
-            self._floor.emit("chat:transcript:repaired", turn, payload, channel="transcript")
+            self._state.emit("chat:transcript:repaired", turn, payload, channel="transcript")
         held = {each["id"] for each in repaired.messages if any(_is_open(part) for part in each["parts"])}
         self._legal |= {each["id"]: None for each in repaired.messages if each["id"] not in held}
 
@@ -80,9 +80,9 @@ class History:
         """The calls of open turns: their own turns settle them."""
         return {
             part["toolCallId"]
-            for turn in self._floor.open.values()
+            for turn in self._state.open.values()
             if turn.attempt
-            for part in self._floor.stream_of(turn).parts
+            for part in self._state.stream_of(turn).parts
             if is_tool_part(part) and not is_settled(part)
         }
 
@@ -102,7 +102,7 @@ class History:
             parts = repair_transcript([message], repair_part=self.repaired_part).messages[0]["parts"]
         if all(part["type"] in STRUCTURE for part in parts):
             return None
-        known = self._floor.transcript.get(stream.turn.message_id) or {}
+        known = self._state.transcript.get(stream.turn.message_id) or {}
         told = {} if stream.turn.metadata is None else {"turn": stream.turn.metadata}
         metadata = {**known.get("metadata", {}), **told}
         message = {**stream.message, "parts": parts}
@@ -110,7 +110,7 @@ class History:
 
     def retold(self, turn: Turn) -> list[Event]:
         """The stream of an ended turn whose own was dropped, told again from its message."""
-        message = self._floor.transcript.get(turn.message_id)
+        message = self._state.transcript.get(turn.message_id)
         events: list[Event] = [{"type": "start", "messageId": turn.message_id}]
         for number, part in enumerate(message["parts"] if message is not None else ()):
             events += _retold(part, f"part-{number}")

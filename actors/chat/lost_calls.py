@@ -1,12 +1,22 @@
-"""Words about calls that have no result of their own, and the evidence that is kept with them."""
+"""Calls that have no result of their own: what the model is told, the evidence that is kept, and what happens when a result comes late.
+
+The evidence of a call whose outcome nobody knows stands in the transcript, with the call. Before a turn begins, the ledger is asked about
+each such run. A result that has come is added to the transcript as a correction, once, so that the model does not go on believing what is
+no longer so (case A17). Until then the same call is not made again blindly (`policies.repeats`).
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from perdure.actors.chat.store import ChatStore, Message
 from perdure.actors.chat.tools import Tool
+from perdure.actors.chat.transcript import Transcript
 from perdure.actors.life.results import RunResult
-from perdure.policies import Fate, Remains, caution, tool_name
+from perdure.ledger import HARD, Status
+from perdure.policies import Fate, Remains, RepeatGuard, caution, correction, stop_text, tool_name
 
 TOOK_EFFECT = (
     "The call of {tool} died before it could answer, but a check of what it touches shows that it took effect. Its result is lost; do "
@@ -74,3 +84,89 @@ def timed_out(part: dict[str, Any], tool: Tool, words: str, at_ms: int) -> str:
         exit_evidence=words,
     )
     return caution(Fate.DIED, remains)
+
+
+# --- calls that may not be repeated ----------------------------------------------------------------------------------
+
+
+class LostCalls:
+    """The calls of one conversation whose outcome nobody knows. Durable; asked before every call."""
+
+    def __init__(self, store: ChatStore) -> None:
+        self._store = store
+        self._known: RepeatGuard | None = None
+
+    @property
+    def _guard(self) -> RepeatGuard:
+        if self._known is None:
+            self._known = RepeatGuard.of_rows(self._store.guard())
+        return self._known
+
+    def _keep(self, guard: RepeatGuard) -> None:
+        if guard != self._guard:
+            self._known = guard
+            self._store.keep_guard(guard.as_rows())
+
+    def refusal(self, tool: Tool, given: object) -> str | None:
+        """What the model is told instead of a result, if the call would repeat a lost one; None if it may begin."""
+        loss = self._guard.blocked(tool.name, given, tool.effect)
+        if loss is None:
+            return None
+        self._keep(self._guard.stopped(loss))
+        return stop_text(loss)
+
+    def settled(self, part: dict[str, Any], tool: Tool) -> None:
+        """A call is over, one way or another."""
+        told = (part.get("resultProviderMetadata") or {}).get("perdure") or {}
+        if told.get("outcome") == "unknown":
+            self._keep(self._guard.lost(tool.name, part.get("input"), part["toolCallId"]))
+        else:
+            succeeded = part.get("state") == "output-available"
+            self._keep(self._guard.settled(part["toolCallId"], tool.effect, succeeded=succeeded))
+
+    def found(self, call_id: str) -> None:
+        """The run of a lost call has ended."""
+        self._keep(self._guard.settled(call_id, "once", succeeded=True))
+
+    def approved(self, tool: Tool, given: object) -> None:
+        """A person has allowed this very call."""
+        self._keep(self._guard.approved(tool.name, given))
+
+    def forget(self) -> None:
+        """The conversation was forgotten; it is read again when it is asked for."""
+        self._known = None
+
+    def user_spoke(self) -> None:
+        """A message of the user has come."""
+        self._keep(self._guard.user_spoke())
+
+
+# --- results that come late ------------------------------------------------------------------------------------------
+
+Inspect = Callable[[str], Awaitable[Mapping[str, Any] | None]]
+
+
+async def late_results(transcript: Transcript, lost: LostCalls, inspect: Inspect) -> list[Message]:
+    """The corrections that are due, as messages. `inspect` asks the ledger about a run."""
+    found = []
+    for call_id, evidence in list(transcript.uncertain.items()):
+        message_id = f"correction-{evidence['runId']}"
+        if message_id in transcript:
+            continue
+        told = await inspect(evidence["runId"])
+        if told is None or told["status"] not in HARD:
+            continue
+        lost.found(call_id)
+        if told["status"] == Status.COMPLETED:
+            found.append(_correction(message_id, call_id, evidence, told))
+    return found
+
+
+def _correction(message_id: str, call_id: str, evidence: Mapping[str, Any], told: Mapping[str, Any]) -> Message:
+    output = told.get("output")
+    if isinstance(output, dict) and "ok" in output:
+        output = output.get("output") if output["ok"] else output.get("error")
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=str)
+    words = correction(Remains(tool=evidence["tool"], call_id=call_id), text)
+    metadata = {"source": "late-result", "runId": evidence["runId"]}
+    return {"id": message_id, "role": "user", "parts": [{"type": "text", "text": words}], "metadata": metadata}

@@ -14,33 +14,32 @@ begins by a request to the ledger under an id derived from the call (`toolbox`),
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from typing import Any, TypeVar, cast
 
-from perdure.actors.chat import turn_position as half_step
-from perdure.actors.chat.conversation_state import Floor
+from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.failures import ModelFailed
 from perdure.actors.chat.history import History
-from perdure.actors.chat.live_turn import Scene
+from perdure.actors.chat.live_turn import LiveTurn
+from perdure.actors.chat.messages import Message
 from perdure.actors.chat.model import Finished, stream_model
-from perdure.actors.chat.outcome import Outcome
-from perdure.actors.chat.stream import Stream
-from perdure.actors.chat.turn import Turn
-from perdure.actors.chat.turn_recovery import Rescue
-from perdure.actors.chat.watchdog import Stalled, watched
+from perdure.actors.chat.turn_ends import Outcome
+from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.code.author_call import tried
-from perdure.actors.host.tenant import Tenant
-from perdure.actors.ports import KillPoint
+from perdure.actors.events.message_parts import Chunk, Part
+from perdure.actors.ports import Faults, KillPoint
 from perdure.policies import FAILURES_MAX, Failure, TurnEvent
 
+T = TypeVar("T")
 
-class Play(Scene):
-    """One turn in this life of its agent, being played."""
 
-    def __init__(self, floor: Floor, turn: Turn, stream: Stream, history: History, rescue: Rescue) -> None:
-        super().__init__(floor, turn, stream)
-        self._agent, self._tenant, self._equipment = floor.agent, floor.tenant, floor.equipment
-        self._history, self._rescue = history, rescue
+class Play:
+    """Plays one turn, in this life of its agent."""
+
+    def __init__(self, state: ConversationState, live: LiveTurn, history: History, recovery: TurnRecovery) -> None:
+        self.live = live
+        self._state, self._agent, self._tenant = state, state.agent, state.tenant
+        self._history, self._recovery = history, recovery
         self._task: asyncio.Task[Outcome | None] | None = None
 
     async def within(self, job: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
@@ -50,45 +49,40 @@ class Play(Scene):
         """
         self._task = self._tenant.spawn_awaited(job)
         await asyncio.wait([self._task])
-        if self.turn.cancelled is None:
+        if self.live.turn.cancelled is None:
             return self._task.result()
         was_stopped = self._task.cancelled() or self._task.exception() is not None
         outcome = None if was_stopped else self._task.result()
-        return await self.abort() if outcome is None or outcome.event is TurnEvent.PARKED else outcome
+        return await abort(self.live) if outcome is None or outcome.event is TurnEvent.PARKED else outcome
 
     def cancel(self) -> None:
         """Stop at once; the turn says why."""
         if self._task is not None:
             self._task.cancel()
 
-    async def abort(self) -> Outcome:
-        """End a cancelled turn: its tools are stopped, and of each call is said what is known of it."""
-        await self.toolbox.abort(self.turn.cancelled or "")
-        half_step.mend(self.stream, replay=False)
-        return Outcome(TurnEvent.ABORTED, f"The turn was cancelled: {self.turn.cancelled}", "cancelled")
-
     async def run(self) -> Outcome:
         """Play the turn to its end."""
         while True:
             try:
-                return await self._play()
+                return await self._steps()
             except Stalled as problem:
-                outcome = await self._rescue.stalled(self, problem)
+                outcome = await self._recovery.stalled(self.live, problem.waited_ms)
                 if outcome is not None:
                     return outcome
 
-    async def _play(self) -> Outcome:
+    async def _steps(self) -> Outcome:
+        live = self.live
         for _ in range(self._agent.max_steps + FAILURES_MAX):
-            half_step.mend(self.stream, replay=False)
-            waiting = await self.toolbox.settle()
+            live.mend()
+            waiting = await live.toolbox.settle()
             if waiting:
                 return Outcome(TurnEvent.PARKED)
-            if half_step.is_answered(self.stream):
+            if live.is_answered:
                 return Outcome(TurnEvent.COMPLETED)
-            if half_step.steps_taken(self.stream) >= self._agent.max_steps:
+            if live.steps_taken >= self._agent.max_steps:
                 break
             failure = await self._request()
-            outcome = None if failure is None else await self._rescue.failed(self, failure)
+            outcome = None if failure is None else await self._recovery.failed(live, failure)
             if outcome is not None:
                 return outcome
         return Outcome(TurnEvent.FAILED, f"The turn took more than {self._agent.max_steps} steps.", "max_steps")
@@ -97,17 +91,20 @@ class Play(Scene):
 
     async def _request(self) -> Failure | None:
         """Send one request and take in its answer. What went wrong, or None."""
-        resumed = half_step.open_text(self.stream.parts) if half_step.is_broken(self.stream) else None
-        messages, model, problem = await self._prepared()
-        if problem is not None:
-            return problem
+        resumed = self.live.open_text if self.live.is_broken else None
+        model, problem = await tried(self._state.model())
+        if isinstance(problem, ModelFailed):
+            return problem.failure
+        if model is None or problem is not None:
+            raise problem or AssertionError("there is neither a model nor a reason")
+        messages = cast("list[Message]", self._history.request_messages(self.live))
         if resumed is None:
-            self.stream.add({"type": "start-step"})
-        reader = Reader(self, self._tenant, resumed)
+            self.live.stream.add({"type": "start-step"})
+        reader = AnswerWriter(self.live, self._tenant.faults, resumed)
         source = stream_model(
             model,
             messages,
-            tools=self.toolbox.specs,
+            tools=self.live.toolbox.specs,
             instructions=self._agent.get_instructions(),
             settings=self._agent.get_model_settings(),
         )
@@ -118,37 +115,30 @@ class Play(Scene):
                 reader.take(item)
         except ModelFailed as failed:
             return failed.failure
-        self.turn.failures = 0
+        self.live.turn.failures = 0
         return None
 
     def _timeouts(self) -> tuple[float, float]:
         """How long the first event and each further one of a request may take, in milliseconds; 0 is for ever."""
-        between = (
-            self.turn.stall_ms if self.turn.stall_ms is not None else float(self._agent.chat_stream_stall_timeout_ms)
-        )
+        turn = self.live.turn
+        between = turn.stall_ms if turn.stall_ms is not None else float(self._agent.chat_stream_stall_timeout_ms)
         first = self._agent.chat_first_token_timeout_ms
         return (between if first is None else float(first)), between
 
-    async def _prepared(self) -> tuple[Any, Any, Failure | None]:
-        """The messages of the request, repaired, and the model; or why there is none."""
-        model, problem = await tried(self._equipment.model())
-        if isinstance(problem, ModelFailed):
-            return [], None, problem.failure
-        if problem is not None:
-            raise problem
-        messages = self._history.request_messages(self)
-        return messages, model, None
 
+class AnswerWriter:
+    """Writes what the model says into the stream, and tells the toolbox what it calls.
 
-class Reader:
-    """Takes in what the model says: into the stream, and what it calls to the toolbox."""
+    Args:
+        resumed: the text that a broken step ended with; the answer goes on in it.
+    """
 
-    def __init__(self, scene: Scene, tenant: Tenant, resumed: dict[str, Any] | None) -> None:
-        self._stream, self._toolbox, self._tenant = scene.stream, scene.toolbox, tenant
+    def __init__(self, live: LiveTurn, faults: Faults, resumed: Part | None) -> None:
+        self._stream, self._toolbox, self._faults = live.stream, live.toolbox, faults
         self._resumed = resumed
         self._texts: dict[str, str] = {}
 
-    def take(self, item: Mapping[str, Any] | Finished) -> None:
+    def take(self, item: Chunk | Finished) -> None:
         """One event of the model."""
         if isinstance(item, Finished):
             self._stream.add({"type": "finish-step", "finishReason": item.reason, "usage": item.usage})
@@ -157,7 +147,7 @@ class Reader:
         if event is None:
             return
         self._stream.add(event)
-        self._tenant.faults.at(KillPoint.MID_STREAM, event["type"])
+        self._faults.at(KillPoint.MID_STREAM, event["type"])
         if event["type"] == "tool-input-available":
             self._toolbox.announced(event["toolCallId"])
 
@@ -175,3 +165,43 @@ class Reader:
             }  # it is of the second half
             return {**told, "id": self._texts[event.get("id", "")]}
         return event
+
+
+# --- the stall watchdog -------------------------------------------------------------------------------------------------
+
+
+class Stalled(Exception):
+    """No event came in time; `waited_ms` says how long was waited."""
+
+    def __init__(self, waited_ms: float) -> None:
+        super().__init__(waited_ms)
+        self.waited_ms = waited_ms
+
+    def __str__(self) -> str:
+        return f"the model's stream said nothing for {self.waited_ms:g} ms"
+
+
+async def watched(source: AsyncIterator[T], first_ms: float, between_ms: float) -> AsyncIterator[T]:
+    """The events of a source, each within its limit; 0 is no limit. The source is closed at the end, whatever happens.
+
+    The clock runs only while the next event is awaited: not while events are stored or shown, or tools work. The first event has a limit
+    of its own, because a model may think before it speaks (spec W-42). Only events count: keep-alives of a connection are no progress.
+    """
+    limit_ms = first_ms
+    try:
+        while True:
+            event = await _next(source, limit_ms)
+            if event is None:
+                return
+            yield event
+            limit_ms = between_ms
+    finally:
+        await cast("AsyncGenerator[T]", source).aclose()
+
+
+async def _next(source: AsyncIterator[T], limit_ms: float) -> T | None:
+    try:
+        async with asyncio.timeout(limit_ms / 1000 if limit_ms else None):
+            return await anext(source, None)
+    except TimeoutError as problem:
+        raise Stalled(limit_ms) from problem

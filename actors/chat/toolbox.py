@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from perdure.actors.chat.conversation_state import Floor
+from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out
 from perdure.actors.chat.messages import shortened_result
 from perdure.actors.chat.stream import Stream
@@ -44,16 +44,16 @@ NO_RESULT = "The provider began this call itself, and its answer ended without t
 class Toolbox:
     """The tools of one turn, and its calls that are under way."""
 
-    def __init__(self, floor: Floor, turn: Turn, stream: Stream) -> None:
-        self._floor, self._turn, self._stream = floor, turn, stream
-        self._agent, self._tenant = floor.agent, floor.tenant
+    def __init__(self, state: ConversationState, turn: Turn, stream: Stream) -> None:
+        self._state, self._turn, self._stream = state, turn, stream
+        self._agent, self._tenant = state.agent, state.tenant
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._left: set[str] = set()  # calls of the client's that nobody has to allow
 
     @cached_property
     def tools(self) -> Toolset:
         """The agent's own, and those that the client of this turn brought. The author's code may raise."""
-        return self._floor.equipment.toolset().plus(self._floor.equipment.client_tools(self._turn))
+        return self._state.toolset().plus(self._state.client_tools(self._turn))
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -161,7 +161,7 @@ class Toolbox:
         if call_id in self._tasks or tool is None or part.get("state") == "approval-requested":
             return call_id in self._tasks
         if tool.kind == "inline":
-            return call_id in self._floor.store.calls(self._turn.request_id)
+            return call_id in self._state.store.calls(self._turn.request_id)
         return tool.kind != "client" and await self._tenant.dispatch.inspect(self.run_id(call_id)) is not None
 
     async def runs(self) -> list[dict[str, Any]]:
@@ -214,10 +214,10 @@ class Toolbox:
             del self._tasks[call_id]
             return
         if part.get("state") == "approval-responded":
-            self._floor.repeats.approved(tool, part.get("input"))
-        stopped = self._floor.repeats.stopped(tool, part.get("input"))
-        if stopped is not None:
-            self._failed(call_id, stopped)
+            self._state.lost_calls.approved(tool, part.get("input"))
+        refusal = self._state.lost_calls.refusal(tool, part.get("input"))
+        if refusal is not None:
+            self._failed(call_id, refusal)
             return
         self._stream.flush()  # the intent is durable before the call
         self._tenant.faults.at(KillPoint.MID_TOOL, "before")
@@ -285,7 +285,7 @@ class Toolbox:
 
     async def _inline(self, part: Part, tool: Tool) -> None:
         call_id = part["toolCallId"]
-        known = self._floor.store.calls(self._turn.request_id).get(call_id)
+        known = self._state.store.calls(self._turn.request_id).get(call_id)
         attempt = 1 if known is None else known["attempt"] + 1
         context = ToolContext(
             call_id=call_id,
@@ -299,7 +299,7 @@ class Toolbox:
             await self._died(part, tool, None, context)
             return
         if tool.effect != "pure":
-            self._stream.flush(calls=[(call_id, {"attempt": attempt, "at_ms": self._floor.now_ms()})])
+            self._stream.flush(calls=[(call_id, {"attempt": attempt, "at_ms": self._state.now_ms()})])
         end = await execute(self._tenant, tool, part.get("input"), context, self._timeout_ms(tool))
         self._settled(part, tool, end)
 
@@ -310,7 +310,7 @@ class Toolbox:
         if end["ok"]:
             self._returned(call_id, end.get("output"))
         elif end.get("kind") == TIMED_OUT and tool.effect != "pure":
-            words = timed_out(part, tool, end["error"], self._floor.now_ms())
+            words = timed_out(part, tool, end["error"], self._state.now_ms())
             self._failed(call_id, words, {"outcome": "unknown", "cause": TIMED_OUT})
         else:
             self._failed(call_id, end["error"])
@@ -332,7 +332,7 @@ class Toolbox:
         part = self._part(event["toolCallId"])
         tool = None if part is None else self._tool(part)
         if part is not None and tool is not None:
-            self._floor.repeats.settled(part, tool)
+            self._state.lost_calls.settled(part, tool)
         self._stream.flush()
 
     async def _died(self, part: Part, tool: Tool, result: RunResult | None, context: ToolContext | None = None) -> None:
@@ -353,7 +353,7 @@ class Toolbox:
         self._failed(call_id, died(part, tool, evidence, probed), None if is_known else evidence)
 
     def _evidence(self, part: Part, result: RunResult | None) -> dict[str, Any]:
-        return evidence_of(part, self.run_id(part["toolCallId"]), result, self._floor.now_ms())
+        return evidence_of(part, self.run_id(part["toolCallId"]), result, self._state.now_ms())
 
 
 def _heard(task: asyncio.Task[None]) -> None:

@@ -16,17 +16,14 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from perdure.actors.chat import turn_position as half_step
-from perdure.actors.chat.conversation_state import Floor
+from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.history import History
-from perdure.actors.chat.late_results import late_results
-from perdure.actors.chat.live_turn import Scene
-from perdure.actors.chat.outcome import Outcome, words_of
-from perdure.actors.chat.recovery_context import ChatRecoveryContext
+from perdure.actors.chat.live_turn import LiveTurn, last_step
+from perdure.actors.chat.lost_calls import late_results
 from perdure.actors.chat.store import Message
 from perdure.actors.chat.stream import Stream
-from perdure.actors.chat.turn import Turn
-from perdure.actors.chat.watchdog import Stalled
+from perdure.actors.chat.turn import ChatRecoveryContext, Turn
+from perdure.actors.chat.turn_ends import Outcome, words_of
 from perdure.actors.code.author_call import tried
 from perdure.actors.events.message_parts import RETRACT
 from perdure.ledger import pack, unpack
@@ -62,154 +59,155 @@ DECLINED = "The turn was interrupted, and going on with it was declined."
 STALL, PROCESS_LOST, OUT_OF_MEMORY = "stall", "process_lost", "out_of_memory"
 
 
-class Rescue:
+class TurnRecovery:
     """Recovery of the turns of one agent."""
 
-    def __init__(self, floor: Floor, history: History) -> None:
-        self._floor, self._history = floor, history
+    def __init__(self, state: ConversationState, history: History) -> None:
+        self._state, self._history = state, history
 
     # a request failed
 
-    async def failed(self, scene: Scene, failure: Failure) -> Outcome | None:
+    async def failed(self, live: LiveTurn, failure: Failure) -> Outcome | None:
         """Recover from a failed request: None if the turn goes on."""
-        turn, stream = scene.turn, scene.stream
-        action = decide(self._facts(scene), failure, TurnBudget(turn.failures, turn.failures_total))
+        turn, stream = live.turn, live.stream
+        action = decide(self._facts(live), failure, TurnBudget(turn.failures, turn.failures_total))
         if action.drain:
-            await scene.toolbox.drain()
+            await live.toolbox.drain()
         turn.failures, turn.failures_total = action.budget.consecutive, action.budget.total
-        half_step.mend(stream, replay=action.withdraws)
+        live.mend(replay=action.withdraws)
         if action.mode in (Mode.STOP, Mode.EXHAUSTED):
-            scene.toolbox.give_up(f"the turn failed ({failure.text})")
+            live.toolbox.give_up(f"the turn failed ({failure.text})")
         if action.mode is Mode.STOP:
-            words = error_text(failure, self._calls(scene, stream.parts))
+            words = error_text(failure, self._calls(live, stream.parts))
             return Outcome(TurnEvent.FAILED, words, str(failure.kind), stage="stream")
         if action.mode is Mode.EXHAUSTED:
-            notice = notice_of(failure, self._calls(scene, stream.parts))
+            notice = notice_of(failure, self._calls(live, stream.parts))
             return Outcome(TurnEvent.FAILED, notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
-        delay_ms = next_delay_ms(max(1, turn.failures), failure, self._floor.roll())
+        delay_ms = next_delay_ms(max(1, turn.failures), failure, self._state.roll())
         told = {"recovery": turn.failures, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
         stream.add({"type": "data-status", "transient": True, "data": told})
         stream.flush()
-        self._floor.emit("chat:transport:recovery", turn, {**told, "phase": str(action.phase)})
+        self._state.emit("chat:transport:recovery", turn, {**told, "phase": str(action.phase)})
         await asyncio.sleep(delay_ms / 1000)
         return None
 
-    def _facts(self, scene: Scene) -> Facts:
+    def _facts(self, live: LiveTurn) -> Facts:
         """What had happened in the step that broke."""
-        parts = scene.stream.parts
-        is_broken = half_step.is_broken(scene.stream)
-        step = half_step.last_step(parts) if is_broken else []
+        parts = live.stream.parts
+        step = last_step(parts) if live.is_broken else []
         earlier = parts[: len(parts) - len(step)]
         return Facts(
             has_text=any(part["type"] == "text" and part.get("text") for part in step),
             has_reasoning=any(part["type"] == "reasoning" for part in step),
-            calls=tuple(self._calls(scene, step)),
+            calls=tuple(self._calls(live, step)),
             is_after_tools=any(is_tool_part(part) for part in earlier),
         )
 
-    def _calls(self, scene: Scene, parts: Iterable[dict[str, Any]]) -> Iterable[CallFacts]:
+    def _calls(self, live: LiveTurn, parts: Iterable[dict[str, Any]]) -> Iterable[CallFacts]:
         for part in parts:
             if is_tool_part(part):
                 name = tool_name(part)
-                effect = scene.toolbox.tools.get(name).effect if name in scene.toolbox.tools else "once"
+                effect = live.toolbox.tools.get(name).effect if name in live.toolbox.tools else "once"
                 hosted = bool(part.get("providerExecuted"))
-                yield CallFacts(part["toolCallId"], name, scene.toolbox.stage(part), effect, hosted)
+                yield CallFacts(part["toolCallId"], name, live.toolbox.stage(part), effect, hosted)
 
     # the stream stalled, or the process died
 
-    async def stalled(self, scene: Scene, problem: Stalled) -> Outcome | None:
-        """The watchdog gave up on a stream."""
-        self._floor.emit("chat:stream:stalled", scene.turn, {"timeoutMs": problem.waited_ms})
-        await scene.toolbox.drain()
-        return await self._interrupted(scene, STALL)
+    async def stalled(self, live: LiveTurn, waited_ms: float) -> Outcome | None:
+        """The watchdog gave up on a stream after so long."""
+        self._state.emit("chat:stream:stalled", live.turn, {"timeoutMs": waited_ms})
+        await live.toolbox.drain()
+        return await self._interrupted(live, STALL)
 
-    async def begin(self, scene: Scene) -> Outcome | None:
-        """Begin a turn, or take it up where an earlier life left it. An outcome if there is nothing to scene."""
-        turn = scene.turn
+    async def begin(self, live: LiveTurn) -> Outcome | None:
+        """Begin a turn, or take it up where an earlier life left it. An outcome if there is nothing to play."""
+        turn = live.turn
         if turn.cancelled is not None:
-            await scene.toolbox.abort(turn.cancelled)
-            half_step.mend(scene.stream, replay=False)
-            return Outcome(TurnEvent.ABORTED, f"The turn was cancelled: {turn.cancelled}", "cancelled")
+            return await abort(live)
         if turn.status is TurnStatus.ACCEPTED:
-            return await self._first(scene)
-        if self._floor.is_ours(turn):
+            return await self._first(live)
+        if self._state.is_ours(turn):
             return None
-        return await self._interrupted(scene, PROCESS_LOST)
+        return await self._interrupted(live, PROCESS_LOST)
 
-    async def _first(self, scene: Scene) -> Outcome | None:
+    async def _first(self, live: LiveTurn) -> Outcome | None:
         """The first attempt."""
-        turn, transcript = scene.turn, self._floor.transcript
+        turn, transcript = live.turn, self._state.transcript
         if turn.trigger == "continue":
             leaf = transcript.leaf
             if leaf is None or leaf["role"] != "assistant":
                 return Outcome(TurnEvent.SKIPPED, "There is no answer to go on with.", "no_answer")
-            if any(other.message_id == leaf["id"] for other in self._floor.open.values()):
+            if any(other.message_id == leaf["id"] for other in self._state.open.values()):
                 return Outcome(
                     TurnEvent.SKIPPED, "The newest answer waits for a person, and goes on by itself.", "awaiting_client"
                 )
-            parts = self._history.continued(leaf, scene)
+            parts = self._history.continued(leaf, live)
             turn.message_id = turn.continues = leaf["id"]
             turn.base = len(parts)
-            scene.stream.begin_with(parts)
-        self.open(turn, scene.stream, await late_results(self._floor))
+            live.stream.begin_with(parts)
+        self.open(turn, live.stream, await self._late_results())
         return None
+
+    async def _late_results(self) -> list[Message]:
+        state = self._state
+        return await late_results(state.transcript, state.lost_calls, state.tenant.dispatch.inspect)
 
     def open(self, turn: Turn, stream: Stream, late: list[Message]) -> None:
         """The messages join the transcript, in the commit that says that the turn has begun."""
-        self._floor.add_now(stream, [*late, *turn.messages])
+        self._state.add_now(stream, [*late, *turn.messages])
         turn.apply(TurnEvent.BEGUN)
         turn.attempt, turn.messages = 1, []
-        turn.started_at_ms = turn.progress_at_ms = self._floor.now_ms()
-        turn.user_message_id = self._floor.transcript.newest_user_id
-        self._floor.ours(turn)
+        turn.started_at_ms = turn.progress_at_ms = self._state.now_ms()
+        turn.user_message_id = self._state.transcript.newest_user_id
+        self._state.take_over(turn)
         stream.add({"type": "start", "messageId": turn.message_id})
         if not turn.run_id:
             stream.flush()
-        self._floor.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
+        self._state.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
 
-    async def _interrupted(self, scene: Scene, cause: str) -> Outcome | None:
+    async def _interrupted(self, live: LiveTurn, cause: str) -> Outcome | None:
         """An attempt is over before its end. None if another one begins now."""
-        turn, stream = scene.turn, scene.stream
-        kind = self._kind(scene)
+        turn, stream = live.turn, live.stream
+        kind = self._kind(live)
         if kind is Kind.SUPERSEDED:
-            half_step.mend(stream, replay=False)
+            live.mend()
             return Outcome(TurnEvent.SKIPPED, "The conversation has gone on without this turn.", "conversation_changed")
-        config = ChatRecovery.of(self._floor.agent.chat_recovery)
-        seen = await self._evaluated(scene, kind, cause, config)
+        config = ChatRecovery.of(self._state.agent.chat_recovery)
+        seen = await self._evaluated(live, kind, cause, config)
         turn.incident = seen.incident.as_row()
         self._tell(turn, seen, cause)
         if seen.is_exhausted:
-            return await self._exhausted(scene, seen.incident, config, cause)
-        declined = await self._asked(scene, seen.incident, cause)
+            return await self._exhausted(live, seen.incident, config, cause)
+        declined = await self._asked(live, seen.incident, cause)
         turn.apply(TurnEvent.CUT_OFF)
         turn.attempt += 1
-        self._floor.ours(turn)
+        self._state.take_over(turn)
         if declined is not None:
             return declined
         stream.flush()
-        await asyncio.sleep(recovery_pause_ms(seen.incident, self._floor.roll()) / 1000)
+        await asyncio.sleep(recovery_pause_ms(seen.incident, self._state.roll()) / 1000)
         stream.add(
             {"type": "data-attempt", "transient": True, "data": {"attempt": turn.attempt, "cause": cause, "kind": kind}}
         )
-        half_step.mend(stream, replay=False)
+        live.mend()
         stream.flush()
         return None
 
-    def _kind(self, scene: Scene) -> Kind:
-        turn = scene.turn
-        newest = self._floor.transcript.newest_user_id
+    def _kind(self, live: LiveTurn) -> Kind:
+        turn = live.turn
+        newest = self._state.transcript.newest_user_id
         return classify_turn(
-            has_content=any(part["type"] != "step-start" for part in scene.stream.parts[turn.base :]),
+            has_content=any(part["type"] != "step-start" for part in live.own_parts),
             is_continuation=bool(turn.continues),
             is_newest_user_its_own=newest == turn.user_message_id,
-            is_awaiting_client=scene.toolbox.awaits_person(),
+            is_awaiting_client=live.toolbox.awaits_person(),
         )
 
-    async def _evaluated(self, scene: Scene, kind: Kind, cause: str, config: ChatRecovery) -> Evaluation:
-        turn = scene.turn
+    async def _evaluated(self, live: LiveTurn, kind: Kind, cause: str, config: ChatRecovery) -> Evaluation:
+        turn = live.turn
         known = None if turn.incident is None else Incident.of_row(turn.incident)
         if known is not None:
-            await self._credit_runs(scene)
+            await self._credit_runs(live)
         cut = Cut(
             turn.request_id,
             turn.request_id,
@@ -218,13 +216,13 @@ class Rescue:
             turn.work,
             is_awaiting_client=kind is Kind.PARK,
             is_out_of_memory=cause == OUT_OF_MEMORY,
-            waited_until_ms=self._floor.freed_at_ms,
+            waited_until_ms=self._state.freed_at_ms,
         )
-        seen = evaluate(known, cut, config, self._floor.now_ms())
+        seen = evaluate(known, cut, config, self._state.now_ms())
         turn.incident = seen.incident.as_row()
-        self._floor.store.write(turn)  # counted before any hook is asked, for a hook may be what kills the process
+        self._state.store.write(turn)  # counted before any hook is asked, for a hook may be what kills the process
         if seen.asks_predicate and config.should_keep_recovering is not None:
-            context = progress_context(seen.incident, self._floor.now_ms())
+            context = progress_context(seen.incident, self._state.now_ms())
             answer = await self._heard("should_keep_recovering", config.should_keep_recovering, context)
             seen = seen.declined() if answer is False else seen
         return seen
@@ -244,10 +242,10 @@ class Rescue:
         turn.incident = incident.moved(status, turn.reason).as_row()
         return [(f"chat:recovery:{status}", {**_base(incident), "reason": turn.reason or None}), finish]
 
-    async def _credit_runs(self, scene: Scene) -> None:
+    async def _credit_runs(self, live: LiveTurn) -> None:
         """What a run of this turn has shown since the turn's own last progress is progress too: once for each look (C-0571)."""
-        turn = scene.turn
-        signals = [told.get("signal_at_ms") or 0 for told in await scene.toolbox.runs()]
+        turn = live.turn
+        signals = [told.get("signal_at_ms") or 0 for told in await live.toolbox.runs()]
         if max(signals, default=0) > turn.progress_at_ms:
             turn.progress_at_ms = max(signals)
             turn.work += 1
@@ -256,15 +254,15 @@ class Rescue:
         incident = seen.incident
         base = {**_base(incident), "cause": cause}
         if seen.is_new:
-            self._floor.emit("chat:recovery:detected", turn, base)
-        self._floor.emit("chat:recovery:attempt", turn, base)
+            self._state.emit("chat:recovery:detected", turn, base)
+        self._state.emit("chat:recovery:attempt", turn, base)
         last = "exhausted" if seen.is_exhausted else "scheduled"
-        self._floor.emit(f"chat:recovery:{last}", turn, {**base, "reason": incident.reason or None})
+        self._state.emit(f"chat:recovery:{last}", turn, {**base, "reason": incident.reason or None})
 
-    async def _asked(self, scene: Scene, incident: Incident, cause: str) -> Outcome | None:
+    async def _asked(self, live: LiveTurn, incident: Incident, cause: str) -> Outcome | None:
         """Ask the author what becomes of the partial answer, and tell those who watch. An outcome if the turn is to end."""
-        turn, stream = scene.turn, scene.stream
-        parts = stream.parts[turn.base :]
+        turn, stream = live.turn, live.stream
+        parts = live.own_parts
         context = ChatRecoveryContext(
             incident_id=incident.incident_id,
             attempt=incident.attempt,
@@ -276,42 +274,42 @@ class Rescue:
             partial_text=_text_of(parts),
             partial_parts=unpack(pack(parts)),
             recovery_data=turn.stashed,
-            messages=unpack(pack(self._floor.transcript.messages)),
+            messages=unpack(pack(self._state.transcript.messages)),
             last_body=turn.metadata,
             last_client_tools=turn.options.get("client_tools"),
             created_at=turn.started_at_ms,
             cause=cause,
         )
-        answer = await self._heard("on_chat_recovery", self._floor.agent.on_chat_recovery, context)
+        answer = await self._heard("on_chat_recovery", self._state.agent.on_chat_recovery, context)
         wishes = answer if isinstance(answer, dict) else {}
         goes_on = wishes.get("continue") is not False
-        self._interrupt(scene, incident, cause, "scheduled" if goes_on else "exhausted")
+        self._interrupt(live, incident, cause, "scheduled" if goes_on else "exhausted")
         if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=_has_calls(parts)):
             stream.add({"type": RETRACT, "transient": True, "data": {"parts": turn.base, "step": True}})
         if goes_on:
             return None
-        half_step.mend(stream, replay=False)
+        live.mend()
         turn.incident = incident.moved(IncidentStatus.SKIPPED, "continue_disabled").as_row()
-        self._floor.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
+        self._state.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
         return Outcome(TurnEvent.FAILED, DECLINED, "continue_disabled", stage="recovery")
 
-    def _interrupt(self, scene: Scene, incident: Incident, cause: str, outcome: str) -> None:
-        turn = scene.turn
+    def _interrupt(self, live: LiveTurn, incident: Incident, cause: str, outcome: str) -> None:
+        turn = live.turn
         told = {
             "attempt": turn.attempt,
             "cause": cause,
             "outcome": outcome,
             "incident_id": incident.incident_id,
             "message_id": turn.message_id,
-            "text": _text_of(scene.stream.parts[turn.base :]),
+            "text": _text_of(live.own_parts),
         }
-        scene.stream.add({"type": "data-interrupted", "transient": True, "data": told})
+        live.stream.add({"type": "data-interrupted", "transient": True, "data": told})
 
-    async def _exhausted(self, scene: Scene, incident: Incident, config: ChatRecovery, cause: str) -> Outcome:
+    async def _exhausted(self, live: LiveTurn, incident: Incident, config: ChatRecovery, cause: str) -> Outcome:
         """There is no patience left: what was said stays, the author hears of it, and people are told once, with the turn's end."""
-        turn = scene.turn
+        turn = live.turn
         if config.on_exhausted is not None:
-            parts = scene.stream.parts[turn.base :]
+            parts = live.own_parts
             context = exhausted_context(
                 incident,
                 config,
@@ -320,26 +318,33 @@ class Rescue:
                 parts=parts,
             )
             await self._heard("on_exhausted", config.on_exhausted, context)
-        self._interrupt(scene, incident, cause, "exhausted")
-        half_step.mend(scene.stream, replay=False)
+        self._interrupt(live, incident, cause, "exhausted")
+        live.mend()
         return Outcome(TurnEvent.FAILED, config.terminal_message, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Any, context: Any) -> Any:
         """What an author's hook says; if it raises, nothing was said, and that is reported."""
         answer, problem = await tried(_called(hook, context))
         if problem is not None:
-            self._floor.tenant.trouble(name, problem)
+            self._state.tenant.trouble(name, problem)
         return answer
 
     # the author's code
 
-    async def raised(self, scene: Scene, problem: Exception) -> Outcome | None:
+    async def raised(self, live: LiveTurn, problem: Exception) -> Outcome | None:
         """Something in the turn raised that is no failure of the model: the turn ends, and what it had done stays."""
-        await scene.toolbox.drain()
+        await live.toolbox.drain()
         if isinstance(problem, MemoryError):
-            return await self._interrupted(scene, OUT_OF_MEMORY)
-        half_step.mend(scene.stream, replay=False)
+            return await self._interrupted(live, OUT_OF_MEMORY)
+        live.mend()
         return Outcome(TurnEvent.FAILED, words_of(problem), type(problem).__name__)
+
+
+async def abort(live: LiveTurn) -> Outcome:
+    """End a cancelled turn: its tools are stopped, and of each call is said what is known of it."""
+    await live.toolbox.abort(live.turn.cancelled or "")
+    live.mend()
+    return Outcome(TurnEvent.ABORTED, f"The turn was cancelled: {live.turn.cancelled}", "cancelled")
 
 
 def _base(incident: Incident) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perdure.actors.chat.conversation_state import Floor
+from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.history import History
 from perdure.actors.chat.store import Event
 from perdure.actors.chat.stream import batch
@@ -17,15 +17,15 @@ OPENING_S = 0.05  # a turn that says something so soon is begun and told in one 
 LATELY_MAX, LATELY_EVENTS_MAX = 8, 2_000
 
 
-class Views:
+class TurnViews:
     """The turns of one chat agent, to be looked at.
 
     Args:
         is_behind: whether another turn is played, or comes before one.
     """
 
-    def __init__(self, floor: Floor, history: History, is_behind: Callable[[Turn], bool]) -> None:
-        self._floor, self._history, self._is_behind = floor, history, is_behind
+    def __init__(self, state: ConversationState, history: History, is_behind: Callable[[Turn], bool]) -> None:
+        self._state, self._history, self._is_behind = state, history, is_behind
         self._lately: dict[str, tuple[Turn, list[Event]]] = {}
 
     def remember(self, turn: Turn, events: list[Event]) -> None:
@@ -41,15 +41,15 @@ class Views:
         key = turn.idempotency_key
         if not key:
             return by_id
-        request_id = next((each.request_id for each in self._floor.open.values() if each.idempotency_key == key), None)
-        by_key = self.find(request_id or self._floor.store.request_of(key) or "")
+        request_id = next((each.request_id for each in self._state.open.values() if each.idempotency_key == key), None)
+        by_key = self.find(request_id or self._state.store.request_of(key) or "")
         if by_id is not None and by_key is not by_id and by_id.idempotency_key != key:
             raise BadRequest("idempotency_key", "request_id and idempotency_key refer to different turns")
         return by_key or by_id
 
     def find(self, request_id: str) -> Turn | None:
         """A turn by its id, whether it has ended or not."""
-        return self._floor.open.get(request_id) or self._known_lately(request_id) or self._floor.store.turn(request_id)
+        return self._state.open.get(request_id) or self._known_lately(request_id) or self._state.store.turn(request_id)
 
     def _known_lately(self, request_id: str) -> Turn | None:
         """The turn, if it is one of those that ended last."""
@@ -62,8 +62,8 @@ class Views:
 
     def result_of(self, turn: Turn) -> TurnResult:
         """A turn as its caller sees it."""
-        stream = self._floor.stream_in_memory(turn)
-        message = stream.message if stream is not None else self._floor.transcript.get(turn.message_id)
+        stream = self._state.stream_in_memory(turn)
+        message = stream.message if stream is not None else self._state.transcript.get(turn.message_id)
         text = "".join(part["text"] for part in (message or {"parts": []})["parts"] if part["type"] == "text")
         return TurnResult(
             request_id=turn.request_id,
@@ -84,10 +84,10 @@ class Views:
         if turn is None:
             raise BadRequest("request_id", f"no turn has the id {request_id}")
         if not turn.is_over:
-            events = await self._floor.stream_of(turn).next_events(first, hold_s)
+            events = await self._state.stream_of(turn).next_events(first, hold_s)
             return self.find(request_id) or turn, events, first + len(events)
         known = self._lately.get(request_id)
-        events = self._floor.store.events(request_id, first) if known is None else known[1][first:]
+        events = self._state.store.events(request_id, first) if known is None else known[1][first:]
         if first < turn.events and not events:
             return turn, self._history.retold(turn), turn.events
         events = batch(events)
@@ -97,7 +97,7 @@ class Views:
         """A turn that was accepted just now, with its first events: if it comes to say something at once, with that too."""
         turn = self.find(request_id)
         if turn is not None and not turn.is_over and not self._is_behind(turn):
-            await self._floor.stream_of(turn).next_events(1, OPENING_S)
+            await self._state.stream_of(turn).next_events(1, OPENING_S)
             if self.find(request_id) is None:  # it was cleared meanwhile, and what it came to is all that is left
                 return turn, [], turn.events
         return await self.follow(request_id, 0, 0.0)

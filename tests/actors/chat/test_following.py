@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from perdure.actors import Client, KillPoint
-from perdure.actors.chat.outcome import Outcome
+from perdure.actors.chat.turn_ends import Outcome
 from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint
+from perdure.actors.chat.live_turn import last_boundary
 from perdure.actors.chat.turn import Turn
-from perdure.actors.chat.turn_position import last_boundary
 from perdure.actors.events.observability import Event, subscribe
 from perdure.ledger import pack
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule

@@ -43,7 +43,7 @@ class Showing(Asker):
     async def draft(self) -> Any:
         """The message that is being written."""
         playing = self.conversation.turns.playing
-        return None if playing is None else playing.stream.message
+        return None if playing is None else playing.live.stream.message
 
 
 ASK = Script(
@@ -169,7 +169,9 @@ class Hasty(Showing):
             if left:
                 loop.call_soon(step, left - 1)
             else:
-                self.conversation.answer({"type": "tool-output-available", "toolCallId": call_id, "output": "blue"})
+                self.conversation.turns.answers.answer(
+                    {"type": "tool-output-available", "toolCallId": call_id, "output": "blue"}
+                )
 
         step(steps)
         return "soon"

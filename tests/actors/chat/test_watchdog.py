@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from perdure.actors.chat.watchdog import Stalled, watched
+from perdure.actors.chat.play import Stalled, watched
 
 CLOSED: list[str] = []
 

@@ -1,0 +1,101 @@
+"""What a client, or the person in front of it, answers to calls of tools, and how long a turn waits for that.
+
+A turn waits for ever, or for `ChatRecovery.parked_deadline_ms` (spec W-28). A parked turn keeps nobody awake. So its deadline acts at the
+instant itself if the agent happens to be awake then, and else when it next wakes, before anybody can look at the turn or answer it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+
+from perdure.actors.chat.conversation_state import ConversationState
+from perdure.actors.chat.live_turn import LiveTurn
+from perdure.actors.chat.store import Event
+from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.turn_ends import Outcome, reported
+from perdure.actors.code.author_call import tried_now
+from perdure.actors.events.message_parts import Part
+from perdure.policies import ChatRecovery, TurnEvent, TurnStatus, awaits_client
+
+Ending = Callable[[LiveTurn], Awaitable[Outcome]]
+UNANSWERED = "Nobody has answered in time, so the turn has ended."
+
+
+class ClientAnswers:
+    """The calls of one agent's open turns that wait for a client.
+
+    Args:
+        close: ends a turn that is not being played.
+        play: sees to it that accepted turns are played.
+    """
+
+    def __init__(
+        self,
+        state: ConversationState,
+        close: Callable[[Turn, Ending], Coroutine[object, object, None]],
+        play: Callable[[], None],
+    ) -> None:
+        self._state, self._close, self._play = state, close, play
+
+    # answers
+
+    def answer(self, event: Event) -> bool:
+        """Take in an answer to a call. Whether it was waited for; the first answer counts."""
+        turn = next((each for each in self._state.open.values() if self._waits_for(each, event)), None)
+        if turn is None or self._left_ms(turn) <= 0:
+            return False
+        stream = self._state.stream_of(turn)
+        stream.add(event)
+        if not self._waiting_calls(turn) and turn.apply(TurnEvent.ANSWERED):
+            turn.parked_at_ms = 0
+            # Nothing of it was under way, so this is no interruption. Whoever answers it wants it, whatever was said since.
+            self._state.take_over(turn)
+            turn.user_message_id = self._state.transcript.newest_user_id
+        stream.flush(then=self._play)
+        return True
+
+    def are_waited_for(self) -> bool:
+        """Whether an open turn waits for a client's result or an approval (spec §7). A server's call is never waited for so."""
+        return any(self._waiting_calls(turn) for turn in self._state.open.values() if turn.segments or turn.attempt)
+
+    def _waits_for(self, turn: Turn, event: Event) -> bool:
+        """Whether a turn waits for this answer. A call that was approved already waits for its result, and for no second approval."""
+        waiting = [part for part in self._waiting_calls(turn) if part["toolCallId"] == event["toolCallId"]]
+        is_approval = event["type"] == "tool-approval-response"
+        return any(not (is_approval and part["state"] == "approval-responded") for part in waiting)
+
+    def _waiting_calls(self, turn: Turn) -> list[Part]:
+        """The calls of a turn that a client has to answer."""
+        if not turn.segments and turn.request_id not in self._state.open:
+            return []
+        own = [tool for tool in self._state.toolset() if tool.kind == "client"]
+        names = frozenset(tool.name for tool in (*own, *self._state.client_tools(turn)))
+        return [part for part in self._state.stream_of(turn).parts if awaits_client(part, names)]
+
+    # deadlines
+
+    def watch(self, turn: Turn) -> None:
+        """Watch the deadline of a turn that was parked, in this life or in an earlier one."""
+        left_ms = self._left_ms(turn)
+        if math.isfinite(left_ms):
+            asyncio.get_running_loop().call_later(max(0.0, left_ms) / 1000, self._over, turn, turn.parked_at_ms)
+
+    def _left_ms(self, turn: Turn) -> float:
+        """How long the turn still waits; below 0 it is too late for an answer."""
+        if turn.status is not TurnStatus.PARKED:
+            return math.inf
+        config, _ = tried_now(lambda: ChatRecovery.of(self._state.agent.chat_recovery))
+        if config is None:
+            return math.inf
+        return turn.parked_at_ms + config.parked_deadline_ms - self._state.now_ms()
+
+    def _over(self, turn: Turn, parked_at_ms: int) -> None:
+        is_same = turn.status is TurnStatus.PARKED and turn.parked_at_ms == parked_at_ms
+        if is_same and self._state.open.get(turn.request_id) is turn and not self._state.tenant.is_leaving:
+            self._state.tenant.spawn(self._close(turn, self._unanswered))
+
+    async def _unanswered(self, live: LiveTurn) -> Outcome:
+        outcome = Outcome(TurnEvent.FAILED, UNANSWERED, "awaiting_client_deadline", stage="recovery")
+        return await reported(self._state, live.turn, outcome)

@@ -1,0 +1,100 @@
+"""How turns end: what became of one, the words for it, and the hook that hears of it.
+
+Whether the author's own code raised, the provider refused, or patience is gone: every error is put into words here before it is written
+into the turn's row. So what is shown, what is stored and what `attach` tells later are the same words.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from perdure.actors.chat.conversation_state import ConversationState
+from perdure.actors.chat.store import Event, Message
+from perdure.actors.chat.turn import Turn
+from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.policies import JsonObject, TurnEvent, TurnStatus
+
+
+class Outcome(NamedTuple):
+    """What became of a turn: an end, or `PARKED`, which waits for a person; for an unhappy one the words and the reason.
+
+    `stage` is where an error came from: `turn` (the author's code, the model's name), `stream` (the provider), `recovery` (no patience).
+    """
+
+    event: TurnEvent
+    error: str = ""
+    reason: str = ""
+    notice: JsonObject | None = None
+    stage: str = "turn"
+
+    @property
+    def last_event(self) -> Event:
+        """The last event of the turn's stream."""
+        if self.event is TurnEvent.COMPLETED:
+            return {"type": "finish"}
+        if self.event is TurnEvent.ABORTED:
+            return {"type": "abort", "reason": self.error}
+        return {"type": "error", "errorText": self.error or "The turn failed, and nothing is known of why."}
+
+
+def words_of(problem: BaseException) -> str:
+    """A problem as the turn's error says it."""
+    return in_words(problem) if isinstance(problem, Exception) else type(problem).__name__
+
+
+async def reported(state: ConversationState, turn: Turn, outcome: Outcome) -> Outcome:
+    """The outcome as people will read it. The author is told of an error first; a text that `on_chat_error` returns takes its place."""
+    if outcome.event is not TurnEvent.FAILED:
+        return outcome
+    info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
+    shown, problem = await tried(state.tenant.call(state.agent.on_chat_error, outcome.error, info))
+    if problem is not None:
+        state.tenant.trouble("on_chat_error", problem)
+    if isinstance(shown, str) and shown.strip():
+        outcome = outcome._replace(error=shown)
+    if outcome.stage != "recovery":  # a recovery emits events of its own when it ends
+        told = {"stage": outcome.stage, "reason": outcome.reason, "error": outcome.error}
+        state.emit("chat:request:failed", turn, told)
+    return outcome
+
+
+class ResponseHook:
+    """Calls `on_chat_response` after turns: one call after the other, in the order of the turns.
+
+    The next turn does not wait for the hook, because the hook may ask for a turn and wait for it (C-1234). What the hook raises stops
+    nothing. Each turn is told at most once: what must happen for certain after a turn belongs into a run, or into a message.
+    """
+
+    def __init__(self, state: ConversationState) -> None:
+        self._agent, self._tenant = state.agent, state.tenant
+        self._untold: deque[dict[str, object]] = deque()
+        self._is_telling = False
+
+    def ended(self, turn: Turn, message: Message | None) -> None:
+        """A turn has ended. One that never began, and did not fail, is not told."""
+        was_played = turn.started_at_ms or turn.status is TurnStatus.ERROR
+        if not self._tenant.overrides("on_chat_response") or not was_played:
+            return
+        self._untold.append(
+            {
+                "request_id": turn.request_id,
+                "status": str(turn.status),
+                "message": message,
+                "error": turn.error,
+                "continuation": bool(turn.continues),
+            }
+        )
+        if not self._is_telling:
+            self._is_telling = True
+            self._tenant.spawn(self._tell())
+
+    async def _tell(self) -> None:
+        while self._untold:
+            told = self._untold.popleft()
+            ACTIVITY.set(Activity(f"after/{told['request_id']}"))
+            _, problem = await tried(self._tenant.call(self._agent.on_chat_response, told))
+            if problem is not None:
+                self._tenant.trouble("on_chat_response", problem)
+        self._is_telling = False
