@@ -57,7 +57,7 @@ from perdure.ledger.ids import (
     type_of,
 )
 from perdure.ledger.inspection import audit, counts, inspection, lines, overview, parked
-from perdure.ledger.mail import TELL, Mail
+from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
 from perdure.ledger.notes import Note
 from perdure.ledger.outstanding import about, everything, outstanding
 from perdure.ledger.preview import preview_of, shown_input
@@ -102,9 +102,9 @@ __all__ = [
     "ENDED",
     "HARD",
     "LIVE",
+    "MILESTONE",
     "NOT_RUNNABLE",
     "START_FAILED",
-    "TELL",
     "UNIMPORTABLE",
     "Activation",
     "AdmissionRefused",
@@ -142,6 +142,7 @@ __all__ = [
     "LedgerTooNew",
     "LedgerUnwritable",
     "Mail",
+    "MailState",
     "Milestone",
     "NoLongerServed",
     "Note",
@@ -156,6 +157,7 @@ __all__ = [
     "Requeue",
     "Run",
     "RunBeingCleared",
+    "Slot",
     "StaleIncarnation",
     "StartAttempt",
     "StartTimedOut",

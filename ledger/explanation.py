@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from perdure.ledger.activation import Activation, pool_key
 from perdure.ledger.codec import unpack
-from perdure.ledger.mail import PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail
+from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.run import Run
 from perdure.ledger.seating import blamed_in, home_of, is_alone
 from perdure.ledger.status import InterruptedReason, Status
@@ -352,27 +352,27 @@ def _letters(case: _Case) -> Iterator[str]:
         yield from _letter(case, slot, state, mail)
 
 
-def _letter(case: _Case, slot: str, state: str, mail: Mail | None) -> Iterator[str]:
+def _letter(case: _Case, slot: str, state: MailState, mail: Mail | None) -> Iterator[str]:
     what = f"The mail that tells {case.run.parent} of its {_SLOTS.get(slot, slot.replace(':', ' '))}"
     failed = f"its handler {mail.handler or 'on_agent_tool_finish'} raised: {mail.error}" if mail is not None else ""
-    if state == PARKED and mail is not None:
+    if state is MailState.PARKED and mail is not None:
         yield f"{what} is parked after {_count(mail.attempts, 'try', 'tries')}: {failed}"
         yield f"It is tried again by `perdure retry {shlex.quote(mail.mail_id)}`."
-    elif state == PENDING and mail is not None and mail.attempts:
+    elif state is MailState.PENDING and mail is not None and mail.attempts:
         yield f"{what} was tried {_count(mail.attempts, 'time')}: {failed}"
         if mail.retry_at_ms > case.at_ms:
             yield f"It is tried again {case.due(mail.retry_at_ms)}."
-    elif state == PENDING:
+    elif state is MailState.PENDING:
         yield f"{what} is on its way."
-    elif state == SUPERSEDED:
+    elif state is MailState.SUPERSEDED:
         yield f"{what} was superseded by that of its true end before it was delivered."
-    elif state == SUPPRESSED:
+    elif state is MailState.SUPPRESSED:
         yield f"{what} was withdrawn, because the run was cleared."
     else:
         yield f"{what} has been handled."
 
 
-_SLOTS = {"finish": "end", "give-up": "interruption"}
+_SLOTS: dict[str, str] = {Slot.FINISH: "end", Slot.GIVE_UP: "interruption"}
 
 
 def _first(words: str) -> str:

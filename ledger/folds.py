@@ -39,19 +39,7 @@ from perdure.ledger.facts import (
     SupervisorStarted,
 )
 from perdure.ledger.ids import name_of
-from perdure.ledger.mail import (
-    DELIVERED,
-    FINISH,
-    GIVE_UP,
-    MILESTONE,
-    PARKED,
-    PENDING,
-    START,
-    SUPERSEDED,
-    SUPPRESSED,
-    TELL,
-    Mail,
-)
+from perdure.ledger.mail import MILESTONE, Mail, MailEvent, Slot, permits
 from perdure.ledger.notes import Note
 from perdure.ledger.run import open_run, outcome_of
 from perdure.ledger.store.store import FactRow
@@ -102,7 +90,7 @@ def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
     view.enqueue(run)
     view.count_live(run)
     if run.options.get("start_hook"):
-        view.post(run, START, {}, at_ms)
+        view.post(run, Slot.START, {}, at_ms)
     return 0
 
 
@@ -123,10 +111,11 @@ def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int
     if not isinstance(fact, RunAborted) and fact.released and run.child in view.agents:
         view.move(run.child, "")
         view.drop_agent(run.child)
-    if run.slots.get(GIVE_UP) in (PENDING, PARKED):
-        view.settle(run.mail_id(GIVE_UP), SUPERSEDED)
+    gave_up = run.slots.get(Slot.GIVE_UP)
+    if gave_up is not None and permits(gave_up, MailEvent.OVERTAKEN):
+        view.move_mail(run.mail_id(Slot.GIVE_UP), MailEvent.OVERTAKEN)
     if run.wants_mail:
-        view.post(run, FINISH, None, at_ms)
+        view.post(run, Slot.FINISH, None, at_ms)
     return frame
 
 
@@ -134,7 +123,7 @@ def _run_interrupted(view: View, fact: RunInterrupted, seq: int, at_ms: int) -> 
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     if run.wants_mail:
-        view.post(run, GIVE_UP, outcome_of(run), at_ms)
+        view.post(run, Slot.GIVE_UP, outcome_of(run), at_ms)
     return frame
 
 
@@ -184,7 +173,7 @@ def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> N
     run = view.runs.get(activation.run_id)
     if run is not None and run.incarnation == fact.incarnation:
         was_placed = run.is_placed
-        run.host_id, run.last_seq, run.teardown = "", seq, "" if run.is_hard else run.teardown
+        run.release(seq)
         if was_placed:
             view.count_places(run, -1)
         view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
@@ -253,14 +242,14 @@ def _agent_stopped(view: View, fact: AgentStopped, _seq: int, _at_ms: int) -> No
 
 def _mail_posted(view: View, fact: MailPosted, seq: int, at_ms: int) -> None:
     content = {"sender": fact.sender, "body": fact.body, "home": fact.home}
-    view.put(Mail(fact.mail_id, fact.recipient, "", TELL, fact.method, content, at_ms, seq=seq))
+    view.put(Mail(fact.mail_id, fact.recipient, "", Slot.TELL, fact.method, content, at_ms, seq=seq))
 
 
 def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
     for key in fact.mail_ids:
         mail = view.mail[key]
-        view.settle(key, DELIVERED)
-        overtaken = view.runs[mail.run_id].mail_id(GIVE_UP) if mail.slot == FINISH else ""
+        view.move_mail(key, MailEvent.HANDLED)
+        overtaken = view.runs[mail.run_id].mail_id(Slot.GIVE_UP) if mail.slot == Slot.FINISH else ""
         if view.mail.pop(overtaken, None) is not None:  # it was superseded; nobody will speak of it again
             view.dirty_mail[overtaken] = None
     activation = view.agents.get(fact.recipient)
@@ -274,20 +263,21 @@ def _mail_failed(view: View, fact: MailFailed, _seq: int, _at_ms: int) -> None:
     mail.attempts += 1
     mail.error, mail.retry_at_ms = fact.error, fact.retry_at_ms or 0
     if fact.retry_at_ms is None:
-        view.settle(fact.mail_id, PARKED)
+        view.move_mail(fact.mail_id, MailEvent.GIVEN_UP)
     else:
+        mail.state = mail.after(MailEvent.FAILED)
         view.dirty_mail[fact.mail_id] = None
         view.timers.arm(mail.recipient, fact.retry_at_ms)
 
 
 def _mail_suppressed(view: View, fact: MailSuppressed, _seq: int, _at_ms: int) -> None:
-    view.settle(fact.mail_id, SUPPRESSED)
+    view.move_mail(fact.mail_id, MailEvent.WITHDRAWN)
 
 
 def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> None:
     mail = view.mail[fact.mail_id]
     mail.attempts, mail.retry_at_ms, mail.seq = 0, 0, seq
-    view.settle(fact.mail_id, PENDING)
+    view.move_mail(fact.mail_id, MailEvent.REQUEUED)
 
 
 _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {

@@ -26,6 +26,8 @@ from perdure.ledger.facts import (
     RunStarted,
 )
 from perdure.ledger.ids import name_of
+from perdure.ledger.mail import MailEvent
+from perdure.ledger.mail import permits as mail_permits
 from perdure.ledger.notes import AgentSeen, HostGone, HostSeen, Note, TenantSeen
 from perdure.ledger.requests import abort_awaited
 from perdure.ledger.run import Run
@@ -172,7 +174,7 @@ def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[F
         yield MailDelivered(said.agent_id, known)
     for key, error, park in said.failures:
         mail = view.mail.get(key)
-        if mail is None or mail.state != "pending":
+        if mail is None or not mail_permits(mail.state, MailEvent.FAILED):
             continue
         last = park or mail.attempts + 1 >= limits.handler_attempts_max
         pause = backoff_ms(mail.attempts + 1, limits.retry_first_ms, limits.retry_most_ms)
@@ -240,13 +242,11 @@ def lose(
 
 
 def _evidence(run: Run, limits: Limits) -> Evidence:
-    attempts = run.attempts(limits.attempts_max)
     return Evidence(
         ended_hard=run.is_hard,
         torn_down=bool(run.teardown),
         attempt=run.attempt,
-        idle_attempts=attempts.spent,
-        attempts_max=attempts.most,
+        attempts=run.attempts(limits.attempts_max),
         losses=run.losses + 1,
         collected=run.collect,
     )

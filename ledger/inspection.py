@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from perdure.ledger.codec import unpack
-from perdure.ledger.mail import PARKED, PENDING
+from perdure.ledger.mail import MailState
 from perdure.ledger.outstanding import about
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.snapshot import run_from
@@ -27,7 +27,7 @@ def inspection(run: Run) -> dict[str, Any]:
         {"name": name, "sequence": number, "at_ms": at_ms, **unpack(body)}
         for number, name, _, at_ms, body in run.milestones
     ]
-    told["deliveries"] = dict(run.slots)
+    told["deliveries"] = {str(slot): str(state) for slot, state in run.slots.items()}
     return told
 
 
@@ -113,9 +113,9 @@ def counts(view: View) -> dict[str, int]:
 
 def audit(view: View) -> dict[str, Any]:
     """The audit equation: everything that was ever put into a mailbox is somewhere."""
-    pending = sum(mail.state == PENDING for mail in view.mail.values())
-    told: dict[str, Any] = {**view.tally, "pending": pending}
-    right = sum(told[key] for key in ("delivered", "superseded", "suppressed", "parked", "pending"))
+    pending = sum(mail.state is MailState.PENDING for mail in view.mail.values())
+    told: dict[str, Any] = {**view.tally, str(MailState.PENDING): pending}
+    right = sum(told[key] for key in MailState)
     told["balanced"] = told["enqueued"] == right
     return told
 
@@ -131,5 +131,5 @@ def parked(view: View) -> list[dict[str, Any]]:
             "error": mail.error,
         }
         for mail in view.mail.values()
-        if mail.state == PARKED
+        if mail.state is MailState.PARKED
     ]

@@ -1,43 +1,97 @@
 """Mail: a durable message to an agent, handled exactly once. The second machine of the ledger.
 
-A run has two slots for its ends: *give-up* (the parent stopped waiting) and *finish* (the true end), and one per announced
-milestone name. One that was asked for inside a transaction has a slot for its *start*, if its parent has a hook for that: nobody could
-be told before the transaction was durable. What a fact puts into a slot:
+Each run has a slot for each mail that it may send, and each slot is used once: `finish` for its true end, `give-up` for the moment at
+which its parent stopped waiting, `milestone:<name>` for each milestone on the parent's list, and `start`. What a fact puts into a slot:
 
-- the request of such a run fills *start*;
-- a hard end fills *finish*, and supersedes a give-up that has not been delivered yet;
+- a hard end fills *finish*, and supersedes a give-up that is not delivered yet;
 - an interruption fills *give-up*;
-- a milestone on the parent's list fills `milestone:<name>`, once for ever.
+- a milestone on the parent's list fills `milestone:<name>`, the first time that it is reached;
+- a request made inside a transaction fills *start*, if the parent has a hook for that: the hook may not run before the transaction is
+  durable.
 
-What somebody tells an agent (`MailPosted`) is mail, too, in a slot that belongs to no run.
+What somebody tells an agent (`MailPosted`) is mail, too, in the slot *tell* that belongs to no run.
 
-A mail moves `pending → delivered | superseded | suppressed | parked`, and `parked → pending` when a person asks. A handler whose
-acknowledgement arrives after its mail was superseded did run, so truth wins: `superseded → delivered`.
+`TABLE` below moves the state of a mail. Facts alone move it, and `decide` asks `permits` before it makes one. A handler whose
+acknowledgement arrives after its mail was superseded did run, so truth wins: `superseded → delivered`. The record of a mail that is
+delivered or suppressed is dropped, so whatever arrives for it later finds no mail; only the slot of its run remembers the state.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import Enum, StrEnum
 from typing import Any
 
-START = "start"
-FINISH = "finish"
-TELL = "tell"
-GIVE_UP = "give-up"
-MILESTONE = "milestone:"
+from perdure.ledger.errors import IllegalTransition
+from perdure.ledger.transitions import Cell
 
-PENDING = "pending"
-DELIVERED = "delivered"
-SUPERSEDED = "superseded"
-SUPPRESSED = "suppressed"
-PARKED = "parked"
+MILESTONE = "milestone:"
+"""What the slot of a milestone begins with; its name follows."""
+
+
+class Slot(StrEnum):
+    """The slots that have a fixed name."""
+
+    START = "start"
+    FINISH = "finish"
+    GIVE_UP = "give-up"
+    TELL = "tell"
+
+
+class MailState(StrEnum):
+    """Where a mail stands. Each counts in the audit equation: everything that was enqueued is in one of these."""
+
+    PENDING = "pending"
+    PARKED = "parked"
+    SUPERSEDED = "superseded"
+    DELIVERED = "delivered"
+    SUPPRESSED = "suppressed"
+
+
+class MailEvent(Enum):
+    """What can happen to a mail."""
+
+    HANDLED = "its handler's effects are durable"
+    FAILED = "its handler raised, and is called again later"
+    GIVEN_UP = "its handler raised too often, or cannot be called"
+    OVERTAKEN = "the true end of its run came before the give-up was delivered"
+    WITHDRAWN = "its run was cleared, or its recipient is being deleted"
+    REQUEUED = "a person asked that it be tried again"
+
+
+_P, _K, _S, _D, _W = (
+    MailState.PENDING,
+    MailState.PARKED,
+    MailState.SUPERSEDED,
+    MailState.DELIVERED,
+    MailState.SUPPRESSED,
+)
+_ignored = Cell.IGNORED
+
+#                         pending  parked    superseded  delivered  suppressed
+TABLE: dict[MailEvent, tuple[MailState | Cell, ...]] = {
+    MailEvent.HANDLED:   (_D,      _D,       _D,         _ignored,  _ignored),
+    MailEvent.FAILED:    (_P,      _ignored, _ignored,   _ignored,  _ignored),
+    MailEvent.GIVEN_UP:  (_K,      _ignored, _ignored,   _ignored,  _ignored),
+    MailEvent.OVERTAKEN: (_S,      _S,       _ignored,   _ignored,  _ignored),
+    MailEvent.WITHDRAWN: (_W,      _W,       _ignored,   _ignored,  _ignored),
+    MailEvent.REQUEUED:  (_ignored, _P,      _ignored,   _ignored,  _ignored),
+}  # fmt: skip
+
+_COLUMN = {state: index for index, state in enumerate((_P, _K, _S, _D, _W))}
+
+
+def permits(state: MailState, event: MailEvent) -> bool:
+    """Whether the event would move or keep the mail, rather than be an echo."""
+    return TABLE[event][_COLUMN[state]] is not _ignored
 
 
 @dataclass(slots=True)
 class Mail:
-    """One message to one agent. `content` is plain data, fixed when the mail was enqueued, or None: then the run's record tells it.
+    """One message to one agent.
 
-    `seq` is the fact that put it into its mailbox, which is kept in that order.
+    `content` is plain data, fixed when the mail was enqueued; with None the record of the run tells it. `seq` is the number of the fact
+    that enqueued it, and its recipient's mailbox is kept in that order.
     """
 
     mail_id: str
@@ -47,15 +101,29 @@ class Mail:
     handler: str
     content: dict[str, Any] | None
     enqueued_at_ms: int
-    state: str = PENDING
+    state: MailState = MailState.PENDING
     attempts: int = 0
     retry_at_ms: int = 0
     error: str = ""
     seq: int = 0
 
+    def after(self, event: MailEvent) -> MailState:
+        """The state that the event moves this mail to."""
+        state = TABLE[event][_COLUMN[self.state]]
+        if isinstance(state, Cell):
+            raise IllegalTransition(self.mail_id, self.state, event.name)
+        return state
+
     def to_plain(self) -> list[Any]:
         """The record as plain data, for the snapshot."""
         return [getattr(self, name) for name in _FIELDS]
+
+    @classmethod
+    def from_plain(cls, plain: list[Any]) -> Mail:
+        """The record from plain data; a shorter list of an older version takes the defaults."""
+        mail = cls(*plain)
+        mail.state = MailState(mail.state)
+        return mail
 
 
 _FIELDS = [each.name for each in fields(Mail)]
@@ -63,10 +131,10 @@ _FIELDS = [each.name for each in fields(Mail)]
 
 def handler_of(slot: str, options: dict[str, Any]) -> str:
     """The name of the parent's method that handles this slot, or an empty string when only its hooks do."""
-    if slot == START:
+    if slot == Slot.START:
         return ""
-    if slot == GIVE_UP:
+    if slot == Slot.GIVE_UP:
         return str(options.get("on_give_up") or options.get("on_finish") or "")
-    if slot == FINISH:
+    if slot == Slot.FINISH:
         return str(options.get("on_finish") or "")
     return str(options.get("on_milestone") or "")

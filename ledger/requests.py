@@ -29,7 +29,8 @@ from perdure.ledger.facts import (
     RunRequested,
 )
 from perdure.ledger.ids import is_within, name_of
-from perdure.ledger.mail import PARKED, PENDING
+from perdure.ledger.mail import MailEvent
+from perdure.ledger.mail import permits as mail_permits
 from perdure.ledger.run import Run
 from perdure.ledger.stimulus import Cancel, Clear, Forget, Request, Requeue, StopLives, Tell
 from perdure.ledger.transitions import permits
@@ -146,7 +147,7 @@ def clear(view: View, asked: Clear) -> Iterator[Fact]:
 def _clear_one(view: View, run: Run) -> Iterator[Fact]:
     yield from abort(view, run, "cleared")
     for slot, state in list(run.slots.items()):
-        if state in (PENDING, PARKED):
+        if mail_permits(state, MailEvent.WITHDRAWN):
             yield MailSuppressed(run.mail_id(slot))
     yield RunCleared(run.run_id)
 
@@ -169,7 +170,8 @@ def forget(view: View, asked: Forget) -> Iterator[Fact]:
     runs = [run.run_id for run in view.runs.values() if is_within(run.parent, asked.agent_id)]
     yield from clear(view, Clear(runs))
     for mail in list(view.mail.values()):
-        if not mail.run_id and mail.state in (PENDING, PARKED) and is_within(mail.recipient, asked.agent_id):
+        is_told = not mail.run_id and is_within(mail.recipient, asked.agent_id)
+        if is_told and mail_permits(mail.state, MailEvent.WITHDRAWN):
             yield MailSuppressed(mail.mail_id)
 
 
@@ -184,7 +186,7 @@ def requeue(view: View, asked: Requeue) -> Iterator[Fact]:
     mail = view.mail.get(asked.mail_id)
     if mail is None:
         raise UnknownRun("mail_id", f"no parked mail {asked.mail_id!r} is known; `perdure audit` lists what is parked")
-    if mail.state != PARKED:
+    if not mail_permits(mail.state, MailEvent.REQUEUED):
         raise UnknownRun(
             "mail_id", f"mail {asked.mail_id!r} is {mail.state}, and only parked mail is tried again by hand"
         )

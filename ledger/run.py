@@ -1,14 +1,15 @@
 """The record of one run, and the fold that makes it from its facts.
 
-The record is all that the supervisor knows of a run. It is changed by `apply` alone, one fact at a time, so the same facts always
-give the same record (invariant 8). The table in `transitions` moves the status; the functions below keep the rest.
+The record is all that the supervisor knows of a run. Only this module changes it, and only for a fact, so the same facts always give the
+same record (invariant 8): `apply` for a fact about the run, `Run.release` when its child left its host, `Run.mark_slot` when a mail of it
+moved. The table in `transitions` moves the status; the functions below keep the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from perdure.ledger.errors import IllegalTransition
 from perdure.ledger.facts import (
@@ -30,20 +31,10 @@ from perdure.ledger.facts import (
     TeardownBegan,
 )
 from perdure.ledger.ids import agent_id, mail_id
+from perdure.ledger.mail import MailState
 from perdure.ledger.status import ENDED, HARD, LIVE, Status
 from perdure.ledger.transitions import Cell, cell
-
-
-class Attempts(NamedTuple):
-    """The attempts of a run that count, and how many it may have. When they are used up, one more may only hand over a result."""
-
-    spent: int
-    most: int
-
-    @property
-    def are_used_up(self) -> bool:
-        """Whether `run` may not be entered again."""
-        return self.spent >= self.most
+from perdure.policies import Attempts
 
 
 @dataclass(slots=True)
@@ -89,7 +80,7 @@ class Run:
     reason: str = ""
     child_still_running: bool | None = None
     cleared: bool = False
-    slots: dict[str, str] = field(default_factory=dict)
+    slots: dict[str, MailState] = field(default_factory=dict)
     mark: int = 0
 
     child: str = field(init=False, repr=False)
@@ -143,7 +134,15 @@ class Run:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is left to do for it: ended, off its host, and no mail on its way."""
-        return self.has_ended and not self.host_id and "pending" not in self.slots.values()
+        return self.has_ended and not self.host_id and MailState.PENDING not in self.slots.values()
+
+    def release(self, seq: int) -> None:
+        """Its child left its host cleanly (`AgentReleased`)."""
+        self.host_id, self.last_seq, self.teardown = "", seq, "" if self.is_hard else self.teardown
+
+    def mark_slot(self, slot: str, state: MailState) -> None:
+        """The mail in this slot is in another state."""
+        self.slots[slot] = state
 
     def to_plain(self) -> list[Any]:
         """The record as plain data, for the snapshot."""
@@ -156,6 +155,7 @@ class Run:
         run.status = Status(run.status)
         run.milestones = [(number, name, nth, at_ms, body) for number, name, nth, at_ms, body in run.milestones]
         run.chunk = (run.chunk[0], run.chunk[1])
+        run.slots = {slot: MailState(state) for slot, state in run.slots.items()}
         return run
 
 

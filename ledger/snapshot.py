@@ -13,7 +13,7 @@ from perdure.ledger.activation import Activation
 from perdure.ledger.codec import decode, pack, unpack
 from perdure.ledger.folds import fold
 from perdure.ledger.lives import Lives
-from perdure.ledger.mail import PENDING, Mail
+from perdure.ledger.mail import Mail, MailState
 from perdure.ledger.run import Run
 from perdure.ledger.store.store import Boot, Record
 from perdure.ledger.view import View
@@ -64,8 +64,8 @@ _EMPTY: dict[str, tuple[str | int | None, ...]] = {"agents": ("", 0), "mail": (N
 
 def _mail_record(mail: Mail) -> Record:
     """One mail as a row."""
-    columns = (mail.recipient, mail.state, mail.run_id)
-    return Record("mail", mail.mail_id, mail.state in (PENDING, "parked", "superseded"), columns, pack(mail.to_plain()))
+    columns = (mail.recipient, str(mail.state), mail.run_id)
+    return Record("mail", mail.mail_id, True, columns, pack(mail.to_plain()))
 
 
 def run_record(run: Run) -> Record:
@@ -118,7 +118,7 @@ def _restore_record(view: View, record: Record) -> None:
         view.agents[record.key] = Activation(*unpack(record.body))
         view.kept[f"agents/{record.key}"] = None
     elif record.table == "mail" and record.live:
-        mail = Mail(*unpack(record.body))
+        mail = Mail.from_plain(unpack(record.body))
         view.mail[mail.mail_id] = mail
         view.kept[f"mail/{record.key}"] = None
 
@@ -151,7 +151,7 @@ def _index(view: View) -> None:
             if not run.is_placed and not run.retry_at_ms:
                 view.enqueue(run)  # in the order of the requests, which timers of the same time do not keep
     for mail in sorted(view.mail.values(), key=lambda mail: mail.seq):
-        if mail.state == PENDING:
+        if mail.state is MailState.PENDING:
             view.mailbox.setdefault(mail.recipient, {})[mail.mail_id] = None
             if mail.retry_at_ms:
                 view.timers.arm(mail.recipient, mail.retry_at_ms)

@@ -13,9 +13,12 @@ from perdure.ledger.activation import Activation, HostView, pool_key
 from perdure.ledger.facts import Fact
 from perdure.ledger.ids import is_within, name_of
 from perdure.ledger.lives import Lives
-from perdure.ledger.mail import DELIVERED, PARKED, PENDING, SUPERSEDED, SUPPRESSED, Mail, handler_of
+from perdure.ledger.mail import Mail, MailEvent, MailState, handler_of
 from perdure.ledger.run import Run, apply
 from perdure.ledger.timers import Timers
+
+_COUNTED = (MailState.DELIVERED, MailState.SUPERSEDED, MailState.SUPPRESSED, MailState.PARKED)
+_DROPPED = (MailState.DELIVERED, MailState.SUPPRESSED)
 
 
 class View:
@@ -28,7 +31,7 @@ class View:
         self.at_ms = 0
         self.awake_at_ms = 0
         self.limits: dict[str, float] = {}
-        self.tally: dict[str, int] = dict.fromkeys(("enqueued", DELIVERED, SUPERSEDED, SUPPRESSED, PARKED), 0)
+        self.tally: dict[str, int] = dict.fromkeys(("enqueued", *map(str, _COUNTED)), 0)
         self.runs: dict[str, Run] = {}
         self.mail: dict[str, Mail] = {}
         self.agents: dict[str, Activation] = {}
@@ -110,7 +113,7 @@ class View:
             at_ms,
             seq=self.seq,
         )
-        run.slots[slot] = PENDING
+        run.mark_slot(slot, MailState.PENDING)
         self.put(mail)
 
     def put(self, mail: Mail) -> None:
@@ -121,27 +124,28 @@ class View:
         self.touched[mail.recipient] = self.dirty_mail[mail.mail_id] = None
         self.want(mail.recipient)
 
-    def settle(self, key: str, state: str) -> None:
-        """Move a mail out of the mailbox (or back in, for `pending`), and its slot with it."""
+    def move_mail(self, key: str, event: MailEvent) -> None:
+        """Move a mail by the table, its slot with it, and into the mailbox or out of it."""
         mail = self.mail[key]
+        state = mail.after(event)
         if mail.state in self.tally:
             self.tally[mail.state] -= 1
         mail.state = state
         if state in self.tally:
             self.tally[state] += 1
         if mail.run_id in self.runs:
-            self.runs[mail.run_id].slots[mail.slot] = state
+            self.runs[mail.run_id].mark_slot(mail.slot, state)
             self.dirty_runs[mail.run_id] = None
         self.dirty_mail[key] = self.touched[mail.recipient] = None
         box = self.mailbox.setdefault(mail.recipient, {})
-        if state == PENDING:
+        if state is MailState.PENDING:
             box[key] = None
             self.want(mail.recipient)
         else:
             box.pop(key, None)
         if not box:
             del self.mailbox[mail.recipient]
-        if state in (DELIVERED, SUPPRESSED):
+        if state in _DROPPED:
             del self.mail[key]
 
     def move(self, agent: str, host_id: str) -> Activation:

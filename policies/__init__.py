@@ -95,7 +95,7 @@ from perdure.policies.phases import (
     phase_of,
 )
 from perdure.policies.placement import blamed_from, choose, has_room_alone, wanted_hosts
-from perdure.policies.recovery import Evidence, Fail, Release, Retry, Seal, judge
+from perdure.policies.recovery import Attempts, Evidence, Fail, Release, Retry, Seal, judge
 from perdure.policies.repair import (
     Repaired,
     awaits_client,
@@ -146,6 +146,7 @@ __all__ = [
     "Action",
     "ApiKind",
     "Ask",
+    "Attempts",
     "Budget",
     "CallFacts",
     "Cause",

@@ -8,7 +8,7 @@ The evidence is five yes-or-no facts; the table below gives each combination exa
 | B | no | yes | – | – | – | `Seal`: the child that a budget condemned is gone, so it does not run any more |
 | C | no | no | no | – | – | `Fail`: the whole life of the run has used up `recovery_work_max` |
 | D | no | no | yes | yes | – | `Retry` |
-| E | no | no | yes | no | no | `Collect`: one more attempt that may hand over a result, but may not run |
+| E | no | no | yes | no | no | `Retry`; the attempt may hand over a result, but may not run (`Attempts.are_used_up`) |
 | F | no | no | yes | no | yes | `Fail`: there was no result either |
 
 How the world gets there. A: a cancel or an end was decided while the host was dying. B: a give-up asked the child to stop, and the
@@ -26,14 +26,27 @@ from perdure.policies.limits import Limits
 from perdure.policies.retry import backoff_ms
 
 
+class Attempts(NamedTuple):
+    """How many attempts of a run count, and how many it may have. They are counted since its last progress."""
+
+    spent: int
+    most: int
+
+    @property
+    def are_used_up(self) -> bool:
+        """Whether the next attempt may only hand over a result that the child has committed, and not run: row E. Asked anew when the
+        attempt begins, because a parent that re-attaches before that gives the run its attempts back."""
+        return self.spent >= self.most
+
+
 class Evidence(NamedTuple):
-    """What is known of a run whose child is gone. Attempts are counted since the last sign of progress, work over its whole life."""
+    """What is known of a run whose child is gone. `attempt` counts its attempts over its whole life, `losses` those lost in a row, and
+    `collected` says whether the lost attempt was one that could only hand over a result."""
 
     ended_hard: bool
     torn_down: bool
     attempt: int
-    idle_attempts: int
-    attempts_max: int
+    attempts: Attempts
     losses: int
     collected: bool
 
@@ -60,7 +73,6 @@ class Retry:
     """Begin another attempt after a pause."""
 
     after_ms: int
-    collect: bool = False
 
 
 Verdict = Release | Seal | Fail | Retry
@@ -77,9 +89,8 @@ def judge(evidence: Evidence, limits: Limits) -> Verdict:
             f"its child was lost {evidence.attempt} times in all; the limit recovery_work_max is {limits.recovery_work_max}"
         )
     pause = backoff_ms(evidence.losses, limits.retry_first_ms, limits.retry_most_ms) if evidence.losses > 1 else 0
-    if evidence.idle_attempts < evidence.attempts_max:  # D
+    if not (evidence.attempts.are_used_up and evidence.collected):  # D and E
         return Retry(pause)
-    if not evidence.collected:  # E
-        return Retry(pause, collect=True)
-    times = f"{evidence.attempts_max} attempt" + ("s" if evidence.attempts_max != 1 else "")
+    most = evidence.attempts.most
+    times = f"{most} attempt" + ("s" if most != 1 else "")
     return Fail(f"its child was lost in each of {times} without progress in between, and left no result")  # F

@@ -206,6 +206,10 @@ def test_every_task_of_the_runtime_belongs_to_a_life() -> None:
     }
 
 
+def test_the_record_of_a_run_is_changed_by_its_own_module_alone() -> None:
+    check(tidy.changed_runs)
+
+
 def test_whatever_is_public_says_what_it_is() -> None:
     check(tidy.undocumented)
 
@@ -242,6 +246,7 @@ BITES: dict[Rule, tuple[str, str]] = {
     tidy.impurities: ("policies/a.py", "def f():\n    return datetime.now()"),
     tidy.swallowing_handlers: ("actors/a.py", "try:\n    f()\nexcept (ValueError, Exception):\n    pass"),
     tidy.task_starts: ("actors/a.py", "asyncio.get_running_loop().create_task(f())"),
+    tidy.changed_runs: ("ledger/a.py", "run.host_id, n = '', 1"),
     tidy.undocumented: ("actors/a.py", "'Here.'\nclass A:\n    'There.'\n    def f(self): return 1"),
     tidy.waits_and_mocks: ("tests/a.py", "import time\ntime.sleep(1)"),
 }
@@ -253,6 +258,7 @@ SPARES: dict[Rule, tuple[str, str]] = {
     tidy.impurities: ("policies/a.py", "from datetime import datetime"),
     tidy.swallowing_handlers: ("actors/a.py", "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
     tidy.task_starts: ("actors/a.py", "life.spawn(f())"),
+    tidy.changed_runs: ("ledger/run.py", "run.host_id = ''"),
     tidy.undocumented: ("actors/a.py", "'Here.'\ndef _f(): return 1"),
     tidy.waits_and_mocks: ("tests/a.py", "import asyncio"),
 }

@@ -226,6 +226,30 @@ def task_starts(source: Source) -> Iterator[str]:
             yield source.at(node.lineno, f"starts a task by `{node.attr}`")
 
 
+RUN_RECORD = "ledger/run.py"
+
+
+def changed_runs(source: Source) -> Iterator[str]:
+    """Where the record of a run is changed outside of its own module: an attribute of `run` or of an item of `runs`, or a slot."""
+    if source.folder not in ("ledger", "scenarios") and not source.path.startswith("actors/supervisor/"):
+        return  # elsewhere `run` is what an author or a client sees
+    for node in ast.walk(source.tree):
+        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
+        for target in targets:
+            for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(each, ast.Attribute | ast.Subscript) and _is_of_a_run(each) and source.path != RUN_RECORD:
+                    yield source.at(each.lineno, f"changes `{ast.unparse(each)}`, which only {RUN_RECORD} may")
+
+
+def _is_of_a_run(target: ast.Attribute | ast.Subscript) -> bool:
+    match target.value:
+        case ast.Attribute(attr="slots" | "milestones" | "options"):
+            return True
+        case ast.Name(id="run") | ast.Subscript(value=ast.Attribute(attr="runs")):
+            return isinstance(target, ast.Attribute)
+    return False
+
+
 def undocumented(source: Source) -> Iterator[str]:
     """Public modules, classes, functions and methods that say nothing about themselves. An empty file has nothing to say."""
     if source.tree.body and ast.get_docstring(source.tree) is None:

@@ -19,7 +19,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Piece, Step, done_in_one, failure
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult, run_result
-from perdure.ledger import TELL, BadRequest, UnknownAgentType, unpack
+from perdure.ledger import MILESTONE, BadRequest, Slot, UnknownAgentType, unpack
 
 
 class Letter(NamedTuple):
@@ -73,14 +73,14 @@ async def _attempt(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[s
 def _steps(life: Life, letter: Letter) -> list[Step]:
     """The methods that a mail calls, with their arguments: the agent's own hook first, then the named handler."""
     agent = life.agent
-    if letter.slot == TELL:
+    if letter.slot == Slot.TELL:
         return [_told(agent, letter)]
     known = {key: value for key, value in letter.run.items() if key in RunInfo.__dataclass_fields__}
     run = RunInfo(**known, delivery_id=letter.mail_id)
     activity = Activity(origin=letter.mail_id)
-    if letter.slot == "start":
+    if letter.slot == Slot.START:
         return [(agent.on_agent_tool_start, (replace(run, status="starting"),), activity)]
-    if letter.slot.startswith("milestone:"):
+    if letter.slot.startswith(MILESTONE):
         content = {
             key: value
             for key, value in letter.content.items()

@@ -29,6 +29,7 @@ from perdure.ledger import (
     First,
     Forget,
     HostUp,
+    MailState,
     OutcomeUnknown,
     PerdureError,
     Requeue,
@@ -287,7 +288,11 @@ class Desk:
             if activation is None or (activation.incarnation, activation.host_id) != (incarnation, port.peer_id):
                 continue
             mail = self._view.mail
-            settled = [key for key in mail_ids if key not in mail or mail[key].state not in ("pending", "parked")]
+            settled = [
+                key
+                for key in mail_ids
+                if key not in mail or mail[key].state not in (MailState.PENDING, MailState.PARKED)
+            ]
             port.say("settled", agent, incarnation, settled)
 
     def after_turn(self) -> None:

@@ -31,9 +31,11 @@ from perdure.ledger import (
     Activation,
     FactRow,
     Mail,
+    MailState,
     Payload,
     Record,
     Run,
+    Slot,
     View,
     agent_id,
     audit,
@@ -192,7 +194,7 @@ def out_of_step(view: View) -> Iterator[str]:
             children.setdefault(run.parent, set()).add(run.run_id)
             awaiting[run.parent] += run.is_awaited and run.parent != ""
     for mail in view.mail.values():
-        if mail.state == "pending":
+        if mail.state is MailState.PENDING:
             mailbox.setdefault(mail.recipient, set()).add(mail.mail_id)
     yield from _unequal("children", {key: set(family) for key, family in view.children.items()}, children)
     yield from _unequal("placed", view.placed, {key: count for key, count in placed.items() if count})
@@ -262,7 +264,7 @@ def unfinished(view: View) -> Iterator[str]:
         if run.is_live or run.is_placed or run.cleared:
             yield f"run {run.run_id} is {run.status}, on host {run.host_id!r}, cleared {run.cleared}, attempt {run.attempt}"
     for mail in view.mail.values():
-        if mail.state == "pending":
+        if mail.state is MailState.PENDING:
             yield f"mail {mail.mail_id} to {mail.recipient} is pending"
     for activation in view.agents.values():
         if activation.alarm_at_ms > view.at_ms and not (activation.host_id or activation.unclean):
@@ -317,11 +319,11 @@ def _unlike_the_account(view: View, agent: str, told: Counter[str]) -> Iterator[
 def _unlike_the_slots(run: Run, told: Counter[str]) -> Iterator[str]:
     for slot, state in run.slots.items():
         written = told[run.mail_id(slot)]
-        if state == "delivered" and not written and slot != "start":
+        if state is MailState.DELIVERED and not written and slot != Slot.START:
             yield f"mail {slot} of run {run.run_id} counts as delivered, and its handler left no trace in {run.parent}"
-        if written and state in ("pending", "parked"):
+        if written and state in (MailState.PENDING, MailState.PARKED):
             yield f"mail {slot} of run {run.run_id} took effect, and counts as {state}"
-    if run.wants_mail and run.is_hard and "finish" not in run.slots:
+    if run.wants_mail and run.is_hard and Slot.FINISH not in run.slots:
         yield f"nobody was ever told of the end of run {run.run_id}"
 
 

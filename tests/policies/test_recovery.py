@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from perdure.policies import Evidence, Fail, Limits, Release, Retry, Seal, judge
+from perdure.policies import Attempts, Evidence, Fail, Limits, Release, Retry, Seal, judge
 
 LIMITS = Limits(recovery_work_max=10, attempts_max=3, retry_first_ms=200, retry_most_ms=1_000)
 
@@ -27,8 +27,7 @@ def evidence(hard: bool, torn: bool, work: bool, attempts: bool, collected: bool
         ended_hard=hard,
         torn_down=torn,
         attempt=3 if work else 10,
-        idle_attempts=2 if attempts else 3,
-        attempts_max=3,
+        attempts=Attempts(2 if attempts else 3, 3),
         losses=losses,
         collected=collected,
     )
@@ -42,11 +41,12 @@ def letter_of(combination: tuple[bool, ...]) -> str:
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda row: "".join("ny"[each] for each in row))
 def test_each_combination_has_one_letter_and_its_verdict(combination: tuple[bool, ...]) -> None:
-    verdict = judge(evidence(*combination), LIMITS)
+    known = evidence(*combination)
+    verdict = judge(known, LIMITS)
     expected = {"A": Release, "B": Seal, "C": Fail, "D": Retry, "E": Retry, "F": Fail}[letter_of(combination)]
     assert type(verdict) is expected
     if isinstance(verdict, Retry):
-        assert verdict.collect is (letter_of(combination) == "E")
+        assert known.attempts.are_used_up is (letter_of(combination) == "E")
 
 
 def test_every_letter_occurs() -> None:
@@ -68,7 +68,7 @@ def test_a_failure_says_which_limit_applied() -> None:
 
 
 def test_a_single_attempt_is_told_in_the_singular() -> None:
-    at_most_once = evidence(False, False, True, False, True)._replace(attempts_max=1)
+    at_most_once = evidence(False, False, True, False, True)._replace(attempts=Attempts(1, 1))
     verdict = judge(at_most_once, LIMITS)
     assert isinstance(verdict, Fail)
     assert "1 attempt without" in verdict.why
