@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure import actors, ledger, messengers, policies, testing
-from perdure.actors import Agent, ChatAgent, ChatRecovery, Detached, RunContext, RunInfo, RunResult, Runtime
+from perdure.actors import Agent, ChatAgent, ChatRecovery, Detached, RunContext, RunInfo, Runtime
 from perdure.policies import Limits
 from perdure.scenarios.testing import laboratory
 from tests.actors.chat.desk import Listener
@@ -91,7 +91,7 @@ def has(owner: type, name: str) -> bool:
 OWNERS: dict[str, tuple[type, ...]] = {
     "runtime": (Runtime,),
     "run": (RunContext, RunInfo),
-    "result": (RunResult, actors.TurnResult),
+    "result": (actors.RunCompleted, actors.RunFailed, actors.TurnResult),
     "self": (Agent, ChatAgent),
     "fiber": (actors.FiberContext,),
 }
