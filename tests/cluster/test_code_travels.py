@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, NamedTuple
 
 import pytest
 
-from perdure.actors.ray_world.os_processes import ProcessId, descendants, kill, process_of, wait_until_gone
+from perdure.actors.ray_world.os_processes import ProcessId, kill, wait_until_gone
+from tests.cluster.harbour import harbour as started
 from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,33 +99,8 @@ def harbour(tmp_path: Path) -> Iterator[Harbour]:
     home = tmp_path / "harbour"
     home.mkdir()
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], "RAY_AUTH_MODE": "disabled"}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    start = "start --head --block --include-dashboard=false --num-cpus=2 --object-store-memory=80000000 --disable-usage-stats"
-    where = ["--node-ip-address=127.0.0.1", f"--port={address.rpartition(':')[2]}"]
-    command = [sys.executable, "-m", "ray.scripts.scripts", *start.split(), *where]
-    with (tmp_path / "ray.log").open("w") as log:
-        ray = subprocess.Popen(command, cwd=home, env=environment, stdout=log, stderr=log)
-    said = (tmp_path / "ray.log").read_text
-    soon(lambda: "Ray runtime started" in said(), said)
-    yield Harbour(address, environment)
-    process = process_of(ray.pid)
-    assert process is not None
-    family = [process, *descendants(process)]
-    kill(family)
-    ray.wait()
-    wait_until_gone(family, 5.0)
-
-
-def soon(question: Callable[[], Any], problem: Callable[[], str]) -> Any:
-    """The first answer that is not empty."""
-    end_s = time.monotonic() + SOON_S
-    while time.monotonic() < end_s:
-        if answer := question():
-            return answer
-        time.sleep(0.1)
-    pytest.fail(problem())
+    with started(home, environment) as address:
+        yield Harbour(address, environment)
 
 
 def write(folder: Path, **modules: str) -> Path:

@@ -12,14 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.cluster_utils import Cluster
 
 from perdure.actors.ports import PoolSpec
-from perdure.actors.ray_world.cluster_record import read_record
+from perdure.actors.ray_world.cluster_record import AUTH, read_record
 from perdure.actors.ray_world.courier import RayCourier
 from perdure.actors.ray_world.deployment import Implementations
 from perdure.actors.ray_world.lifetime import on_own_thread
@@ -44,6 +44,7 @@ from perdure.ledger import (
     Overloaded,
     SupervisorUnreachable,
 )
+from tests.cluster.harbour import harbour
 from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,6 +99,9 @@ class ToySupervisor:
 
     async def survivors(self) -> Any:
         return {host_id: spec.num_cpus for host_id, spec in self._survivors.items()}
+
+    async def code(self) -> str:
+        return str(find_spec("perdure").origin)  # type: ignore[union-attr]
 
     async def refuse(self) -> None:
         raise Overloaded(5, 4, 100)
@@ -397,19 +401,21 @@ def test_everything_may_be_killed_and_started_again_and_nothing_stays_behind(
         again.kill_everything()
 
 
-def test_a_cluster_without_our_code_receives_it_and_outlives_us(tmp_path: Path) -> None:
-    ray = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    address = ray.address
-    try:
-        cluster = RayCluster.start(tmp_path, address=address, implementations=TOYS)
+def test_a_cluster_without_our_code_receives_it_and_outlives_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "harbour"
+    home.mkdir()
+    monkeypatch.setenv(AUTH, "disabled")
+    with harbour(home, {"HOME": str(home), AUTH: "disabled"}) as address:
+        cluster = RayCluster.start(tmp_path / "data", address=address, implementations=TOYS)
         assert not cluster.own
         courier = cluster.courier()
         assert soon(lambda: ask(courier, "echo", "far")) == "far"
         ask(courier, "spawn", "abroad", 1, json.dumps({"env_vars": {"A": "1"}}))
         processes = [process_of(cluster, "supervisor"), process_of(cluster, "abroad")]
+        assert "runtime_resources" in ask(courier, "code"), "the code was sent"
         cluster.close()
         assert all(map(is_alive, processes))
-    finally:
-        ray.shutdown()
     with pytest.raises(SupervisorUnreachable, match="no Ray answers at"):
-        RayCluster.start(tmp_path, address=address, implementations=TOYS)
+        RayCluster.start(tmp_path / "data", address=address, implementations=TOYS)
