@@ -29,7 +29,7 @@
         ├── StartTimedOut             the agent's `on_start` did not return in time, so nobody was there
         └── OutcomeUnknown            the agent's host died during a call; the call may or may not have taken effect
 
-`IllegalTransition` is not in the tree: it derives from `AssertionError`, because only a bug of ours can cause it.
+`IllegalTransition` (of `policies`) is not in the tree: it derives from `AssertionError`, because only a bug of ours can cause it.
 Every exception carries fields, and survives pickling because the fields are its arguments.
 """
 
@@ -241,16 +241,3 @@ class FiberStopped(WorldError):
 
     def __str__(self) -> str:
         return f"fiber {self.fiber_id!r} is over, so its step {self.step!r} is not done, or not remembered"
-
-
-class IllegalTransition(AssertionError):
-    """A fact that our own code may never produce in this state."""
-
-    def __init__(self, subject: str, state: str, fact: str) -> None:
-        super().__init__(subject, state, fact)
-        self.subject = subject
-        self.state = state
-        self.fact = fact
-
-    def __str__(self) -> str:
-        return f"{self.fact} cannot happen to {self.subject} while it is {self.state}"

@@ -22,8 +22,7 @@ from dataclasses import dataclass, fields
 from enum import Enum, StrEnum
 from typing import Any
 
-from perdure.ledger.errors import IllegalTransition
-from perdure.ledger.transitions import Cell
+from perdure.policies import Cell, IllegalTransition
 
 MILESTONE = "milestone:"
 """What the slot of a milestone begins with; its name follows."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from perdure.ledger.errors import IllegalTransition
 from perdure.ledger.facts import (
     FRAME_FACTS,
     AttemptLost,
@@ -33,8 +32,8 @@ from perdure.ledger.facts import (
 from perdure.ledger.ids import agent_id, mail_id
 from perdure.ledger.mail import MailState
 from perdure.ledger.status import ENDED, HARD, LIVE, Status
-from perdure.ledger.transitions import Cell, cell
-from perdure.policies import Attempts
+from perdure.ledger.transitions import cell
+from perdure.policies import Attempts, Cell, IllegalTransition
 
 
 @dataclass(slots=True)

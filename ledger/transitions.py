@@ -16,8 +16,6 @@ What each row survives:
 
 from __future__ import annotations
 
-from enum import Enum
-
 from perdure.ledger.facts import (
     AttemptLost,
     AttemptStarted,
@@ -36,14 +34,7 @@ from perdure.ledger.facts import (
     TeardownBegan,
 )
 from perdure.ledger.status import Status
-
-
-class Cell(Enum):
-    """The two cells that are not a status."""
-
-    IGNORED = "ignored"
-    ILLEGAL = "illegal"
-
+from perdure.policies import Cell
 
 _S, _R, _I = Status.STARTING, Status.RUNNING, Status.INTERRUPTED
 _C, _E, _A = Status.COMPLETED, Status.ERROR, Status.ABORTED

@@ -18,6 +18,10 @@
 | `repeats` | may a call start whose like was lost? |
 | `overlap` | what becomes of a message that comes during a turn? |
 | `turn_status` | what does an event do to the status of a turn? |
+| `transitions` | how is a machine written as a table? |
+| `fiber_status` | what does an event do to a fiber? |
+| `callback_status` | what does an event do to a schedule or a queued item? |
+| `reply_status` | what does an event do to a messenger's reply? |
 | `fibers` | what becomes of a durable job that was cut off? |
 | `schedule` | when is a schedule due next, and what of the times that it missed? |
 | `messages` | how does an answer become messages of a limited length? |
@@ -25,6 +29,13 @@
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 """
 
+from perdure.policies.callback_status import (
+    CALLBACK_DUE,
+    CALLBACK_TRANSITIONS,
+    CallbackEvent,
+    CallbackStatus,
+    PastOutcome,
+)
 from perdure.policies.cautions import Fate, Notice, Remains, caution, correction, error_text, notice_of
 from perdure.policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
 from perdure.policies.chat_progress import earns_credit
@@ -54,10 +65,16 @@ from perdure.policies.delivery import (
     ready_at_ms,
 )
 from perdure.policies.failures import ApiKind, Failure, FailureKind, Raised
-from perdure.policies.fibers import (
+from perdure.policies.fiber_status import (
     FIBER_CLEANED,
+    FIBER_OPEN_STATES,
     FIBER_SETTLED,
-    FIBER_STATUSES,
+    FIBER_TRANSITIONS,
+    FiberEvent,
+    FiberState,
+    FiberStatus,
+)
+from perdure.policies.fibers import (
     UNSET,
     Ask,
     Drop,
@@ -107,15 +124,16 @@ from perdure.policies.repair import (
     tool_name,
 )
 from perdure.policies.repeats import Loss, RepeatGuard, call_key, stop_text
+from perdure.policies.reply_status import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
 from perdure.policies.retry import backoff_ms, hinted_ms, jittered_ms
 from perdure.policies.schedule import (
-    CATCH_UP,
-    OVERLAP,
+    CatchUp,
     Cron,
     Every,
     Firing,
     Pattern,
     Retries,
+    TickOverlap,
     cron,
     firing,
     full_jitter_ms,
@@ -124,23 +142,27 @@ from perdure.policies.schedule import (
     moment_ms,
     next_tick,
 )
+from perdure.policies.transitions import Cell, IllegalTransition, Transitions
 from perdure.policies.transport import (
     classify,
     next_delay_ms,
     stalled,
     stream_ended,
 )
-from perdure.policies.turn_status import TURN_ENDED, TurnCell, TurnEvent, TurnStatus, turn_cell
+from perdure.policies.turn_status import TURN_ENDED, TurnEvent, TurnStatus, turn_cell
 
 __all__ = [
-    "CATCH_UP",
+    "CALLBACK_DUE",
+    "CALLBACK_TRANSITIONS",
     "FAILURES_MAX",
     "FIBER_CLEANED",
+    "FIBER_OPEN_STATES",
     "FIBER_SETTLED",
-    "FIBER_STATUSES",
+    "FIBER_TRANSITIONS",
     "INFINITY",
     "NEVER",
-    "OVERLAP",
+    "REPLY_OPEN",
+    "REPLY_TRANSITIONS",
     "TURN_ENDED",
     "UNSET",
     "Action",
@@ -149,7 +171,11 @@ __all__ = [
     "Attempts",
     "Budget",
     "CallFacts",
+    "CallbackEvent",
+    "CallbackStatus",
+    "CatchUp",
     "Cause",
+    "Cell",
     "ChatRecovery",
     "Counting",
     "Cron",
@@ -168,9 +194,13 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Fate",
+    "FiberEvent",
     "FiberResult",
     "FiberRetry",
+    "FiberState",
+    "FiberStatus",
     "Firing",
+    "IllegalTransition",
     "Incident",
     "IncidentStatus",
     "Interruption",
@@ -186,6 +216,7 @@ __all__ = [
     "Open",
     "Outcome",
     "Overlap",
+    "PastOutcome",
     "Pattern",
     "Phase",
     "Piece",
@@ -196,6 +227,8 @@ __all__ = [
     "Remains",
     "Repaired",
     "RepeatGuard",
+    "ReplyEvent",
+    "ReplyStatus",
     "Retries",
     "Retry",
     "Seal",
@@ -203,9 +236,10 @@ __all__ = [
     "Settled",
     "Sighting",
     "Stage",
+    "TickOverlap",
+    "Transitions",
     "Trouble",
     "TurnBudget",
-    "TurnCell",
     "TurnEvent",
     "TurnStatus",
     "Turnout",

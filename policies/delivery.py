@@ -36,6 +36,7 @@ from enum import StrEnum
 from typing import Final, Literal, NamedTuple
 
 from perdure.policies.retry import backoff_ms, jittered_ms
+from perdure.policies.turn_status import TurnStatus
 
 APOLOGY: Final = (
     "Sorry, my reply was interrupted. Please send your message again if you'd like me to retry."  # the seed's own words
@@ -116,13 +117,13 @@ class Ending(NamedTuple):
         )
 
 
-def ending(status: str, policy: Delivery, *, has_text: bool, has_posts: bool) -> Ending:
+def ending(status: TurnStatus, policy: Delivery, *, has_text: bool, has_posts: bool) -> Ending:
     """What a reply comes to, by the status of its turn; see the first table."""
-    if status == "completed":
+    if status == TurnStatus.COMPLETED:
         return Ending(Outcome.ANSWERED, True) if has_text else Ending(Outcome.EMPTY, False, policy.empty_text)
-    if status == "aborted":
+    if status == TurnStatus.ABORTED:
         return Ending(Outcome.CANCELLED, True, policy.cancelled_text if has_text or has_posts else "")
-    if status in ("error", "interrupted") and has_text:
+    if status in (TurnStatus.ERROR, TurnStatus.INTERRUPTED) and has_text:
         return Ending(Outcome.APOLOGISED, True, policy.interrupted_text)
     return Ending(Outcome.FAILED, False, policy.error_text)
 

@@ -36,13 +36,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, Self
 
+from perdure.policies.fiber_status import FIBER_CLEANED, FIBER_SETTLED, FiberEvent, FiberStatus
 from perdure.policies.limits import Limits
 from perdure.policies.numbers import whole
 from perdure.policies.retry import backoff_ms, jittered_ms
-
-FIBER_STATUSES: Final = ("pending", "running", "completed", "error", "aborted", "interrupted")
-FIBER_SETTLED: Final = ("completed", "error", "aborted", "interrupted")
-FIBER_CLEANED: Final = ("completed", "error", "aborted")  # what is deleted unless somebody says otherwise
 
 
 class Unset(Enum):
@@ -54,7 +51,13 @@ class Unset(Enum):
 UNSET: Final[Any] = Unset.UNSET
 
 Verdict = Literal["completed", "error", "aborted", "interrupted", "retry"]
-VERDICTS: Final = ("completed", "error", "aborted", "interrupted", "retry")
+VERDICTS: Final = (
+    FiberEvent.COMPLETED,
+    FiberEvent.FAILED,
+    FiberEvent.ABORTED,
+    FiberEvent.INTERRUPTED,
+    FiberEvent.RETRIED,
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,11 @@ class FiberResult:
     def __post_init__(self) -> None:
         if self.status not in VERDICTS:
             raise ValueError(f"status: {self.status!r} is none of {', '.join(VERDICTS)}")
+
+    @property
+    def event(self) -> FiberEvent:
+        """What it does to the fiber."""
+        return FiberEvent(self.status)
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,7 @@ class Ask:
 class Settle:
     """It is over."""
 
-    status: str
+    status: FiberStatus
     error: str | None
 
 
@@ -165,7 +173,7 @@ def take_up(found: Interruption, limits: Limits, roll: float) -> Enter | Ask | S
         return Ask(recovery_pause_after(found.recoveries + 1, limits, roll))
     if found.has_hook:
         why = f"its recovery hook came to no verdict in {found.recoveries} tries"
-        return Settle("interrupted", why) if found.is_managed else Drop(why)  # C, G
+        return Settle(FiberStatus.INTERRUPTED, why) if found.is_managed else Drop(why)  # C, G
     if not found.is_managed:
         return Drop("its process died, and no hook takes it up")  # H
     return enter_again(found, limits, roll)
@@ -174,17 +182,17 @@ def take_up(found: Interruption, limits: Limits, roll: float) -> Enter | Ask | S
 def enter_again(found: Interruption, limits: Limits, roll: float) -> Enter | Settle:
     """The body was cut off, and may perhaps be entered again (D, E, F)."""
     if found.retry is None:  # F
-        return Settle("interrupted", "its process died while it ran")
+        return Settle(FiberStatus.INTERRUPTED, "its process died while it ran")
     spent = _spent(found, limits)
     if spent:  # E
-        return Settle("interrupted", f"its process died while it ran, {spent}")
+        return Settle(FiberStatus.INTERRUPTED, f"its process died while it ran, {spent}")
     return Enter(found.retry.pause_ms(found.idle_attempts - 1, limits, roll) if found.idle_attempts > 1 else 0)  # D
 
 
 def after_error(found: Interruption, error: str, limits: Limits, roll: float) -> Enter | Settle:
     """What becomes of a fiber whose body raised."""
     if found.retry is None or not found.retry.on_error or _spent(found, limits):
-        return Settle("error", error)
+        return Settle(FiberStatus.ERROR, error)
     return Enter(found.retry.pause_ms(max(1, found.idle_attempts), limits, roll))
 
 
@@ -194,12 +202,12 @@ def after_hook(result: object, found: Interruption, limits: Limits, roll: float)
         return Drop("recovered")
     status = result.status if isinstance(result, FiberResult) else result
     if status is None:
-        return Settle("interrupted", None) if found.retry is None else enter_again(found, limits, roll)
-    if status == "retry":
+        return Settle(FiberStatus.INTERRUPTED, None) if found.retry is None else enter_again(found, limits, roll)
+    if status == FiberEvent.RETRIED:
         return enter_again(found._replace(retry=found.retry or FiberRetry()), limits, roll)
-    if status not in FIBER_SETTLED:
+    if not isinstance(status, str) or status not in FIBER_SETTLED:
         raise ValueError(f"a recovery hook returned {result!r}; it returns a FiberResult, 'retry' or None")
-    return Settle(str(status), result.error if isinstance(result, FiberResult) else None)
+    return Settle(FiberStatus(status), result.error if isinstance(result, FiberResult) else None)
 
 
 def recovery_pause_after(recoveries: int, limits: Limits, roll: float) -> int:
@@ -221,7 +229,7 @@ class Settled(NamedTuple):
     """A fiber that is over, as its retention sees it."""
 
     fiber_id: str
-    status: str
+    status: FiberStatus
     settled_at_ms: int
 
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, tzinfo
+from enum import StrEnum
 from itertools import islice, takewhile
 from typing import NamedTuple, Protocol
 
@@ -40,10 +41,23 @@ from perdure.policies.limits import Limits
 from perdure.policies.numbers import InvalidValue, is_number, number, whole
 from perdure.policies.retry import backoff_ms
 
-CATCH_UP = ("once", "skip", "all")
-OVERLAP = ("skip", "queue")
 MISSED_COUNTED_MAX = 1_000  # ticks of a cron schedule that are counted one by one; more are told as so many
 CRON_CHARS_MAX, CRON_FIELDS = 256, 5
+
+
+class CatchUp(StrEnum):
+    """What becomes of ticks that came due while the agent could not run them."""
+
+    ONCE = "once"
+    SKIP = "skip"
+    ALL = "all"
+
+
+class TickOverlap(StrEnum):
+    """What becomes of ticks that come due while an occurrence of the same schedule is at work."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
 
 
 # ---------------------------------------------------------------- when
@@ -186,7 +200,7 @@ class Firing(NamedTuple):
     missed: int
 
 
-def firing(pattern: Pattern, tick_ms: int, now_ms: int, catch_up: str, *, grace_ms: float, most: int) -> Firing:
+def firing(pattern: Pattern, tick_ms: int, now_ms: int, catch_up: CatchUp, *, grace_ms: float, most: int) -> Firing:
     """What is run now, where the schedule has been due since `tick_ms`.
 
     Args:
@@ -194,9 +208,9 @@ def firing(pattern: Pattern, tick_ms: int, now_ms: int, catch_up: str, *, grace_
         most: so many missed ticks run under `all`.
     """
     missed = pattern.missed(tick_ms, now_ms)
-    if catch_up == "once":
+    if catch_up == CatchUp.ONCE:
         return Firing(tick_ms, missed)
-    if catch_up == "skip":
+    if catch_up == CatchUp.SKIP:
         last = pattern.latest(tick_ms, now_ms, 1)[-1] if missed else tick_ms
         return Firing(last, missed) if now_ms - last <= grace_ms else Firing(None, missed + 1)
     if missed < most:
@@ -205,14 +219,14 @@ def firing(pattern: Pattern, tick_ms: int, now_ms: int, catch_up: str, *, grace_
 
 
 def next_tick(
-    pattern: Pattern, done_ms: int, began_at_ms: int, ended_at_ms: int, catch_up: str, overlap: str
+    pattern: Pattern, done_ms: int, began_at_ms: int, ended_at_ms: int, catch_up: CatchUp, overlap: TickOverlap
 ) -> int | None:
     """The next tick of a schedule whose occurrence for `done_ms` began and ended; None if it will never run again.
 
     What had come due before it began was folded into it or dropped, but for `all`. What came due since then `overlap` keeps or drops.
     """
-    following = pattern.after(done_ms) if catch_up == "all" else pattern.after(max(done_ms, began_at_ms))
-    if overlap == "skip" and following is not None and began_at_ms < following <= ended_at_ms:
+    following = pattern.after(done_ms) if catch_up == CatchUp.ALL else pattern.after(max(done_ms, began_at_ms))
+    if overlap == TickOverlap.SKIP and following is not None and began_at_ms < following <= ended_at_ms:
         return pattern.after(ended_at_ms)
     return following
 

@@ -13,7 +13,9 @@ second end; it changes nothing. `ILLEGAL`: only a bug of ours can bring it about
 
 from __future__ import annotations
 
-from enum import Enum, StrEnum
+from enum import StrEnum
+
+from perdure.policies.transitions import Cell
 
 
 class TurnStatus(StrEnum):
@@ -49,18 +51,11 @@ class TurnEvent(StrEnum):
     """It has nothing to answer, or something else has taken its place."""
 
 
-class TurnCell(Enum):
-    """The two cells that are not a status."""
-
-    IGNORED = "ignored"
-    ILLEGAL = "illegal"
-
-
 _S, _E = TurnStatus, TurnEvent
-_ignored, _illegal = TurnCell.IGNORED, TurnCell.ILLEGAL
+_ignored, _illegal = Cell.IGNORED, Cell.ILLEGAL
 
 #                  accepted      running       parked      | completed error aborted interrupted skipped: one column, for ends are alike
-_TABLE: dict[TurnEvent, tuple[TurnStatus | TurnCell, ...]] = {
+_TABLE: dict[TurnEvent, tuple[TurnStatus | Cell, ...]] = {
     _E.BEGUN:     (_S.RUNNING,   _illegal,     _illegal,    _illegal),
     _E.CUT_OFF:   (_S.ACCEPTED,  _S.RUNNING,   _illegal,    _illegal),
     _E.PARKED:    (_illegal,     _S.PARKED,    _illegal,    _illegal),
@@ -78,6 +73,6 @@ TURN_ENDED = frozenset(TurnStatus) - _COLUMN.keys()
 """The turn is over, for ever."""
 
 
-def turn_cell(status: TurnStatus, event: TurnEvent) -> TurnStatus | TurnCell:
+def turn_cell(status: TurnStatus, event: TurnEvent) -> TurnStatus | Cell:
     """What the table says about this event in this status."""
     return _TABLE[event][_COLUMN.get(status, _END)]

@@ -19,7 +19,7 @@ from perdure.actors.jobs.schedule_requests import (
     timed,
 )
 from perdure.ledger import check_whole, unpack
-from perdure.policies import Retries
+from perdure.policies import PastOutcome, Retries
 
 LISTED_MAX = 1_000
 
@@ -157,7 +157,9 @@ class KeepsSchedules:
         """The last tries of a schedule's callback, and what was dropped, the oldest first. Of one that is gone it is kept for a while."""
         names = ("scheduled_at_ms", "began_at_ms", "ended_at_ms", "attempt", "missed", "outcome", "error")
         found = [dict(zip(names, each, strict=False)) for each in self._perdure.schedules.history(str(schedule_id))]
-        return [Past(**(each | {"error": each["error"] or None})) for each in found]
+        return [
+            Past(**(each | {"outcome": PastOutcome(each["outcome"]), "error": each["error"] or None})) for each in found
+        ]
 
     def _told(self, row: Row) -> Schedule:
         return Schedule(
@@ -165,7 +167,7 @@ class KeepsSchedules:
             type=row.kind,
             callback=row.callback,
             payload=unpack(row.payload),
-            status=row.status,  # type: ignore[arg-type]
+            status=row.status,
             next_at_ms=row.ready_at_ms,
             cron=row.cron or None,
             time_zone=row.time_zone or None,
@@ -223,7 +225,7 @@ class KeepsSchedules:
             item_id=row.id,
             callback=row.callback,
             payload=unpack(row.payload),
-            status=row.status,  # type: ignore[arg-type]
+            status=row.status,
             next_at_ms=row.ready_at_ms,
             retry=retries_of(self._perdure, row),
             key=row.key or None,

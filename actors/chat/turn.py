@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.actors.life.documents import StoredRow
-from perdure.ledger import IllegalTransition
-from perdure.policies import TURN_ENDED, TurnCell, TurnEvent, TurnStatus, turn_cell
+from perdure.policies import TURN_ENDED, Cell, IllegalTransition, TurnEvent, TurnStatus, turn_cell
 
 
 @dataclass
@@ -89,11 +88,11 @@ class Turn(StoredRow):
             IllegalTransition: only a bug of ours can bring this about.
         """
         cell = turn_cell(self.status, event)
-        if cell is TurnCell.ILLEGAL:
+        if cell is Cell.ILLEGAL:
             raise IllegalTransition(self.request_id, self.status, event)
         if isinstance(cell, TurnStatus):
             self.status = cell
-        return cell is not TurnCell.IGNORED
+        return cell is not Cell.IGNORED
 
     @contextmanager
     def applied(self, event: TurnEvent) -> Iterator[bool]:

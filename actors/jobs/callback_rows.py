@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from perdure.actors.events.observability import Channel, emit
@@ -24,13 +25,27 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import CONFLICTS_MAX
 from perdure.ledger import StorageConflict
 from perdure.ledger.storage.cabinet import SCHEDULE, Transaction
+from perdure.policies import CALLBACK_DUE, CALLBACK_TRANSITIONS, CallbackEvent, CallbackStatus, CatchUp, TickOverlap
 
 T = TypeVar("T")
 
 
+class RowKind(StrEnum):
+    """What a row stands for: one of the types of a schedule, or an item of the queue. The values are stored."""
+
+    SCHEDULED = "scheduled"
+    DELAYED = "delayed"
+    CRON = "cron"
+    INTERVAL = "interval"
+    QUEUED = "queued"
+
+
+SCHEDULE_TYPES = tuple(kind for kind in RowKind if kind is not RowKind.QUEUED)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row(StoredRow):
-    """A callback that is due at some time. `kind` is the type of a schedule, or `queued`.
+    """A callback that is due at some time.
 
     `tick_ms` is the time that the next occurrence is for, `due_at_ms` when its callback is called: later by the jitter, or by the pause
     after a failure. `attempt` counts the failures of that occurrence, whose first try began at `began_at_ms` and folded in `missed` ticks.
@@ -40,7 +55,7 @@ class Row(StoredRow):
 
     id: str
     number: int
-    kind: str
+    kind: RowKind
     callback: str
     payload: bytes
     retry: list[float | None]
@@ -53,10 +68,10 @@ class Row(StoredRow):
     time_zone: str = ""
     interval_ms: int = 0
     first_ms: int = 0
-    catch_up: str = "once"
-    overlap: str = "skip"
+    catch_up: CatchUp = CatchUp.ONCE
+    overlap: TickOverlap = TickOverlap.SKIP
     jitter_ms: int = 0
-    status: str = "waiting"
+    status: CallbackStatus = CallbackStatus.WAITING
     attempt: int = 0
     began_at_ms: int = 0
     missed: int = 0
@@ -67,23 +82,28 @@ class Row(StoredRow):
     @property
     def ready_at_ms(self) -> int | None:
         """When its callback is to be called, if at all."""
-        return self.due_at_ms if self.status in ("waiting", "retrying") else None
+        return self.due_at_ms if self.status in CALLBACK_DUE else None
 
     @property
     def is_recurring(self) -> bool:
         """Whether it has another tick after this one."""
-        return self.kind in ("cron", "interval")
+        return self.kind in (RowKind.CRON, RowKind.INTERVAL)
 
     @property
     def delivery_id(self) -> str:
         """The occurrence that it waits for, to the world outside."""
         return f"{self.id}#{self.number}!{self.tick_ms}"
 
+    def after(self, event: CallbackEvent, **changes: Any) -> Row | None:
+        """The row after an event, with other values in these fields; None if the event is ignored. Raises `IllegalTransition`."""
+        status = CALLBACK_TRANSITIONS.next(self.status, event, self.id)
+        return None if status is None else replace(self, status=status, **changes)
+
     def afresh(self, tick_ms: int, due_at_ms: int) -> Row:
-        """The row, waiting for an occurrence of which nothing was tried."""
+        """The row with an occurrence of which nothing was tried."""
         return replace(
-            self, tick_ms=tick_ms, due_at_ms=due_at_ms, status="waiting", attempt=0, began_at_ms=0, missed=0, losses=0, error=""
-        )  # fmt: skip
+            self, tick_ms=tick_ms, due_at_ms=due_at_ms, attempt=0, began_at_ms=0, missed=0, losses=0, error=""
+        )
 
 
 class Rows(RememberedDocuments[Row]):
@@ -145,10 +165,11 @@ class Rows(RememberedDocuments[Row]):
 
         def renew(transaction: Transaction) -> bool:
             row = self.read(transaction, row_id)
-            if row is None or row.status not in ("parked", "retrying"):
-                return False
-            self.keep(transaction, row.afresh(row.tick_ms, min(row.due_at_ms, self._life.now_ms())))
-            return True
+            renewed = None if row is None else row.after(CallbackEvent.RETRIED)
+            if renewed is not None:
+                due_at_ms = min(renewed.due_at_ms, self._life.now_ms())
+                self.keep(transaction, renewed.afresh(renewed.tick_ms, due_at_ms))
+            return renewed is not None
 
         return self.write(renew)
 

@@ -25,7 +25,7 @@ from perdure.actors.life.one_transaction import Piece, Step, at_work, done_in_on
 from perdure.actors.life.outbox import Outbox
 from perdure.ledger import BadRequest, StorageError, unpack
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import Firing, full_jitter_ms
+from perdure.policies import CallbackEvent, Firing, PastOutcome, full_jitter_ms
 
 ERROR_CHARS_MAX = 500  # of an error in a history
 LATE_MS = 10_000  # so long overdue, a row may have ended the lives that were to call it
@@ -95,8 +95,8 @@ class Callbacks:
             return False
         now_ms = self._life.now_ms()
         error = f"the agent died {most} times while {row.callback} was called or about to be; it may be what kills it"
-        entry = [row.tick_ms, now_ms, now_ms, row.attempt + 1, row.missed, "parked", error]
-        self._book.note(transaction, row, replace(row, status="parked", error=error, losses=0), entry)
+        entry = [row.tick_ms, now_ms, now_ms, row.attempt + 1, row.missed, PastOutcome.PARKED, error]
+        self._book.note(transaction, row, row.after(CallbackEvent.PARKED, error=error, losses=0), entry)
         self._rows.tell(transaction, "error", row, {"error": error, "attempts": row.attempt})
         return True
 
@@ -157,13 +157,12 @@ class Callbacks:
         now_there = self._rows.get(row.id)
         if now_there == self._moved:
             now_there = self._book.moved(row, self._firing, self._began_at_ms, now_ms)
-        outcome = "completed" if self._firing.tick_ms is not None else "skipped"
-        self._rows.tell(
-            transaction, "execute" if outcome == "completed" else "skip", row, {"missed": self._firing.missed}
-        )
-        self._book.note(transaction, row, now_there, self._entry(row, outcome, "", now_ms))
+        was_called = self._firing.tick_ms is not None
+        self._rows.tell(transaction, "execute" if was_called else "skip", row, {"missed": self._firing.missed})
+        came_to = PastOutcome.COMPLETED if was_called else PastOutcome.SKIPPED
+        self._book.note(transaction, row, now_there, self._entry(row, came_to, "", now_ms))
 
-    def _entry(self, row: Row, outcome: str, error: str, now_ms: int) -> list[object]:
+    def _entry(self, row: Row, outcome: PastOutcome, error: str, now_ms: int) -> list[object]:
         tick_ms = row.tick_ms if self._firing.tick_ms is None else self._firing.tick_ms
         return [
             tick_ms,
@@ -191,18 +190,18 @@ class Callbacks:
         )  # fmt: skip
         left: Row | None
         if is_gone or (failed.attempt >= attempts_max and not tried.is_recurring):
-            came_to, left = "parked", replace(failed, status="parked")
+            came_to, left = PastOutcome.PARKED, failed.after(CallbackEvent.PARKED)
         elif failed.attempt >= attempts_max:
-            came_to, left = "failed", self._book.moved(tried, self._firing, self._began_at_ms, now_ms)
+            came_to, left = PastOutcome.FAILED, self._book.moved(tried, self._firing, self._began_at_ms, now_ms)
         else:
             pause_ms = full_jitter_ms(failed.attempt, first_ms, most_ms, self._life.dice.roll())
-            came_to, left = "failed", replace(failed, status="retrying", due_at_ms=now_ms + pause_ms)
+            came_to, left = PastOutcome.FAILED, failed.after(CallbackEvent.FAILED, due_at_ms=now_ms + pause_ms)
         self._book.note(transaction, tried, left, self._entry(tried, came_to, failed.error, now_ms))
         is_last = is_gone or failed.attempt >= attempts_max
         self._rows.tell(
             transaction, "error" if is_last else "retry", tried, {"error": error, "attempts": failed.attempt}
         )
-        return came_to == "parked"
+        return came_to is PastOutcome.PARKED
 
 
 class _NoCallback(BadRequest):

@@ -13,7 +13,15 @@ from operator import attrgetter
 from typing import Any
 
 from perdure.ledger import pack, unpack
-from perdure.policies import FiberRetry, Interruption
+from perdure.policies import (
+    FIBER_OPEN_STATES,
+    FIBER_TRANSITIONS,
+    FiberEvent,
+    FiberRetry,
+    FiberState,
+    FiberStatus,
+    Interruption,
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Fiber:
     name: str
     fn_name: str = ""
     digest: str = ""
-    status: str = "pending"
+    status: FiberStatus = FiberStatus.PENDING
     is_managed: bool = True
     idempotency_key: str = ""
     metadata: Any = None
@@ -67,6 +75,23 @@ class Fiber:
         return not self.is_settled
 
     @property
+    def state(self) -> FiberState:
+        """Where its row stands. A `running` one of an earlier life is one whose process died."""
+        is_recovering = self.status == FiberStatus.INTERRUPTED and self.is_open
+        return FiberState.RECOVERING if is_recovering else FiberState(self.status)
+
+    def is_cut_off(self, life: int) -> bool:
+        """Whether its process died, seen from this life of the agent, and nobody has taken it up yet."""
+        return self.status == FiberStatus.RUNNING and self.life != life
+
+    def after(self, event: FiberEvent, now_ms: int, **changes: Any) -> Fiber | None:
+        """The row after an event, with other values in these fields; None if the event is ignored. Raises `IllegalTransition`."""
+        state = FIBER_TRANSITIONS.next(self.state, event, f"fiber {self.fiber_id}")
+        if state is None:
+            return None
+        return self.but(status=state.status, settled_at_ms=0 if state in FIBER_OPEN_STATES else now_ms, **changes)
+
+    @property
     def retry_policy(self) -> FiberRetry | None:
         """When its body may be entered again."""
         return None if self.retry is None else FiberRetry(*self.retry)
@@ -74,7 +99,7 @@ class Fiber:
     def interruption(self, *, has_hook: bool) -> Interruption:
         """What the policy wants to know of it."""
         return Interruption(
-            is_waiting=self.status == "pending",
+            is_waiting=self.status == FiberStatus.PENDING,
             is_managed=self.is_managed,
             has_hook=has_hook,
             recoveries=self.recoveries,
@@ -96,15 +121,17 @@ class Fiber:
     @classmethod
     def load(cls, body: bytes) -> Fiber:
         """The row as it was stored. One of an older version lacks the last fields, and one of a later version has more."""
-        return cls(*unpack(body)[: len(_NAMES)])
+        values = unpack(body)[: len(_NAMES)]
+        values[_STATUS] = FiberStatus(values[_STATUS])
+        return cls(*values)
 
     def shown(self, life: int, snapshot: Any, *, accepted: bool = False) -> FiberInspection:
         """What an author may see of it, in this life of the agent."""
-        is_cut_off = self.status == "running" and self.life != life
+        is_cut_off = self.is_cut_off(life)
         return FiberInspection(
             fiber_id=self.fiber_id,
             name=self.name,
-            status="interrupted" if is_cut_off else self.status,
+            status=FiberStatus.INTERRUPTED if is_cut_off else self.status,
             accepted=accepted,
             is_recovering=self.is_recovering or is_cut_off,
             attempt=self.attempt,
@@ -122,6 +149,7 @@ class Fiber:
 
 _NAMES = [each.name for each in fields(Fiber)]
 _VALUES = attrgetter(*_NAMES)
+_STATUS = _NAMES.index("status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +157,7 @@ class FiberInspection:
     """A fiber at one moment. It can be awaited for symmetry, and is itself.
 
     Attributes:
-        status: `pending`, `running`, `completed`, `error`, `aborted`, `interrupted`.
+        status: a `FiberStatus`, which equals its text, such as `completed`.
         accepted: whether the call that returned this began the fiber; False for one that joined it.
         is_recovering: its process died, and what becomes of it is not decided yet: it is not over.
         attempt: how often its body was entered.
@@ -140,7 +168,7 @@ class FiberInspection:
 
     fiber_id: str
     name: str
-    status: str
+    status: FiberStatus
     accepted: bool
     is_recovering: bool
     attempt: int
@@ -162,7 +190,7 @@ class FiberInspection:
     @property
     def ok(self) -> bool:
         """Whether it completed."""
-        return self.status == "completed"
+        return self.status == FiberStatus.COMPLETED
 
     def __await__(self) -> Generator[None, None, FiberInspection]:
         """Give back itself, so that `await` is right in async code and harmless to leave out."""

@@ -18,6 +18,7 @@ from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.jobs.storage_retry import AGAIN_MS
 from perdure.actors.life.alarm_clock import AlarmClock
 from perdure.actors.life.life import Life
+from perdure.policies import FiberStatus
 
 PART = "fibers"
 
@@ -56,7 +57,7 @@ class Agenda:
         if fiber_id in self._attended or self._waiting.get(fiber_id, at_ms + 1) <= at_ms:
             return
         self._waiting[fiber_id] = at_ms
-        lane = self.entering if fiber.status == "pending" else self.recovering
+        lane = self.entering if fiber.status == FiberStatus.PENDING else self.recovering
         if at_ms <= self._life.now_ms():
             heappush(lane.due, (fiber.number, fiber_id))
         else:

@@ -13,7 +13,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps, plain
 from perdure.ledger import FiberStopped, TooLarge, check_id, unpack
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import UNSET
+from perdure.policies import UNSET, FiberState, FiberStatus
 
 
 class FiberContext(RemembersSteps):
@@ -91,7 +91,7 @@ class FiberContext(RemembersSteps):
     def holds(self, fiber: Fiber | None) -> bool:
         """Whether this is the code that is at the fiber."""
         mine = self._life.incarnation, self.attempt
-        return fiber is not None and fiber.status == "running" and (fiber.life, fiber.attempt) == mine
+        return fiber is not None and fiber.status == FiberStatus.RUNNING and (fiber.life, fiber.attempt) == mine
 
     def _remembered(self, name: str) -> bytes | None:
         if self._steps is None:
@@ -132,7 +132,7 @@ class FiberRecovery(FiberContext):
     """
 
     reason: Literal["interrupted"] = "interrupted"
-    status: Literal["interrupted"] = "interrupted"
+    status: Literal[FiberStatus.INTERRUPTED] = FiberStatus.INTERRUPTED
 
     def __init__(self, life: Life, store: FiberStore, fiber: Fiber) -> None:
         super().__init__(life, store, fiber)
@@ -150,8 +150,7 @@ class FiberRecovery(FiberContext):
         """Whether this is the recovery that is at the fiber."""
         return (
             fiber is not None
-            and fiber.status == "interrupted"
-            and fiber.is_recovering
+            and fiber.state is FiberState.RECOVERING
             and (fiber.life, fiber.recoveries) == (self._life.incarnation, self.recoveries)
         )
 

@@ -12,7 +12,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.steps import plain
 from perdure.ledger import BadRequest, TooLarge
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import UNSET, Drop, Enter, FiberResult, Settle
+from perdure.policies import UNSET, Drop, Enter, FiberEvent, FiberResult, Settle
 
 
 class Moves:
@@ -29,29 +29,40 @@ class Moves:
         result: FiberResult | None = None,
     ) -> None:
         """Bring a fiber to where a verdict wants it, with what its result says beside."""
-        now_ms, told = self._life.now_ms(), result or FiberResult("retry", fiber.error)
+        now_ms, most = self._life.now_ms(), self._life.limits.error_chars_max
         if isinstance(verdict, Drop):
             self._store.drop(transaction, fiber)
             return
-        if told.snapshot is not UNSET:
-            self._store.stash(transaction, fiber.fiber_id, told.snapshot)
-        if told.metadata is not UNSET:
-            fiber = fiber.but(metadata=told.metadata)
         if isinstance(verdict, Enter):
             due_at_ms = now_ms + verdict.after_ms if verdict.after_ms else 0
-            error = told.error and told.error[: self._life.limits.error_chars_max]
-            moved = fiber.but(status="pending", due_at_ms=due_at_ms, settled_at_ms=0, error=error)
+            error = fiber.error if result is None else result.error
+            moved = fiber.after(FiberEvent.RETRIED, now_ms, due_at_ms=due_at_ms, error=error and error[:most])
         else:
-            error = verdict.error and verdict.error[: self._life.limits.error_chars_max]
-            settled = fiber.but(status=verdict.status, error=error, settled_at_ms=now_ms)
-            moved = settled.but(due_at_ms=0, is_recovering=False)
+            error = verdict.error and verdict.error[:most]
+            event = FiberEvent(verdict.status)
+            moved = fiber.after(event, now_ms, due_at_ms=0, is_recovering=False, error=error)
+        if moved is None:
+            return
+        if result is not None and result.snapshot is not UNSET:
+            self._store.stash(transaction, fiber.fiber_id, result.snapshot)
+        if result is not None and result.metadata is not UNSET:
+            moved = moved.but(metadata=result.metadata)
         self._store.put(transaction, moved)
+
+    def cancel(self, transaction: Transaction, fiber: Fiber, reason: str | None) -> bool:
+        """End a fiber as aborted, if it is open. Whether it was."""
+        error = reason and reason[: self._life.limits.error_chars_max]
+        moved = fiber.after(FiberEvent.CANCELLED, self._life.now_ms(), due_at_ms=0, is_recovering=False, error=error)
+        if moved is not None:
+            self._store.put(transaction, moved)
+            self.tell_after(transaction, "fiber:run:cancelled", moved, {"error": reason})
+        return moved is not None
 
     def checked(self, result: Any) -> FiberResult | None:
         """What a hook or a body returned, if it is a verdict that can be kept."""
         if result is None:
             return None
-        if result == "retry":
+        if result == FiberEvent.RETRIED:
             return FiberResult("retry")
         if not isinstance(result, FiberResult):
             raise BadRequest("result", f"{result!r:.200} is no FiberResult, 'retry' or None")

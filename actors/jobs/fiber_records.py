@@ -20,7 +20,7 @@ from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
 from perdure.ledger import BadRequest, check_whole
 from perdure.ledger.storage.cabinet import FIBER_CARE, Transaction
-from perdure.policies import FIBER_CLEANED, FIBER_SETTLED, FIBER_STATUSES, Settled, outlived
+from perdure.policies import FIBER_CLEANED, FIBER_SETTLED, FiberStatus, Settled, outlived
 
 LISTED_MAX, DELETED_MAX = 500, 1_000
 READ_AT_ONCE = 100
@@ -32,7 +32,7 @@ class _Entry(NamedTuple):
     fiber_id: str
     number: int
     name: str
-    status: str
+    status: FiberStatus
     life: int
     settled_at_ms: int
     is_managed: bool
@@ -52,7 +52,7 @@ class FiberRecords:
 
     def page(self, status: str | Sequence[str] | None, name: str | None, limit: int, cursor: str | None) -> FiberPage:
         """Some fibers, the newest first."""
-        statuses = chosen("status", status, FIBER_STATUSES)
+        statuses = chosen("status", status, FiberStatus)
         before = _place(cursor)
         check_whole("limit", limit, most=LISTED_MAX)
         self._read(self._stale())
@@ -82,7 +82,7 @@ class FiberRecords:
         )
         return self._drop([fiber_id for _, fiber_id in found[:limit]], statuses)
 
-    def _drop(self, fiber_ids: list[str], statuses: Iterable[str]) -> int:
+    def _drop(self, fiber_ids: list[str], statuses: Iterable[FiberStatus]) -> int:
         store = self._store
         if not fiber_ids:
             return 0
@@ -100,9 +100,9 @@ class FiberRecords:
 
     # the catalogue
 
-    def _status(self, entry: _Entry) -> str:
-        is_cut_off = entry.status == "running" and entry.life != self._life.incarnation
-        return "interrupted" if is_cut_off else entry.status
+    def _status(self, entry: _Entry) -> FiberStatus:
+        is_cut_off = entry.status == FiberStatus.RUNNING and entry.life != self._life.incarnation
+        return FiberStatus.INTERRUPTED if is_cut_off else entry.status
 
     def _stale(self) -> list[str]:
         """The fibers whose entry is not true any more. Those that are gone lose it."""

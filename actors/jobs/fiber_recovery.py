@@ -22,7 +22,18 @@ from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
 from perdure.ledger import BadRequest
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import Ask, Drop, Enter, FiberResult, Settle, after_hook, recovery_pause_after, take_up
+from perdure.policies import (
+    Ask,
+    Drop,
+    Enter,
+    FiberEvent,
+    FiberResult,
+    FiberState,
+    Settle,
+    after_hook,
+    recovery_pause_after,
+    take_up,
+)
 
 
 class Recoveries:
@@ -44,7 +55,7 @@ class Recoveries:
     async def recover(self, fiber_id: str) -> None:
         """Decide about a fiber that was cut off, or ask its author."""
         fiber = self._store.find(fiber_id)
-        if fiber is None or fiber.is_settled or fiber.status == "pending":
+        if fiber is None or fiber.state not in (FiberState.RUNNING, FiberState.RECOVERING):
             return
         if not fiber.is_recovering:
             told = {"reason": "interrupted", "elapsed_ms": self._life.now_ms() - fiber.created_at_ms}
@@ -75,14 +86,16 @@ class Recoveries:
         def claim(transaction: Transaction) -> Fiber | None:
             if self._store.find(fiber.fiber_id) != fiber:
                 return None
-            asked = fiber.but(
-                status="interrupted",
+            now_ms = self._life.now_ms()
+            asked = fiber.after(
+                FiberEvent.ASKED,
+                now_ms,
                 is_recovering=True,
                 recoveries=fiber.recoveries + 1,
                 life=self._life.incarnation,
-                due_at_ms=self._life.now_ms() + ask.then_ms,
+                due_at_ms=now_ms + ask.then_ms,
             )
-            return self._store.put(transaction, asked)
+            return None if asked is None else self._store.put(transaction, asked)
 
         asked = await self._together(claim)
         if asked is None:

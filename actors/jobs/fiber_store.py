@@ -30,6 +30,7 @@ from perdure.ledger.storage.cabinet import (
     FIBER_STEP,
     Transaction,
 )
+from perdure.policies import FiberStatus
 
 T = TypeVar("T")
 AT_HAND_BYTES_MAX = 4096
@@ -84,7 +85,7 @@ class FiberStore:
             self._open.drop(transaction, fiber_id)
         elif not self._open.stands(fiber_id):
             self._open.put(transaction, fiber_id, b"")
-        if fiber.is_settled and fiber.status != "interrupted":
+        if fiber.is_settled and fiber.status != FiberStatus.INTERRUPTED:
             self._drop_work(transaction, fiber_id)
         transaction.then(partial(self._committed, fiber, is_own=transaction is self._own))
         return fiber

@@ -35,7 +35,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
 from perdure.ledger import BadRequest
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import Enter, FiberResult, Settle, after_error, after_hook
+from perdure.policies import Enter, FiberEvent, FiberResult, FiberStatus, Settle, after_error, after_hook
 
 READ_AT_ONCE = 100
 
@@ -69,7 +69,9 @@ class Fibers:
         """Read the rows piece by piece, so that whoever calls the agent meanwhile need not wait for that."""
         for first in range(0, len(open_ids), READ_AT_ONCE):
             found = self.store.rows.some(open_ids[first : first + READ_AT_ONCE]).values()
-            self.store.fetch_inputs(each for each in found if each.status == "pending" or each.retry is not None)
+            self.store.fetch_inputs(
+                each for each in found if each.status == FiberStatus.PENDING or each.retry is not None
+            )
             for fiber in found:
                 if fiber.life != self._life.incarnation:
                     self._agenda.add(fiber)
@@ -80,7 +82,7 @@ class Fibers:
         if self._life.is_leaving:
             return
         if not fiber.is_settled:
-            if fiber.status == "pending":
+            if fiber.status == FiberStatus.PENDING:
                 self._agenda.add(fiber)
             return
         self.records.settled()
@@ -94,28 +96,26 @@ class Fibers:
 
         def abort(transaction: Transaction) -> bool:
             fiber = self.store.find(fiber_id)
-            if fiber is None or fiber.is_settled or not fiber.is_managed:
-                return False
-            self._moves.move(transaction, fiber, Settle("aborted", reason))
-            self._moves.tell_after(transaction, "fiber:run:cancelled", fiber, {"error": reason})
-            return True
+            return fiber is not None and fiber.is_managed and self._moves.cancel(transaction, fiber, reason)
 
         return self.store.change(abort)
 
     def resolve(self, fiber_id: str, result: FiberResult | str) -> bool:
         """What somebody decided about an interrupted fiber, whether it is being recovered or not."""
-        given = self._moves.checked(FiberResult(result) if result == "retry" else result)  # type: ignore[arg-type]
+        given = self._moves.checked(result)
         if given is None:
             raise BadRequest("result", "is None; it is a FiberResult, or 'retry'")
 
         def decide(transaction: Transaction) -> bool:
             fiber = self.store.find(fiber_id)
-            is_interrupted = fiber is not None and fiber.shown(self._life.incarnation, None).status == "interrupted"
-            if fiber is None or not is_interrupted or not fiber.is_managed:
+            if fiber is None or not fiber.is_managed:
                 return False
-            verdict = Enter() if given.status == "retry" else Settle(given.status, given.error)
-            anew = fiber.but(recoveries=0, idle_attempts=0) if given.status == "retry" else fiber
-            self._moves.move(transaction, anew, verdict, given)
+            if fiber.status != FiberStatus.INTERRUPTED and not fiber.is_cut_off(self._life.incarnation):
+                return False
+            if given.event is FiberEvent.RETRIED:
+                self._moves.move(transaction, fiber.but(recoveries=0, idle_attempts=0), Enter(), given)
+            else:
+                self._moves.move(transaction, fiber, Settle(FiberStatus(given.event), given.error), given)
             return True
 
         return self.store.change(decide)
@@ -138,18 +138,20 @@ class Fibers:
 
     def _claim(self, transaction: Transaction, fiber_id: str) -> Fiber | None:
         fiber = self.store.find(fiber_id)
-        if fiber is None or fiber.status != "pending":
+        if fiber is None:
             return None
-        entered = fiber.but(
-            status="running",
+        now_ms = self._life.now_ms()
+        entered = fiber.after(
+            FiberEvent.ENTERED,
+            now_ms,
             is_recovering=False,
             attempt=fiber.attempt + 1,
             idle_attempts=fiber.idle_attempts + 1,
             life=self._life.incarnation,
-            started_at_ms=fiber.started_at_ms or self._life.now_ms(),
+            started_at_ms=fiber.started_at_ms or now_ms,
             due_at_ms=0,
         )
-        return self.store.put(transaction, entered)
+        return None if entered is None else self.store.put(transaction, entered)
 
     async def _within(self, context: FiberContext, fiber: Fiber) -> tuple[Any, Exception | None]:
         """What the author's method returned, or what is wrong."""
@@ -217,7 +219,7 @@ class Fibers:
             fiber_id=self._life.dice.token(),
             number=self.store.next_number(),
             name=name,
-            status="running",
+            status=FiberStatus.RUNNING,
             is_managed=False,
             created_at_ms=now_ms,
             started_at_ms=now_ms,

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from perdure.policies import Retries
-
-Status = Literal["waiting", "retrying", "paused", "parked"]
-STATUSES = ("waiting", "retrying", "paused", "parked")
-TYPES = ("scheduled", "delayed", "cron", "interval")
+from perdure.policies import CallbackStatus, PastOutcome, Retries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +47,7 @@ class Schedule:
     type: str
     callback: str
     payload: Any
-    status: Status
+    status: CallbackStatus
     next_at_ms: int | None
     cron: str | None
     time_zone: str | None
@@ -74,7 +70,7 @@ class QueuedItem:
     item_id: str
     callback: str
     payload: Any
-    status: Status
+    status: CallbackStatus
     next_at_ms: int | None
     retry: Retries
     key: str | None
@@ -98,5 +94,5 @@ class Past:
     ended_at_ms: int
     attempt: int
     missed: int
-    outcome: Literal["completed", "failed", "parked", "skipped"]
+    outcome: PastOutcome
     error: str | None

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, tzinfo
+from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from perdure.actors.code.schema import Shape
-from perdure.actors.jobs.callback_rows import Row
-from perdure.actors.jobs.occurrence import STATUSES, TYPES
+from perdure.actors.jobs.callback_rows import SCHEDULE_TYPES, Row, RowKind
 from perdure.actors.life.life import Life
 from perdure.ledger import BadRequest, check_id, check_number, checked, digest_of, pack
 from perdure.policies import (
-    CATCH_UP,
-    OVERLAP,
+    CallbackStatus,
+    CatchUp,
     Cron,
     Every,
     InvalidValue,
     Pattern,
     Retries,
+    TickOverlap,
     cron,
     instant_ms,
     interval_ms,
@@ -32,21 +33,22 @@ from perdure.policies import (
 JITTER_MS_MAX = 86_400_000
 ZONE_CHARS_MAX = 100
 _ANYTHING = Shape(Any)
+Word = TypeVar("Word", bound=StrEnum)
 
 
 def timed(life: Life, when: Any, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
     """The row for `Agent.schedule`."""
     zone = zone_of(told["time_zone"])
     if isinstance(when, str):
-        return _recurring(life, "cron", callback, payload, now_ms, told | {"cron": when, "zone": zone})
-    if told["catch_up"] != "once":
+        return _recurring(life, RowKind.CRON, callback, payload, now_ms, told | {"cron": when, "zone": zone})
+    if told["catch_up"] != CatchUp.ONCE:
         raise BadRequest(
             "catch_up", f"{told['catch_up']!r:.200} is for what recurs; a single time that was missed runs at once"
         )
-    if told["overlap"] != "skip":
+    if told["overlap"] != TickOverlap.SKIP:
         raise BadRequest("overlap", f"{told['overlap']!r:.200} is for what recurs; a single time overlaps nothing")
     at_ms = checked(lambda: instant_ms(when, now_ms, life.limits))
-    kind = "scheduled" if isinstance(when, datetime) else "delayed"
+    kind = RowKind.SCHEDULED if isinstance(when, datetime) else RowKind.DELAYED
     common = _common(life, kind, callback, payload, now_ms, told)
     dice = life.dice
     row_id = _id(life, told) or dice.token()
@@ -57,23 +59,23 @@ def timed(life: Life, when: Any, callback: Any, payload: Any, now_ms: int, told:
 def every(life: Life, interval_s: Any, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
     """The row for `Agent.schedule_every`."""
     length_ms = checked(lambda: interval_ms(interval_s, life.limits))
-    return _recurring(life, "interval", callback, payload, now_ms, told | {"interval_ms": length_ms})
+    return _recurring(life, RowKind.INTERVAL, callback, payload, now_ms, told | {"interval_ms": length_ms})
 
 
 def queued(life: Life, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
     """The row for `Agent.queue`."""
-    common = _common(life, "queued", callback, payload, now_ms, told)
+    common = _common(life, RowKind.QUEUED, callback, payload, now_ms, told)
     return Row(**common, tick_ms=now_ms, due_at_ms=now_ms, id=_id(life, told) or life.dice.token())
 
 
-def _recurring(life: Life, kind: str, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
-    catch_up = _one_of("catch_up", told["catch_up"], CATCH_UP)
+def _recurring(life: Life, kind: RowKind, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
+    catch_up = _one_of("catch_up", told["catch_up"], CatchUp)
     if told["overlap"] == "allow":
         words = "a schedule does not overlap itself; start a fiber or a run from the callback, and these may overlap"
         raise BadRequest("overlap", words)
-    overlap = _one_of("overlap", told["overlap"], OVERLAP)
+    overlap = _one_of("overlap", told["overlap"], TickOverlap)
     common = _common(life, kind, callback, payload, now_ms, told)
-    if kind == "cron":
+    if kind is RowKind.CRON:
         checked(lambda: cron(told["cron"], told["zone"], now_ms))
         jitter_ms = _jitter(told["jitter_ms"], JITTER_MS_MAX)
         what: dict[str, Any] = {"cron": " ".join(told["cron"].split()), "time_zone": told["time_zone"]}
@@ -98,7 +100,9 @@ def _recurring(life: Life, kind: str, callback: Any, payload: Any, now_ms: int, 
     return at_tick(row, tick_ms, life.dice.roll)
 
 
-def _common(life: Life, kind: str, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> dict[str, Any]:
+def _common(
+    life: Life, kind: RowKind, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "number": 0,
         "kind": kind,
@@ -126,7 +130,7 @@ def _id(life: Life, told: dict[str, Any]) -> str:
 
 def pattern_of(row: Row) -> Pattern:
     """The ticks of a recurring schedule."""
-    return Cron(row.cron, zone_of(row.time_zone)) if row.kind == "cron" else Every(row.interval_ms, row.first_ms)
+    return Cron(row.cron, zone_of(row.time_zone)) if row.kind is RowKind.CRON else Every(row.interval_ms, row.first_ms)
 
 
 def at_tick(row: Row, tick_ms: int, roll: Callable[[], float]) -> Row:
@@ -210,28 +214,29 @@ def _jitter(given: Any, most: int) -> int:
     return math.ceil(check_number("jitter_ms", given, most=most, unit="milliseconds"))
 
 
-def _one_of(field: str, given: Any, known: tuple[str, ...]) -> str:
+def _one_of(field: str, given: Any, words: Iterable[Word]) -> Word:
+    known = {str(word): word for word in words}
     if not isinstance(given, str) or given not in known:
         raise BadRequest(field, f"{given!r:.200} is none of {', '.join(known)}")
-    return given
+    return known[given]
 
 
-def chosen_statuses(given: Any) -> frozenset[str]:
+def chosen_statuses(given: Any) -> frozenset[CallbackStatus]:
     """Statuses that are asked for: one, several, or all of them (None)."""
-    return chosen("status", given, STATUSES)
+    return chosen("status", given, CallbackStatus)
 
 
-def chosen_types(given: Any) -> frozenset[str]:
+def chosen_types(given: Any) -> frozenset[RowKind]:
     """Types that are asked for."""
-    return chosen("type", given, TYPES)
+    return chosen("type", given, SCHEDULE_TYPES)
 
 
-def chosen(field: str, given: Any, known: tuple[str, ...]) -> frozenset[str]:
-    """Some of the words that are known: one, several, or all of them (None)."""
+def chosen(field: str, given: Any, words: Iterable[Word]) -> frozenset[Word]:
+    """Some of these words: one, several, or all of them (None)."""
     if given is None:
-        return frozenset(known)
+        return frozenset(words)
     wanted = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
-    return frozenset(_one_of(field, each, known) for each in wanted)
+    return frozenset(_one_of(field, each, words) for each in wanted)
 
 
 def span_of(given: Any) -> tuple[float, float]:

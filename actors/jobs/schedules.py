@@ -29,7 +29,7 @@ from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
 from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.ledger.storage.cabinet import SCHEDULE, SCHEDULE_HISTORY, Transaction
-from perdure.policies import Firing, firing, next_tick
+from perdure.policies import CallbackEvent, CallbackStatus, Firing, firing, next_tick
 
 HISTORIES_OVER = 100
 PART = "schedules"
@@ -145,7 +145,8 @@ class Schedules:
             return None
         done_ms = row.tick_ms if done.tick_ms is None else done.tick_ms
         tick_ms = next_tick(pattern_of(row), done_ms, began_at_ms, ended_at_ms, row.catch_up, row.overlap)
-        return None if tick_ms is None else at_tick(row, tick_ms, self._life.dice.roll)
+        moved = row.after(CallbackEvent.MOVED_ON)
+        return None if tick_ms is None or moved is None else at_tick(moved, tick_ms, self._life.dice.roll)
 
     def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
         """Write the row with what happened to it. The history of a row that is gone stays behind for a while."""
@@ -224,9 +225,10 @@ class Schedules:
 
         def stop(transaction: Transaction) -> bool:
             row = self.rows.read(transaction, row_id)
-            if row is not None and row.ready_at_ms is not None:
-                self.rows.keep(transaction, replace(row, status="paused"))
-            return row is not None and row.status != "parked"
+            paused = None if row is None else row.after(CallbackEvent.PAUSED)
+            if paused is not None:
+                self.rows.keep(transaction, paused)
+            return row is not None and row.status != CallbackStatus.PARKED
 
         return self.rows.write(stop)
 
@@ -235,12 +237,15 @@ class Schedules:
 
         def go_on(transaction: Transaction) -> bool:
             row, now_ms = self.rows.read(transaction, row_id), self._life.now_ms()
-            if row is None or row.status != "paused":
+            has_failed = row is not None and row.attempt > 0
+            event = CallbackEvent.RESUMED_BETWEEN_TRIES if has_failed else CallbackEvent.RESUMED
+            resumed = None if row is None else row.after(event)
+            if resumed is None:
                 return False
-            if row.is_recurring and not row.attempt and row.tick_ms <= now_ms:
-                tick_ms = pattern_of(row).after(now_ms)
-                row = row if tick_ms is None else at_tick(row, tick_ms, self._life.dice.roll)
-            self.rows.keep(transaction, replace(row, status="retrying" if row.attempt else "waiting"))
+            if resumed.is_recurring and not has_failed and resumed.tick_ms <= now_ms:
+                tick_ms = pattern_of(resumed).after(now_ms)
+                resumed = resumed if tick_ms is None else at_tick(resumed, tick_ms, self._life.dice.roll)
+            self.rows.keep(transaction, resumed)
             return True
 
         return self.rows.write(go_on)

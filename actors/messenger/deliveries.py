@@ -23,7 +23,7 @@ from perdure.actors.messenger.events import MessengerEvent
 from perdure.actors.messenger.replies import Replies
 from perdure.actors.messenger.store import ReplyRow, heard_key
 from perdure.ledger import BadRequest
-from perdure.policies import FiberRetry, ready_at_ms
+from perdure.policies import FiberRetry, ReplyEvent, ReplyStatus, ready_at_ms
 
 AGAIN_S = 5.0
 BURST_MAX = 100  # events of one reply; its row names them all, and is written with each
@@ -82,7 +82,7 @@ class Deliveries:
         newest = max(mine, key=lambda each: each.number, default=None)
         fits = (
             newest is not None
-            and newest.status == "waiting"
+            and newest.next(ReplyEvent.JOINED) is not None
             and newest.words is None
             and newest.cancelled is None
             and len(newest.heard) < BURST_MAX
@@ -168,9 +168,12 @@ class Deliveries:
     def retry(self, reply_id: str) -> bool:
         """Try a parked reply again; whether there is one of that id."""
         row = self._store.reply(reply_id)
-        if row is None or row.status != "parked":
+        if row is None:
             return False
-        status = "running" if row.request_id or row.words is not None else "waiting"
+        was_asked = bool(row.request_id) or row.words is not None
+        status = row.next(ReplyEvent.RETRIED_AFTERWARDS if was_asked else ReplyEvent.RETRIED)
+        if status is None:
+            return False
         self._keep(replace(row, status=status, tries=0, busy=0, problem="", round=row.round + 1, settled_at_ms=0))
         return True
 
@@ -195,5 +198,11 @@ class Deliveries:
     def told(self, reply: ReplyRow) -> dict[str, Any]:
         """What is known of a reply."""
         posts = [vars(post) for post in self._store.posts(reply).values()]
-        stage = "accepted" if reply.status == "waiting" or not posts else "streaming" if reply.is_open else "completed"
+        stage = (
+            "accepted"
+            if reply.status == ReplyStatus.WAITING or not posts
+            else "streaming"
+            if reply.is_open
+            else "completed"
+        )
         return {**vars(reply), "reply_id": reply.reply_id, "stage": stage, "posts": posts}

@@ -25,7 +25,7 @@ from perdure.actors.messenger.replies import Replies
 from perdure.actors.messenger.store import ReplyRow
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest
-from perdure.policies import Ending, Outcome, TurnStatus, ending, spoken
+from perdure.policies import Ending, Outcome, ReplyEvent, ReplyStatus, TurnStatus, ending, spoken
 
 TYPING_S = 4.0
 HOLD_S = 10.0
@@ -81,12 +81,12 @@ class Delivering:
 
     async def _to_the_end(self) -> tuple[Outcome, str]:
         reply = self._reply
-        if reply.cancelled is not None and reply.status == "waiting" and not self._posts.is_visible:
+        if reply.cancelled is not None and reply.status == ReplyStatus.WAITING and not self._posts.is_visible:
             return Outcome.CANCELLED, reply.cancelled
         if reply.words is not None:
             await self._posts.finish(reply.words)
             return Outcome.ANSWERED, ""
-        if reply.status == "waiting":
+        if reply.status == ReplyStatus.WAITING:
             self._ask()
         elif reply.cancelled is not None:
             await self._turns.cancel(reply.request_id, reply.cancelled)
@@ -104,7 +104,7 @@ class Delivering:
         with replies.tenant.outbox.transact():
             metadata = {"messenger": {"id": reply.messenger_id, "thread": reply.thread_id, "reply": reply.reply_id}}
             self._agent.conversation.accept_request("submission", messages, request_id, {"metadata": metadata})
-            replies.change(reply, status="running", request_id=request_id, started_at_ms=replies.now_ms())
+            replies.move(reply, ReplyEvent.ASKED, request_id=request_id, started_at_ms=replies.now_ms())
         replies.tell("messenger:turn", reply, {"requestId": request_id, "messages": len(messages)})
 
     # following
@@ -146,7 +146,7 @@ class Delivering:
     def _ending(self, turn: Turn | None) -> tuple[Ending, str]:
         policy = self._messenger.delivery
         if turn is None:
-            return ending("aborted", policy, has_text=False, has_posts=self._posts.is_visible), ""
+            return ending(TurnStatus.ABORTED, policy, has_text=False, has_posts=self._posts.is_visible), ""
         message = self._turns.views.result_of(turn).message
         said = spoken((message or {"parts": []})["parts"])
         return ending(turn.status, policy, has_text=bool(said.strip()), has_posts=self._posts.is_visible), said

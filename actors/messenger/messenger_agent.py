@@ -26,13 +26,13 @@ from perdure.actors.messenger.adapter import Messenger, declared
 from perdure.actors.messenger.deliveries import Deliveries
 from perdure.actors.messenger.events import Kind, MessengerEvent
 from perdure.ledger import BadRequest, check_id, check_whole
-from perdure.policies import FiberResult
+from perdure.policies import FiberResult, Outcome
 
 LISTED_MAX = 500
 NOTICE_CHARS_MAX = 100_000
 SUBSCRIBED = "perdure:subscribed"
 DEATHS_MAX = 50
-ENDS: dict[str, Literal["completed", "error", "aborted"]] = {"failed": "error", "cancelled": "aborted"}
+ENDS: dict[str, Literal["completed", "error", "aborted"]] = {Outcome.FAILED: "error", Outcome.CANCELLED: "aborted"}
 
 
 def messengers_of(agent_class: type[MessengerAgent]) -> dict[str, Messenger]:
@@ -153,7 +153,7 @@ class MessengerAgent(ChatAgent):
         if reply is None:
             return FiberResult("error", "the reply was forgotten")
         about = {"reply": reply.reply_id, "outcome": reply.outcome or reply.status}
-        end = ENDS.get(reply.outcome or "failed", "completed")  # one that was parked has no outcome
+        end = ENDS.get(reply.outcome or Outcome.FAILED, "completed")  # one that was parked has no outcome
         return FiberResult(end, reply.problem or None, metadata={**(fiber.metadata or {}), **about})
 
     async def recover_reply(self, fiber: FiberRecovery) -> FiberResult | str:

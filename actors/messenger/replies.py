@@ -13,7 +13,7 @@ from typing import Any
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.messenger.store import MessengerStore, ReplyRow
-from perdure.policies import Outcome
+from perdure.policies import Outcome, ReplyEvent, ReplyStatus
 
 log = logging.getLogger("perdure.messenger")
 
@@ -43,7 +43,7 @@ class Replies:
 
     async def place_of(self, reply: ReplyRow) -> None:
         """Wait until it is this reply's turn, and until no more is to be expected to join it."""
-        while reply.cancelled is None and reply.status == "waiting":
+        while reply.cancelled is None and reply.status == ReplyStatus.WAITING:
             left_ms = reply.ready_at_ms - self.now_ms()
             is_first = self._is_first(reply)
             if is_first and left_ms <= 0:
@@ -85,24 +85,32 @@ class Replies:
             self.store.keep(replace(reply, **fields))
             transaction.then(lambda: vars(reply).update(fields))
 
+    def move(self, reply: ReplyRow, event: ReplyEvent, **fields: Any) -> bool:
+        """Change a reply by an event, with other values in these fields. Whether the event counted."""
+        status = reply.next(event)
+        if status is not None:
+            self.change(reply, status=status, **fields)
+        return status is not None
+
     def settle(self, reply: ReplyRow, outcome: Outcome, problem: str, kept_max: int) -> None:
         """A reply is over. So many that are over are kept."""
-        self.change(reply, status="settled", outcome=str(outcome), problem=problem, settled_at_ms=self.now_ms())
-        self.tell("messenger:settled", reply, {"outcome": reply.outcome, "error": problem or None})
-        self.store.prune(kept_max)
+        ended = {"outcome": str(outcome), "problem": problem, "settled_at_ms": self.now_ms()}
+        if self.move(reply, ReplyEvent.SETTLED, **ended):
+            self.tell("messenger:settled", reply, {"outcome": reply.outcome, "error": problem or None})
+            self.store.prune(kept_max)
         self._leave(reply)
 
     def park(self, reply: ReplyRow, problem: str) -> None:
         """A reply cannot be delivered. It stays visible, and keeps nobody waiting."""
-        self.change(reply, status="parked", problem=problem, settled_at_ms=self.now_ms())
-        log.warning(
-            "reply %s to thread %s was parked: %s. The turn is over and its answer is kept; retry_delivery(%r) tries again.",
-            reply.reply_id,
-            reply.thread_id,
-            problem,
-            reply.reply_id,
-        )
-        self.tell("messenger:parked", reply, {"error": problem})
+        if self.move(reply, ReplyEvent.PARKED, problem=problem, settled_at_ms=self.now_ms()):
+            log.warning(
+                "reply %s to thread %s was parked: %s. The turn is over and its answer is kept; retry_delivery(%r) tries again.",
+                reply.reply_id,
+                reply.thread_id,
+                problem,
+                reply.reply_id,
+            )
+            self.tell("messenger:parked", reply, {"error": problem})
         self._leave(reply)
 
     def _leave(self, reply: ReplyRow) -> None:

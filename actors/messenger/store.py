@@ -26,8 +26,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.messenger.events import MessengerEvent
 from perdure.ledger import digest_of
 from perdure.ledger.storage.cabinet import HEARD, POST, REPLY
-
-OPEN = frozenset({"waiting", "running"})
+from perdure.policies import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
 
 
 @dataclass
@@ -51,7 +50,7 @@ class ReplyRow(StoredRow):
     heard: list[str] = field(default_factory=list)
     kind: str = "reply"
     words: str | None = None
-    status: str = "waiting"
+    status: ReplyStatus = ReplyStatus.WAITING
     outcome: str = ""
     problem: str = ""
     request_id: str = ""
@@ -73,7 +72,11 @@ class ReplyRow(StoredRow):
     @property
     def is_open(self) -> bool:
         """Whether it will be gone on with by itself."""
-        return self.status in OPEN
+        return self.status in REPLY_OPEN
+
+    def next(self, event: ReplyEvent) -> ReplyStatus | None:
+        """The status after an event; None if the event is ignored. Raises `IllegalTransition`."""
+        return REPLY_TRANSITIONS.next(self.status, event, f"reply {self.reply_id}")
 
     def is_of(self, messenger_id: str, thread_id: str) -> bool:
         """Whether it belongs to that thread."""
@@ -161,7 +164,7 @@ class MessengerStore:
         if known <= kept + kept // 10:
             return
         with self._life.storage.transaction() as transaction:
-            for reply in [each for each in self.replies() if each.status == "settled"][: known - kept]:
+            for reply in [each for each in self.replies() if each.status == ReplyStatus.SETTLED][: known - kept]:
                 for index in self.posts(reply):
                     self._posts.drop(transaction, _post_key(reply, index))
                 for key in reply.heard:

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from perdure.ledger import Fact, IllegalTransition, Status
+from perdure.ledger import Fact, Status
 from perdure.ledger.facts import (
     RUN_FACTS,
     AttemptLost,
@@ -25,7 +25,8 @@ from perdure.ledger.facts import (
     TeardownBegan,
 )
 from perdure.ledger.run import Run, apply, open_run
-from perdure.ledger.transitions import TABLE, Cell, cell, permits
+from perdure.ledger.transitions import TABLE, cell, permits
+from perdure.policies import Cell, IllegalTransition
 from tests.kit import asked
 
 ORDER = "starting running interrupted completed error aborted".split()

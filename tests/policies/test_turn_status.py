@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from perdure.actors.chat.turn import Turn
-from perdure.ledger import IllegalTransition, pack
-from perdure.policies import TURN_ENDED, TurnCell, TurnEvent, TurnStatus, turn_cell
+from perdure.ledger import pack
+from perdure.policies import TURN_ENDED, Cell, IllegalTransition, TurnEvent, TurnStatus, turn_cell
 
 ORDER = "accepted running parked completed error aborted interrupted skipped".split()
 EXPECTED = """
@@ -54,7 +54,7 @@ def test_each_cell_is_what_the_table_says_and_applying_it_does_that(status: Turn
 def test_an_ended_turn_never_changes_and_no_open_one_goes_back(status: TurnStatus, event: TurnEvent) -> None:
     cell = turn_cell(status, event)
     if status in TURN_ENDED:
-        assert isinstance(cell, TurnCell)
+        assert isinstance(cell, Cell)
     elif status is not TurnStatus.ACCEPTED:
         assert cell is not TurnStatus.ACCEPTED, "what has begun never waits for its beginning again"
 

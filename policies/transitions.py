@@ -1,0 +1,52 @@
+"""Machines as tables: what each event does to a thing in each of its states.
+
+Three kinds of cell. A state: the thing moves there, or stays. `IGNORED`: an echo, which changes nothing. `ILLEGAL`: only a bug of ours can
+bring it about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum, StrEnum
+from typing import Generic, TypeVar
+
+State = TypeVar("State", bound=StrEnum)
+Event = TypeVar("Event", bound=StrEnum)
+
+
+class Cell(Enum):
+    """The two cells that are not a state."""
+
+    IGNORED = "ignored"
+    ILLEGAL = "illegal"
+
+
+class IllegalTransition(AssertionError):
+    """An event that our own code may never produce in this state."""
+
+    def __init__(self, subject: str, state: str, fact: str) -> None:
+        super().__init__(subject, state, fact)
+        self.subject = subject
+        self.state = state
+        self.fact = fact
+
+    def __str__(self) -> str:
+        return f"{self.fact} cannot happen to {self.subject} while it is {self.state}"
+
+
+class Transitions(Generic[State, Event]):
+    """One table: a row for each event, with a cell for each of the states."""
+
+    def __init__(self, states: Sequence[State], rows: Mapping[Event, Sequence[State | Cell]]) -> None:
+        self._cells = {event: dict(zip(states, cells, strict=True)) for event, cells in rows.items()}
+
+    def cell(self, state: State, event: Event) -> State | Cell:
+        """What the table says about this event in this state."""
+        return self._cells[event][state]
+
+    def next(self, state: State, event: Event, subject: str) -> State | None:
+        """The state after the event; None if the event is ignored. Raises `IllegalTransition`, which names the subject."""
+        cell = self._cells[event][state]
+        if cell is Cell.ILLEGAL:
+            raise IllegalTransition(subject, state, event)
+        return None if isinstance(cell, Cell) else cell
