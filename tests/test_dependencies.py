@@ -19,6 +19,7 @@ USED_OTHERWISE = {
     "tzdata": "the data of zoneinfo, where the system has none",
     "ruff": "a command",
     "mypy": "a command",
+    "pyright": "a command",
     "pytest-xdist": "a plugin of pytest",
 }
 UNDECIDED = {"tenacity"}  # whether our retries are done by it
