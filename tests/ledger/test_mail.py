@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.ledger import IllegalTransition, Mail, MailState, Slot
+from perdure.ledger import Mail, MailState, Slot
 from perdure.ledger.mail import TABLE, MailEvent, handler_of, permits
 from perdure.ledger.transitions import Cell
+from perdure.policies import IllegalTransition
 
 P, K, S, D, W = MailState.PENDING, MailState.PARKED, MailState.SUPERSEDED, MailState.DELIVERED, MailState.SUPPRESSED
 MOVES = {
