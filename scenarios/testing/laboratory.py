@@ -133,9 +133,9 @@ class Laboratory:
         finally:
             self._client = None
 
-    def agent(self, agent_class: type[A], name: str) -> A:
+    def agent(self, agent_class: type[A], name: str) -> type[A]:
         """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer."""
-        return cast("A", Handle(Address.of(agent_class, name), self._call, self._tell))
+        return cast("type[A]", Handle(Address.of(agent_class, name), self._call, self._tell))
 
     def _call(self, *call: Any) -> Any:
         if self._client is not None:
