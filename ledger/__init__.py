@@ -7,7 +7,6 @@ the protocol loads no database.
 from perdure.ledger.activation import Activation, HostView, pool_key
 from perdure.ledger.checks import check_ms, check_number, check_whole, checked
 from perdure.ledger.codec import decode, encode, pack, unpack
-from perdure.ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
 from perdure.ledger.errors import (
     AdmissionRefused,
     AgentAborted,
@@ -58,11 +57,22 @@ from perdure.ledger.ids import (
 from perdure.ledger.inspection import audit, counts, inspection, lines, overview, parked
 from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
 from perdure.ledger.notes import Note
-from perdure.ledger.outstanding import about, everything, outstanding
+from perdure.ledger.outstanding import (
+    DeliverMail,
+    Effect,
+    ForgetStorage,
+    StartAttempt,
+    StopAgent,
+    TellEnd,
+    WakeAgent,
+    about,
+    everything,
+    outstanding,
+)
+from perdure.ledger.placements import assign_hosts, home_of, hosts_wanted, is_exclusive
 from perdure.ledger.preview import preview_of, shown_input
 from perdure.ledger.protocol import decide
 from perdure.ledger.run import Run, outcome_of
-from perdure.ledger.seating import home_of, hosts_wanted, is_exclusive, seat
 from perdure.ledger.snapshot import dirty_records, meta_of, restore, run_from, run_record
 from perdure.ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
 from perdure.ledger.stimulus import (
@@ -183,6 +193,7 @@ __all__ = [
     "about",
     "agent_id",
     "arm",
+    "assign_hosts",
     "audit",
     "check_id",
     "check_ms",
@@ -226,7 +237,6 @@ __all__ = [
     "restore",
     "run_from",
     "run_record",
-    "seat",
     "shown_input",
     "sub_agent_id",
     "type_of",

@@ -20,7 +20,7 @@ class Activation:
 
     `losses` counts the hosts that died under it since it last handled mail, or left cleanly: with it grows the pause before it is woken.
     `deaths` counts them too, but only time forgives those, lest one that kills its host at each try be
-    innocent again because it sleeps or has mail in between: whoever has too many must be alone (`seating`).
+    innocent again because it sleeps or has mail in between: whoever has too many must be alone (`placements`).
     """
 
     agent_id: str
@@ -74,3 +74,38 @@ def pool_key(spec: Any) -> str:
     """The name of the pool for what an agent class asks of its host; the default pool's is empty. Who wants a host to
     itself (the last item) finds it in the same pool."""
     return "" if spec is None or not any(spec[:3]) else repr(spec[:3])
+
+
+LIVES_KEPT: Final = 1000
+
+
+class Lives:
+    """When each agent's last life ended, as far as somebody may still have to know.
+
+    A call is no fact, so nothing durable says to which life of the agent it was handed. Only a life that was there when the call was made
+    can have had it. One that is still there can be asked; one that ended since may have taken the call with it. So the end of the last life
+    is enough, as the number of the fact that tells of it. The oldest ends beyond `LIVES_KEPT` are forgotten: from then on, an agent without
+    an end of its own counts as if its last life had ended with the latest of those.
+    """
+
+    def __init__(self, forgotten: int = 0, ends: dict[str, int] | None = None) -> None:
+        self._forgotten, self._ends = forgotten, ends or {}
+
+    def ended(self, agent: str, seq: int) -> None:
+        """A life of this agent is over."""
+        self._ends.pop(agent, None)
+        self._ends[agent] = seq
+        if len(self._ends) > LIVES_KEPT:
+            self.forget(self._ends.pop(next(iter(self._ends))))
+
+    def forget(self, seq: int) -> None:
+        """Lives that ended up to here are not known any more."""
+        self._forgotten = max(self._forgotten, seq)
+
+    def last_end(self, agent: str) -> int:
+        """No life of this agent has ended after this fact."""
+        return self._ends.get(agent, self._forgotten)
+
+    def to_plain(self) -> list[Any]:
+        """Everything as plain data, for the snapshot."""
+        return [self._forgotten, self._ends]

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from perdure.ledger.activation import Activation, pool_key
 from perdure.ledger.codec import unpack
 from perdure.ledger.mail import Mail, MailState, Slot
+from perdure.ledger.placements import blamed_in, home_of, is_alone
 from perdure.ledger.run import Run
-from perdure.ledger.seating import blamed_in, home_of, is_alone
 from perdure.ledger.status import InterruptedReason, Status
 from perdure.ledger.timeouts import budget_of, next_look, sighting_of
 from perdure.ledger.view import View

@@ -106,6 +106,11 @@ class Mail:
     error: str = ""
     seq: int = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its handler has still to be called, by itself or when a person asks for it."""
+        return self.state in (MailState.PENDING, MailState.PARKED)
+
     def after(self, event: MailEvent) -> MailState:
         """The state that the event moves this mail to."""
         state = TABLE[event][_COLUMN[self.state]]

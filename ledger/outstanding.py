@@ -8,17 +8,71 @@ a stop when the agent is released. (A prototype that remembered what it had hand
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import unpack
-from perdure.ledger.effects import DeliverMail, Effect, ForgetStorage, StartAttempt, StopAgent, TellEnd, WakeAgent
 from perdure.ledger.mail import Mail
 from perdure.ledger.preview import shown_input
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.view import View
 
 LETTERS_MAX = 1024
+
+
+class StartAttempt(NamedTuple):
+    """Tell a host to carry an attempt."""
+
+    host_id: str
+    agent_id: str
+    incarnation: int
+    run_id: str
+    attempt: int
+    input: bytes | None
+    collect: bool
+    options: dict[str, Any]
+
+
+class WakeAgent(NamedTuple):
+    """Tell a host to bring an agent up."""
+
+    host_id: str
+    agent_id: str
+    incarnation: int
+
+
+class DeliverMail(NamedTuple):
+    """Hand mails to an agent, in order. Each is `(mail id, slot, handler, run as plain data, outcome as plain data)`."""
+
+    host_id: str
+    agent_id: str
+    incarnation: int
+    mails: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]]
+
+
+class StopAgent(NamedTuple):
+    """Tell a host to end an agent's work and let go of it."""
+
+    host_id: str
+    agent_id: str
+    incarnation: int
+
+
+class TellEnd(NamedTuple):
+    """Tell whoever waits that a run has ended."""
+
+    run_id: str
+
+
+class ForgetStorage(NamedTuple):
+    """Delete what a cleared run's child had stored; without a run, what a doomed agent and its descendants had."""
+
+    run_id: str
+    agent_id: str
+
+
+Effect = StartAttempt | WakeAgent | DeliverMail | StopAgent | TellEnd | ForgetStorage
+"""What ought to be done next, as data. Each is harmless to repeat, and names the life that it is meant for."""
 
 
 def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]:

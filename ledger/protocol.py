@@ -11,7 +11,7 @@ is doubled, late or from an earlier life yields no facts.
 | `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
 | `HostUp`, `HostLost` | `host_reports` |
 | `Tick` | `timeouts` |
-| (after each group of stimuli) | `seating` |
+| (after each group of stimuli) | `placements` |
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from perdure.ledger.activation import Activation
+from perdure.ledger.activation import Activation, Lives
 from perdure.ledger.codec import decode, pack, unpack
 from perdure.ledger.folds import fold
-from perdure.ledger.lives import Lives
 from perdure.ledger.mail import Mail, MailState
 from perdure.ledger.run import Run
 from perdure.ledger.store.store import Boot, Record

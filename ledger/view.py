@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from perdure.ledger.activation import Activation, HostView, pool_key
+from perdure.ledger.activation import Activation, HostView, Lives, pool_key
 from perdure.ledger.facts import Fact
 from perdure.ledger.ids import is_within, name_of
-from perdure.ledger.lives import Lives
 from perdure.ledger.mail import Mail, MailEvent, MailState, handler_of
 from perdure.ledger.run import Run, apply
 from perdure.ledger.timers import Timers

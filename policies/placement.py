@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from perdure.policies.limits import Limits
 
 
-class Seat(Protocol):
+class Candidate(Protocol):
     """What placement needs to know of a host."""
 
     host_id: str
@@ -30,37 +30,37 @@ class Seat(Protocol):
         """Who lives there."""
 
 
-S = TypeVar("S", bound=Seat)
+S = TypeVar("S", bound=Candidate)
 
 
-def choose(seats: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S | None:
+def choose(hosts: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S | None:
     """The host for one more agent, or None when it should wait for a host that is coming up, or for one that is given back.
 
     Args:
-        seats: the hosts of the right pool, those that are still coming up included.
+        hosts: the hosts of the right pool, those that are still coming up included.
         demand: how many agents are waiting for a place in this pool, this one included.
         alone: whether it must have a host to itself.
     """
-    full = _taken(seats, alone=alone) >= limits.hosts_max  # then what is empty is for the other kind
-    ready = [seat for seat in seats if seat.up and not (seat.draining or seat.exclusive or (full and not seat.tenants))]
-    ready = [seat for seat in ready if not seat.worn and seat.load < limits.pack_max] or ready
-    for seat in ready:
-        if not seat.tenants:
-            return seat
-    if alone or (len(seats) < limits.hosts_max and demand <= limits.hosts_max - len(seats)):
+    full = _taken(hosts, alone=alone) >= limits.hosts_max  # then what is empty is for the other kind
+    ready = [host for host in hosts if host.up and not (host.draining or host.exclusive or (full and not host.tenants))]
+    ready = [host for host in ready if not host.worn and host.load < limits.pack_max] or ready
+    for host in ready:
+        if not host.tenants:
+            return host
+    if alone or (len(hosts) < limits.hosts_max and demand <= limits.hosts_max - len(hosts)):
         return None
-    if demand <= len(seats) and demand <= sum(not seat.up for seat in seats):
+    if demand <= len(hosts) and demand <= sum(not host.up for host in hosts):
         return None
     best = min(ready, key=attrgetter("load"), default=None)
     return best if best is not None and best.load < limits.pack_max else None
 
 
-def wanted_hosts(seats: Sequence[Seat], demand: int, alone_demand: int, limits: Limits) -> int:
+def wanted_hosts(hosts: Sequence[Candidate], demand: int, alone_demand: int, limits: Limits) -> int:
     """How many more hosts the pool should start now, to serve what waits and to keep `hosts_warm` ready."""
-    idle = sum(not seat.draining and not seat.tenants for seat in seats)
-    room = max(0, limits.hosts_max - _taken(seats, alone=False))
+    idle = sum(not host.draining and not host.tenants for host in hosts)
+    room = max(0, limits.hosts_max - _taken(hosts, alone=False))
     ordinary = min(room, max(demand - alone_demand, limits.hosts_warm))
-    extra = min(limits.hosts_max - _taken(seats, alone=True), alone_demand)
+    extra = min(limits.hosts_max - _taken(hosts, alone=True), alone_demand)
     return max(0, ordinary + max(0, extra) - idle)
 
 
@@ -77,13 +77,13 @@ def blamed_from(losses: Iterable[int], limits: Limits) -> int:
     return max(limits.alone_after_losses, *(count + 1 for count in first_without_room), 0)
 
 
-def has_room_alone(seats: Sequence[Seat], limits: Limits) -> bool:
+def has_room_alone(hosts: Sequence[Candidate], limits: Limits) -> bool:
     """Whether the pool may have one more host for somebody who must be alone."""
-    return _taken(seats, alone=True) < limits.hosts_max
+    return _taken(hosts, alone=True) < limits.hosts_max
 
 
-def _taken(seats: Sequence[Seat], *, alone: bool) -> int:
+def _taken(hosts: Sequence[Candidate], *, alone: bool) -> int:
     """How many hosts one of the two kinds has. Who is alone and merely waits for children holds none, lest they wait for it."""
     if alone:
-        return len([seat for seat in seats if seat.exclusive and seat.load > 0])
-    return len([seat for seat in seats if seat.tenants and not (seat.exclusive or seat.draining)])
+        return len([host for host in hosts if host.exclusive and host.load > 0])
+    return len([host for host in hosts if host.tenants and not (host.exclusive or host.draining)])

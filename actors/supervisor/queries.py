@@ -29,7 +29,6 @@ from perdure.ledger import (
     First,
     Forget,
     HostUp,
-    MailState,
     OutcomeUnknown,
     PerdureError,
     Requeue,
@@ -62,7 +61,7 @@ class Call:
 
     An earlier life of the supervisor may have handed it over already: to the `suspect`, a life of the agent that was there when we heard of
     the call, or to one that had ended by then but may not have ended before the call was made (`is_doubtful`). A suspect that is still
-    there can be asked. (`ledger.lives` says why there is nobody else.)
+    there can be asked. (`ledger.activation.Lives` says why there is nobody else.)
     """
 
     peer_id: str
@@ -288,11 +287,7 @@ class Desk:
             if activation is None or (activation.incarnation, activation.host_id) != (incarnation, port.peer_id):
                 continue
             mail = self._view.mail
-            settled = [
-                key
-                for key in mail_ids
-                if key not in mail or mail[key].state not in (MailState.PENDING, MailState.PARKED)
-            ]
+            settled = [key for key in mail_ids if key not in mail or not mail[key].is_open]
             port.say("settled", agent, incarnation, settled)
 
     def after_turn(self) -> None:

@@ -39,6 +39,7 @@ from perdure.ledger import (
     View,
     WorldError,
     arm,
+    assign_hosts,
     decide,
     dirty_records,
     enact,
@@ -48,7 +49,6 @@ from perdure.ledger import (
     record_fact,
     restore,
     run_from,
-    seat,
 )
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
@@ -158,7 +158,7 @@ class Supervisor:
         for port, _number, message in arrived:
             self._receive(port, message, at_ms, rows, payloads)
         if not self.desk.winding_down.is_on:
-            rows += enact(self.view, seat(self.view, at_ms, self.limits), at_ms)
+            rows += enact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
         self.view.touched.clear()
         for key in touched:

@@ -18,12 +18,12 @@ from perdure.ledger import (
     Released,
     SupervisorStarted,
     View,
+    assign_hosts,
     decide,
     dirty_records,
     enact,
     meta_of,
     record_fact,
-    seat,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench.ledger import AT_MS, CHUNK, HOST, LIMITS, boot_apart
@@ -162,7 +162,7 @@ def build(place: Path, count: int) -> None:
 
 def _asleep(view: View, name: str) -> Iterator[FactRow]:
     view.want(name)
-    yield from enact(view, seat(view, AT_MS, LIMITS), AT_MS)
+    yield from enact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS)
     life = view.agents[name].incarnation
     for said in (Alarm(name, life, AT_MS + 86_400_000, None), Released(name, life)):
         yield from enact(view, decide(view, said, AT_MS, LIMITS), AT_MS)

@@ -24,6 +24,7 @@ from perdure.ledger import (
     SupervisorStarted,
     Up,
     View,
+    assign_hosts,
     decide,
     digest_of,
     dirty_records,
@@ -32,7 +33,6 @@ from perdure.ledger import (
     pack,
     record_fact,
     restore,
-    seat,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
@@ -137,7 +137,7 @@ def _lived(view: View, run_id: str, steps: list[Step]) -> Iterator[FactRow]:
     for step in steps:
         stimulus = step if isinstance(step, Request) else step(run_id, view.runs[run_id].incarnation)  # type: ignore[operator]
         yield from enact(view, decide(view, stimulus, AT_MS, LIMITS), AT_MS)
-        yield from enact(view, seat(view, AT_MS, LIMITS), AT_MS)
+        yield from enact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS)
     view.touched.clear()
 
 

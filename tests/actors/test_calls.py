@@ -13,8 +13,8 @@ from perdure.actors import Agent, KillPoint, RemoteError, exposed
 from perdure.actors.link.call_log import ANSWERS_KEPT, CALLS_KEPT, Calls
 from perdure.actors.sim_world.world import Weather
 from perdure.ledger import OutcomeUnknown, View, last_end, restore
+from perdure.ledger.activation import LIVES_KEPT
 from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, RunCleared, RunCompleted
-from perdure.ledger.lives import LIVES_KEPT
 from perdure.ledger.snapshot import meta_of
 from perdure.ledger.store.store import Boot
 from tests.kit import ROOMY, Ledger, Stage, address, asked, begun, child, placed, play

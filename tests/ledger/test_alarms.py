@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.ledger import Alarm, HostLost, Released, Tick, everything, restore, seat
+from perdure.ledger import Alarm, HostLost, Released, Tick, assign_hosts, everything, restore
 from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, AlarmRang, AlarmSet
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, due, placed
 from tests.ledger.test_snapshot import life_of
@@ -17,8 +17,7 @@ def awake(life: int = 1) -> Ledger:
 
 def woken(ledger: Ledger) -> list[AgentActivated]:
     facts = []
-    for fact in seat(ledger.view, ledger.now_ms, ledger.limits):
-        ledger.given(fact)
+    for fact in ledger.enact(assign_hosts(ledger.view, ledger.now_ms, ledger.limits)):
         assert isinstance(fact, AgentActivated)
         facts.append(fact)
     return facts

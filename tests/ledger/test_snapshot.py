@@ -10,6 +10,7 @@ from perdure.ledger import (
     Status,
     Tick,
     View,
+    assign_hosts,
     counts,
     decide,
     dirty_records,
@@ -19,7 +20,6 @@ from perdure.ledger import (
     restore,
     run_from,
     run_record,
-    seat,
 )
 from perdure.ledger.facts import (
     AgentActivated,
@@ -138,7 +138,7 @@ def test_whoever_waits_for_a_place_keeps_his_turn_over_a_boot() -> None:
     booted.hosts = {"h1": ledger.view.hosts["h1"]}
     ledger.view = booted
     enact(booted, decide(booted, Tick(), NOW_MS, ledger.limits), NOW_MS)
-    order = [row.subject for row in enact(booted, seat(booted, NOW_MS, ledger.limits), NOW_MS)]
+    order = [row.subject for row in enact(booted, assign_hosts(booted, NOW_MS, ledger.limits), NOW_MS)]
     assert order[0] == "z"
     assert list(booted.queues[""]) == ["a", "m"][: len(booted.queues[""])]
 

@@ -35,12 +35,12 @@ from perdure.ledger import (
     Unstarted,
     Up,
     View,
+    assign_hosts,
     audit,
     decide,
     dirty_records,
     meta_of,
     restore,
-    seat,
 )
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Limits
@@ -89,7 +89,7 @@ class Machine:
     def settle(self) -> None:
         for host in HOSTS:
             self.view.hosts.setdefault(host, HostView(host, None, up=True))
-        self.enact(seat(self.view, self.now_ms, LIMITS))
+        self.enact(assign_hosts(self.view, self.now_ms, LIMITS))
         self.store.append(self.rows[self.durable :], [])
         self.durable = len(self.rows)
 

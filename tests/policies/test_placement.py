@@ -12,7 +12,7 @@ LIMITS = Limits(hosts_max=3, hosts_warm=1, pack_max=10)
 
 
 @dataclass
-class Seat:
+class Candidate:
     host_id: str = "h"
     load: int = 0
     exclusive: bool = False
@@ -21,65 +21,65 @@ class Seat:
     up: bool = True
     tenants: dict[str, None] = field(default_factory=dict)
 
-    def waiting(self) -> Seat:
+    def waiting(self) -> Candidate:
         return replace(self, load=0)
 
 
-def seat(load: int = 0, **given: bool) -> Seat:
-    return Seat(f"h{load}", load, tenants=dict.fromkeys(map(str, range(load))), **given)
+def host(load: int = 0, **given: bool) -> Candidate:
+    return Candidate(f"h{load}", load, tenants=dict.fromkeys(map(str, range(load))), **given)
 
 
-CHOICES: list[tuple[str, list[Seat], int, bool, int | None]] = [
+CHOICES: list[tuple[str, list[Candidate], int, bool, int | None]] = [
     ("no host at all: wait", [], 1, False, None),
-    ("an empty host is taken", [seat(1), seat()], 1, False, 1),
-    ("the first empty one is taken", [seat(), seat()], 1, False, 0),
-    ("while there is room for another host, nobody is packed", [seat(1)], 1, False, None),
-    ("room for as many as wait: wait", [seat(1)], 2, False, None),
-    ("more wait than there is room for: pack", [seat(1)], 3, False, 0),
-    ("the pool is full: pack where least is at work", [seat(4), seat(2), seat(3)], 1, False, 1),
-    ("a host is coming up for the one who waits", [seat(1), seat(2), seat(up=False)], 1, False, None),
-    ("more wait than hosts are coming up: pack", [seat(1), seat(2), seat(up=False)], 2, False, 0),
-    ("a full host takes nobody", [seat(10), seat(10), seat(10)], 1, False, None),
-    ("a draining host takes nobody", [seat(draining=True), seat(1), seat(2)], 1, False, 1),
-    ("a worn host is spared, empty or not", [seat(worn=True), seat(1, worn=True), seat(3)], 9, False, 2),
-    ("a worn host is better than none", [seat(5, worn=True), seat(10), seat(10)], 9, False, 0),
-    ("an exclusive host takes nobody", [seat(exclusive=True), seat(1), seat(2)], 1, False, 1),
-    ("a host that is not up takes nobody", [seat(up=False)] * 3, 4, False, None),
-    ("who must be alone takes an empty host", [seat(1), seat()], 1, True, 1),
-    ("who must be alone is never packed", [seat(1), seat(1), seat(1)], 5, True, None),
-    ("who must be alone leaves the others their hosts", [*[seat(1, exclusive=True)] * 3, seat()], 1, True, None),
-    ("an empty host beyond the pool is for who must be alone", [*[seat(2)] * 3, seat()], 1, False, 0),
+    ("an empty host is taken", [host(1), host()], 1, False, 1),
+    ("the first empty one is taken", [host(), host()], 1, False, 0),
+    ("while there is room for another host, nobody is packed", [host(1)], 1, False, None),
+    ("room for as many as wait: wait", [host(1)], 2, False, None),
+    ("more wait than there is room for: pack", [host(1)], 3, False, 0),
+    ("the pool is full: pack where least is at work", [host(4), host(2), host(3)], 1, False, 1),
+    ("a host is coming up for the one who waits", [host(1), host(2), host(up=False)], 1, False, None),
+    ("more wait than hosts are coming up: pack", [host(1), host(2), host(up=False)], 2, False, 0),
+    ("a full host takes nobody", [host(10), host(10), host(10)], 1, False, None),
+    ("a draining host takes nobody", [host(draining=True), host(1), host(2)], 1, False, 1),
+    ("a worn host is spared, empty or not", [host(worn=True), host(1, worn=True), host(3)], 9, False, 2),
+    ("a worn host is better than none", [host(5, worn=True), host(10), host(10)], 9, False, 0),
+    ("an exclusive host takes nobody", [host(exclusive=True), host(1), host(2)], 1, False, 1),
+    ("a host that is not up takes nobody", [host(up=False)] * 3, 4, False, None),
+    ("who must be alone takes an empty host", [host(1), host()], 1, True, 1),
+    ("who must be alone is never packed", [host(1), host(1), host(1)], 5, True, None),
+    ("who must be alone leaves the others their hosts", [*[host(1, exclusive=True)] * 3, host()], 1, True, None),
+    ("an empty host beyond the pool is for who must be alone", [*[host(2)] * 3, host()], 1, False, 0),
 ]
 
 
 @pytest.mark.parametrize(
-    ("seats", "demand", "alone", "place"), [row[1:] for row in CHOICES], ids=[r[0] for r in CHOICES]
+    ("hosts", "demand", "alone", "place"), [row[1:] for row in CHOICES], ids=[r[0] for r in CHOICES]
 )
-def test_choice(seats: list[Seat], demand: int, alone: bool, place: int | None) -> None:
-    chosen = choose(seats, demand, LIMITS, alone=alone)
-    assert chosen is (None if place is None else seats[place])
+def test_choice(hosts: list[Candidate], demand: int, alone: bool, place: int | None) -> None:
+    chosen = choose(hosts, demand, LIMITS, alone=alone)
+    assert chosen is (None if place is None else hosts[place])
 
 
-WANTED: list[tuple[str, list[Seat], int, int, int]] = [
+WANTED: list[tuple[str, list[Candidate], int, int, int]] = [
     ("nothing waits: the pool is kept warm", [], 0, 0, 1),
-    ("a warm host is warm enough", [seat()], 0, 0, 0),
-    ("a host that is coming up is warm enough", [seat(up=False)], 0, 0, 0),
-    ("hosts at work are not warm", [seat(1)], 0, 0, 1),
+    ("a warm host is warm enough", [host()], 0, 0, 0),
+    ("a host that is coming up is warm enough", [host(up=False)], 0, 0, 0),
+    ("hosts at work are not warm", [host(1)], 0, 0, 1),
     ("as many as wait", [], 2, 0, 2),
     ("never more than the pool may have", [], 9, 0, 3),
-    ("the pool is full", [seat(1), seat(1), seat(1)], 9, 0, 0),
-    ("a draining host does not count", [seat(draining=True), seat(1), seat(1)], 9, 0, 1),
-    ("who must be alone may double the pool", [seat(1), seat(1), seat(1)], 2, 2, 2),
-    ("and no more than that", [seat(1)] * 3 + [seat(1, exclusive=True)] * 3, 9, 9, 0),
-    ("the pool stays open to others meanwhile", [seat(1, exclusive=True)] * 3, 9, 4, 3),
-    ("who is alone and waits for its children holds no host", [seat(1, exclusive=True).waiting()] * 3, 1, 1, 2),
-    ("an empty host serves one who must be alone", [seat(1), seat(1), seat(1), seat()], 1, 1, 0),
+    ("the pool is full", [host(1), host(1), host(1)], 9, 0, 0),
+    ("a draining host does not count", [host(draining=True), host(1), host(1)], 9, 0, 1),
+    ("who must be alone may double the pool", [host(1), host(1), host(1)], 2, 2, 2),
+    ("and no more than that", [host(1)] * 3 + [host(1, exclusive=True)] * 3, 9, 9, 0),
+    ("the pool stays open to others meanwhile", [host(1, exclusive=True)] * 3, 9, 4, 3),
+    ("who is alone and waits for its children holds no host", [host(1, exclusive=True).waiting()] * 3, 1, 1, 2),
+    ("an empty host serves one who must be alone", [host(1), host(1), host(1), host()], 1, 1, 0),
 ]
 
 
-@pytest.mark.parametrize(("seats", "demand", "alone", "count"), [row[1:] for row in WANTED], ids=[r[0] for r in WANTED])
-def test_demand(seats: list[Seat], demand: int, alone: int, count: int) -> None:
-    assert wanted_hosts(seats, demand, alone, LIMITS) == count
+@pytest.mark.parametrize(("hosts", "demand", "alone", "count"), [row[1:] for row in WANTED], ids=[r[0] for r in WANTED])
+def test_demand(hosts: list[Candidate], demand: int, alone: int, count: int) -> None:
+    assert wanted_hosts(hosts, demand, alone, LIMITS) == count
 
 
 BLAMED: list[tuple[str, list[int], int]] = [

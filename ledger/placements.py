@@ -20,7 +20,7 @@ from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted
 LOOK_MAX: Final = 64  # so far down a line it is looked for who must be alone
 
 
-def seat(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
+def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     """Give places to whoever waits for one and may have it now."""
     blame = _Blame(view, limits)
     for agent in list(view.wanted):
@@ -39,8 +39,8 @@ def _wake(view: View, agent: str, at_ms: int, limits: Limits, blame: _Blame) -> 
     if view.doomed_by(agent):
         return  # whoever calls it waits until its name is free
     home = home_of(view, agent)
-    seats, alone = pool(view, pool_key(home)), blame.isolates(agent, home)
-    host = choose(seats, len(view.wanted), limits, alone=alone)
+    hosts, alone = pool(view, pool_key(home)), blame.isolates(agent, home)
+    host = choose(hosts, len(view.wanted), limits, alone=alone)
     if host is not None:
         if alone and not host.exclusive:
             yield HostReserved(host.host_id)
@@ -48,7 +48,7 @@ def _wake(view: View, agent: str, at_ms: int, limits: Limits, blame: _Blame) -> 
 
 
 def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
-    seats = pool(view, key)
+    hosts = pool(view, key)
     for run_id in list(view.queues[key]):
         run = view.runs[run_id]
         activation = view.agents.get(run.child)
@@ -60,7 +60,7 @@ def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[
             continue
         alone = is_alone(run.options.get("pool"), run.losses, blame[key])
         demand = len(view.queues[key])
-        host = choose(seats, demand, limits, alone=alone)
+        host = choose(hosts, demand, limits, alone=alone)
         if host is None:
             if alone:
                 continue
@@ -167,8 +167,8 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
         alone[key] = alone.get(key, 0) + blame.isolates(agent, home)
     wanted: list[Any] = []
     for key, spec in specs.items():
-        seats = pool(view, key)
-        count = wanted_hosts(seats, demand.get(key, 0), alone.get(key, 0), limits)
+        hosts = pool(view, key)
+        count = wanted_hosts(hosts, demand.get(key, 0), alone.get(key, 0), limits)
         if key and not demand.get(key):
             count = 0
         wanted.extend([spec] * count)

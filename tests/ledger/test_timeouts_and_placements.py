@@ -19,12 +19,12 @@ from perdure.ledger import (
     Tick,
     WakeAgent,
     arm,
+    assign_hosts,
     everything,
     hosts_wanted,
     is_exclusive,
     next_look,
     outstanding,
-    seat,
 )
 from perdure.ledger.facts import (
     AgentActivated,
@@ -60,7 +60,7 @@ def tick(ledger: Ledger, after_ms: float) -> list[Fact]:
 
 
 def seated(ledger: Ledger) -> list[Fact]:
-    return ledger.enact(seat(ledger.view, ledger.now_ms, ledger.limits))
+    return ledger.enact(assign_hosts(ledger.view, ledger.now_ms, ledger.limits))
 
 
 # ---------------------------------------------------------------- the clock
