@@ -19,7 +19,7 @@ CATALOG: Final = (
         "fan-out",
         "One child agent for each file of the Python standard library, while the parent, hosts and the supervisor are killed.",
         "perdure run fan-out --children 200 --kills 5 --seed 7",
-        "perdure.scenarios.commands.run:fan_out",
+        "perdure.scenarios.commands.fan_out:run_fan_out",
     ),
     Scenario(
         "chat-recovery",

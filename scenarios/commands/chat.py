@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from perdure.ledger import BadRequest
-from perdure.scenarios.commands.options import AsJson, Data, WorldName
-from perdure.scenarios.commands.run import tell_end
-from perdure.scenarios.stories import logbook
-from perdure.scenarios.stories.chat_cast_play import Company, Watcher
-from perdure.scenarios.stories.chat_cast_verdict import Tally
-from perdure.scenarios.stories.chat_cast_worlds import (
-    SCRIPTED,
-    in_simulation,
-    named_model,
-    simulated_workshop,
-    under_ray,
-)
-from perdure.scenarios.stories.chat_recovery import chat_recovery, every_death
-from perdure.scenarios.stories.tool_disconnect import tool_disconnect
+from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
+from perdure.scenarios.stories.chat_recovery import ChatRecovery
+from perdure.scenarios.stories.engine import perform
+from perdure.scenarios.stories.environment import checked_model
+from perdure.scenarios.stories.tool_disconnect import ToolDisconnect
+from perdure.scenarios.stories.watchers import watcher_for
 
 RAY_POINTS: Final = 12
 SIM_POINTS: Final = 80
-QUESTIONS: Final = 4  # for turns without a point
 
 Seed = Annotated[int, typer.Option(help="Decides which points are chosen, and what the files contain.")]
 Points = Annotated[
@@ -35,23 +25,10 @@ Points = Annotated[
         min=0, help=f"Number of points at most; by default {RAY_POINTS}, and {SIM_POINTS} in the simulated world."
     ),
 ]
-World = Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")]
 Model = Annotated[
     str | None,
     typer.Option(help="A real model by its name in pydantic-ai, such as openai:gpt-5; by default a scripted one."),
 ]
-
-
-class Words:
-    """Says what happens, or nothing with `--json`."""
-
-    def __init__(self, *, silent: bool) -> None:
-        self._silent = silent
-
-    def say(self, text: str) -> None:
-        """A line."""
-        if not self._silent:
-            print(text, flush=True)
 
 
 def run_chat_recovery(
@@ -78,7 +55,11 @@ def run_chat_recovery(
 
         perdure run chat-recovery --model openai:gpt-5 --points 5
     """
-    _perform("chat-recovery", chat_recovery, points, seed, world, model, data, as_json=as_json)
+    if model is not None and world is WorldName.SIM:
+        raise BadRequest("model", "a real model cannot be asked in virtual time; use it with --world ray")
+    asked = None if model is None else checked_model(model)
+    scenario = ChatRecovery(_most(points, world), seed, watcher_for(as_json=as_json), asked)
+    perform(scenario, world, data, as_json=as_json)
 
 
 def run_tool_disconnect(
@@ -101,66 +82,8 @@ def run_tool_disconnect(
 
         perdure run tool-disconnect --world sim --points 1000
     """
-    _perform("tool-disconnect", tool_disconnect, points, seed, world, None, data, as_json=as_json)
+    perform(ToolDisconnect(_most(points, world), seed, watcher_for(as_json=as_json)), world, data, as_json=as_json)
 
 
-Story = Callable[[Company, int | None, int], Awaitable[None]]
-
-
-def _perform(
-    name: str,
-    story: Story,
-    points: int | None,
-    seed: int,
-    world: WorldName,
-    model: str | None,
-    data: Path,
-    *,
-    as_json: bool,
-) -> None:
-    watcher, tally = Words(silent=as_json), Tally()
-    most = points if points is not None else RAY_POINTS if world is WorldName.RAY else SIM_POINTS
-    if world is WorldName.SIM:
-        if model is not None:
-            raise BadRequest("model", "a real model cannot be asked in virtual time; use it with --world ray")
-        _simulated(name, story, most, seed, watcher, tally)
-    else:
-
-        async def play(company: Company) -> None:
-            await story(company, most, seed)
-
-        checked = None if model is None else named_model(model)
-        with logbook.playing(data):
-            under_ray(data, checked, seed, watcher, play, tally, questions=most + QUESTIONS)
-    tell_end(tally.as_object(name, str(world), seed, model or SCRIPTED), tally.wrong, _sentences, as_json=as_json)
-
-
-def _simulated(name: str, story: Story, most: int, seed: int, watcher: Watcher, tally: Tally) -> None:
-    """One world for all points; of the recovery's, half are deaths in worlds of their own."""
-    deaths = most - most // 2 if name == "chat-recovery" else 0
-    with simulated_workshop(seed) as quiz:
-        script = quiz.script(most + QUESTIONS)
-
-        async def play(company: Company) -> None:
-            await story(company, most - deaths, seed)
-
-        in_simulation(quiz, script, seed, watcher, play, tally)
-        if deaths:
-            every_death(quiz, script, seed, watcher, tally, deaths, most - deaths + 1)
-
-
-def _sentences(told: dict[str, Any]) -> list[str]:
-    turns, effects = told["turns"], told["side_effects"]
-    killed = ", ".join(f"{count} × {kind}" for kind, count in told["kills"].items() if count) or "nothing"
-    said = [
-        f"{turns['completed']} of {turns['asked']} turns completed in {told['seconds']:.1f} s, {turns['error']} ended with an error.",
-        f"Killed: {killed}. {told['attempts']} attempts, {told['recoveries']} recoveries.",
-        f"Side effects: {effects['seen']} of {effects['expected']} happened, {effects['doubled']} twice, {effects['lost']} lost.",
-    ]
-    if effects["unknown"]:
-        said.append(f"Of {effects['unknown']} of them the model was told that nobody knows how they ended.")
-    if told["requests"] is not None:
-        said.append(f"The provider saw {told['requests']} requests, {told['illegal']} of them illegal.")
-    if told["verified"]:
-        said.append("Verified: every side effect at most once, every answer whole, every attempt with one end.")
-    return said
+def _most(points: int | None, world: WorldName) -> int:
+    return points if points is not None else RAY_POINTS if world is WorldName.RAY else SIM_POINTS

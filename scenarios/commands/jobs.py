@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import shlex
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from perdure.actors import Client
-from perdure.scenarios.commands.chat import Words
-from perdure.scenarios.commands.options import AsJson, Data, WorldName
-from perdure.scenarios.commands.run import SIM_TIMEOUT_MS, tell_end
-from perdure.scenarios.exits import code_of
-from perdure.scenarios.stories import logbook
-from perdure.scenarios.stories.jobs import VICTIMS, Jobs, Order, Outcome
-from perdure.scenarios.stories.stage import RayStage, SimStage
-from perdure.scenarios.stories.verdict import percentiles
-from perdure.scenarios.testing.laboratory import Laboratory
+from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
+from perdure.scenarios.stories.engine import perform
+from perdure.scenarios.stories.jobs import Jobs, Order
+from perdure.scenarios.stories.watchers import watcher_for
 
 JOBS_MAX: Final = 100_000
-STATUSES: Final = ("completed", "error", "aborted", "interrupted")
-KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
 
 
 def run_jobs(
@@ -31,7 +20,7 @@ def run_jobs(
     desks: Annotated[int, typer.Option(min=1, max=100, help="Number of agents that accept them.")] = 8,
     kills: Annotated[int, typer.Option(min=0, max=1_000, help="Number of processes to kill.")] = 4,
     seed: Annotated[int, typer.Option(help="Decides the jobs, and which process is killed when.")] = 0,
-    world: Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")] = WorldName.RAY,
+    world: World = WorldName.RAY,
     data: Data = Path("perdure-data"),
     as_json: AsJson = False,
 ) -> None:
@@ -52,66 +41,5 @@ def run_jobs(
 
         perdure run jobs --world sim --jobs 300 --kills 10
     """
-    order = Order(jobs=jobs, desks=min(desks, jobs), kills=kills, seed=seed, spread_s=max(2.0, KILL_S * kills))
-    watcher = Words(silent=as_json)
-    if world is WorldName.SIM:
-        outcome = _simulated(order, watcher)
-    else:
-        with logbook.playing(data):
-            outcome = _under_ray(order, watcher, data)
-    tell_end(_as_object(outcome, str(world)), outcome.wrong, _sentences, as_json=as_json)
-
-
-def _simulated(order: Order, watcher: Words) -> Outcome:
-    with Laboratory(order.seed) as laboratory:
-
-        async def story(client: Client) -> Outcome:
-            return await Jobs(SimStage(laboratory, client), order, watcher).play()
-
-        outcome = laboratory.run(story, timeout_ms=SIM_TIMEOUT_MS)
-    laboratory.simulation.raise_errors()
-    return outcome
-
-
-def _under_ray(order: Order, watcher: Words, data: Path) -> Outcome:
-    try:
-        with RayStage(data, None) as stage:
-            return asyncio.run(Jobs(stage, order, watcher).play())
-    except KeyboardInterrupt as stop:
-        again = ["perdure", "run", "jobs", "--jobs", order.jobs, "--desks", order.desks, "--seed", order.seed]
-        print(f"\nStopped. `{shlex.join([*map(str, again), '--data', str(data)])}` carries on.", file=sys.stderr)
-        raise typer.Exit(code_of(stop)) from None
-
-
-def _as_object(outcome: Outcome, world: str) -> dict[str, Any]:
-    order, seconds = outcome.order, outcome.seconds
-    return {
-        "scenario": "jobs",
-        "world": world,
-        "seed": order.seed,
-        "jobs": {"requested": order.jobs, **{status: outcome.statuses[status] for status in STATUSES}},
-        "schedules": {"fired": outcome.fired, "late_ms": percentiles(list(map(float, outcome.late_ms)))},
-        "queue": {"served": outcome.served},
-        "deliveries": {key: value for key, value in outcome.audit.items() if isinstance(value, int)},
-        "kills": {kind: outcome.kills[kind] for kind in VICTIMS},
-        "seconds": round(seconds, 3),
-        "jobs_per_second": round(order.jobs / seconds, 1) if seconds else 0.0,
-        "verified": not outcome.wrong,
-    }
-
-
-def _sentences(told: dict[str, Any]) -> list[str]:
-    jobs, late, kills = told["jobs"], told["schedules"]["late_ms"], told["kills"]
-    killed = ", ".join(f"{count} × {kind}" for kind, count in kills.items() if count) or "nothing"
-    statuses = ", ".join(f"{jobs[status]} {status}" for status in STATUSES if jobs[status])
-    fired = f"{told['schedules']['fired']} schedules fired"
-    if late["p50"] is not None:
-        fired += f", {late['p50']:.0f} ms after their time (worst {late['max']:.0f} ms, deaths included)"
-    said = [
-        f"{jobs['requested']} jobs in {told['seconds']:.1f} s ({told['jobs_per_second']:.3g} a second): {statuses}.",
-        f"{fired}; {told['queue']['served']} items of the queue were served in order.",
-        f"Killed: {killed}.",
-    ]
-    if told["verified"]:
-        said.append("Verified: each job ended as it should, once, with the result of a plain loop.")
-    return said
+    order = Order(jobs=jobs, desks=desks, kills=kills, seed=seed)
+    perform(Jobs(order, watcher_for(as_json=as_json)), world, data, as_json=as_json)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from perdure.ledger import BadRequest
-from perdure.scenarios.commands.chat import Words
-from perdure.scenarios.commands.options import AsJson, Data, WorldName
-from perdure.scenarios.commands.run import tell_end
-from perdure.scenarios.stories import logbook
-from perdure.scenarios.stories.messenger import behind_a_bot, in_simulation, under_ray
+from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
+from perdure.scenarios.stories.engine import perform
+from perdure.scenarios.stories.messenger import MessengerScenario, behind_a_bot
+from perdure.scenarios.stories.watchers import Watcher, watcher_for
 
 UPDATES_MAX: Final = 10_000
 
@@ -23,7 +22,6 @@ Updates = Annotated[
 Kills = Annotated[int, typer.Option(min=0, help="Number of exchanges in which a process is killed.")]
 Chats = Annotated[int, typer.Option(min=1, max=500, help="Number of chats, each with an agent.")]
 Seed = Annotated[int, typer.Option(help="Decides the order and the answers.")]
-World = Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")]
 Token = Annotated[
     str | None,
     typer.Option(
@@ -74,16 +72,11 @@ def run_messenger(
 
         perdure run messenger --token 123:ABC --public-url https://example.org --model openai:gpt-5
     """
-    words = Words(silent=as_json)
+    watcher = watcher_for(as_json=as_json)
     if token is not None:
-        _serve(token, public_url, port, model, bot_api, data, words, world)
+        _serve(token, public_url, port, model, bot_api, data, watcher, world)
         return
-    if world is WorldName.SIM:
-        told, wrong = in_simulation(updates, kills, chats, seed, words)
-    else:
-        with logbook.playing(data):
-            told, wrong = under_ray(data, updates, kills, chats, seed, words)
-    tell_end(told, wrong, _sentences, as_json=as_json)
+    perform(MessengerScenario(updates, kills, chats, seed, watcher), world, data, as_json=as_json)
 
 
 def _serve(
@@ -93,7 +86,7 @@ def _serve(
     model: str | None,
     api: str,
     data: Path,
-    words: Words,
+    watcher: Watcher,
     world: WorldName,
 ) -> None:
     if world is WorldName.SIM:
@@ -101,18 +94,4 @@ def _serve(
     if public_url is None or model is None:
         missing = "public-url" if public_url is None else "model"
         raise BadRequest(missing, f"is needed with --token: say --{missing}")
-    behind_a_bot(data, token, secrets.token_urlsafe(32), public_url, port, model, api, words)
-
-
-def _sentences(told: dict[str, Any]) -> list[str]:
-    killed = ", ".join(f"{count} × {kind}" for kind, count in told["kills"].items() if count) or "nothing"
-    webhooks = told["webhooks"]
-    said = [
-        f"{told['answered']} of {told['messages']} messages were answered in {told['seconds']:.1f} s. Killed: {killed}.",
-        f"{webhooks['sent']} webhooks came, {webhooks['refused']} of them were asked to come again.",
-        f"{told['posts']} messages were posted and edited {told['edits']} times; {told['shown_recovering']} were seen recovering.",
-        f"{told['seen_twice_and_told_so']} may be seen twice and say so.",
-    ]
-    if told["verified"]:
-        said.append("Verified: every accepted message answered once, in order, with the whole answer.")
-    return said
+    behind_a_bot(data, token, secrets.token_urlsafe(32), public_url, port, model, api, watcher)

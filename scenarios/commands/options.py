@@ -23,6 +23,9 @@ class WorldName(StrEnum):
     SIM = "sim"
 
 
+World = Annotated[WorldName, typer.Option(help="Real processes under Ray, or the simulated world.")]
+
+
 def directory(given: str | Path) -> Path:
     """The data directory. A blank name, which would mean the current one, is refused."""
     if not str(given).strip():

@@ -1,8 +1,8 @@
-"""The story of `perdure run chat-recovery`: a process dies at every moment of a turn with tools and sub-agents, or the stream falls silent.
+"""`perdure run chat-recovery`: a process dies at every moment of a turn with tools and sub-agents, or the stream falls silent.
 
 The moments are watched for, not timed: the provider holds a request in the midst of its answer, or a tool is seen at work. Then the host
 of the guide, of a tool or of the sub-agent, or the supervisor is killed. In the simulated world the same moments are played, and after
-them a death at every kill point of the code that a turn visits (`every_death`).
+them a death at every kill point of the code that a turn visits (half of the points).
 
 Each time the client is told of exactly one end of each attempt, attaches again, and gets the real end; every side effect has begun once,
 or the guide was told that nobody knows; and the answer is whole.
@@ -11,16 +11,14 @@ or the guide was told that nobody knows; and the answer is whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from perdure.actors import KillPoint
 from perdure.scenarios.provider.faults import Fault, FaultKind
-from perdure.scenarios.provider.script import Script
 from perdure.scenarios.provider.scripted import Record
-from perdure.scenarios.stories.chat_cast import Quiz
-from perdure.scenarios.stories.chat_cast_play import Company, Point, Watcher, named
-from perdure.scenarios.stories.chat_cast_verdict import Tally
-from perdure.scenarios.stories.chat_cast_worlds import chosen, in_simulation
+from perdure.scenarios.stories.chat_agents import Quiz
+from perdure.scenarios.stories.chat_play import ChatScenario, Point, named
+from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.testing.laboratory import Laboratory
 
 STALL_MS: Final = 1_500.0
@@ -29,15 +27,52 @@ TOOLS: Final = ("read_file", "write_file", "word_counter", "shell")
 VICTIMS: Final = ("agent", "tool", "supervisor")
 
 
-async def chat_recovery(company: Company, most: int | None, seed: int) -> None:
-    """A turn in peace, then one for each point."""
-    await company.play(Point(label="nothing breaks", group="peace"), 0)
-    points = points_of(company.quiz, [] if company.provider is None else company.provider.log())
-    for number, point in enumerate(chosen(points, most, seed), 1):
-        await company.play(point, number)
+class ChatRecovery(ChatScenario):
+    """A process dies at one moment of each turn, or the model falls silent."""
+
+    name: ClassVar[str] = "chat-recovery"
+
+    def points_of(self, records: Sequence[Record]) -> list[Point]:
+        """Every moment at which something can die."""
+        return moments_of(self.quiz, records)
+
+    def simulate(self) -> None:
+        """Half of the points at the same moments as under Ray; the other half are deaths at kill points, each in a world of its own."""
+        deaths = self.points_max - self.points_max // 2
+        self.points_max //= 2
+        super().simulate()
+        if deaths:
+            self._die_everywhere(deaths, first=self.points_max + 1)
+
+    def _die_everywhere(self, most: int, first: int) -> None:
+        """A death at every kill point of the code that one turn visits; at most so many, spread evenly."""
+        visits = self._play_once(first, 0)
+        stride = max(1, visits // most)
+        places = range(1 + (self.seed % stride if most < visits else 0), visits + 1, stride)
+        for number, place in enumerate(places[:most], first + 1):
+            self._play_once(number, place)
+
+    def _play_once(self, number: int, place: int) -> int:
+        """One turn in a world of its own, with a death at this place. Returns how many places were visited."""
+        visited = 0
+        point = Point(label=f"a death at kill point {place}" if place else "nothing dies", group="kill point")
+        known: list[Laboratory] = []
+
+        def strikes(process: str, _point: KillPoint, _detail: str) -> bool:
+            nonlocal visited
+            visited += 1
+            if visited == place:
+                self.kills[_kind(known[0], process)] += 1
+            return visited == place
+
+        async def play(stage: Stage) -> None:
+            await self.turn(stage, point, number)
+
+        self.simulate_turns(play, known.append, kill_when=strikes)
+        return visited
 
 
-def points_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
+def moments_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
     """Every moment of a turn like the one in peace; of a real model nobody sees the requests, so it is the tools that are watched."""
     points: list[Point] = []
     for record in records:
@@ -76,41 +111,6 @@ def _at_work(tool: str) -> Iterator[Point]:
             at_tool=tool,
             paces_ms={tool: AT_WORK_MS},
         )
-
-
-# --- every kill point, in the simulated world ------------------------------------------------------------------------
-
-
-def every_death(
-    quiz: Quiz, script: Script, seed: int, watcher: Watcher, tally: Tally, most: int | None, first: int
-) -> None:
-    """A death at every kill point that one turn visits, each in a world of its own; at most so many, spread evenly."""
-    visits = _play_once(quiz, script, seed, watcher, tally, first, 0)
-    places = range(1, visits + 1)
-    if most is not None and most < visits:
-        places = range(1 + seed % max(1, visits // most), visits + 1, max(1, visits // most))
-    for number, place in enumerate(places[: most if most is not None else visits], first + 1):
-        _play_once(quiz, script, seed, watcher, tally, number, place)
-
-
-def _play_once(quiz: Quiz, script: Script, seed: int, watcher: Watcher, tally: Tally, number: int, place: int) -> int:
-    """One turn in a world of its own, with a death at this place. Returns how many places were visited."""
-    visited = 0
-    label = f"a death at kill point {place}" if place else "nothing dies"
-    known: list[Laboratory] = []
-
-    def strikes(process: str, _point: KillPoint, _detail: str) -> bool:
-        nonlocal visited
-        visited += 1
-        if visited == place:
-            tally.kills[_kind(known[0], process)] += 1
-        return visited == place
-
-    async def story(company: Company) -> None:
-        await company.play(Point(label=label, group="kill point"), number)
-
-    in_simulation(quiz, script, seed, watcher, story, tally, known.append, kill_when=strikes)
-    return visited
 
 
 def _kind(laboratory: Laboratory, process: str) -> str:

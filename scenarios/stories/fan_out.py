@@ -1,120 +1,39 @@
-"""The story of `perdure run fan-out`: one child agent per file, and a death every now and then.
+"""`perdure run fan-out`: one child agent per file, and a death every now and then.
 
-Theory of operation
--------------------
-There are two coroutines. The *work* asks the census for its files, and may be asked for again after any death: `take` counts only
-once, and an awaited census is a run under an id of its own. The *director* looks at the supervisor's overview, strikes when as many
-runs have ended as the seed has drawn, waits until everything that the dead process carried is at work again, and looks on. Both see
-the world through a `Stage`, so the same story plays under Ray and in the simulation.
-
-A kill is due by progress and not by time, so that it happens in the midst of the work on any machine. A kill for which there is nobody
-just now changes places with the next one that has a victim. When little work is left the kills that are left come at once, one upon the
-other, and do not wait for recoveries; so as long as a child lives, all that were asked for happen. Those that do not are told.
+The work asks the census for its files, and may be asked for again after any death: `take` counts only once, and an awaited census is a
+run under an id of its own. Meanwhile a `Director` kills by progress. The order and its progress are kept in the directory, so that
+another command carries on after an interruption.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-import random
+import shlex
+import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
-from perdure.scenarios.stories.census import Census, CensusOrder, SourceFile, files_for
-from perdure.scenarios.stories.stage import Stage, Victim
+from perdure.ledger import BadRequest
+from perdure.scenarios.stories.director import Director, Due, draw_kills, left_of
+from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, rate
+from perdure.scenarios.stories.fan_out_agents import Census, CensusOrder, SourceFile, files_for
+from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
+from perdure.scenarios.stories.fan_out_record import Logbook, Order, Progress, begin, read
+from perdure.scenarios.stories.stage import RayStage, Stage, Victim
+from perdure.scenarios.stories.watchers import Scene, Watcher
 
-Kind = Literal["child", "parent", "supervisor", "cluster"]
-KINDS: Final[tuple[Kind, ...]] = ("child", "parent", "supervisor", "cluster")
-
-LOOK_S: Final = 0.25  # between two looks when nothing is due
-AIM_S: Final = 0.05  # while a kill is due soon
-SIGHT_S: Final = 0.02  # while a recovery is measured
-RECOVERY_MAX_S: Final = 120.0
-DUE_SHARE: Final = 0.7  # of the work, in which the kills are due; what is left of it is for those that were late
-PRESSING_SHARE: Final = 0.5  # of that rest; when no more is left, kills are made at once
+KINDS: Final = ("child", "parent", "supervisor", "cluster")
 KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
 SLOWNESS: Final = 0.5  # of the time that the world took to start, for a kill on a slow machine
-MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
 
 
-@dataclass(kw_only=True)
-class Order:
-    """A fan-out as it was ordered.
-
-    `number` tells those of one directory apart, and names the parent agent. Children rest over their files, each a little
-    longer than the one before, up to `pace_s` seconds: so the ends are spread, and there is something left to kill.
-    """
-
-    children: int
-    kills: int = 0
-    seed: int = 0
-    awaited: bool = False
-    cold_restart: bool = False
-    pace_s: float = 0.0
-    number: int = 1
-
-
-class Watcher(Protocol):
-    """Who looks on."""
-
-    def show(self, scene: Scene) -> None:
-        """The state of affairs, some times a second."""
-
-    def say(self, text: str) -> None:
-        """Something happened."""
-
-
-@dataclass
-class Scene:
-    """What a watcher sees. `overview` is the supervisor's (`ps`), narrowed to what belongs to the fan-out."""
-
-    requested: int
-    ended: int = 0
-    seconds: float = 0.0
-    kills: Counter[str] = field(default_factory=Counter)
-    recovery_ms: list[float] = field(default_factory=list)
-    overview: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Progress:
-    """What must outlive the command, so that another one can carry on: the mail before it began, and what was killed so far."""
-
-    before: dict[str, int] | None = None
-    struck: list[str] = field(default_factory=list)
-    recovery_ms: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-
-
-def draw_kills(order: Order) -> list[tuple[int, Kind]]:
-    """Who dies when: after how many ended runs, spread over the first part of the work, every kind before any kind twice."""
-    die = random.Random(order.seed)
-    kinds: list[Kind] = []
-    while len(kinds) < order.kills:
-        kinds += die.sample(KINDS[:3], 3)
-    count = order.kills
-    due = [
-        (int((index + die.random()) / max(count, 1) * order.children * DUE_SHARE), kind)
-        for index, kind in enumerate(kinds[:count])
-    ]
+def kills_of(order: Order) -> Due:
+    """Who dies when, the whole cluster in the middle if that was asked for."""
+    due = draw_kills(KINDS[:3], order.kills, order.children, order.seed)
     if order.cold_restart:
         due.append((order.children // 2, "cluster"))
     return sorted(due, key=lambda each: each[0])
-
-
-def left_of(drawn: list[tuple[int, Kind]], struck: list[str]) -> list[tuple[int, Kind]]:
-    """The kills that are still to be made: as many of each kind as were drawn and not made, the last of the times that were drawn."""
-    made = Counter(struck)
-    kinds: list[Kind] = []
-    for _, kind in drawn:
-        if made[kind]:
-            made[kind] -= 1
-        else:
-            kinds.append(kind)
-    times = [due for due, _ in drawn][len(drawn) - len(kinds) :]
-    return list(zip(times, kinds, strict=True))
 
 
 def pace_for(order: Order, start_s: float = 0.0) -> float:
@@ -132,47 +51,85 @@ def paced(order: Order) -> list[SourceFile]:
     ]
 
 
-class FanOut:
-    """One performance."""
+class FanOut(Scenario):
+    """One fan-out. Without `pace_s` the order gets a pace that leaves time for the kills."""
 
-    def __init__(
-        self, stage: Stage, order: Order, progress: Progress, watcher: Watcher, save: Callable[[], None] = lambda: None
-    ) -> None:
-        self.stage, self.order, self.progress, self.watcher, self._save = stage, order, progress, watcher, save
-        self.name = f"fan-out-{order.number}"
-        self.files = paced(order)
-        self.scene = Scene(order.children, kills=Counter(progress.struck), recovery_ms=progress.recovery_ms)
-        self._die = random.Random(f"{order.seed} victims")
-        self._due = left_of(draw_kills(order), progress.struck)
-        self._killed: set[str] = set()
+    name: ClassVar[str] = "fan-out"
+
+    def __init__(self, order: Order, watcher: Watcher, pace_s: float | None = None, *, resume: bool = False) -> None:
+        super().__init__(order.seed, watcher)
+        self._is_paced, self._resume = pace_s is not None, resume
+        order.pace_s = pace_s if pace_s is not None else pace_for(order)
+        self._book = Logbook(order)
         self._work: asyncio.Task[Any] | None = None
-        self._shown_s, self._looks_s = -math.inf, (0.0, 0.0)
         self._call: asyncio.Task[Any] | None = None
-        self._earlier_s, self._began_s = progress.seconds, stage.now_s()
+
+    @property
+    def _order(self) -> Order:
+        return self._book.order
+
+    @property
+    def _progress(self) -> Progress:
+        return self._book.progress
+
+    # carrying on
+
+    def joined(self, stage: RayStage) -> None:
+        """Take up the fan-out that was interrupted here, or begin a new one."""
+        known = read(stage.data)
+        carried = known if self._resume and known is not None and not known.finished else None
+        order = self._order if carried is None else carried.order
+        if order.cold_restart and not stage.is_own:
+            words = f"the cluster of {stage.data} was started by another process; stop that one first"
+            raise BadRequest("cold-restart", words)
+        if self._resume and carried is None:
+            print("There is nothing to resume here, so a new fan-out begins.", file=sys.stderr)
+        if not self._is_paced:
+            self._order.pace_s = pace_for(self._order, stage.start_s)
+        self._book = carried or begin(stage.data, order, known)
+        self.seed = order.seed
+
+    def stopped(self, data: Path) -> str:
+        """Whether it had begun, and what carries on."""
+        known = read(data)
+        if known is None or known.finished:
+            return "Stopped before it began."
+        return f"Stopped. `{shlex.join(['perdure', 'run', self.name, '--resume', '--data', str(data)])}` carries on."
 
     # the work
 
-    async def play(self) -> dict[str, Any]:
-        """Play to the end and return what was counted, delivered and asked for (`audit`, `runs`, `totals`, …)."""
-        if self.progress.before is None:
-            audit = await self.stage.ask("audit")
-            self.progress.before = {key: audit[key] for key in MAIL}
-            self._save()
+    async def play(self, stage: Stage) -> None:
+        """Play to the end."""
+        self._stage, self._parent = stage, f"fan-out-{self._order.number}"
+        self._files = paced(self._order)
+        self.kills, self._earlier_s, self._began_s = (
+            Counter(self._progress.struck),
+            self._progress.seconds,
+            stage.now_s(),
+        )
+        self._scene = Scene(self._order.children, kills=self.kills, recovery_ms=self._progress.recovery_ms)
+        if self._progress.before is None:
+            audit = await stage.ask("audit")
+            self._progress.before = {key: audit[key] for key in MAIL}
+            self._book.save()
+        director = Director(stage, self, left_of(kills_of(self._order), self._progress.struck), self.seed)
         self._begin_work()
         try:
-            await self._direct()
-            return await self._harvest()
+            await director.direct()
+            self._harvest = await self._harvested(director.due)
+            self._book.finished = True
         finally:
             self._end_work()
-            self.progress.seconds = self._seconds()
-            self._save()
+            self._progress.seconds = self._seconds()
+            self._book.save()
+        self.wrong += wrong_of(self._order, self._progress, self._harvest)
 
     def _begin_work(self) -> None:
-        order = CensusOrder(files=self.files)
+        order = CensusOrder(files=self._files)
         work = (
-            self.stage.run(Census, order, self.name)
-            if self.order.awaited
-            else self.stage.call(Census, self.name, "take", order)
+            self._stage.run(Census, order, self._parent)
+            if self._order.awaited
+            else self._stage.call(Census, self._parent, "take", order)
         )
         self._work = asyncio.get_running_loop().create_task(work)
 
@@ -182,204 +139,111 @@ class FanOut:
                 task.cancel()
 
     def _seconds(self) -> float:
-        return self._earlier_s + self.stage.now_s() - self._began_s
+        return self._earlier_s + self._stage.now_s() - self._began_s
 
-    # the director
-
-    async def _direct(self) -> None:
-        while True:
-            scene = await self._look()
-            if self._is_over(scene):
-                return
-            if self._due and (scene.ended >= self._due[0][0] or self._is_pressing(scene)):
-                await self._strike(scene)
-            await self.stage.sleep(self._pause(AIM_S if self._due else LOOK_S))
-
-    def _is_pressing(self, scene: Scene) -> bool:
-        """Whether so little work is left that the kills which are left must be made now, or there will be nobody to kill."""
-        rest = scene.requested * (1 - DUE_SHARE) * PRESSING_SHARE
-        return bool(self._due) and scene.requested - scene.ended <= max(rest, 1)
-
-    def _is_over(self, scene: Scene) -> bool:
+    async def _harvested(self, left: Due) -> Harvest:
+        """What is known at the end."""
         assert self._work is not None
-        if self._work.done():
-            self._work.result()  # what it raises ends the story
-        if self.order.awaited:
-            return self._work.done()
-        return self._work.done() and scene.ended >= scene.requested and scene.overview["audit"]["pending"] == 0
+        seconds, audit = self._seconds(), await self._stage.ask("audit")
+        end = self._work.result() if self._order.awaited else await self._stage.call(Census, self._parent, "report")
+        parent = self._stage.agent_id(Census, self._parent)
+        rows = await self._stage.ask("list", parent, None, None, self._order.children + 1)
+        self.watcher.show(self._scene)
+        return Harvest(seconds, audit, end, Counter(row["status"] for row in rows), Counter(kind for _, kind in left))
 
-    async def _look(self) -> Scene:
-        asked_s = self.stage.now_s()
-        overview = await self.stage.ask("ps", self.order.children + 1)
-        self._looks_s = (self._looks_s[1], self.stage.now_s() - asked_s)
-        scene = self.scene
-        overview["live"] = [row for row in overview["live"] if self._is_ours(row)]
+    # what the director asks
+
+    async def look(self) -> Scene:
+        """How many runs have ended, and the overview narrowed to this fan-out."""
+        overview = await self._stage.ask("ps", self._order.children + 1)
+        overview["live"] = [
+            row for row in overview["live"] if self._parent in (row["run_id"], row["parent"].partition("@")[0])
+        ]
+        scene = self._scene
         scene.overview, scene.seconds = overview, self._seconds()
         scene.ended = max(scene.ended, self._ended(overview))
-        if self.stage.now_s() - self._shown_s >= LOOK_S:
-            self._shown_s = self.stage.now_s()
-            self.watcher.show(scene)
         return scene
-
-    def _pause(self, seconds: float) -> float:
-        """Looking is work for the supervisor too: never more than a quarter of its time. A look that waited for its next life was none."""
-        return max(seconds, 3 * min(self._looks_s))
-
-    def _is_ours(self, row: dict[str, Any]) -> bool:
-        return self.name in (row["run_id"], row["parent"].partition("@")[0])
 
     def _ended(self, overview: dict[str, Any]) -> int:
         """How many runs have ended: each end is a mail, or is counted by the awaited run itself."""
-        if not self.order.awaited:
-            assert self.progress.before is not None
-            return int(overview["audit"]["enqueued"] - self.progress.before["enqueued"])
-        own = next((row for row in overview["live"] if row["run_id"] == self.name), None)
+        if not self._order.awaited:
+            assert self._progress.before is not None
+            return int(overview["audit"]["enqueued"] - self._progress.before["enqueued"])
+        own = next((row for row in overview["live"] if row["run_id"] == self._parent), None)
         fraction = ((own or {}).get("progress") or {}).get("fraction") or 0.0
-        return round(fraction * self.order.children)
+        return round(fraction * self._order.children)
 
-    # deaths
+    def is_over(self, scene: Scene) -> bool:
+        """Whether all runs have ended and all mail is delivered."""
+        assert self._work is not None
+        if self._work.done():
+            self._work.result()  # what it raises ends the story
+        if self._order.awaited:
+            return self._work.done()
+        return self._work.done() and scene.ended >= scene.requested and scene.overview["audit"]["pending"] == 0
 
-    async def _strike(self, scene: Scene) -> None:
-        """Kill, and wait until what was killed is at work again. If there is nobody to kill just now, the next look tries again."""
-        for place, (_, kind) in enumerate(self._due):
-            victim = self._choose(kind, scene.overview)
-            if victim is not None and (kind != "cluster" or place == 0):
-                break
-        else:
-            if any(kind == "parent" for _, kind in self._due):
-                self._call_parent()
-            return
-        self._take_turn(place)
-        loss = Loss.of(kind, victim.name, scene.overview)
-        self.watcher.say(f"kill {_named(kind, victim)}: {loss.told}")
-        killed_s = self.stage.now_s()
-        if kind == "cluster":
-            self._end_work()
-            await self.stage.cold_restart()
-            self._begin_work()
-        else:
-            self._killed.add(victim.name)
-            await self.stage.kill(victim)
-        self.scene.kills[kind] += 1
-        self.progress.struck.append(kind)
-        self._save()
-        await self._recover(loss, killed_s)
+    def hosts_of(self, kind: str, overview: dict[str, Any]) -> set[str]:
+        """The parent's host, or those of its children, without the parent's if possible."""
+        parents = {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] == self._parent}
+        busy = {row["host"] for row in overview["live"] if row["status"] == "running" and row["run_id"] != self._parent}
+        return parents if kind == "parent" else (busy - parents or busy)
 
-    def _call_parent(self) -> None:
-        """Wake the parent, which sleeps while nothing happens: who sleeps is nowhere, and cannot be killed."""
-        if not self.order.awaited and (self._call is None or self._call.done()):
-            call = self.stage.call(Census, self.name, "report")
+    def wake(self, kinds: set[str]) -> None:
+        """Call the parent, which sleeps while nothing happens: who sleeps is nowhere, and cannot be killed."""
+        if "parent" in kinds and not self._order.awaited and (self._call is None or self._call.done()):
+            call = self._stage.call(Census, self._parent, "report")
             self._call = asyncio.get_running_loop().create_task(call)
             self._call.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
 
-    def _take_turn(self, place: int) -> None:
-        """Take this kill out of those that are due. Whoever was before it is late, and stays so: only the kinds move on."""
-        kinds = [kind for _, kind in self._due]
-        kinds.pop(place)
-        self._due = [(due, kind) for (due, _), kind in zip(self._due[1:], kinds, strict=True)]
+    async def strike(self, kind: str, victim: Victim, aside: str) -> None:
+        """Kill, and remember it. After the death of everything the work is asked for again."""
+        if kind == "cluster":
+            self._end_work()
+        await self.kill(self._stage, kind, victim, aside)
+        if kind == "cluster":
+            self._begin_work()
+        self._progress.struck.append(kind)
+        self._book.save()
 
-    async def _recover(self, loss: Loss, killed_s: float) -> None:
-        while not loss.is_mended((scene := await self._look()).overview):
-            if self._is_pressing(scene):
-                self.watcher.say("little work is left, so the next kill does not wait for that")
-                return
-            if self.stage.now_s() - killed_s > RECOVERY_MAX_S:
-                self.watcher.say(f"not everything was at work again after {RECOVERY_MAX_S:.0f} s")
-                break
-            await self.stage.sleep(self._pause(SIGHT_S))
-        took_ms = (self.stage.now_s() - killed_s) * 1000
-        self.progress.recovery_ms.append(round(took_ms, 1))
-        self._save()
-        self.watcher.say(f"everything is at work again after {took_ms:.0f} ms")
-
-    def _choose(self, kind: Kind, overview: dict[str, Any]) -> Victim | None:
-        if kind in ("supervisor", "cluster"):
-            return Victim("supervisor", overview["supervisor"]["pid"], overview["supervisor"]["node"])
-        hosts = {
-            host["host"]: Victim(host["host"], host["pid"], host["node"]) for host in overview["hosts"] if host["up"]
-        }
-        parents = {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] == self.name}
-        busy = {row["host"] for row in overview["live"] if row["status"] == "running" and row["run_id"] != self.name}
-        chosen = parents if kind == "parent" else (busy - parents or busy)
-        found = sorted(chosen & hosts.keys() - self._killed)
-        return hosts[self._die.choice(found)] if found else None
+    def recovered(self, took_ms: float) -> None:
+        """Remember how long it took."""
+        self._progress.recovery_ms.append(round(took_ms, 1))
+        self._book.save()
 
     # the end
 
-    async def _harvest(self) -> dict[str, Any]:
-        """What is known at the end."""
-        assert self._work is not None
-        assert self.progress.before is not None
-        seconds = self._seconds()
-        told: dict[str, Any] = {"seconds": seconds, "audit": await self.stage.ask("audit")}
-        if self.order.awaited:
-            told["result"] = self._work.result()
-        else:
-            told["report"] = await self.stage.call(Census, self.name, "report")
-        rows = await self.stage.ask("list", self.stage.agent_id(Census, self.name), None, None, self.order.children + 1)
-        told["runs"] = Counter(row["status"] for row in rows)
-        told["left_out"] = [kind for _, kind in self._due]
-        self.watcher.show(self.scene)
-        return told
-
-
-@dataclass
-class Loss:
-    """What a process carried when it was killed, and so what must be seen at work again."""
-
-    epoch: int | None
-    runs: dict[str, int]
-    agents: dict[str, int]
-
-    @classmethod
-    def of(cls, kind: Kind, name: str, overview: dict[str, Any]) -> Loss:
-        """From the last look before the kill."""
-        if kind == "supervisor":
-            return cls(overview["epoch"], {}, {})
-        everything = kind == "cluster"
-        runs = {
-            row["run_id"]: row["attempt"]
-            for row in overview["live"]
-            if row["host"] and (everything or row["host"] == name)
+    def figures(self) -> dict[str, Any]:
+        """See `perdure run fan-out --help`."""
+        harvest = self._harvest
+        runs = {"requested": sum(harvest.statuses.values())}
+        runs |= {status: harvest.statuses[status] for status in ("completed", "error", "aborted", "interrupted")}
+        return {
+            "runs": runs,
+            "deliveries": account(self._order, self._progress, harvest),
+            "kills": {kind: self.kills[kind] for kind in KINDS},
+            "kills_left_out": dict(harvest.left_out),
+            "seconds": round(harvest.seconds, 3),
+            "runs_per_second": rate(runs["completed"], harvest.seconds),
+            "recovery_ms": percentiles(self._progress.recovery_ms),
         }
-        parents = {row["parent"] for row in overview["live"]}
-        agents = {
-            agent: incarnation
-            for agent, host, incarnation in overview["agents"]
-            if agent in parents and host and (everything or host == name)
-        }
-        return cls(overview["epoch"] if everything else None, runs, agents)
 
-    @property
-    def told(self) -> str:
-        """In words."""
-        if self.epoch is not None and not self.runs:
-            return "nobody decides anything now"
-        runs = "1 run was" if len(self.runs) == 1 else f"{len(self.runs)} runs were"
-        return f"{runs} on it" + (", and their parent" if self.agents else "")
-
-    def is_mended(self, overview: dict[str, Any]) -> bool:
-        """Whether all of it is at work again, or has ended."""
-        if self.epoch is not None and overview["epoch"] <= self.epoch:
-            return False
-        rows = {row["run_id"]: row for row in overview["live"]}
-        lives = {agent: incarnation for agent, host, incarnation in overview["agents"] if host}
-        again = all(_is_again(rows.get(run_id), attempt) for run_id, attempt in self.runs.items())
-        return again and all(
-            lives.get(agent, incarnation) > incarnation or not rows for agent, incarnation in self.agents.items()
-        )
-
-
-def _is_again(row: dict[str, Any] | None, attempt: int) -> bool:
-    return row is None or (row["attempt"] > attempt and row["status"] == "running")
-
-
-def _named(kind: Kind, victim: Victim) -> str:
-    if kind == "cluster":
-        return "everything, Ray included"
-    who = {
-        "child": f"host {victim.name}",
-        "parent": f"the parent's host {victim.name}",
-        "supervisor": "the supervisor",
-    }[kind]
-    return f"{who} (process {victim.pid})" if victim.pid else who
+    def sentences(self, told: dict[str, Any]) -> list[str]:
+        """The same in words."""
+        runs, mail, recovery = told["runs"], told["deliveries"], told["recovery_ms"]
+        took = f"{told['seconds']:.1f} s ({told['runs_per_second']:.3g} a second)"
+        again = f" At work again after {recovery['p50']:.0f} ms (worst {recovery['max']:.0f} ms)."
+        ways = " + ".join(f"{mail[way]} {way}" for way in MAIL[1:])
+        said = [
+            f"{runs['completed']} of {runs['requested']} runs completed in {took}.",
+            f"Killed: {in_words(told['kills'])}." + (again if recovery["max"] else ""),
+            f"Mail: {mail['enqueued']} enqueued = {ways}; {mail['duplicated']} duplicated, {mail['lost']} lost.",
+        ]
+        if told["kills_left_out"]:
+            said.insert(
+                2,
+                f"Not killed, although asked for: {in_words(told['kills_left_out'])}. The work was done before that was due, or had"
+                " anybody to hit; more --children or a longer --pace leave time for it.",
+            )
+        if told["verified"]:
+            said.append("Verified: the agents' totals equal those of a plain loop over the same files.")
+        return said

@@ -1,89 +1,79 @@
-"""The story of `perdure run jobs`: desks accept jobs, twice; some are cancelled; processes die; and in the end each job is accounted for.
+"""`perdure run jobs`: desks accept jobs, twice; some are cancelled; processes die; in the end each job is accounted for.
 
-The director looks at how far the desks are, and strikes when as much is done as the seed has drawn. What the desks have accepted needs
-nobody who remembers it: whoever plays the same seed on the same directory again finds the same jobs, and carries on.
+What the desks have accepted needs nobody who remembers it. Whoever plays the same seed on the same directory again finds the same jobs,
+and carries on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-import random
+import shlex
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
-from perdure.scenarios.stories.job_desk import Job, JobDesk, Progress, Report, differences, draw_jobs
+from perdure.scenarios.stories.director import Director, draw_kills
+from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, rate
+from perdure.scenarios.stories.jobs_agents import Job, JobDesk, Progress, Report, draw_jobs
+from perdure.scenarios.stories.jobs_checks import differences
 from perdure.scenarios.stories.stage import Stage, Victim
+from perdure.scenarios.stories.watchers import Scene, Watcher
 
-LOOK_S: Final = 0.5
-LOOK_SHARE: Final = 3  # looking is work for the desks, too: never more than a quarter of their time
 BATCH: Final = 200  # jobs accepted in one transaction
-CALM_S: Final = 1.0  # between two kills
-DUE_SHARE: Final = 0.8  # of the work, in which the kills are due
 COMPLAINTS_MAX: Final = 20
-VICTIMS: Final = ("desk", "supervisor")
-
-
-class Watcher(Protocol):
-    """Who looks on."""
-
-    def say(self, text: str) -> None:
-        """Something happened."""
+KINDS: Final = ("desk", "supervisor")
+KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
+SPREAD_LEAST_S: Final = 2.0
+STATUSES: Final = ("completed", "error", "aborted", "interrupted")
 
 
 @dataclass(kw_only=True)
 class Order:
-    """What was ordered. `spread_s` is over how many seconds the work is spread, so that there is something to kill."""
+    """What was ordered: so many jobs, spread over so many desks at most."""
 
     jobs: int
     desks: int
     kills: int
     seed: int
-    spread_s: float
 
 
-@dataclass
-class Outcome:
-    """What came of it."""
+class Jobs(Scenario):
+    """One performance. The work is spread over some seconds, so that there is something to kill."""
 
-    order: Order
-    seconds: float = 0.0
-    kills: Counter[str] = field(default_factory=Counter)
-    statuses: Counter[str] = field(default_factory=Counter)
-    fired: int = 0
-    served: int = 0
-    late_ms: list[int] = field(default_factory=list)
-    audit: dict[str, Any] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
+    name: ClassVar[str] = "jobs"
 
+    def __init__(self, order: Order, watcher: Watcher) -> None:
+        super().__init__(order.seed, watcher)
+        self._order = order
+        drawn = draw_jobs(order.jobs, order.seed, max(SPREAD_LEAST_S, KILL_S * order.kills))
+        desks = min(order.desks, order.jobs)
+        self._desks = {f"desk-{order.seed}-{number}": drawn[number::desks] for number in range(desks)}
+        self._scene = Scene(order.jobs, "jobs", kills=self.kills)
+        self._reports: list[Report] = []
+        self._audit: dict[str, Any] = {}
 
-class Jobs:
-    """One performance."""
+    def stopped(self, _data: Path) -> str:
+        """The same command carries on."""
+        order = self._order
+        again = ["--jobs", order.jobs, "--desks", order.desks, "--seed", order.seed, "--data", _data]
+        return f"Stopped. `{shlex.join(['perdure', 'run', self.name, *map(str, again)])}` carries on."
 
-    def __init__(self, stage: Stage, order: Order, watcher: Watcher) -> None:
-        self._stage, self._order, self._watcher = stage, order, watcher
-        self._die = random.Random(f"{order.seed} deaths")
-        drawn = draw_jobs(order.jobs, order.seed, order.spread_s)
-        self._desks = {f"desk-{order.seed}-{number}": drawn[number :: order.desks] for number in range(order.desks)}
-        share = DUE_SHARE / max(order.kills, 1)
-        self._due = [(index + self._die.random()) * share for index in range(order.kills)]
-        self._outcome = Outcome(order)
-
-    async def play(self) -> Outcome:
+    async def play(self, stage: Stage) -> None:
         """Play to the end."""
-        began_s = self._stage.now_s()
+        self._stage, self._began_s = stage, stage.now_s()
         await asyncio.gather(*(self._accept(desk, jobs) for desk, jobs in self._desks.items()))
-        self._watcher.say(f"{self._order.jobs} jobs are accepted by {len(self._desks)} desks")
-        working = asyncio.gather(*(self._trouble(desk, jobs) for desk, jobs in self._desks.items()))
+        self.watcher.say(f"{self._order.jobs} jobs are accepted by {len(self._desks)} desks")
+        troubling = asyncio.gather(*(self._trouble(desk, jobs) for desk, jobs in self._desks.items()))
+        self._director = Director(
+            stage, self, draw_kills(KINDS, self._order.kills, self._order.jobs, self.seed), self.seed
+        )
         try:
-            await self._direct()
-            await working
+            await self._director.direct()
+            await troubling
         finally:
-            working.cancel()
+            troubling.cancel()
         await self._harvest()
-        self._outcome.seconds = self._stage.now_s() - began_s
-        return self._outcome
 
     async def _accept(self, desk: str, jobs: list[Job]) -> None:
         for first in range(0, len(jobs), BATCH):
@@ -95,57 +85,75 @@ class Jobs:
         cancelled = [job.key for job in jobs if job.kind == "cancelled"]
         await self._stage.call(JobDesk, desk, "cancel", cancelled)
 
-    async def _direct(self) -> None:
-        struck_s, said = -math.inf, -1
-        while True:
-            began_s = self._stage.now_s()
-            told: list[Progress] = await asyncio.gather(
-                *(self._stage.call(JobDesk, desk, "progress") for desk in self._desks)
-            )
-            looked_s = self._stage.now_s() - began_s
-            left = sum(each.left for each in told)
-            share = 1 - left / max(self._order.jobs, 1)
-            if int(share * 10) != said:
-                said = int(share * 10)
-                self._watcher.say(f"{left} jobs are left")
-            if not left and not self._due:
-                return
-            calm = self._stage.now_s() - struck_s >= CALM_S
-            if self._due and calm and (share >= self._due[0] or not left):
-                self._due.pop(0)
-                await self._strike()
-                struck_s = self._stage.now_s()
-            await self._stage.sleep(max(LOOK_S, LOOK_SHARE * looked_s))
-
-    async def _strike(self) -> None:
-        overview = await self._stage.ask("ps", 1)
-        kind = VICTIMS[sum(self._outcome.kills.values()) % 2]
-        if kind == "supervisor":
-            victim = Victim("supervisor", overview["supervisor"]["pid"], overview["supervisor"]["node"])
-        else:
-            desks = {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] in self._desks}
-            hosts = [host for host in overview["hosts"] if host["up"] and host["host"] in desks]
-            if not hosts:
-                self._due.insert(0, 0.0)
-                return
-            chosen = self._die.choice(sorted(hosts, key=lambda host: str(host["host"])))
-            victim = Victim(chosen["host"], chosen["pid"], chosen["node"])
-        self._watcher.say(f"kill {'the host of a desk' if kind == 'desk' else 'the supervisor'} (process {victim.pid})")
-        self._outcome.kills[kind] += 1
-        await self._stage.kill(victim)
-
     async def _harvest(self) -> None:
-        outcome = self._outcome
         for desk, jobs in self._desks.items():
-            told: Report = await self._stage.call(JobDesk, desk, "report")
-            outcome.wrong += differences(jobs, told)
-            outcome.statuses.update(told.statuses.values())
-            outcome.fired += len(told.fired)
-            outcome.served += len(told.served)
-            outcome.late_ms += [-early_ms for _, early_ms in told.fired]
-        outcome.audit = await self._stage.ask("audit")
-        if not outcome.audit["balanced"]:
-            outcome.wrong.append("the audit does not balance")
-        outcome.wrong[COMPLAINTS_MAX:] = [f"… and {len(outcome.wrong) - COMPLAINTS_MAX} more"] * (
-            len(outcome.wrong) > COMPLAINTS_MAX
-        )
+            self._reports.append(await self._stage.call(JobDesk, desk, "report"))
+            self.wrong += differences(jobs, self._reports[-1])
+        self._audit = await self._stage.ask("audit")
+        if not self._audit["balanced"]:
+            self.wrong.append("the audit does not balance")
+        more = len(self.wrong) - COMPLAINTS_MAX
+        if more > 0:
+            self.wrong[COMPLAINTS_MAX:] = [f"… and {more} more"]
+
+    # what the director asks
+
+    async def look(self) -> Scene:
+        """How many jobs are done."""
+        asking = (self._stage.call(JobDesk, desk, "progress") for desk in self._desks)
+        told: list[Progress] = await asyncio.gather(*asking)
+        scene = self._scene
+        scene.ended = scene.requested - sum(each.left for each in told)
+        scene.overview, scene.seconds = await self._stage.ask("ps", 0), self._stage.now_s() - self._began_s
+        return scene
+
+    def is_over(self, scene: Scene) -> bool:
+        """Whether every job is done and every kill made."""
+        return scene.ended >= scene.requested and not self._director.due
+
+    def hosts_of(self, _kind: str, overview: dict[str, Any]) -> set[str]:
+        """Those of the desks."""
+        return {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] in self._desks}
+
+    def wake(self, kinds: set[str]) -> None:
+        """Each look wakes the desks."""
+
+    async def strike(self, kind: str, victim: Victim, aside: str) -> None:
+        """Kill."""
+        await self.kill(self._stage, kind, victim)
+
+    def recovered(self, took_ms: float) -> None:
+        """For the watcher alone."""
+        self._scene.recovery_ms.append(took_ms)
+
+    # the end
+
+    def figures(self) -> dict[str, Any]:
+        """See `perdure run jobs --help`."""
+        statuses = Counter(status for each in self._reports for status in each.statuses.values())
+        late_ms = [float(-early_ms) for each in self._reports for _, early_ms in each.fired]
+        return {
+            "jobs": {"requested": self._order.jobs, **{status: statuses[status] for status in STATUSES}},
+            "schedules": {"fired": len(late_ms), "late_ms": percentiles(late_ms)},
+            "queue": {"served": sum(len(each.served) for each in self._reports)},
+            "deliveries": {key: value for key, value in self._audit.items() if isinstance(value, int)},
+            "kills": {kind: self.kills[kind] for kind in KINDS},
+            "seconds": round(self.seconds, 3),
+            "jobs_per_second": rate(self._order.jobs, self.seconds),
+        }
+
+    def sentences(self, told: dict[str, Any]) -> list[str]:
+        """The same in words."""
+        jobs, late = told["jobs"], told["schedules"]["late_ms"]
+        statuses = ", ".join(f"{jobs[status]} {status}" for status in STATUSES if jobs[status])
+        fired = f"{told['schedules']['fired']} schedules fired"
+        if late["p50"] is not None:
+            fired += f", {late['p50']:.0f} ms after their time (worst {late['max']:.0f} ms, deaths included)"
+        said = [
+            f"{jobs['requested']} jobs in {told['seconds']:.1f} s ({told['jobs_per_second']:.3g} a second): {statuses}.",
+            f"{fired}; {told['queue']['served']} items of the queue were served in order.",
+            f"Killed: {in_words(told['kills'])}.",
+        ]
+        if told["verified"]:
+            said.append("Verified: each job ended as it should, once, with the result of a plain loop.")
+        return said

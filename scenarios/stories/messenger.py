@@ -1,4 +1,4 @@
-"""The story of `perdure run messenger` in its two worlds, and the same agent behind a real bot.
+"""`perdure run messenger`: people write to a chat agent through a Telegram bot; and the same agent behind a real bot.
 
 Under Ray everything is real but Telegram, which is a process of its own that speaks the Bot API over HTTP, and the model, which is the
 scripted provider: webhooks come in over a socket, agents live in Ray actors, and processes are killed by `SIGKILL`. In the simulated
@@ -10,30 +10,101 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import httpx
 import uvicorn
 
-from perdure.actors import Client, Runtime, messenger_app, messengers_of
+from perdure.actors import Runtime, messenger_app, messengers_of
 from perdure.ledger import BadRequest
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.process import ProviderProcess
 from perdure.scenarios.provider.sim import SimProvider
-from perdure.scenarios.stories.chat_cast import introduced, surroundings
-from perdure.scenarios.stories.chat_cast_worlds import SCRIPTED, named_model
-from perdure.scenarios.stories.messenger_cast import SIMULATED, Clerk, environment, script_of, telegrams
-from perdure.scenarios.stories.messenger_play import Handles, Mailroom, Watcher, chosen, messages_of
-from perdure.scenarios.stories.messenger_verdict import Seen, as_object
-from perdure.scenarios.stories.stage import RayStage, SimStage, Stage
+from perdure.scenarios.stories.engine import Scenario, in_words
+from perdure.scenarios.stories.environment import SCRIPTED, SIMULATED, checked_model, simulated_model, with_environment
+from perdure.scenarios.stories.messenger_agents import Clerk, clerk_environment, script_of, simulated_telegrams
+from perdure.scenarios.stories.messenger_checks import Seen, figures_of
+from perdure.scenarios.stories.messenger_play import Exchanges, Handles, chosen, messages_of
+from perdure.scenarios.stories.stage import Stage
+from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.telegram.server import TelegramProcess
 from perdure.scenarios.telegram.sim import SimTelegram
-from perdure.scenarios.testing.laboratory import Laboratory, Violation
 
 PACE: Final = Pace(first_ms=50, between_ms=25)
-TIMEOUT_MS: Final = 12 * 3_600_000.0
 HOST: Final = "127.0.0.1"
+KINDS: Final = ("agent", "supervisor")
+WEBHOOKS: Final = ("sent", "acknowledged", "refused")
+
+
+class MessengerScenario(Scenario):
+    """So many exchanges, spread over so many chats."""
+
+    name: ClassVar[str] = "messenger"
+    needs_own_cluster: ClassVar[bool] = True
+
+    def __init__(self, updates: int, kills: int, chats: int, seed: int, watcher: Watcher) -> None:
+        super().__init__(seed, watcher)
+        self._ways, self._chats = chosen(updates, kills, seed), chats
+
+    @contextlib.contextmanager
+    def surroundings(self, data: Path | None) -> Iterator[None]:
+        """A pretended Telegram, a scripted model, and where they are in the environment of every process."""
+        script = script_of(messages_of(self._ways), self.seed)
+        with contextlib.ExitStack() as stack:
+            if data is None:
+                self._telegram: SimTelegram | TelegramProcess = SimTelegram()
+                simulated_telegrams.append(self._telegram)
+                self._provider: SimProvider | ProviderProcess = SimProvider(script, pace=PACE)
+                stack.enter_context(simulated_model(self._provider.model(SIMULATED)))
+                values = clerk_environment(SIMULATED, SIMULATED)
+            else:
+                self._telegram = stack.enter_context(TelegramProcess())
+                self._provider = stack.enter_context(ProviderProcess(script, pace=PACE))
+                values = {**self._provider.environment, **clerk_environment(self._telegram.base_url, SCRIPTED)}
+            stack.enter_context(with_environment(values))
+            yield
+
+    async def play(self, stage: Stage) -> None:
+        """All exchanges, one after the other."""
+        app = messenger_app(Handles(stage), Clerk)
+        async with posting(app) if stage.world == "ray" else posting_inside(app) as post:
+            kill = partial(self.kill, stage)
+            self._exchanges = room = Exchanges(
+                stage, self._telegram, post, self.watcher.say, kill, self.seed, self._chats
+            )
+            await room.play(self._ways)
+            rows = {chat_id: await room.rows(chat_id) for chat_id in sorted(set(room.chat_of.values()))}
+        asked = [str(record.body) for record in self._provider.log()]
+        messages = self._telegram.log()["messages"]
+        self._seen = Seen(self.seed, room.acknowledged, room.chat_of, rows, messages, asked)
+        self.wrong += [*room.wrong, *self._seen.wrong()]
+
+    def figures(self) -> dict[str, Any]:
+        """See `perdure run messenger --help`."""
+        return {
+            "webhooks": {key: self._exchanges.webhooks[key] for key in WEBHOOKS},
+            "kills": {kind: self.kills[kind] for kind in KINDS},
+            "seconds": round(self.seconds, 3),
+            **figures_of(self._seen),
+        }
+
+    def sentences(self, told: dict[str, Any]) -> list[str]:
+        """The same in words."""
+        webhooks, killed = told["webhooks"], in_words(told["kills"])
+        said = [
+            f"{told['answered']} of {told['messages']} messages were answered in {told['seconds']:.1f} s. Killed: {killed}.",
+            f"{webhooks['sent']} webhooks came, {webhooks['refused']} of them were asked to come again.",
+            f"{told['posts']} messages were posted and edited {told['edits']} times; {told['shown_recovering']} were seen recovering.",
+            f"{told['seen_twice_and_told_so']} may be seen twice and say so.",
+        ]
+        if told["verified"]:
+            said.append("Verified: every accepted message answered once, in order, with the whole answer.")
+        return said
+
+
+# webhooks over HTTP
 
 
 class WebServer(uvicorn.Server):
@@ -41,7 +112,7 @@ class WebServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """They are somebody else's."""
+        """Capture none."""
         yield
 
 
@@ -61,83 +132,27 @@ async def served(app: Any, port: int = 0, host: str = HOST) -> AsyncIterator[str
         await serving
 
 
-def under_ray(
-    data: Path, updates: int, kills: int, chats: int, seed: int, watcher: Watcher
-) -> tuple[dict[str, Any], list[str]]:
-    """Play with a Ray of our own; what it came to, and what is wrong."""
-    ways = chosen(updates, kills, seed)
-    with (
-        TelegramProcess() as telegram,
-        ProviderProcess(script_of(messages_of(ways), seed), pace=PACE) as provider,
-        surroundings({**provider.environment, **environment(telegram.base_url, SCRIPTED)}),
-        RayStage(data, None) as stage,
+@contextlib.asynccontextmanager
+async def posting(app: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client whose requests reach the app over a socket."""
+    async with (
+        served(app) as address,
+        httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as post,
     ):
-        if not stage.is_own:
-            words = "is served by another process's cluster; stop that one, or give another directory"
-            raise BadRequest("data", f"{data} {words}")
-
-        async def play() -> tuple[dict[str, Any], list[str]]:
-            async with (
-                served(messenger_app(Handles(stage), Clerk)) as address,
-                httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as post,
-            ):
-                room = Mailroom(stage, telegram, post, watcher, seed, chats)
-                began_s = stage.now_s()
-                await room.play(ways)
-                return await _judged(room, [str(record.body) for record in provider.log()], stage, began_s)
-
-        return asyncio.run(play())
+        yield post
 
 
-def in_simulation(
-    updates: int, kills: int, chats: int, seed: int, watcher: Watcher
-) -> tuple[dict[str, Any], list[str]]:
-    """Play in a world of its own, which must then come to rest with every invariant kept."""
-    ways = chosen(updates, kills, seed)
-    provider, telegram = SimProvider(script_of(messages_of(ways), seed), pace=PACE), SimTelegram()
-    telegrams[SIMULATED] = telegram
-    values = environment(SIMULATED, SIMULATED)
-    with surroundings(values), introduced(SIMULATED, provider.model(SIMULATED)), Laboratory(seed) as laboratory:
-
-        async def play(client: Client) -> tuple[dict[str, Any], list[str]]:
-            stage = SimStage(laboratory, client)
-            transport = httpx.ASGITransport(messenger_app(Handles(stage), Clerk))
-            async with httpx.AsyncClient(base_url="http://clerk.invalid", transport=transport, timeout=3600) as post:
-                room = Mailroom(stage, telegram, post, watcher, seed, chats)
-                await room.play(ways)
-                return await _judged(room, [str(record.body) for record in provider.log()], stage, 0.0)
-
-        told, wrong = laboratory.run(play, timeout_ms=TIMEOUT_MS)
-        try:
-            laboratory.heal()
-            laboratory.settle()
-            laboratory.simulation.raise_errors()
-        except (Violation, ExceptionGroup) as problem:
-            wrong.append(f"the simulated world: {problem}")
-    return {**told, "verified": not wrong}, wrong
-
-
-async def _judged(room: Mailroom, asked: list[str], stage: Stage, began_s: float) -> tuple[dict[str, Any], list[str]]:
-    rows = {chat_id: await room.rows(chat_id) for chat_id in sorted(set(room.chat_of.values()))}
-    messages = room.front.log()["messages"]
-    seen = Seen(room.seed, room.acknowledged, room.chat_of, rows, messages, asked)
-    wrong = [*room.wrong, *seen.wrong()]
-    more = {
-        "world": stage.world,
-        "seed": room.seed,
-        "webhooks": {key: room.webhooks[key] for key in ("sent", "acknowledged", "refused")},
-        "kills": {key: room.kills[key] for key in ("agent", "supervisor")},
-        "seconds": round(stage.now_s() - began_s, 3),
-    }
-    return as_object(seen, wrong, **more), wrong
+def posting_inside(app: Any) -> httpx.AsyncClient:
+    """A client whose requests reach the app without one."""
+    return httpx.AsyncClient(base_url="http://clerk.invalid", transport=httpx.ASGITransport(app), timeout=3600)
 
 
 def behind_a_bot(
     data: Path, token: str, secret: str, public_url: str, port: int, model: str, api: str, watcher: Watcher
 ) -> None:
-    """The same agent behind a bot of somebody's, until it is stopped: webhooks are asked for at `public_url` and served on `port`."""
-    values = environment(api, named_model(model), token, secret)
-    with surroundings(values), Runtime(data) as runtime:
+    """The same agent behind a real bot, until it is stopped: webhooks are asked for at `public_url` and served on `port`."""
+    values = clerk_environment(api, checked_model(model), token, secret)
+    with with_environment(values), Runtime(data) as runtime:
 
         async def serve() -> None:
             (messenger,) = messengers_of(Clerk).values()

@@ -1,4 +1,4 @@
-"""How the story of a messenger is played: one exchange after the other, each with a way in which it goes wrong.
+"""How the messenger scenario is played: one exchange after the other, each with a way in which it goes wrong.
 
 An *exchange* is one or more messages of one chat, sent as Telegram sends them: as webhooks that are delivered again until they were
 acknowledged, some of them twice. Its *way* says what breaks: a process is killed at a moment that is watched for from outside (what
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Protocol
@@ -17,8 +18,8 @@ from typing import Any, Final, Protocol
 import httpx
 
 from perdure.actors import MessengerEvent
-from perdure.scenarios.stories.messenger_cast import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
-from perdure.scenarios.stories.stage import Stage, Victim
+from perdure.scenarios.stories.messenger_agents import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
+from perdure.scenarios.stories.stage import Stage, Victim, home_of, hosts_in, supervisor_in
 from perdure.scenarios.telegram.bot_api import BotFault
 
 PATH: Final = f"/messengers/{MESSENGER}/webhook"
@@ -29,6 +30,7 @@ REST_S: Final = 240.0
 HOLD_S: Final = 2.0
 AGAIN_S: Final = 0.5
 ROWS: Final = 500
+HELD: Final = {"posted": "sendMessage", "edited": "editMessageText"}
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,6 @@ DEADLY: Final = (
 )
 
 
-class Watcher(Protocol):
-    """Who is told what happens."""
-
-    def say(self, text: str) -> None:
-        """Something happened."""
-
-
 class Front(Protocol):
     """The pretended Telegram, as a process or in the simulation."""
 
@@ -114,19 +109,22 @@ class _Clerk:
         return await self._stage.call(*self._to, "receive", event)
 
 
+Kill = Callable[[str, Victim], Awaitable[None]]
+
+
 @dataclass
-class Mailroom:
-    """All that the story needs. `post` is a client whose requests come to the app."""
+class Exchanges:
+    """Plays exchanges. `post` is a client whose requests come to the app."""
 
     stage: Stage
     front: Front
     post: httpx.AsyncClient
-    watcher: Watcher
+    say: Callable[[str], None]
+    kill: Kill
     seed: int
     chats: int
-    acknowledged: dict[int, int] = field(default_factory=dict)
+    acknowledged: Counter[int] = field(default_factory=Counter)
     webhooks: Counter[str] = field(default_factory=Counter)
-    kills: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     chat_of: dict[int, int] = field(default_factory=dict)
     _number: int = 0
@@ -137,15 +135,14 @@ class Mailroom:
             chat_id = 501 + at % self.chats
             began_s = self.stage.now_s()
             await self._exchange(way, chat_id)
-            self.watcher.say(f"{at + 1:4}  {way.name}: {self.stage.now_s() - began_s:.1f} s")
+            self.say(f"{at + 1:4}  {way.name}: {self.stage.now_s() - began_s:.1f} s")
 
     async def _exchange(self, way: Way, chat_id: int) -> None:
         seen = len(self._posts(chat_id))
         if way.fault is not None:
             self.front.plan([way.fault.model_copy(update={"chat_id": chat_id})])
-        if way.moment in ("posted", "edited"):
-            method = "sendMessage" if way.moment == "posted" else "editMessageText"
-            self.front.plan([BotFault(method=method, kind="hold", chat_id=chat_id, seconds=HOLD_S)])
+        if way.moment in HELD:
+            self.front.plan([BotFault(method=HELD[way.moment], kind="hold", chat_id=chat_id, seconds=HOLD_S)])
         if way.moment == "before":
             await self._kill(way, chat_id)
         await asyncio.gather(*(self._send(chat_id, way.copies) for _ in range(way.messages)))
@@ -174,7 +171,7 @@ class Mailroom:
             status = await self._knock(body)
             if status == httpx.codes.OK:
                 self.webhooks["acknowledged"] += 1
-                self.acknowledged[number] = self.acknowledged.get(number, 0) + 1
+                self.acknowledged[number] += 1
                 return
             self.webhooks["refused"] += 1
             await self.stage.sleep(AGAIN_S)
@@ -196,9 +193,8 @@ class Mailroom:
         def has_come() -> bool:
             if way.moment == "streaming":
                 return len(self._posts(chat_id)) > seen
-            method = "sendMessage" if way.moment == "posted" else "editMessageText"
             asked = [each for each in self.front.log()["asked"] if each["chat_id"] == chat_id]
-            return any(each["method"] == method and each["fate"] == "hold" for each in asked[-3:])
+            return any(each["method"] == HELD[way.moment] and each["fate"] == "hold" for each in asked[-3:])
 
         if await self._until(has_come):
             return True
@@ -217,19 +213,10 @@ class Mailroom:
         if way.moment == "before":
             await self.rows(chat_id)  # who sleeps has no process that could die
         overview = await self.stage.ask("ps", ROWS)
-        if way.victim == "supervisor":
-            known = overview["supervisor"]
-            victim = Victim("supervisor", known["pid"], known["node"])
-        else:
-            address = self.stage.agent_id(Clerk, clerk_of(chat_id))
-            home = next((host for agent, host, _ in overview["agents"] if agent == address), "")
-            host = next((each for each in overview["hosts"] if each["host"] == home and each["up"]), None)
-            if host is None:
-                return  # it sleeps, and has no process
-            victim = Victim(host["host"], host["pid"], host["node"])
-        self.watcher.say(f"      kill the {way.victim}'s process {victim.pid or victim.name}")
-        await self.stage.kill(victim)
-        self.kills[way.victim] += 1
+        home = home_of(overview, self.stage.agent_id(Clerk, clerk_of(chat_id)))
+        victim = supervisor_in(overview) if way.victim == "supervisor" else hosts_in(overview).get(home)
+        if victim is not None:  # who sleeps has no process
+            await self.kill(way.victim, victim)
 
     async def _rest(self, way: Way, chat_id: int) -> None:
         """Wait until every message of the chat that was accepted is answered, or something is parked."""

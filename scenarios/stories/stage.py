@@ -27,6 +27,21 @@ class Victim(NamedTuple):
     node: str
 
 
+def supervisor_in(overview: dict[str, Any]) -> Victim:
+    """The supervisor, as its overview (`ps`) shows it."""
+    return Victim("supervisor", overview["supervisor"]["pid"], overview["supervisor"]["node"])
+
+
+def hosts_in(overview: dict[str, Any]) -> dict[str, Victim]:
+    """The hosts that are up, by their ids."""
+    return {host["host"]: Victim(host["host"], host["pid"], host["node"]) for host in overview["hosts"] if host["up"]}
+
+
+def home_of(overview: dict[str, Any], agent_id: str) -> str:
+    """The id of the host in which an agent lives, or nothing while it sleeps."""
+    return next((host for agent, host, _ in overview["agents"] if agent == agent_id), "")
+
+
 class Stage(Protocol):
     """What a story needs of a world."""
 
@@ -65,7 +80,7 @@ class RayStage:
     world = "ray"
 
     def __init__(self, data: Path, address: str | None) -> None:
-        self._data, self._address = data, address
+        self.data, self._address = data, address
         self.start_s = 0.0  # how long it took to start or join the cluster
         self._runtime = actors.Runtime(data, address=address)
 
@@ -127,7 +142,7 @@ class RayStage:
         This blocks, because Ray wants to be started by the main thread: calls hang that come from another one.
         """
         self._runtime.kill_everything()
-        self._runtime = actors.Runtime(self._data, address=self._address)
+        self._runtime = actors.Runtime(self.data, address=self._address)
         self._open()
 
 

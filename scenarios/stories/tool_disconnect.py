@@ -1,7 +1,7 @@
-"""The story of `perdure run tool-disconnect`: the connection to the model breaks at every place of a turn with tools and sub-agents.
+"""`perdure run tool-disconnect`: the connection to the model breaks at every place of a turn with tools and sub-agents.
 
 A first turn is left in peace. What the provider saw of it says where the next ones can break: before and between all events of each
-request, of the guide and of the chat agent that it asks, and inside of an event; and in each of the ways of `provider_faults`. Nothing
+request, of the guide and of the chat agent that it asks, and inside of an event; and in each of the ways of `provider.faults`. Nothing
 of it may be seen in the end: tools go on that are at work, no side effect happens twice, and the answer is whole. Only a refusal for good
 ends a turn, and a provider that stays away: with the provider's own words, or with a notice.
 """
@@ -9,14 +9,13 @@ ends a turn, and a provider that stays away: with the provider's own words, or w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from perdure.scenarios.provider.faults import Fault, FaultKind
 from perdure.scenarios.provider.scripted import Record
-from perdure.scenarios.stories.chat_cast import Quiz
-from perdure.scenarios.stories.chat_cast_play import Company, Point, named
-from perdure.scenarios.stories.chat_cast_verdict import EXHAUSTED, Ending
-from perdure.scenarios.stories.chat_cast_worlds import chosen
+from perdure.scenarios.stories.chat_agents import Quiz
+from perdure.scenarios.stories.chat_checks import EXHAUSTED, Ending
+from perdure.scenarios.stories.chat_play import ChatScenario, Point, named
 
 BREAKS: Final = (FaultKind.RESET, FaultKind.HANG_UP, FaultKind.END)
 STALL_MS: Final = 1_500.0
@@ -28,16 +27,17 @@ WRONG_KEY: Final = "The key of this scenario is wrong."
 STATUSES: Final[tuple[tuple[int, str | None], ...]] = ((429, "1"), (503, None), (500, None), (529, None))
 
 
-async def tool_disconnect(company: Company, most: int | None, seed: int) -> None:
-    """A turn in peace, then one for each point."""
-    await company.play(Point(label="nothing breaks", group="peace"), 0)
-    assert company.provider is not None
-    points = points_of(company.quiz, company.provider.log())
-    for number, point in enumerate(chosen(points, most, seed), 1):
-        await company.play(point, number)
+class ToolDisconnect(ChatScenario):
+    """The connection breaks at one place of each turn."""
+
+    name: ClassVar[str] = "tool-disconnect"
+
+    def points_of(self, records: Sequence[Record]) -> list[Point]:
+        """Every place where a turn can break, and every way in which it can."""
+        return places_of(self.quiz, records)
 
 
-def points_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
+def places_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
     """Every place where a turn like the one in peace can break, and every way in which it can."""
     points: list[Point] = []
     for record in records:

@@ -10,7 +10,8 @@ from itertools import product
 from typing import Any, Final
 
 from perdure.actors import Agent, exposed, tell
-from perdure.scenarios.stories.job_desk import JobDesk, differences, draw_jobs
+from perdure.scenarios.stories.jobs_agents import JobDesk, draw_jobs
+from perdure.scenarios.stories.jobs_checks import differences
 from perdure.scenarios.swarm.script import Script, persist
 
 LOOKS_MAX: Final = 600

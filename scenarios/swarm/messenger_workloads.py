@@ -21,8 +21,8 @@ from perdure.policies import ChatRecovery, Delivery
 from perdure.scenarios.provider.events import dumped
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.sim import SimProvider
-from perdure.scenarios.stories.messenger_cast import PRETENDED_SECRET, PRETENDED_TOKEN, script_of, update_of
-from perdure.scenarios.stories.messenger_verdict import Seen
+from perdure.scenarios.stories.messenger_agents import PRETENDED_SECRET, PRETENDED_TOKEN, script_of, update_of
+from perdure.scenarios.stories.messenger_checks import Seen
 from perdure.scenarios.swarm.script import OFTEN, Script, persist
 from perdure.scenarios.telegram.bot_api import BotFault
 from perdure.scenarios.telegram.sim import SimTelegram

@@ -13,7 +13,7 @@ from perdure import Agent, actors, scenarios
 from perdure.actors.chat.tools import options_of
 from perdure.actors.code.naming import function_name, load_type, type_name
 from perdure.actors.code.permanent_names import FORMAT_FILE, LEDGER, PLACES, remember_format
-from perdure.scenarios.stories.census import Census
+from perdure.scenarios.stories.fan_out_agents import Census
 from perdure.scenarios.swarm.chat_workloads import add
 from tests.actors.cast import Doubler
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from perdure import Limits, Runtime
 from perdure.actors.chat.tool_run import RepeatableToolRun
 from perdure.messengers import ChatState
-from perdure.scenarios.stories.census import Census, Reader, SourceFile
+from perdure.scenarios.stories.fan_out_agents import Census, Reader, SourceFile
 from tests.tidy import ROOT
 
 NOTHING = SourceFile(path="/dev/null")

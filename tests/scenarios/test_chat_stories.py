@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,12 @@ from typer.testing import CliRunner
 
 from perdure.ledger import BadRequest
 from perdure.scenarios.cli import app
-from perdure.scenarios.commands.chat import Words
-from perdure.scenarios.provider.scripted import Record
-from perdure.scenarios.stories.chat_cast import Quiz
-from perdure.scenarios.stories.chat_cast_play import Company, Point
-from perdure.scenarios.stories.chat_cast_turns import Told
-from perdure.scenarios.stories.chat_cast_verdict import Tally, wrong_answer, wrong_ends
-from perdure.scenarios.stories.chat_cast_worlds import chosen, in_simulation, simulated_workshop
-from perdure.scenarios.stories.chat_recovery import points_of as moments_of
-from perdure.scenarios.stories.tool_disconnect import points_of as places_of
+from perdure.scenarios.stories.chat_checks import COMPLETED, count_effects, parts_of, wrong_answer, wrong_ends
+from perdure.scenarios.stories.chat_play import PEACE, chosen
+from perdure.scenarios.stories.chat_recovery import moments_of
+from perdure.scenarios.stories.stage import Stage
+from perdure.scenarios.stories.tool_disconnect import ToolDisconnect, places_of
+from perdure.scenarios.stories.watchers import Silence
 
 FIELDS = (
     "scenario world seed model turns points attempts interruptions recoveries requests connections illegal side_effects kills seconds "
@@ -40,18 +39,21 @@ def played(*words: str) -> dict[str, Any]:
     return told
 
 
-def in_peace(quiz: Quiz) -> tuple[Told, list[Record]]:
-    """A turn in which nothing breaks, and what the provider saw of it."""
-    heard: list[Told] = []
-    seen: list[Record] = []
+class Peace(ToolDisconnect):
+    """One turn in which nothing breaks."""
 
-    async def story(company: Company) -> None:
-        assert company.provider is not None
-        heard.append(await company.play(Point(label="nothing breaks", group="peace"), 0))
-        seen.extend(company.provider.log())
+    async def play(self, stage: Stage) -> None:
+        assert self.provider is not None
+        self.heard, self.seen = await self.turn(stage, PEACE, 0), self.provider.log()
 
-    in_simulation(quiz, quiz.script(1), 0, Words(silent=True), story, Tally())
-    return heard[0], seen
+
+@pytest.fixture
+def peace() -> Iterator[Peace]:
+    scenario = Peace(1, 0, Silence())
+    with scenario.surroundings(None):
+        scenario.simulate()
+        assert scenario.wrong == []
+        yield scenario
 
 
 def test_whoever_dies_at_whichever_moment_the_turn_completes() -> None:
@@ -75,10 +77,9 @@ def test_wherever_the_connection_breaks_the_turn_completes_or_says_why_it_cannot
     assert told["recoveries"] >= 15
 
 
-def test_every_kind_of_break_has_a_place_in_every_request() -> None:
-    with simulated_workshop(0) as quiz:
-        _, records = in_peace(quiz)
-        places, moments = places_of(quiz, records), moments_of(quiz, records)
+def test_every_kind_of_break_has_a_place_in_every_request(peace: Peace) -> None:
+    records = peace.seen
+    places, moments = places_of(peace.quiz, records), moments_of(peace.quiz, records)
     assert len({(record.asks, record.results) for record in records}) == 5, (
         "three requests of the guide, two of its child"
     )
@@ -91,19 +92,31 @@ def test_every_kind_of_break_has_a_place_in_every_request() -> None:
     assert few == chosen(places, len(groups), 0)
 
 
-def test_an_answer_that_is_not_whole_and_an_end_that_was_told_twice_are_found_out() -> None:
-    with simulated_workshop(0) as quiz:
-        told, _ = in_peace(quiz)
-        assert told.result is not None
-        assert told.result.message is not None
-        assert list(wrong_answer(quiz, told, quiz.results(0))) == []
-        part = next(part for part in told.result.message["parts"] if part.get("toolName") == "word_counter")
-        part["output"] = "seven"
-        assert any("seven" in each for each in wrong_answer(quiz, told, quiz.results(0)))
-        told.listeners[0].ends.append("error")
-        assert any("2 ends" in each for each in wrong_ends(told, Point(label="", group="").ending))
-        told.listeners[0].events.pop()
-        assert any("were heard" in each for each in wrong_ends(told, Point(label="", group="").ending))
+def test_an_answer_that_is_not_whole_and_an_end_that_was_told_twice_are_found_out(peace: Peace) -> None:
+    quiz, told = peace.quiz, peace.heard
+    assert list(wrong_answer(quiz, told, quiz.results(0))) == []
+    part = next(part for part in parts_of(told) if part.get("toolName") == "word_counter")
+    part["output"] = "seven"
+    assert any("seven" in each for each in wrong_answer(quiz, told, quiz.results(0)))
+    told.listeners[0].ends.append("error")
+    assert any("2 ends" in each for each in wrong_ends(told, COMPLETED))
+    told.listeners[0].events.pop()
+    assert any("were heard" in each for each in wrong_ends(told, COMPLETED))
+
+
+def test_an_effect_that_was_doubled_or_lost_or_undone_is_found_out(peace: Peace) -> None:
+    told, workspace, effects = peace.heard, peace.quiz.workspace, Counter[str]()
+    assert list(count_effects(peace.quiz, told, effects, is_scripted=True)) == []
+    assert effects == {"expected": 1, "seen": 1, "unknown": 0}
+    (effect,) = workspace.effects()
+    (report,) = (call for call in peace.quiz.question(0).calls if call.key == effect.key)
+    workspace.note(report.name, report.arguments)
+    workspace.write(report.arguments["path"], "something else")
+    wrong = list(count_effects(peace.quiz, told, effects, is_scripted=True))
+    assert wrong == [f"{effect.key} began 2 times", f"{report.arguments['path']} does not hold what was written to it"]
+    (workspace.root / "effects.jsonl").unlink()
+    assert list(count_effects(peace.quiz, told, effects, is_scripted=True)) == [f"{effect.key} never began"]
+    assert (effects["doubled"], effects["lost"]) == (1, 1)
 
 
 def test_a_terminal_sees_a_line_for_each_point() -> None:

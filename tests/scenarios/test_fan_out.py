@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from perdure.actors import Client
-from perdure.scenarios.stories.fan_out import (
-    KINDS,
-    FanOut,
-    Kind,
-    Loss,
-    Order,
-    Progress,
-    Scene,
-    draw_kills,
-    left_of,
-    pace_for,
-)
-from perdure.scenarios.stories.stage import SimStage
-from perdure.scenarios.stories.verdict import percentiles, verdict
+from perdure.actors import RunResult
+from perdure.scenarios.stories.director import Due, Loss, left_of
+from perdure.scenarios.stories.engine import percentiles, simulate_in_one_world, simulated
+from perdure.scenarios.stories.fan_out import KINDS, FanOut, kills_of, pace_for
+from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
+from perdure.scenarios.stories.fan_out_record import Order, Progress
+from perdure.scenarios.stories.watchers import Scene, Silence
 from perdure.scenarios.testing.laboratory import Laboratory
 
 FIELDS = "scenario world seed runs deliveries kills kills_left_out seconds runs_per_second recovery_ms verified".split()
 
 
-class Audience:
-    """Remembers what was said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
+class Audience(Silence):
+    """Looks closely."""
 
     def show(self, scene: Scene) -> None:
         assert scene.ended <= scene.requested
 
-    def say(self, text: str) -> None:
-        self.said.append(text)
+
+class Watched(FanOut):
+    """A fan-out whose world is looked at afterwards."""
+
+    def simulate(self) -> None:
+        seen: list[Laboratory] = []
+        simulate_in_one_world(self, self.play, seen.append)
+        self.laboratory = seen[0]
 
 
 def played(order: Order) -> tuple[dict[str, Any], list[str], Laboratory]:
-    progress = Progress()
-    with Laboratory(order.seed) as laboratory:
-
-        async def story(client: Client) -> dict[str, Any]:
-            return await FanOut(SimStage(laboratory, client), order, progress, Audience()).play()
-
-        told = laboratory.run(story, timeout_ms=3_600_000)
-    laboratory.simulation.raise_errors()
-    return *verdict(order, progress, "sim", told), laboratory
+    scenario = Watched(order, Audience(), order.pace_s)
+    return simulated(scenario), scenario.wrong, scenario.laboratory
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["detached", "awaited"])
@@ -94,7 +83,7 @@ def test_every_kill_is_either_made_or_told_to_be_left_out() -> None:
 
 
 def test_who_carries_on_makes_the_kills_that_are_left() -> None:
-    drawn: list[tuple[int, Kind]] = [(1, "child"), (4, "parent"), (6, "supervisor"), (8, "child")]
+    drawn: Due = [(1, "child"), (4, "parent"), (6, "supervisor"), (8, "child")]
     assert left_of(drawn, []) == drawn
     assert left_of(drawn, ["supervisor", "child"]) == [(6, "parent"), (8, "child")]
     assert left_of(drawn, ["child", "parent", "supervisor", "child"]) == []
@@ -114,37 +103,28 @@ def test_the_same_seed_plays_the_same_story() -> None:
 
 def test_kills_are_spread_over_the_work_and_every_kind_comes_before_any_comes_again() -> None:
     order = Order(children=1000, kills=9, seed=3)
-    drawn = draw_kills(order)
-    assert drawn == draw_kills(order) == sorted(drawn, key=lambda each: each[0])
+    drawn = kills_of(order)
+    assert drawn == kills_of(order) == sorted(drawn, key=lambda each: each[0])
     assert all({kind for _, kind in drawn[start : start + 3]} == {*KINDS[:3]} for start in (0, 3, 6))
     assert drawn[0][0] < 200
     assert 500 < drawn[-1][0] < 700, "what is left of the work is for kills that come late"
-    assert draw_kills(Order(children=10, cold_restart=True)) == [(5, "cluster")]
+    assert kills_of(Order(children=10, cold_restart=True)) == [(5, "cluster")]
 
 
 def test_a_completion_that_was_delivered_twice_or_lost_is_told() -> None:
-    order = Order(children=4)
-    told = {
-        "seconds": 1.0,
-        "audit": {
-            **dict.fromkeys(("superseded", "suppressed", "parked", "pending"), 0),
-            "enqueued": 4,
-            "delivered": 3,
-            "balanced": False,
-        },
-        "runs": {"completed": 4, "error": 0, "aborted": 0, "interrupted": 0},
-        "report": {"totals": {}, "deliveries": 4, "distinct": 3},
-        "left_out": ["child", "child"],
-    }
-    before = dict.fromkeys(("enqueued", "delivered", "superseded", "suppressed", "parked", "pending"), 0)
-    found, wrong = verdict(order, Progress(before), "sim", told)
-    assert not found["verified"]
-    assert found["kills_left_out"] == {"child": 2}
-    assert (found["deliveries"]["duplicated"], found["deliveries"]["lost"]) == (1, 1)
+    order, none = Order(children=4), dict.fromkeys(MAIL, 0)
+    audit = none | {"enqueued": 4, "delivered": 3, "balanced": False}
+    end = {"totals": {}, "deliveries": 4, "distinct": 3}
+    harvest = Harvest(1.0, audit, end, Counter(completed=4), Counter(child=2))
+    mail = account(order, Progress(none), harvest)
+    assert (mail["duplicated"], mail["lost"]) == (1, 1)
+    wrong = list(wrong_of(order, Progress(none), harvest))
     assert any("delivered twice" in each for each in wrong)
     assert any("lost" in each for each in wrong)
     assert any("does not balance" in each for each in wrong)
     assert any(each.startswith("files:") for each in wrong)
+    harvest.end = RunResult(run_id="census", agent_type="Census", status="error", error="why")
+    assert "the census ended error: why" in list(wrong_of(order, Progress(none), harvest))
 
 
 def test_a_loss_is_mended_when_all_its_runs_are_in_a_later_attempt_or_ended() -> None:

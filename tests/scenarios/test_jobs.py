@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from perdure.scenarios.cli import app
-from perdure.scenarios.stories.job_desk import KINDS, Job, Report, differences, draw_jobs, total_of
+from perdure.scenarios.stories.jobs_agents import KINDS, Job, Report, draw_jobs, total_of
+from perdure.scenarios.stories.jobs_checks import differences
 
 
 def test_the_jobs_are_those_of_the_seed_and_of_every_kind() -> None:

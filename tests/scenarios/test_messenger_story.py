@@ -7,22 +7,18 @@ from typing import Any
 
 import pytest
 
-from perdure.scenarios.stories.messenger import in_simulation
-from perdure.scenarios.stories.messenger_cast import answer_of
+from perdure.scenarios.stories.engine import simulated
+from perdure.scenarios.stories.messenger import MessengerScenario
+from perdure.scenarios.stories.messenger_agents import answer_of
+from perdure.scenarios.stories.messenger_checks import NOTE, Seen
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, chosen, messages_of
-from perdure.scenarios.stories.messenger_verdict import NOTE, Seen
-
-
-class Nobody:
-    """Is told nothing."""
-
-    def say(self, text: str) -> None:
-        """Nothing."""
+from perdure.scenarios.stories.watchers import Silence
 
 
 def test_every_accepted_message_is_answered_once_whatever_breaks() -> None:
-    told, wrong = in_simulation(9, 5, 3, seed=2, watcher=Nobody())
-    assert wrong == []
+    scenario = MessengerScenario(9, 5, 3, seed=2, watcher=Silence())
+    told = simulated(scenario)
+    assert scenario.wrong == []
     assert told["verified"]
     assert told["answered"] == told["messages"] >= 9
     assert sum(told["kills"].values()) == 5

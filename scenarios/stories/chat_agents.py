@@ -1,29 +1,25 @@
 """Who plays in `perdure run chat-recovery` and `tool-disconnect`: a guide with four real tools and two sub-agents, and what it is asked.
 
-The guide answers questions about the files of a workshop (`scenarios.stories.workshop`). To one question it reads and searches in
+The guide answers questions about the files of a workspace (`scenarios.stories.chat_workspace`). To one question it reads and searches in
 parallel; then it writes a report, while one sub-agent counts the words of a file and another one, a chat agent with the same model, sums
 a file up; then it may run a command. What it must say in the end is known beforehand from the files alone.
 
-Which model they have, and where the workshop is, stands in the environment of their processes, because a child that the ledger starts
-in some host knows nothing but its input.
+Which model they have, and where the workspace is, stands in the environment of their processes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from perdure.actors import Agent, ChatAgent, RunContext, agent_tool
-from perdure.ledger import BadRequest
 from perdure.scenarios.provider.script import Call, Question, Round, Script, conclusion
-from perdure.scenarios.stories.workshop import SHELF, TOOLS, Workshop, read_file
+from perdure.scenarios.stories.chat_workspace import SHELF, TOOLS, Workspace, read_file
+from perdure.scenarios.stories.environment import model_here
 
-MODEL: Final = "PERDURE_SCENARIO_MODEL"
 EFFECTS: Final = ("write_file", "shell")
 COUNTING: Final = "word_counter"
 INSTRUCTIONS: Final = (
@@ -31,38 +27,6 @@ INSTRUCTIONS: Final = (
     "arguments that are given. Make the calls of one step in parallel. If the result of a call says that its outcome is unknown, do "
     "not repeat the call."
 )
-
-_introduced: dict[str, Any] = {}
-
-
-@contextlib.contextmanager
-def introduced(name: str, model: Any) -> Iterator[None]:
-    """Meanwhile, in this process, this name means this model; only the simulated world can hand over an object."""
-    _introduced[name] = model
-    try:
-        yield
-    finally:
-        del _introduced[name]
-
-
-@contextlib.contextmanager
-def surroundings(values: Mapping[str, str]) -> Iterator[None]:
-    """An environment that processes inherit which are started meanwhile, at any time by any of them; afterwards it is as it was."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def model_here() -> Any:
-    """The model of whatever plays in this process, by its environment."""
-    name = os.environ.get(MODEL)
-    if not name:
-        raise BadRequest("model", f"{MODEL} is not set in the environment of this process")
-    return _introduced.get(name, name)
 
 
 class FileToCount(BaseModel):
@@ -76,10 +40,10 @@ class WordCounter(Agent):
 
     async def run(self, input: FileToCount, run: RunContext) -> str:
         """Read, count line by line, and answer in a sentence."""
-        workshop = Workshop.here()
-        lines = workshop.read(input.path).splitlines()
+        workspace = Workspace.here()
+        lines = workspace.read(input.path).splitlines()
         await run.report_progress(0.2, phase="counting", message=f"{len(lines)} lines")
-        await workshop.work(COUNTING)
+        await workspace.work(COUNTING)
         told = words_of(input.path, lines)
         await run.report_progress(1.0, phase="done")
         return told
@@ -114,7 +78,7 @@ class Summariser(ChatAgent):
 
 
 class Guide(ChatAgent):
-    """The parent: answers questions about the workshop."""
+    """The parent: answers questions about the workspace."""
 
     instructions = INSTRUCTIONS
     num_cpus = (
@@ -136,17 +100,17 @@ class Guide(ChatAgent):
 
 
 class Quiz:
-    """Questions about one workshop, and their answers. No two questions share an effect.
+    """Questions about one workspace, and their answers. No two questions share an effect.
 
     `with_shell` adds a command to each; a simulated process cannot start a real one.
     """
 
-    def __init__(self, workshop: Workshop, *, with_shell: bool) -> None:
-        self.workshop, self.with_shell = workshop, with_shell
+    def __init__(self, workspace: Workspace, *, with_shell: bool) -> None:
+        self.workspace, self.with_shell = workspace, with_shell
 
     def question(self, number: int) -> Question:
         """What the scripted guide does with a question."""
-        plain = self.workshop.question(number, with_shell=self.with_shell)
+        plain = self.workspace.question(number, with_shell=self.with_shell)
         look, report, *command = plain.rounds
         counted, summed = Call(name=COUNTING, arguments={"path": self._file(number, 1)}), self._errand(number)
         busy = Round(says="Now the report; others count and sum up.", calls=(*report.calls, counted, summed))
@@ -163,7 +127,7 @@ class Quiz:
         return Call(name="summariser", arguments={"message": self.child_question(number).asks})
 
     def _file(self, number: int, place: int) -> str:
-        names = sorted(path.name for path in (self.workshop.files / SHELF).iterdir())
+        names = sorted(path.name for path in (self.workspace.files / SHELF).iterdir())
         return f"{SHELF}/{Random(number).sample(names, 3)[place]}"
 
     def script(self, count: int) -> Script:
@@ -187,8 +151,8 @@ class Quiz:
     def _result(self, number: int, call: Call) -> str:
         if call.name == COUNTING:
             path = call.arguments["path"]
-            return words_of(path, self.workshop.read(path).splitlines())
+            return words_of(path, self.workspace.read(path).splitlines())
         if call.name == "summariser":
             question = self.child_question(number)
-            return conclusion(question, [self.workshop.plain_result(each) for each in question.calls])
-        return self.workshop.plain_result(call)
+            return conclusion(question, [self.workspace.plain_result(each) for each in question.calls])
+        return self.workspace.plain_result(call)

@@ -1,4 +1,4 @@
-"""The workload of `perdure run jobs`: desks that accept jobs, and what a plain loop expects of them.
+"""The agents of `perdure run jobs`: desks that accept jobs.
 
 A job is done as a fiber of its desk, in steps that are remembered; or it waits for its time, or in a queue, first. Each kind is there for
 one promise: some fail at first, some always, some are cancelled, and everything is accepted twice.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -32,12 +31,6 @@ TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS served (place BIGINT, key VARCHAR)",
 )
 
-
-ENDS: Final[dict[str, tuple[str, ...]]] = {
-    "hopeless": ("error", "interrupted"),  # its last try may die instead of failing
-    "cancelled": ("aborted",),
-    "queued": ("unknown",),  # no fiber does it
-}
 
 FRUITLESS: Final = ("hopeless", "cancelled")
 PROGRESS: Final = """
@@ -191,29 +184,3 @@ class JobDesk(Agent):
             cursor = page.cursor
             if cursor is None:
                 return found
-
-
-def differences(jobs: list[Job], told: Report) -> list[str]:
-    """What is wrong with what a desk says of its jobs, in sentences."""
-    wrong = [f"{key} is parked" for key in told.parked]
-    results = Counter(key for key, _ in told.results)
-    totals, fired = dict(told.results), Counter(key for key, _ in told.fired)
-    wrong += [f"{key} fired {early_ms} ms before its time" for key, early_ms in told.fired if early_ms > 0]
-    for job in jobs:
-        status, written = told.statuses.get(job.key, "unknown"), results[job.key]
-        expected = ENDS.get(job.kind, ("completed",))
-        if status not in expected:
-            wrong.append(f"{job.key} is {status}, and should be {' or '.join(expected)}")
-        if written != (expected == ("completed",)):
-            wrong.append(f"{job.key} has {written} results")
-        elif written and totals[job.key] != total_of(job.number):
-            wrong.append(f"{job.key} came to {totals[job.key]}, and should come to {total_of(job.number)}")
-        if fired[job.key] != (job.kind == "scheduled"):
-            wrong.append(f"{job.key} fired {fired[job.key]} times")
-    queued = [job.key for job in jobs if job.kind == "queued"]
-    if told.served != queued:
-        missing, twice = set(queued) - set(told.served), len(told.served) - len(set(told.served))
-        wrong.append(
-            f"the queue served {len(told.served)} of {len(queued)}, {twice} twice, {len(missing)} never, or out of order"
-        )
-    return wrong

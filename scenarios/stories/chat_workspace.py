@@ -1,16 +1,11 @@
-"""The workshop of the chat stories: a directory of text files, four real tools that work in it, and questions whose answers are known.
+"""The workspace of the chat scenarios: a directory of text files, four real tools that work in it, and questions whose answers are known.
 
-    workshop = Workshop.create(path, seed=7)
-    script = workshop.script(questions=20)           # what the scripted model does with each question
-    …                                                # a chat agent with TOOLS answers workshop.asks(0), …
-    workshop.wrong_answers({0: text, …}), workshop.wrong_effects(range(20))
+Every question lets the model read and search in parallel, then write a report, and (`with_shell`) run a command. The conclusion must
+state the digest of every tool result, and those are computed here plainly from the files (`plain_result`), without any tool.
 
-Every question lets the model read and search in parallel, then write a report, and (`with_shell`) run a command. What it must answer in
-the end states the digest of every tool result, and is computed here plainly from the files, without any tool.
-
-The tools find the workshop by the environment variable `PERDURE_WORKSHOP` (see `environment`), because a tool runs in a process that
-knows nothing but its name and its arguments. Those with side effects write down that they begin, in a log outside of the files: a line for
-each time, so a call that was executed twice shows as two.
+The tools find the workspace by the environment variable `PERDURE_WORKSPACE`, because a tool runs in a process that knows nothing but its
+name and its arguments. Those with side effects write down that they begin, in a log outside of the files: a line for each time, so a call
+that was executed twice shows as two.
 """
 
 from __future__ import annotations
@@ -23,8 +18,6 @@ import re
 import signal
 import subprocess
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -32,9 +25,9 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 from perdure.actors import tool
-from perdure.scenarios.provider.script import Call, Question, Round, Script, conclusion, key_of
+from perdure.scenarios.provider.script import Call, Question, Round, key_of
 
-PLACE: Final = "PERDURE_WORKSHOP"
+PLACE: Final = "PERDURE_WORKSPACE"
 SHELF: Final = "shelf"
 REPORTS: Final = "reports"
 OUTPUT_CHARS_MAX: Final = 100_000
@@ -45,7 +38,7 @@ STOCK: Final = (
 WORDS: Final = tuple(STOCK.split())
 
 
-class WorkshopError(Exception):
+class WorkspaceError(Exception):
     """A tool cannot do what it was asked; the text is for the model."""
 
 
@@ -59,8 +52,8 @@ class Effect:
     pid: int
 
 
-class Workshop:
-    """One workshop. What tools may see lies under `files`; the log of effects and the pace of the tools lie beside it."""
+class Workspace:
+    """One workspace. What tools may see lies under `files`; the log of effects and the pace of the tools lie beside it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -71,21 +64,21 @@ class Workshop:
     @classmethod
     def create(cls, root: Path, seed: int = 0, files: int = 12, lines: int = 40) -> Self:
         """Furnish a new directory; the same seed gives the same files."""
-        workshop = cls(root)
+        workspace = cls(root)
         die = Random(seed)
-        (workshop.files / SHELF).mkdir(parents=True)
-        (workshop.files / REPORTS).mkdir()
+        (workspace.files / SHELF).mkdir(parents=True)
+        (workspace.files / REPORTS).mkdir()
         for number in range(files):
             text = "".join(" ".join(die.choices(WORDS, k=die.randint(3, 9))) + "\n" for _ in range(lines))
-            (workshop.files / SHELF / f"{number:03}.txt").write_text(text, "utf-8")
-        return workshop
+            (workspace.files / SHELF / f"{number:03}.txt").write_text(text, "utf-8")
+        return workspace
 
     @classmethod
     def here(cls) -> Self:
-        """The workshop that the environment names. Raises `WorkshopError` if it names none."""
+        """The workspace that the environment names. Raises `WorkspaceError` if it names none."""
         place = os.environ.get(PLACE)
         if not place:
-            raise WorkshopError(f"there is no workshop: {PLACE} is not set in the environment of this process")
+            raise WorkspaceError(f"there is no workspace: {PLACE} is not set in the environment of this process")
         return cls(Path(place))
 
     @property
@@ -96,13 +89,13 @@ class Workshop:
     # what the tools do
 
     def path_of(self, name: str) -> Path:
-        """A path below the files. Raises `WorkshopError` for one that leads out of them."""
+        """A path below the files. Raises `WorkspaceError` for one that leads out of them."""
         try:
             path = (self.files / name).resolve()
         except (ValueError, OSError) as problem:
-            raise WorkshopError(f"{name!r} is no path: {problem}") from problem
+            raise WorkspaceError(f"{name!r} is no path: {problem}") from problem
         if not path.is_relative_to(self.files) or path == self.files:
-            raise WorkshopError(f"{name!r} is outside of the workshop; paths look like {SHELF}/000.txt")
+            raise WorkspaceError(f"{name!r} is outside of the workspace; paths look like {SHELF}/000.txt")
         return path
 
     def read(self, name: str) -> str:
@@ -110,14 +103,14 @@ class Workshop:
         try:
             return self.path_of(name).read_text("utf-8")
         except OSError as problem:
-            raise WorkshopError(f"cannot read {name!r}: {problem.strerror}") from problem
+            raise WorkspaceError(f"cannot read {name!r}: {problem.strerror}") from problem
 
     def search(self, pattern: str) -> str:
         """The lines on the shelf that match a regular expression, as `path:line: text`. Reports are not searched: they come and go."""
         try:
             wanted = re.compile(pattern)
         except re.error as problem:
-            raise WorkshopError(f"{pattern!r} is no regular expression: {problem}") from problem
+            raise WorkspaceError(f"{pattern!r} is no regular expression: {problem}") from problem
         found = [
             f"{SHELF}/{path.name}:{number}: {line}"
             for path in sorted((self.files / SHELF).iterdir())
@@ -133,7 +126,7 @@ class Workshop:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
         except OSError as problem:
-            raise WorkshopError(f"cannot write {name!r}: {problem.strerror}") from problem
+            raise WorkspaceError(f"cannot write {name!r}: {problem.strerror}") from problem
         return f"wrote {len(text)} characters to {name}"
 
     # effects and pace
@@ -160,11 +153,7 @@ class Workshop:
         if pause_ms := paces.get(name):
             await asyncio.sleep(pause_ms / 1000)
 
-    # questions and answers
-
-    def asks(self, number: int) -> str:
-        """The text of a question."""
-        return f"Stocktaking no. {number}, please."
+    # questions
 
     def question(self, number: int, *, with_shell: bool = False) -> Question:
         """What the model does with it. The same files and number give the same calls; no two questions share an effect."""
@@ -181,21 +170,14 @@ class Workshop:
         ]
         if with_shell:
             rounds.append(Round(calls=(_call("shell", command=f"echo 'count {number} ∎'; wc -c {first}"),)))
-        return Question(asks=self.asks(number), rounds=tuple(rounds), concludes=f"Stocktaking no. {number} is done")
+        return Question(
+            asks=f"Stocktaking no. {number}, please.",
+            rounds=tuple(rounds),
+            concludes=f"Stocktaking no. {number} is done",
+        )
 
     def _report(self, number: int, die: Random) -> Call:
         return _call("write_file", path=f"{REPORTS}/{number:05}.txt", text=" ".join(die.choices(WORDS, k=12)))
-
-    def script(self, questions: int, *, with_shell: bool = False, **options: Any) -> Script:
-        """The script for questions 0, 1, …; `options` are those of `Script`."""
-        return Script(
-            questions=tuple(self.question(number, with_shell=with_shell) for number in range(questions)), **options
-        )
-
-    def expected(self, number: int, *, with_shell: bool = False) -> str:
-        """The whole final answer to a question, from the files alone."""
-        question = self.question(number, with_shell=with_shell)
-        return conclusion(question, [self.plain_result(call) for call in question.calls])
 
     def plain_result(self, call: Call) -> str:
         """What a call returns, computed here and now without any tool."""
@@ -212,25 +194,8 @@ class Workshop:
         )
         return told(done.returncode, done.stdout)
 
-    def wrong_answers(self, answers: Mapping[int, str], *, with_shell: bool = False) -> Iterator[str]:
-        """What is wrong with the final answers, a sentence each."""
-        for number, text in answers.items():
-            if text != self.expected(number, with_shell=with_shell):
-                yield f"the answer to question {number} is not whole: {text[:200]!r}"
-
-    def wrong_effects(self, numbers: Iterable[int], *, with_shell: bool = False) -> Iterator[str]:
-        """What is wrong with the effects of these questions: each must have begun exactly once, and its file be as it was written."""
-        begun = Counter(effect.key for effect in self.effects())
-        wanted = [call for number in numbers for call in self.question(number, with_shell=with_shell).calls]
-        for call in wanted:
-            if call.name in ("write_file", "shell") and begun[call.key] != 1:
-                yield f"{call.key} began {begun[call.key]} times"
-            if call.name == "write_file" and not self._is_written(**call.arguments):
-                yield f"{call.arguments['path']} does not hold what was written to it"
-        for key in begun.keys() - {call.key for call in wanted}:
-            yield f"{key} began, and no question asks for it"
-
-    def _is_written(self, path: str, text: str) -> bool:
+    def has_written(self, path: str, text: str) -> bool:
+        """Whether a file is as it was to be written."""
         file = self.path_of(path)
         return file.exists() and file.read_text("utf-8") == text
 
@@ -249,57 +214,57 @@ def told(code: int, output: bytes) -> str:
 
 @tool(effect="pure")
 async def read_file(path: str) -> str:
-    """Read a text file of the workshop.
+    """Read a text file of the workspace.
 
     Args:
-        path: relative to the workshop, like shelf/000.txt.
+        path: relative to the workspace, like shelf/000.txt.
     """
-    workshop = Workshop.here()
-    await workshop.work("read_file")
-    return workshop.read(path)
+    workspace = Workspace.here()
+    await workspace.work("read_file")
+    return workspace.read(path)
 
 
 @tool(effect="pure")
 async def search(pattern: str) -> str:
-    """Search the shelf of the workshop for lines that match.
+    """Search the shelf of the workspace for lines that match.
 
     Args:
         pattern: a regular expression.
     """
-    workshop = Workshop.here()
-    await workshop.work("search")
-    return workshop.search(pattern)
+    workspace = Workspace.here()
+    await workspace.work("search")
+    return workspace.search(pattern)
 
 
 @tool
 async def write_file(path: str, text: str) -> str:
-    """Write a text file in the workshop, over whatever was there.
+    """Write a text file in the workspace, over whatever was there.
 
     Args:
-        path: relative to the workshop.
+        path: relative to the workspace.
         text: all that the file shall hold.
     """
-    workshop = Workshop.here()
-    workshop.path_of(path)
-    workshop.note("write_file", {"path": path, "text": text})
-    await workshop.work("write_file")
-    return workshop.write(path, text)
+    workspace = Workspace.here()
+    workspace.path_of(path)
+    workspace.note("write_file", {"path": path, "text": text})
+    await workspace.work("write_file")
+    return workspace.write(path, text)
 
 
 @tool
 async def shell(command: str) -> str:
-    """Run a shell command in the workshop's directory and return its exit code and what it printed.
+    """Run a shell command in the workspace's directory and return its exit code and what it printed.
 
     Args:
         command: for /bin/sh.
     """
-    workshop = Workshop.here()
-    workshop.note("shell", {"command": command})
-    await workshop.work("shell")
+    workspace = Workspace.here()
+    workspace.note("shell", {"command": command})
+    await workspace.work("shell")
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_shell(
             command,
-            cwd=workshop.files,
+            cwd=workspace.files,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -324,4 +289,3 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 TOOLS: Final = (read_file, search, write_file, shell)
-SIM_TOOLS: Final = (read_file, search, write_file)  # a simulated process cannot start a real one

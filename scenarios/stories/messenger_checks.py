@@ -6,13 +6,13 @@ people see in their chats.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.policies import Delivery
-from perdure.scenarios.stories.messenger_cast import answer_of
+from perdure.scenarios.stories.messenger_agents import answer_of
 
 POLICY = Delivery()
 NOTE = f"{POLICY.repeated_text}\n\n"
@@ -105,23 +105,16 @@ def _number(heard: str) -> int:
     return int(heard.rpartition(":")[2]) - 1_000
 
 
-def as_object(seen: Seen, wrong: list[str], **more: Any) -> dict[str, Any]:
-    """The object that `--json` prints."""
-    edits: dict[int, int] = defaultdict(int)
-    for message in seen.messages:
-        edits[message["chat_id"]] += len(message["said"]) - 1
+def figures_of(seen: Seen) -> dict[str, Any]:
+    """What was answered, posted and edited."""
     recovering = sum(any(POLICY.recovering_text in text for _, text in each["said"]) for each in seen.messages)
+    rows = [row for rows in seen.rows.values() for row in rows]
     return {
-        "scenario": "messenger",
-        **more,
         "messages": len(seen.chat_of),
-        "answered": sum(
-            len(row["heard"]) for rows in seen.rows.values() for row in rows if row["outcome"] == "answered"
-        ),
+        "answered": sum(len(row["heard"]) for row in rows if row["outcome"] == "answered"),
         "replies": dict(seen.outcomes),
         "posts": len(seen.messages),
-        "edits": sum(edits.values()),
+        "edits": sum(len(message["said"]) - 1 for message in seen.messages),
         "shown_recovering": recovering,
         "seen_twice_and_told_so": seen.told_twice,
-        "verified": not wrong,
     }

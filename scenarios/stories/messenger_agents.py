@@ -1,7 +1,7 @@
-"""Who plays in `perdure run messenger`: a clerk behind a Telegram bot, what people write to it, and what it must answer.
+"""The agent of `perdure run messenger`: a clerk behind a Telegram bot, what people write to it, and what it must answer.
 
 Which model the clerk has and where its Telegram is stands in the environment of its process, because whatever wakes it knows nothing but
-its name. In the simulated world an object stands for Telegram, under the name that is there then.
+its name. In the simulated world an object stands for Telegram.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perdure.actors import Messenger, MessengerAgent, Telegram, conversation_nam
 from perdure.ledger import BadRequest
 from perdure.policies import Delivery
 from perdure.scenarios.provider.script import Question, Script, conclusion
-from perdure.scenarios.stories.chat_cast import MODEL, model_here
+from perdure.scenarios.stories.environment import MODEL, SIMULATED, model_here
 from perdure.scenarios.telegram.bot_api import BOT_NAME
 from perdure.scenarios.telegram.sim import SimTelegram
 
@@ -26,15 +26,14 @@ TOKEN: Final = "PERDURE_SCENARIO_BOT_TOKEN"  # noqa: S105 - the name of the vari
 SECRET: Final = "PERDURE_SCENARIO_BOT_SECRET"  # noqa: S105 - the same
 PRETENDED_TOKEN: Final = "1:pretended"  # noqa: S105 - of a bot that is none
 PRETENDED_SECRET: Final = "only-for-scenarios"  # noqa: S105 - the same
-SIMULATED: Final = "simulated"
 REAL_API: Final = "https://api.telegram.org/bot"
 MESSENGER: Final = "telegram"
 TEXT_MAX: Final = 600  # so that an answer of ordinary length is several messages
 EDIT_MS: Final = 150
 PROSE: Final = "a counter without a queue keeps every letter that came in by any door until it was answered in full"
 
-telegrams: dict[str, SimTelegram] = {}
-"""What stands for Telegram in this process, by what stands in the environment."""
+simulated_telegrams: list[SimTelegram] = []
+"""What stands for Telegram in this process: the newest."""
 
 
 class Clerk(MessengerAgent):
@@ -70,10 +69,12 @@ class Clerk(MessengerAgent):
 
 def _wire_of_now() -> BaseRequest:
     """The class is asked for its messengers once in a process, which may play many simulations."""
-    return telegrams[SIMULATED].wire()
+    return simulated_telegrams[-1].wire()
 
 
-def environment(api: str, model: str, token: str = PRETENDED_TOKEN, secret: str = PRETENDED_SECRET) -> dict[str, str]:
+def clerk_environment(
+    api: str, model: str, token: str = PRETENDED_TOKEN, secret: str = PRETENDED_SECRET
+) -> dict[str, str]:
     """What a process must have in its environment to be a clerk's."""
     return {API: api, TOKEN: token, SECRET: secret, MODEL: model}
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import Any, Final, Self
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,12 +14,42 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from perdure.scenarios.stories.fan_out import Scene
-
 FRAME_S: Final = 0.25
 LINE_S: Final = 1.0
 RUNS_SHOWN_MAX: Final = 12
 WORDS_MAX: Final = 3
+
+
+@dataclass
+class Scene:
+    """What a watcher sees of work that is under way. `overview` is the supervisor's (`ps`), narrowed to what belongs to the scenario."""
+
+    requested: int
+    noun: str = "runs"
+    ended: int = 0
+    seconds: float = 0.0
+    kills: Counter[str] = field(default_factory=Counter)
+    recovery_ms: list[float] = field(default_factory=list)
+    overview: dict[str, Any] = field(default_factory=dict)
+
+
+class Watcher(Protocol):
+    """Who looks on while a scenario plays."""
+
+    def show(self, scene: Scene) -> None:
+        """The state of affairs, some times a second."""
+
+    def say(self, text: str) -> None:
+        """Something happened."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def watcher_for(*, as_json: bool) -> Watcher:
+    """Who looks on: nobody with `--json`, a live table on a terminal, plain lines in a pipe."""
+    return Silence() if as_json else LiveTable() if sys.stdout.isatty() else Lines()
 
 
 class Silence:
@@ -61,10 +94,6 @@ class LiveTable(Silence):
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._drawn_s = 0.0
 
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
@@ -73,6 +102,7 @@ class LiveTable(Silence):
         now_s = time.monotonic()
         if now_s - self._drawn_s >= FRAME_S or scene.ended == scene.requested:
             self._drawn_s = now_s
+            self._live.start()
             self._live.update(Group(_summary(scene), _runs(scene), _hosts(scene)), refresh=True)
 
     def say(self, text: str) -> None:
@@ -83,24 +113,21 @@ class LiveTable(Silence):
 def line(scene: Scene) -> str:
     """A scene in one line."""
     audit, live = scene.overview["audit"], _by_status(scene)
+    runs = [f"{live['starting']} starting", f"{live['running']} running"] if scene.noun == "runs" else []
     parts = [
         f"{scene.seconds:6.1f} s",
         f"{scene.ended}/{scene.requested} ended",
-        f"{live.get('starting', 0)} starting",
-        f"{live.get('running', 0)} running",
+        *runs,
         f"{audit['pending']} in the mail",
         f"{sum(host['up'] for host in scene.overview['hosts'])} hosts",
         f"{sum(scene.kills.values())} kills",
-        f"{_rate(scene):.3g} runs/s",
+        f"{_rate(scene):.3g} {scene.noun}/s",
     ]
     return "  ".join(parts)
 
 
-def _by_status(scene: Scene) -> dict[str, int]:
-    tally: dict[str, int] = {}
-    for row in scene.overview["live"]:
-        tally[row["status"]] = tally.get(row["status"], 0) + 1
-    return tally
+def _by_status(scene: Scene) -> Counter[str]:
+    return Counter(row["status"] for row in scene.overview["live"])
 
 
 def _rate(scene: Scene) -> float:
@@ -114,14 +141,15 @@ def _summary(scene: Scene) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
-    grid.add_row("runs", ProgressBar(total=scene.requested, completed=scene.ended, width=50))
-    states = f"{scene.ended} of {scene.requested} ended, {live.get('running', 0)} running, {live.get('starting', 0)} starting"
+    grid.add_row(scene.noun, ProgressBar(total=scene.requested, completed=scene.ended, width=50))
+    states = f"{scene.ended} of {scene.requested} ended, {live['running']} running, {live['starting']} starting"
     grid.add_row("", f"{states}, {scene.overview['waiting']} waiting for a place")
     grid.add_row("mail", f"{audit['enqueued']} enqueued, {audit['delivered']} delivered, {audit['pending']} pending")
     grid.add_row("kills", kills)
     grid.add_row("recovery", f"last {recovery}" if scene.recovery_ms else recovery)
     grid.add_row(
-        "rate", f"{_rate(scene):.3g} runs/s after {scene.seconds:.1f} s, supervisor life {scene.overview['epoch']}"
+        "rate",
+        f"{_rate(scene):.3g} {scene.noun}/s after {scene.seconds:.1f} s, supervisor life {scene.overview['epoch']}",
     )
     return grid
 

@@ -1,4 +1,4 @@
-"""What is wrong with a turn of a chat story, in sentences, and the object that `--json` prints.
+"""What is wrong with a turn of a chat scenario, in sentences.
 
 A turn is looked at from four sides, which must agree: what its client heard, what stands in the transcript, what the provider saw, and
 what the tools did to the files.
@@ -9,18 +9,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.actors import apply_chunk
 from perdure.scenarios.provider.script import Script, conclusion, key_of, read
 from perdure.scenarios.provider.scripted import Record
-from perdure.scenarios.stories.chat_cast import EFFECTS, Quiz
-from perdure.scenarios.stories.chat_cast_turns import Told
+from perdure.scenarios.stories.chat_agents import EFFECTS, Quiz
+from perdure.scenarios.stories.chat_turns import Told
 
 UNKNOWN: Final = "OUTCOME UNKNOWN"
-KILLS: Final = ("agent", "tool", "child", "supervisor")
-CAUSES: Final = ("stall", "process_lost")
 Part = dict[str, Any]
 
 
@@ -35,50 +33,6 @@ class Ending:
 
 COMPLETED: Final = Ending()
 EXHAUSTED: Final = Ending("error", "", "recovery_exhausted")
-
-
-@dataclass
-class Tally:
-    """What a whole scenario comes to."""
-
-    points: int = 0
-    turns: Counter[str] = field(default_factory=Counter)
-    attempts: int = 0
-    interruptions: Counter[str] = field(default_factory=Counter)
-    recoveries: int = 0
-    provider: Counter[str] = field(default_factory=Counter)
-    effects: Counter[str] = field(default_factory=Counter)
-    kills: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    wrong: list[str] = field(default_factory=list)
-
-    def take(self, told: Told) -> None:
-        """Count a turn."""
-        self.turns["asked"] += 1
-        self.turns[told.result.status if told.result else "lost"] += 1
-        self.attempts += 1 + sum(event["type"] == "data-attempt" for event in told.events)
-        self.interruptions += told.interruptions
-        self.recoveries += told.recoveries
-
-    def as_object(self, scenario: str, world: str, seed: int, model: str) -> dict[str, Any]:
-        """The object; the provider's figures are null for a real one, which tells nobody."""
-        seen = self.provider or None
-        return {
-            "scenario": scenario,
-            "world": world,
-            "seed": seed,
-            "model": model,
-            "turns": {key: self.turns[key] for key in ("asked", "completed", "error")},
-            "points": self.points,
-            "attempts": self.attempts,
-            "interruptions": {cause: self.interruptions[cause] for cause in CAUSES},
-            "recoveries": self.recoveries,
-            **{key: None if seen is None else seen[key] for key in ("requests", "connections", "illegal")},
-            "side_effects": {key: self.effects[key] for key in ("expected", "seen", "doubled", "lost", "unknown")},
-            "kills": {kind: self.kills[kind] for kind in KILLS},
-            "seconds": round(self.seconds, 3),
-            "verified": not self.wrong,
-        }
 
 
 def wrong_ends(told: Told, ending: Ending) -> Iterator[str]:
@@ -105,11 +59,10 @@ def wrong_ends(told: Told, ending: Ending) -> Iterator[str]:
 
 def _wrong_message(told: Told) -> Iterator[str]:
     """What was heard must fold to what stands."""
-    assert told.result is not None
     parts: list[Part] = []
     for event in told.events:
         parts = apply_chunk(parts, event)
-    stands = (told.result.message or {"parts": []})["parts"]
+    stands = parts_of(told)
     if _outline(parts) != _outline(stands):
         yield f"what was heard is not what stands: {_outline(parts)} is not {_outline(stands)}"
     for part in stands:
@@ -155,12 +108,17 @@ def _plain(seen: str) -> str:
     return str(json.loads(seen)["error"])
 
 
+def parts_of(told: Told) -> list[Part]:
+    """The parts of the answer as they stand in the transcript."""
+    message = told.result.message if told.result else None
+    return [] if message is None else message["parts"]
+
+
 def results_of(told: Told) -> dict[str, str]:
     """The newest result of each call in the transcript, by key."""
-    message = (told.result.message if told.result else None) or {"parts": []}
     return {
         key_of(part["toolName"], part["input"]): _text(part)
-        for part in message["parts"]
+        for part in parts_of(told)
         if str(part.get("state", "")).startswith("output-")
     }
 
@@ -172,7 +130,7 @@ def _text(part: Part) -> str:
 
 def final_text(told: Told) -> str:
     """The text after the last tool result."""
-    parts = ((told.result.message if told.result else None) or {"parts": []})["parts"]
+    parts = parts_of(told)
     last = max((index for index, part in enumerate(parts) if "toolCallId" in part), default=-1)
     return "".join(part["text"] for part in parts[last + 1 :] if part["type"] == "text")
 
@@ -191,33 +149,23 @@ def seen_results(script: Script, records: Sequence[Record], asks: str) -> dict[s
     return {key: texts[-1] for key, texts in found.items() if texts}
 
 
-def count_effects(quiz: Quiz, told: Told, tally: Tally, *, is_scripted: bool) -> Iterator[str]:
+def count_effects(quiz: Quiz, told: Told, effects: Counter[str], *, is_scripted: bool) -> Iterator[str]:
     """Each side effect of a turn must have begun once; it may be missing if the turn says that nobody knows, or stopped before."""
-    begun = Counter(effect.key for effect in quiz.workshop.effects())
+    begun = Counter(effect.key for effect in quiz.workspace.effects())
     results = results_of(told)
-    asked = Counter(
-        key_of(part["toolName"], part["input"])
-        for part in ((told.result.message if told.result else None) or {"parts": []})["parts"]
-        if "toolCallId" in part
-    )
+    asked = Counter(key_of(part["toolName"], part["input"]) for part in parts_of(told) if "toolCallId" in part)
     is_whole = told.result is not None and told.result.ok
     for call in quiz.question(told.number).calls:
         if call.name not in EFFECTS or not (asked[call.key] or (is_whole and is_scripted)):
             continue
         unknown = UNKNOWN in results.get(call.key, "")
-        tally.effects["expected"] += 1
-        tally.effects["seen"] += min(1, begun[call.key])
-        tally.effects["unknown"] += unknown
+        effects.update(expected=1, seen=min(1, begun[call.key]), unknown=unknown)
         if begun[call.key] > (1 if is_scripted else max(1, asked[call.key])):
-            tally.effects["doubled"] += 1
+            effects["doubled"] += 1
             yield f"{call.key} began {begun[call.key]} times"
         if not begun[call.key] and not unknown:
-            tally.effects["lost"] += 1
+            effects["lost"] += 1
             yield f"{call.key} never began"
-        if call.name == "write_file" and not unknown and begun[call.key] and not _is_written(quiz, call.arguments):
+        is_due = call.name == "write_file" and not unknown and begun[call.key]
+        if is_due and not quiz.workspace.has_written(**call.arguments):
             yield f"{call.arguments['path']} does not hold what was written to it"
-
-
-def _is_written(quiz: Quiz, given: dict[str, str]) -> bool:
-    file = quiz.workshop.path_of(given["path"])
-    return file.exists() and file.read_text("utf-8") == given["text"]

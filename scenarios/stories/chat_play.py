@@ -1,0 +1,365 @@
+"""How a chat scenario is played: one fresh guide and one question for each point, something breaks there, and all sides are compared.
+
+A *point* says what goes wrong and when. The provider breaks by its plan; a process is killed at a moment that is watched for: while a
+request is held by the provider in the midst of its answer, or while a tool is at work. So the same points mean the same under Ray, with
+real processes and sockets, and in the simulated world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, Final, Protocol
+from uuid import uuid4
+
+from perdure.scenarios.provider.faults import Fault, FaultPlan, Rule
+from perdure.scenarios.provider.process import ProviderProcess
+from perdure.scenarios.provider.script import Script
+from perdure.scenarios.provider.scripted import Counters, Record
+from perdure.scenarios.provider.server_process import ServerFailed
+from perdure.scenarios.provider.sim import SimProvider
+from perdure.scenarios.stories.chat_agents import EFFECTS, Guide, Quiz
+from perdure.scenarios.stories.chat_checks import (
+    COMPLETED,
+    Ending,
+    count_effects,
+    seen_results,
+    wrong_answer,
+    wrong_ends,
+    wrong_requests,
+)
+from perdure.scenarios.stories.chat_turns import Told, ask
+from perdure.scenarios.stories.chat_workspace import Workspace
+from perdure.scenarios.stories.engine import Scenario, in_words, simulate_in_one_world
+from perdure.scenarios.stories.environment import MODEL, SCRIPTED, SIMULATED, simulated_model, with_environment
+from perdure.scenarios.stories.stage import Stage, Victim, home_of, hosts_in, supervisor_in
+from perdure.scenarios.stories.watchers import Watcher
+
+LOOK_S: Final = 0.02
+MOMENT_S: Final = 60.0  # how long a moment may be in coming, and a turn take that is asked then
+HOLD_S: Final = 0.15  # after a request came: its first events are on their way
+ROWS: Final = 200
+QUESTIONS: Final = 4  # for turns without a point
+KILLS: Final = ("agent", "tool", "child", "supervisor")
+CAUSES: Final = ("stall", "process_lost")
+COUNTED: Final = ("requests", "connections", "illegal")
+EFFECTS_TOLD: Final = ("expected", "seen", "doubled", "lost", "unknown")
+
+
+class Provider(Protocol):
+    """The scripted provider, as a process or in the simulation."""
+
+    def set_plan(self, plan: FaultPlan) -> None:
+        """Fail by this plan from now on."""
+
+    def release(self, number: int) -> None:
+        """End the stall of a request."""
+
+    def open_door(self) -> None:
+        """End the refusal of connections."""
+
+    def counters(self) -> Counters:
+        """What it counted."""
+
+    def log(self, since: int = 0) -> list[Record]:
+        """The requests with numbers above `since`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """What goes wrong with one turn.
+
+    Attributes:
+        label: in words.
+        group: what it is one of many of; of few points that are chosen, every group gets one before any gets two.
+        fault: of the provider, for the request of the guide's question with so many `results`, or of the child's if `child`.
+        number: the same, for the so-manieth request of the turn; refusals know nothing else.
+        times: for how many requests; None for all that fit.
+        victim: who is killed: `agent`, `tool`, `child`, `supervisor`, or nobody.
+        at_tool: kill while this tool is at work; else while the request is held that `fault` stalls.
+        stall_ms: after how much silence the turn gives a stream up.
+        ending: how the turn must end.
+    """
+
+    label: str
+    group: str
+    fault: Fault | None = None
+    results: int | None = None
+    child: bool = False
+    number: int | None = None
+    times: int | None = 1
+    victim: str = ""
+    at_tool: str = ""
+    stall_ms: float | None = None
+    paces_ms: dict[str, float] = field(default_factory=dict)
+    ending: Ending = COMPLETED
+
+
+PEACE: Final = Point(label="nothing breaks", group="peace")
+
+
+class ChatScenario(Scenario):
+    """A turn in peace, then one for each point that was chosen. Without a `model` it is scripted."""
+
+    needs_own_cluster: ClassVar[bool] = True
+    goes_on: ClassVar[bool] = True
+    quiz: Quiz
+    script: Script
+    provider: Provider | None
+
+    def __init__(self, points: int, seed: int, watcher: Watcher, model: str | None = None) -> None:
+        super().__init__(seed, watcher)
+        self.points_max, self._model = points, model
+        self._token = uuid4().hex[:8]
+        self._points = self._attempts = self._recoveries = 0
+        self._turns, self._interruptions = Counter[str](), Counter[str]()
+        self._provider_counts, self._effects = Counter[str](), Counter[str]()
+
+    @abstractmethod
+    def points_of(self, records: Sequence[Record]) -> list[Point]:
+        """Every point of a turn like the one in peace, of which the provider saw these requests."""
+
+    # the worlds
+
+    @contextlib.contextmanager
+    def surroundings(self, data: Path | None) -> Iterator[None]:
+        """A workspace, a model, and where they are in the environment of every process."""
+        with contextlib.ExitStack() as stack:
+            if data is None:  # the workspace goes when the simulation is over
+                place = (
+                    Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-workspace-"))) / "workspace"
+                )
+            else:
+                place = data.resolve() / "workspaces" / self._token
+            workspace = Workspace.create(place, self.seed)
+            self.quiz = Quiz(workspace, with_shell=data is not None)
+            self.script = Script() if self._model else self.quiz.script(self.points_max + QUESTIONS)
+            self.provider = None
+            values = {MODEL: SIMULATED if data is None else self._model or SCRIPTED, **workspace.environment}
+            if data is not None and not self._model:
+                self.provider = process = stack.enter_context(ProviderProcess(self.script))
+                values |= process.environment
+            stack.enter_context(with_environment(values))
+            yield
+
+    def simulate(self) -> None:
+        """All points in one world."""
+        self.simulate_turns(self.play)
+
+    def simulate_turns(self, play: Any, *begun: Any, **simulation: Any) -> None:
+        """Play in a simulated world with a provider of its own."""
+        self.provider = provider = SimProvider(self.script)
+        with simulated_model(provider.model(SIMULATED)):
+            simulate_in_one_world(self, play, *begun, **simulation)
+        self._count(provider.counters())
+
+    async def play(self, stage: Stage) -> None:
+        """A turn in peace, then one for each point."""
+        await self.turn(stage, PEACE, 0)
+        points = self.points_of([] if self.provider is None else self.provider.log())
+        for number, point in enumerate(chosen(points, self.points_max, self.seed), 1):
+            await self.turn(stage, point, number)
+        if isinstance(self.provider, ProviderProcess):
+            self._count(self.provider.counters())
+
+    def _count(self, counters: Counters) -> None:
+        self._provider_counts.update({key: getattr(counters, key) for key in COUNTED})
+
+    # one turn
+
+    async def turn(self, stage: Stage, point: Point, number: int) -> Told:
+        """Ask one question, let it go wrong, and judge what became of it."""
+        name = f"guide-{self._token if stage.world == 'ray' else 'sim'}-{number}"
+        since = 0 if self.provider is None else self.provider.counters().requests
+        self._prepare(point, number)
+        options = {} if point.stall_ms is None else {"chat_stream_stall_timeout_ms": point.stall_ms}
+        began_s = stage.now_s()
+        turn = asyncio.ensure_future(ask(stage, name, number, self.quiz.told(number), **options))
+        missed = await self._strike(stage, point, name, number, since, turn) if point.victim else ""
+        told = await turn
+        took_s = stage.now_s() - began_s
+        self.quiz.workspace.set_pace()
+        wrong = [*([missed] if missed else []), *self._wrong(point, told, since)]
+        self._take(told)
+        self.wrong += [f"{point.label}: {each}" for each in wrong]
+        self.watcher.say(f"{number:4}  {point.label}: {_in_short(told, wrong)}, {took_s:.1f} s")
+        return told
+
+    def _prepare(self, point: Point, number: int) -> None:
+        self.quiz.workspace.set_pace(**point.paces_ms)
+        if self.provider is None:
+            return
+        self.provider.open_door()
+        if point.fault is None:
+            rules: tuple[Rule, ...] = ()
+        elif point.number is not None:
+            rules = (Rule(fault=point.fault, number=point.number),)
+        else:
+            asks = self._asks(point, number)
+            rules = (Rule(fault=point.fault, asks=asks, results=point.results, times=point.times),)
+        self.provider.set_plan(FaultPlan(rules=rules))
+
+    def _asks(self, point: Point, number: int) -> str:
+        """What the request asks that breaks."""
+        return (self.quiz.child_question(number) if point.child else self.quiz.question(number)).asks
+
+    def _wrong(self, point: Point, told: Told, since: int) -> list[str]:
+        wrong = [*wrong_ends(told, point.ending)]
+        wrong += count_effects(self.quiz, told, self._effects, is_scripted=self.provider is not None)
+        if told.result is None or self.provider is None:
+            is_whole = told.result is not None and told.result.ok
+            return [*wrong, *(wrong_answer(self.quiz, told, None) if is_whole else ())]
+        self.provider.open_door()
+        records = self.provider.log(since)
+        if point.fault is not None and point.number is None and not any(record.fault for record in records):
+            wrong.append("the fault did not happen")
+        wrong += wrong_requests(records)
+        if told.result.ok:
+            seen = seen_results(self.script, records, self.quiz.question(told.number).asks)
+            wrong += wrong_answer(self.quiz, told, seen)
+        return wrong
+
+    def _take(self, told: Told) -> None:
+        self._points += 1
+        self._turns.update(["asked", told.result.status if told.result else "lost"])
+        self._attempts += 1 + sum(event["type"] == "data-attempt" for event in told.events)
+        self._interruptions += told.interruptions
+        self._recoveries += told.recoveries
+
+    # deaths
+
+    async def _strike(
+        self, stage: Stage, point: Point, name: str, number: int, since: int, turn: asyncio.Future[Any]
+    ) -> str:
+        """Kill the victim when its moment has come. What is wrong if that did not come."""
+        until_s = stage.now_s() + MOMENT_S
+        held = 0
+        while stage.now_s() < until_s and not turn.done():
+            held = held or self._held(point, number, since)
+            found = await self._victim(stage, point, name, number) if held or point.at_tool else None
+            if found is not None:
+                await self.kill(stage, *found)
+                self._go_on(held)
+                return ""
+            await stage.sleep(LOOK_S)
+        return "its moment did not come"
+
+    def _held(self, point: Point, number: int, since: int) -> int:
+        """The number of the request that is held now, or 0."""
+        if self.provider is None or point.at_tool:
+            return 0
+        asks = self._asks(point, number)
+        for record in self.provider.log(since):
+            if record.asks == asks and record.fault is not None and record.ended is None:
+                return record.number
+        return 0
+
+    def _go_on(self, held: int) -> None:
+        self.quiz.workspace.set_pace()
+        if held and self.provider is not None:
+            with contextlib.suppress(KeyError, ServerFailed):  # who was killed has left already
+                self.provider.release(held)
+
+    async def _victim(self, stage: Stage, point: Point, name: str, number: int) -> tuple[str, Victim] | None:
+        """Who is to be killed, if the moment is now."""
+        if not point.at_tool:
+            await stage.sleep(HOLD_S)
+        overview = await stage.ask("ps", ROWS)
+        agent_id = stage.agent_id(Guide, name)
+        rows = [row for row in overview["live"] if row["parent"] == agent_id and row["status"] == "running"]
+        if point.at_tool and not self._is_at_work(point.at_tool, number, rows):
+            return None
+        if point.victim == "supervisor":
+            return "supervisor", supervisor_in(overview)
+        home = home_of(overview, agent_id)
+        host_id = home if point.victim == "agent" else _host_of(point.at_tool, point.victim, rows)
+        host = hosts_in(overview).get(host_id)
+        return None if host is None else ("agent" if host_id == home else point.victim, host)
+
+    def _is_at_work(self, tool: str, number: int, rows: list[dict[str, Any]]) -> bool:
+        if tool not in EFFECTS:
+            return _host_of(tool, "tool", rows) != ""
+        keys = {call.key for call in self.quiz.question(number).calls if call.name == tool}
+        return any(effect.key in keys for effect in self.quiz.workspace.effects())
+
+    # the end
+
+    def figures(self) -> dict[str, Any]:
+        """See the help of the command. The provider's figures are null for a real one, which tells nobody."""
+        counts = self._provider_counts if self._model is None else None
+        return {
+            "model": self._model or SCRIPTED,
+            "turns": {key: self._turns[key] for key in ("asked", "completed", "error")},
+            "points": self._points,
+            "attempts": self._attempts,
+            "interruptions": {cause: self._interruptions[cause] for cause in CAUSES},
+            "recoveries": self._recoveries,
+            **{key: None if counts is None else counts[key] for key in COUNTED},
+            "side_effects": {key: self._effects[key] for key in EFFECTS_TOLD},
+            "kills": {kind: self.kills[kind] for kind in KILLS},
+            "seconds": round(self.seconds, 3),
+        }
+
+    def sentences(self, told: dict[str, Any]) -> list[str]:
+        """The same in words."""
+        turns, effects = told["turns"], told["side_effects"]
+        said = [
+            f"{turns['completed']} of {turns['asked']} turns completed in {told['seconds']:.1f} s, {turns['error']} ended with an error.",
+            f"Killed: {in_words(told['kills'])}. {told['attempts']} attempts, {told['recoveries']} recoveries.",
+            f"Side effects: {effects['seen']} of {effects['expected']} happened, {effects['doubled']} twice, {effects['lost']} lost.",
+        ]
+        if effects["unknown"]:
+            said.append(f"Of {effects['unknown']} of them the model was told that nobody knows how they ended.")
+        if told["requests"] is not None:
+            said.append(f"The provider saw {told['requests']} requests, {told['illegal']} of them illegal.")
+        if told["verified"]:
+            said.append("Verified: every side effect at most once, every answer whole, every attempt with one end.")
+        return said
+
+
+def _host_of(tool: str, victim: str, rows: list[dict[str, Any]]) -> str:
+    """The host of the run that executes the tool."""
+    wanted = {"word_counter": ":WordCounter", "summariser": ":Summariser"}.get(tool, "ToolRun")
+    wanted = ":Summariser" if victim == "child" else wanted
+    return next((row["host"] for row in rows if row["agent_type"].endswith(wanted) and row["host"]), "")
+
+
+def named(record: Record, *, child: bool) -> str:
+    """A request of the turn in peace, in words."""
+    which = f"request after {record.results} results" if record.results else "first request"
+    return f"{'the child' if child else 'the guide'}'s {which}"
+
+
+def chosen(points: Sequence[Point], most: int, seed: int) -> list[Point]:
+    """At most so many points: every group gets one before any gets two. In the order in which they were given."""
+    if most >= len(points):
+        return list(points)
+    die = Random(f"{seed} points")
+    groups: dict[str, list[int]] = {}
+    for index, point in enumerate(points):
+        groups.setdefault(point.group, []).append(index)
+    for group in groups.values():
+        die.shuffle(group)
+    taken: list[int] = []
+    while len(taken) < most:
+        taken += [group.pop() for group in groups.values() if group]
+    return [points[index] for index in sorted(taken[:most])]
+
+
+def _in_short(told: Told, wrong: list[str]) -> str:
+    """One turn in a few words."""
+    if wrong:
+        return f"WRONG: {wrong[0]}"
+    assert told.result is not None
+    said = [told.result.status if told.result.ok else f"{told.result.status} ({told.result.reason})"]
+    said += [f"{count} × {cause}" for cause, count in told.interruptions.items()]
+    silent = told.recoveries - sum(told.interruptions.values())
+    said += [f"{silent} recovered in silence"] if silent > 0 else []
+    return ", ".join(said)

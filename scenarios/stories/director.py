@@ -1,0 +1,205 @@
+"""Kills by progress: who dies when, and how long it takes until everything that died is at work again.
+
+A kill is due by progress and not by time, so it happens in the midst of the work on any machine. The director looks at the work, strikes
+when as much of it is done as the seed has drawn, waits until everything that the dead process carried is at work again, and looks on.
+If nobody is there to be killed just now, the kill changes places with the next one that has a victim. When little work is left, the kills
+that are left come at once and do not wait for recoveries; so all that were asked for happen as long as anything lives.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from perdure.scenarios.stories.stage import Stage, Victim, hosts_in, supervisor_in
+from perdure.scenarios.stories.watchers import Scene, Watcher
+
+LOOK_S: Final = 0.25  # between two looks when nothing is due
+AIM_S: Final = 0.05  # while a kill is due soon
+SIGHT_S: Final = 0.02  # while a recovery is measured
+RECOVERY_MAX_S: Final = 120.0
+DUE_SHARE: Final = 0.7  # of the work, in which the kills are due; what is left of it is for those that were late
+PRESSING_SHARE: Final = 0.5  # of that rest; when no more is left, kills are made at once
+
+Due = list[tuple[int, str]]
+"""After how many ends of work who dies, in order."""
+
+
+class Plot(Protocol):
+    """What a director must know of a scenario, and what it lets it do."""
+
+    watcher: Watcher
+
+    async def look(self) -> Scene:
+        """How far the work is, and the supervisor's overview."""
+
+    def is_over(self, scene: Scene) -> bool:
+        """Whether nothing is left to direct."""
+
+    def hosts_of(self, kind: str, overview: dict[str, Any]) -> set[str]:
+        """The hosts of which one dies when this kind is due."""
+
+    def wake(self, kinds: set[str]) -> None:
+        """None of these can be killed just now; those who sleep may be woken for it."""
+
+    async def strike(self, kind: str, victim: Victim, aside: str) -> None:
+        """Kill."""
+
+    def recovered(self, took_ms: float) -> None:
+        """What was killed is at work again."""
+
+
+def draw_kills(kinds: Sequence[str], count: int, work: int, seed: int) -> Due:
+    """Who dies when: after how many ended pieces of work, spread over the first part of it, every kind before any kind twice."""
+    die = random.Random(seed)
+    drawn: list[str] = []
+    while len(drawn) < count:
+        drawn += die.sample(kinds, len(kinds))
+    return [(int((index + die.random()) / count * work * DUE_SHARE), kind) for index, kind in enumerate(drawn[:count])]
+
+
+def left_of(due: Due, struck: Sequence[str]) -> Due:
+    """The kills that are still to be made: as many of each kind as are due and not made, at the last of the times."""
+    made = Counter(struck)
+    kinds: list[str] = []
+    for _, kind in due:
+        if made[kind]:
+            made[kind] -= 1
+        else:
+            kinds.append(kind)
+    times = [at for at, _ in due][len(due) - len(kinds) :]
+    return list(zip(times, kinds, strict=True))
+
+
+class Director:
+    """Directs one play. `due` holds the kills that are left."""
+
+    def __init__(self, stage: Stage, plot: Plot, due: Due, seed: int) -> None:
+        self.due = due
+        self._stage, self._plot, self._watcher = stage, plot, plot.watcher
+        self._die = random.Random(f"{seed} victims")
+        self._killed: set[str] = set()
+        self._shown_s, self._looks_s = -math.inf, (0.0, 0.0)
+
+    async def direct(self) -> None:
+        """Look on and strike until the play is over."""
+        while not self._plot.is_over(scene := await self._look()):
+            if self.due and (scene.ended >= self.due[0][0] or self._is_pressing(scene)):
+                await self._strike(scene)
+            await self._stage.sleep(self._pause(AIM_S if self.due else LOOK_S))
+
+    def _is_pressing(self, scene: Scene) -> bool:
+        """Whether so little work is left that the kills which are left must be made now, or there will be nobody to kill."""
+        rest = scene.requested * (1 - DUE_SHARE) * PRESSING_SHARE
+        return bool(self.due) and scene.requested - scene.ended <= max(rest, 1)
+
+    async def _look(self) -> Scene:
+        asked_s = self._stage.now_s()
+        scene = await self._plot.look()
+        now_s = self._stage.now_s()
+        self._looks_s = (self._looks_s[1], now_s - asked_s)
+        if now_s - self._shown_s >= LOOK_S:
+            self._shown_s = now_s
+            self._watcher.show(scene)
+        return scene
+
+    def _pause(self, seconds: float) -> float:
+        """Looking takes at most a quarter of the time. A look that waited for the supervisor's next life does not count."""
+        return max(seconds, 3 * min(self._looks_s))
+
+    async def _strike(self, scene: Scene) -> None:
+        """Kill, and wait until what was killed is at work again. If there is nobody to kill just now, the next look tries again."""
+        for place, (_, kind) in enumerate(self.due):
+            victim = self._choose(kind, scene.overview)
+            if victim is not None and (kind != "cluster" or place == 0):
+                break
+        else:
+            self._plot.wake({kind for _, kind in self.due})
+            return
+        self._take_turn(place)
+        loss = Loss.of(kind, victim.name, scene.overview)
+        killed_s = self._stage.now_s()
+        self._killed.add(victim.name)
+        await self._plot.strike(kind, victim, f": {loss.told}")
+        await self._recover(loss, killed_s)
+
+    def _take_turn(self, place: int) -> None:
+        """Take this kill out of those that are due. Whatever was before it is late, and stays so: only the kinds move on."""
+        kinds = [kind for _, kind in self.due]
+        kinds.pop(place)
+        self.due = [(at, kind) for (at, _), kind in zip(self.due[1:], kinds, strict=True)]
+
+    async def _recover(self, loss: Loss, killed_s: float) -> None:
+        while not loss.is_mended((scene := await self._look()).overview):
+            if self._is_pressing(scene):
+                self._watcher.say("little work is left, so the next kill does not wait for that")
+                return
+            if self._stage.now_s() - killed_s > RECOVERY_MAX_S:
+                self._watcher.say(f"not everything was at work again after {RECOVERY_MAX_S:.0f} s")
+                break
+            await self._stage.sleep(self._pause(SIGHT_S))
+        took_ms = (self._stage.now_s() - killed_s) * 1000
+        self._plot.recovered(took_ms)
+        self._watcher.say(f"everything is at work again after {took_ms:.0f} ms")
+
+    def _choose(self, kind: str, overview: dict[str, Any]) -> Victim | None:
+        if kind in ("supervisor", "cluster"):
+            return supervisor_in(overview)
+        hosts = hosts_in(overview)
+        found = sorted(self._plot.hosts_of(kind, overview) & hosts.keys() - self._killed)
+        return hosts[self._die.choice(found)] if found else None
+
+
+@dataclass
+class Loss:
+    """What a process carried when it was killed, and so what must be seen at work again."""
+
+    epoch: int | None
+    runs: dict[str, int]
+    agents: dict[str, int]
+
+    @classmethod
+    def of(cls, kind: str, name: str, overview: dict[str, Any]) -> Loss:
+        """From the last look before the kill."""
+        if kind == "supervisor":
+            return cls(overview["epoch"], {}, {})
+        everything = kind == "cluster"
+        runs = {
+            row["run_id"]: row["attempt"]
+            for row in overview["live"]
+            if row["host"] and (everything or row["host"] == name)
+        }
+        parents = {row["parent"] for row in overview["live"]}
+        agents = {
+            agent: incarnation
+            for agent, host, incarnation in overview["agents"]
+            if agent in parents and host and (everything or host == name)
+        }
+        return cls(overview["epoch"] if everything else None, runs, agents)
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        if self.epoch is not None and not self.runs:
+            return "nobody decides anything now"
+        runs = "1 run was" if len(self.runs) == 1 else f"{len(self.runs)} runs were"
+        return f"{runs} on it" + (", and their parent" if self.agents else "")
+
+    def is_mended(self, overview: dict[str, Any]) -> bool:
+        """Whether all of it is at work again, or has ended."""
+        if self.epoch is not None and overview["epoch"] <= self.epoch:
+            return False
+        rows = {row["run_id"]: row for row in overview["live"]}
+        lives = {agent: incarnation for agent, host, incarnation in overview["agents"] if host}
+        again = all(_is_again(rows.get(run_id), attempt) for run_id, attempt in self.runs.items())
+        return again and all(
+            lives.get(agent, incarnation) > incarnation or not rows for agent, incarnation in self.agents.items()
+        )
+
+
+def _is_again(row: dict[str, Any] | None, attempt: int) -> bool:
+    return row is None or (row["attempt"] > attempt and row["status"] == "running")

@@ -1,0 +1,182 @@
+"""How every scenario is performed: in one of two worlds, before a watcher, with a verdict at the end.
+
+A scenario is a subclass of `Scenario`. It declares what it needs around it (`surroundings`), what happens (`play`), what it comes to
+(`figures`) and how that reads (`sentences`). What is wrong it puts into `wrong`, a sentence each. The rest is here: `perform` opens the
+cluster or the simulated world, lets one scenario at a time play on a directory, tells how to carry on after an interruption, and prints
+the end. The exit code is 1 if anything is wrong.
+
+Each scenario stands in three modules: `NAME.py` declares it, `NAME_agents.py` has its agents, `NAME_checks.py` says what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import typer
+
+from perdure.actors import Client
+from perdure.ledger import BadRequest, LedgerError
+from perdure.scenarios.exits import code_of
+from perdure.scenarios.stories.directory_lock import playing
+from perdure.scenarios.stories.stage import RayStage, SimStage, Stage, Victim
+from perdure.scenarios.stories.watchers import Watcher
+from perdure.scenarios.testing.laboratory import Laboratory, Violation
+
+SIM_TIMEOUT_MS: Final = 48 * 3_600_000.0
+
+Play = Callable[[Stage], Awaitable[None]]
+
+
+class Scenario(ABC):
+    """One scenario, with its options; it is performed once.
+
+    Attributes:
+        needs_own_cluster: it must start the cluster itself, so that every process inherits its environment.
+        goes_on: a broken invariant in one simulated world is noted, and the next one is played; otherwise it ends the scenario.
+    """
+
+    name: ClassVar[str]
+    needs_own_cluster: ClassVar[bool] = False
+    goes_on: ClassVar[bool] = False
+
+    def __init__(self, seed: int, watcher: Watcher) -> None:
+        self.seed, self.watcher = seed, watcher
+        self.kills: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.seconds = 0.0
+
+    def surroundings(self, data: Path | None) -> AbstractContextManager[None]:
+        """What must be there before the world is: servers, files, environment. Without `data` it is for the simulated world."""
+        return nullcontext()
+
+    def joined(self, stage: RayStage) -> None:
+        """Look at the cluster before anything is played. Raises `BadRequest` if it is not one to play in."""
+        if self.needs_own_cluster and not stage.is_own:
+            words = "is served by another process's cluster; stop that one, or give another directory"
+            raise BadRequest("data", f"{stage.data} {words}")
+
+    @abstractmethod
+    async def play(self, stage: Stage) -> None:
+        """Play from beginning to end, and note what is wrong."""
+
+    def simulate(self) -> None:
+        """Play in simulated worlds: in one, unless a scenario needs more of them."""
+        simulate_in_one_world(self, self.play)
+
+    @abstractmethod
+    def figures(self) -> dict[str, Any]:
+        """What it came to: the fields of the JSON object between `seed` and `verified`."""
+
+    @abstractmethod
+    def sentences(self, told: dict[str, Any]) -> list[str]:
+        """The same for people. `told` is the whole object."""
+
+    def stopped(self, data: Path) -> str:
+        """What to say after an interruption: how to carry on, if that is possible."""
+        return "Stopped."
+
+    async def kill(self, stage: Stage, kind: str, victim: Victim, aside: str = "") -> None:
+        """Kill a process, say so and count it."""
+        self.watcher.say(f"kill {_named(kind, victim)}{aside}")
+        self.kills[kind] += 1
+        await (stage.cold_restart() if kind == "cluster" else stage.kill(victim))
+
+
+def _named(kind: str, victim: Victim) -> str:
+    if kind == "cluster":
+        return "everything, Ray included"
+    who = "the supervisor" if kind == "supervisor" else f"the {kind}'s host {victim.name}"
+    return f"{who} (process {victim.pid})" if victim.pid else who
+
+
+def perform(scenario: Scenario, world: str, data: Path, address: str | None = None, *, as_json: bool = False) -> None:
+    """Play and tell the end: one object, or a few sentences; what is wrong goes to stderr. Exits 1 if anything is."""
+    told = simulated(scenario) if world == "sim" else under_ray(scenario, data, address)
+    print(json.dumps(told) if as_json else "\n".join(scenario.sentences(told)))
+    for difference in scenario.wrong:
+        print(f"differs: {difference}", file=sys.stderr)
+    if scenario.wrong:
+        raise typer.Exit(1)
+
+
+def simulated(scenario: Scenario) -> dict[str, Any]:
+    """Play in the simulated world; the object that `--json` prints."""
+    with scenario.surroundings(None), scenario.watcher:
+        scenario.simulate()
+    return _object(scenario, "sim")
+
+
+def simulate_in_one_world(
+    scenario: Scenario, play: Play, begun: Callable[[Laboratory], None] = lambda _laboratory: None, **simulation: Any
+) -> None:
+    """Play in a simulated world that must then come to rest with every invariant kept. `begun` is given it before."""
+    with Laboratory(scenario.seed, **simulation) as laboratory:
+        begun(laboratory)
+
+        async def main(client: Client) -> None:
+            await _timed(scenario, play, SimStage(laboratory, client))
+
+        try:
+            laboratory.run(main, timeout_ms=SIM_TIMEOUT_MS)
+            laboratory.heal()
+            laboratory.settle()
+            laboratory.simulation.raise_errors()
+        except (Violation, ExceptionGroup) as problem:
+            scenario.wrong.append(f"the simulated world: {problem}")
+            if not scenario.goes_on:
+                raise
+
+
+def under_ray(scenario: Scenario, data: Path, address: str | None = None) -> dict[str, Any]:
+    """Play in a cluster on a directory; the object that `--json` prints."""
+    with playing(data):
+        try:
+            with scenario.surroundings(data), RayStage(data, address) as stage, scenario.watcher:
+                scenario.joined(stage)
+                asyncio.run(_timed(scenario, scenario.play, stage))
+        except KeyboardInterrupt as stop:
+            print(f"\n{scenario.stopped(data)}", file=sys.stderr)
+            raise typer.Exit(code_of(stop)) from None
+        except LedgerError:
+            print(f"\n{scenario.stopped(data)}", file=sys.stderr)
+            raise
+    return _object(scenario, "ray")
+
+
+async def _timed(scenario: Scenario, play: Play, stage: Stage) -> None:
+    began_s = stage.now_s()
+    await play(stage)
+    scenario.seconds += stage.now_s() - began_s
+
+
+def _object(scenario: Scenario, world: str) -> dict[str, Any]:
+    about = {"scenario": scenario.name, "world": world, "seed": scenario.seed}
+    return {**about, **scenario.figures(), "verified": not scenario.wrong}
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """`2 × child, 1 × supervisor`, or `nothing`."""
+    return ", ".join(f"{count} × {kind}" for kind, count in counts.items() if count) or "nothing"
+
+
+def rate(count: float, seconds: float) -> float:
+    """So many a second."""
+    return round(count / seconds, 1) if seconds else 0.0
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float | None]:
+    """The middle, the 99th percentile and the worst; None if there are no values."""
+    ordered = sorted(values)
+    if not ordered:
+        return {"p50": None, "p99": None, "max": None}
+    last = len(ordered) - 1
+    return {"p50": ordered[last // 2], "p99": ordered[math.ceil(last * 0.99)], "max": ordered[-1]}
