@@ -15,12 +15,12 @@ import typer
 
 from perdure.actors import Client
 from perdure.ledger import BadRequest
-from perdure.scenarios.bench import bench as benchmark
+from perdure.scenarios.bench import runner as benchmark
 from perdure.scenarios.commands.options import AsJson
-from perdure.scenarios.swarm.explore import ExploreReport, explore
-from perdure.scenarios.swarm.script import Script
+from perdure.scenarios.swarm.explorer import ExploreReport, explore
+from perdure.scenarios.swarm.play_context import PlayContext
+from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, outside_of, play, swarm
 from perdure.scenarios.swarm.stories import STORIES, play_parts
-from perdure.scenarios.swarm.swarm import SeedReport, SwarmReport, play, surroundings, swarm
 from perdure.scenarios.testing.laboratory import Violation
 
 Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws one.")]
@@ -103,9 +103,9 @@ def explore_command(
 
     async def play_once(client: Client) -> None:
         around.close()  # the last play's; this one begins anew
-        wrong = around.enter_context(surroundings(story))
+        wrong = around.enter_context(outside_of(story))
         complaints: list[str] = []
-        await play_parts(STORIES[story], Script(client, Random(seed), patient=True, complaints=complaints), seed)
+        await play_parts(STORIES[story], PlayContext(client, Random(seed), patient=True, complaints=complaints), seed)
         complaints += wrong()
         if complaints:
             raise Violation("; ".join(complaints))

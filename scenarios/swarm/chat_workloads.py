@@ -19,10 +19,9 @@ from typing import Any, Final
 from perdure.actors import ChatAgent, TurnResult, tool
 from perdure.policies import ChatRecovery
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
-from perdure.scenarios.provider.script import Call, Question, Round, conclusion
-from perdure.scenarios.provider.script import Script as Answers
+from perdure.scenarios.provider.script import Call, Question, Round, Script, conclusion
 from perdure.scenarios.provider.sim import SimProvider
-from perdure.scenarios.swarm.script import OFTEN, Script, persist
+from perdure.scenarios.swarm.play_context import OFTEN, PlayContext, persist
 
 TOPICS: Final = 8
 UNKNOWN: Final = ("OUTCOME UNKNOWN", "whose outcome is still unknown")  # of a call, or of one that it would repeat
@@ -60,7 +59,7 @@ QUESTIONS: Final = tuple(_question(topic) for topic in range(TOPICS))
 class Outside:
     """The provider of one seed, and the effects that tools had."""
 
-    provider: SimProvider = field(default_factory=lambda: SimProvider(Answers(questions=QUESTIONS)))
+    provider: SimProvider = field(default_factory=lambda: SimProvider(Script(questions=QUESTIONS)))
     effects: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -118,36 +117,36 @@ class Calculator(ChatAgent):
         return str(2 * a)
 
 
-async def chats(script: Script) -> None:
+async def chats(context: PlayContext) -> None:
     """Questions to one or two chat agents, some at the same time, while connections break."""
-    die = script.die
+    die = context.die
     topics = die.sample(range(TOPICS), die.randint(1, 4))
-    _here[-1].provider.set_plan(FaultPlan() if script.patient else FaultPlan(rules=_rules(die)))
+    _here[-1].provider.set_plan(FaultPlan() if context.patient else FaultPlan(rules=_rules(die)))
     _here[-1].provider.open_door()
-    await asyncio.gather(*(_chat(script, f"{script.tag}chat-{topic % 2}", topic) for topic in topics))
+    await asyncio.gather(*(_chat(context, f"{context.tag}chat-{topic % 2}", topic) for topic in topics))
 
 
 def _rules(die: Random) -> tuple[Rule, ...]:
     return tuple(Rule(fault=fault, times=die.randint(1, 3)) for fault in FAULTS if die.random() < OFTEN)
 
 
-async def _chat(script: Script, name: str, topic: int) -> None:
-    result = await persist(script, partial(_to_its_end, script, name, topic))
-    if result is None or not script.patient:
+async def _chat(context: PlayContext, name: str, topic: int) -> None:
+    result = await persist(context, partial(_to_its_end, context, name, topic))
+    if result is None or not context.patient:
         return
     errors = [part.get("errorText", "") for part in (result.message or {"parts": []})["parts"]]
     unknown = any(words in error for error in errors for words in UNKNOWN)
     is_excused = unknown or result.reason in EXHAUSTED
-    script.expect(result.ok or is_excused, f"the turn about topic {topic} ended {result.status}: {result.error}")
+    context.expect(result.ok or is_excused, f"the turn about topic {topic} ended {result.status}: {result.error}")
     if result.ok and not unknown:
         whole = conclusion(QUESTIONS[topic], [_result(call) for call in QUESTIONS[topic].calls])
-        script.expect(result.text.endswith(whole), f"the answer about topic {topic} is not whole: {result.text}")
+        context.expect(result.text.endswith(whole), f"the answer about topic {topic} is not whole: {result.text}")
 
 
-async def _to_its_end(script: Script, name: str, topic: int) -> TurnResult:
+async def _to_its_end(context: PlayContext, name: str, topic: int) -> TurnResult:
     """Ask and follow, through every interruption."""
     request_id = f"{name}-{topic}"
-    call = partial(script.client.call, Calculator, name)
+    call = partial(context.client.call, Calculator, name)
     result: TurnResult = await call("chat", (f"Please: topic {topic}.",), {"request_id": request_id})
     while result.status == "interrupted":
         result = await call("attach", (request_id,), {"first": result.next_event})

@@ -12,40 +12,40 @@ from typing import Any, Final
 from perdure.actors import Agent, exposed, tell
 from perdure.scenarios.stories.jobs_agents import JobDesk, draw_jobs
 from perdure.scenarios.stories.jobs_checks import differences
-from perdure.scenarios.swarm.script import Script, persist
+from perdure.scenarios.swarm.play_context import PlayContext, persist
 
 LOOKS_MAX: Final = 600
 SPREAD_S: Final = 6.0
 
 
-async def desks(script: Script) -> None:
+async def desks(context: PlayContext) -> None:
     """Jobs of every kind, accepted again and again."""
-    die = script.die
+    die = context.die
     for number in range(die.randint(1, 2)):
-        desk, jobs = f"{script.tag}desk-{number}", draw_jobs(die.randint(4, 14), die.randrange(1_000_000), SPREAD_S)
+        desk, jobs = f"{context.tag}desk-{number}", draw_jobs(die.randint(4, 14), die.randrange(1_000_000), SPREAD_S)
         for _ in range(2):
-            await persist(script, _asking(script, JobDesk, desk, "accept", jobs))
+            await persist(context, _asking(context, JobDesk, desk, "accept", jobs))
         cancelled = [job.key for job in jobs if job.kind == "cancelled"]
-        await persist(script, _asking(script, JobDesk, desk, "cancel", cancelled))
-        if script.patient:
-            await _until(script, _asking(script, JobDesk, desk, "progress"), lambda told: told.left == 0)
-            report = await persist(script, _asking(script, JobDesk, desk, "report"))
+        await persist(context, _asking(context, JobDesk, desk, "cancel", cancelled))
+        if context.patient:
+            await _until(context, _asking(context, JobDesk, desk, "progress"), lambda told: told.left == 0)
+            report = await persist(context, _asking(context, JobDesk, desk, "report"))
             for wrong in differences(jobs, report) if report is not None else ():
-                script.expect(False, f"{desk}: {wrong}")
+                context.expect(False, f"{desk}: {wrong}")
 
 
-def _asking(script: Script, agent_class: type[Agent], name: str, method: str, *args: Any) -> Callable[[], Any]:
-    return partial(script.client.call, agent_class, name, method, args, {})
+def _asking(context: PlayContext, agent_class: type[Agent], name: str, method: str, *args: Any) -> Callable[[], Any]:
+    return partial(context.client.call, agent_class, name, method, args, {})
 
 
-async def _until(script: Script, ask: Callable[[], Any], fits: Callable[[Any], bool]) -> None:
+async def _until(context: PlayContext, ask: Callable[[], Any], fits: Callable[[Any], bool]) -> None:
     told: Any = None
     for _ in range(LOOKS_MAX):
-        told = await persist(script, ask)
+        told = await persist(context, ask)
         if told is None or fits(told):
             return
         await asyncio.sleep(1)
-    script.expect(False, f"it never came to an end: {told}")
+    context.expect(False, f"it never came to an end: {told}")
 
 
 class Member(Agent):
@@ -92,19 +92,19 @@ class Head(Agent):
         self.delete_sub_agent(Member, name)
 
 
-async def families(script: Script) -> None:
+async def families(context: PlayContext) -> None:
     """Words are spread in a family; each member hears each once. One of them is deleted in the end, and begins anew."""
-    die = script.die
-    head, words = f"{script.tag}head", [f"word {number}" for number in range(die.randint(1, 6))]
+    die = context.die
+    head, words = f"{context.tag}head", [f"word {number}" for number in range(die.randint(1, 6))]
     names = [f"member {number}" for number in range(die.randint(1, 3))]
     for first in range(len(words)):
-        await persist(script, _asking(script, Head, head, "spread", words[first : first + 2], names))
-    if not script.patient:
+        await persist(context, _asking(context, Head, head, "spread", words[first : first + 2], names))
+    if not context.patient:
         return
     for name in names:
-        await _until(script, _asking(script, Head, head, "heard", name), lambda heard: len(heard) >= len(words))
-        heard = await persist(script, _asking(script, Head, head, "heard", name))
-        script.expect(sorted(heard or ()) == sorted(words), f"{name} of {head} heard {heard}, and not {words}")
-    await persist(script, _asking(script, Head, head, "drop", names[0]))
-    heard = await persist(script, _asking(script, Head, head, "heard", names[0]))
-    script.expect(heard == [], f"{names[0]} of {head} was deleted, and has heard {heard}")
+        await _until(context, _asking(context, Head, head, "heard", name), lambda heard: len(heard) >= len(words))
+        heard = await persist(context, _asking(context, Head, head, "heard", name))
+        context.expect(sorted(heard or ()) == sorted(words), f"{name} of {head} heard {heard}, and not {words}")
+    await persist(context, _asking(context, Head, head, "drop", names[0]))
+    heard = await persist(context, _asking(context, Head, head, "heard", names[0]))
+    context.expect(heard == [], f"{names[0]} of {head} was deleted, and has heard {heard}")

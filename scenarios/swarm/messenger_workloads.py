@@ -23,7 +23,7 @@ from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace,
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.messenger_agents import PRETENDED_SECRET, PRETENDED_TOKEN, script_of, update_of
 from perdure.scenarios.stories.messenger_checks import Seen
-from perdure.scenarios.swarm.script import OFTEN, Script, persist
+from perdure.scenarios.swarm.play_context import OFTEN, PlayContext, persist
 from perdure.scenarios.telegram.bot_api import BotFault
 from perdure.scenarios.telegram.sim import SimTelegram
 
@@ -94,56 +94,56 @@ class Reception(MessengerAgent):
         return _here[-1].model
 
 
-async def letters(script: Script) -> None:
+async def letters(context: PlayContext) -> None:
     """Some letters in one or two chats, some at the same time, while posts get lost and connections break."""
-    die, office = script.die, _here[-1]
+    die, office = context.die, _here[-1]
     faults = [_fault(die) for _ in range(die.randint(0, 6))]
     rules = tuple(Rule(fault=each, times=die.randint(1, 2)) for each in FAULTS if die.random() < OFTEN)
     count = die.randint(1, 8)
-    first = int(script.tag.strip("-") or 0) % 4 * 10
+    first = int(context.tag.strip("-") or 0) % 4 * 10
     chat_of = {number: 5 + first + die.randint(0, 1) for number in range(first, first + count)}
-    office.telegram.api.faults = [] if script.patient else faults
-    office.provider.set_plan(FaultPlan() if script.patient else FaultPlan(rules=rules))
-    told = await asyncio.gather(*(_send(script, *each, die.choice((0.0, 0.2, 3.0))) for each in chat_of.items()))
-    if script.patient and all(each is not None for each in told):
-        await _judge(script, chat_of)
+    office.telegram.api.faults = [] if context.patient else faults
+    office.provider.set_plan(FaultPlan() if context.patient else FaultPlan(rules=rules))
+    told = await asyncio.gather(*(_send(context, *each, die.choice((0.0, 0.2, 3.0))) for each in chat_of.items()))
+    if context.patient and all(each is not None for each in told):
+        await _judge(context, chat_of)
 
 
 def _fault(die: Random) -> BotFault:
     return BotFault(method=die.choice(METHODS), kind=die.choice(KINDS), seconds=1, times=die.randint(1, 2))
 
 
-async def _send(script: Script, number: int, chat_id: int, pause_s: float) -> Any:
+async def _send(context: PlayContext, number: int, chat_id: int, pause_s: float) -> Any:
     await asyncio.sleep(pause_s)
     webhook = Webhook("POST", "/", {}, dumped(update_of(number, chat_id, ANSWERS)).encode())
     (event,) = Reception.messengers()[0].adapter.parse("post", webhook)
-    return await persist(script, partial(_call, script, chat_id, "receive", event))
+    return await persist(context, partial(_call, context, chat_id, "receive", event))
 
 
-async def _call(script: Script, chat_id: int, method: str, *args: Any) -> Any:
+async def _call(context: PlayContext, chat_id: int, method: str, *args: Any) -> Any:
     name = conversation_name("post", f"telegram:{chat_id}")
-    return await script.client.call(Reception, name, method, args, {})
+    return await context.client.call(Reception, name, method, args, {})
 
 
-async def _judge(script: Script, chat_of: dict[int, int]) -> None:
+async def _judge(context: PlayContext, chat_of: dict[int, int]) -> None:
     """Wait until everything is answered, with whatever was parked tried again, and look at all sides."""
     office = _here[-1]
-    rows = {chat_id: await _settled(script, chat_id) for chat_id in sorted(set(chat_of.values()))}
+    rows = {chat_id: await _settled(context, chat_id) for chat_id in sorted(set(chat_of.values()))}
     messages = office.telegram.log()["messages"]
     asked = [str(record.body) for record in office.provider.log()]
     seen = Seen(ANSWERS, dict.fromkeys(chat_of, 1), chat_of, rows, messages, asked)
     for complaint in seen.wrong():
-        script.expect(False, complaint)
+        context.expect(False, complaint)
 
 
-async def _settled(script: Script, chat_id: int) -> list[dict[str, Any]]:
+async def _settled(context: PlayContext, chat_id: int) -> list[dict[str, Any]]:
     while True:
         rows: list[dict[str, Any]] = await persist(
-            script, partial(_call, script, chat_id, "list_deliveries", None, 500)
+            context, partial(_call, context, chat_id, "list_deliveries", None, 500)
         )
         for row in rows:
             if row["status"] == "parked":
-                await persist(script, partial(_call, script, chat_id, "retry_delivery", row["reply_id"]))
+                await persist(context, partial(_call, context, chat_id, "retry_delivery", row["reply_id"]))
         if all(row["status"] == "settled" for row in rows):
             return rows
         await asyncio.sleep(LOOK_S)

@@ -15,7 +15,7 @@ from perdure.ledger import BadRequest, ConflictingRequest, UnknownRun
 from perdure.scenarios.swarm.chat_workloads import chats
 from perdure.scenarios.swarm.job_workloads import desks, families
 from perdure.scenarios.swarm.messenger_workloads import letters
-from perdure.scenarios.swarm.script import OFTEN, SELDOM, Part, Script, persist
+from perdure.scenarios.swarm.play_context import OFTEN, SELDOM, Part, PlayContext, persist
 from perdure.scenarios.swarm.workloads import BOSSES, HANDLERS, Boss, Job, LoneWorker, OnceWorker, Task, Worker
 
 
@@ -42,42 +42,42 @@ def task(die: Random, depth: int = 0) -> Task:
     )
 
 
-async def trees(script: Script) -> None:
+async def trees(context: PlayContext) -> None:
     """Awaited runs, nested up to three levels, asked for by the client under its own ids."""
-    die = script.die
+    die = context.die
     kinds = (Worker, Worker, Worker, LoneWorker, OnceWorker)
     count = die.randint(1, 4)
-    asked = [(f"{script.tag}tree-{n}", die.choice(kinds), task(die, die.randint(0, 2))) for n in range(count)]
-    await asyncio.gather(*(_tree(script, *each) for each in asked))
+    asked = [(f"{context.tag}tree-{n}", die.choice(kinds), task(die, die.randint(0, 2))) for n in range(count)]
+    await asyncio.gather(*(_tree(context, *each) for each in asked))
 
 
-async def _tree(script: Script, run_id: str, kind: type[Worker], wanted: Task) -> None:
-    result = await persist(script, lambda: script.client.run(kind, wanted, run_id=run_id))
-    if result is None or not script.patient:
+async def _tree(context: PlayContext, run_id: str, kind: type[Worker], wanted: Task) -> None:
+    result = await persist(context, lambda: context.client.run(kind, wanted, run_id=run_id))
+    if result is None or not context.patient:
         return
     if result.ok:
-        fine = result.output.total == wanted.total() or script.meddled or kind is OnceWorker
-        script.expect(bool(fine), f"run {run_id} returned {result.output.total} instead of {wanted.total()}")
+        fine = result.output.total == wanted.total() or context.meddled or kind is OnceWorker
+        context.expect(bool(fine), f"run {run_id} returned {result.output.total} instead of {wanted.total()}")
         return
     excused = (
         wanted.fault
-        or script.meddled
+        or context.meddled
         or kind is OnceWorker
         or result.status == "interrupted"
         or "progress in between" in result.error
     )
-    script.expect(bool(excused), f"run {run_id} ended {result.status}: {result.error}")
+    context.expect(bool(excused), f"run {run_id} ended {result.status}: {result.error}")
 
 
-async def crowds(script: Script) -> None:
+async def crowds(context: PlayContext) -> None:
     """Detached fan-outs with handlers of every temper."""
-    die = script.die
+    die = context.die
     for number in range(die.randint(1, 2)):
-        boss, name = die.choice(BOSSES), f"{script.tag}boss-{number}"
+        boss, name = die.choice(BOSSES), f"{context.tag}boss-{number}"
         handlers = die.sample(HANDLERS, 2)
         jobs = [_job(die, f"{name}-{n}", handlers) for n in range(die.randint(1, 12))]
         method = die.choice(("begin", "begin_one_by_one"))
-        await persist(script, partial(script.client.call, boss, name, method, (jobs,), {}))
+        await persist(context, partial(context.client.call, boss, name, method, (jobs,), {}))
 
 
 def _job(die: Random, run_id: str, handlers: list[str]) -> Job:
@@ -90,10 +90,10 @@ def _job(die: Random, run_id: str, handlers: list[str]) -> Job:
     )
 
 
-async def budgets(script: Script) -> None:
+async def budgets(context: PlayContext) -> None:
     """Runs that outlast their parent's patience: hung ones, silent ones, and some that end late."""
-    die = script.die
-    name = f"{script.tag}miser"
+    die = context.die
+    name = f"{context.tag}miser"
     jobs = []
     for number in range(die.randint(1, 6)):
         job = _job(die, f"{name}-{number}", ["on_done", "on_done_slowly"])
@@ -102,57 +102,57 @@ async def budgets(script: Script) -> None:
         job.no_progress_budget_ms = die.choice((None, 200.0, 2_000.0))
         job.give_up_handler = die.choice((None, "on_give_up"))
         jobs.append(job)
-    await persist(script, lambda: script.client.call(Boss, name, "begin", (jobs,), {}))
+    await persist(context, lambda: context.client.call(Boss, name, "begin", (jobs,), {}))
 
 
-async def meddling(script: Script) -> None:
+async def meddling(context: PlayContext) -> None:
     """Cancel and clear at moments of the die's choosing; only under fire."""
-    die = script.die
-    if script.patient:
+    die = context.die
+    if context.patient:
         return
     for _ in range(die.randint(1, 8)):
         await asyncio.sleep(die.choice((0.0, 0.01, 0.3, 2.0)))
-        found = await script.client.ask("list", None, None, None, 200)
+        found = await context.client.ask("list", None, None, None, 200)
         if not found:
             continue
         run_id = die.choice(found)["run_id"]
         verb = die.choice(("cancel", "cancel", "clear"))
-        script.meddled[run_id] = None
-        await _meddle(script, verb, run_id)
+        context.meddled[run_id] = None
+        await _meddle(context, verb, run_id)
 
 
-async def _meddle(script: Script, verb: str, run_id: str) -> None:
+async def _meddle(context: PlayContext, verb: str, run_id: str) -> None:
     try:
-        await script.client.ask(verb, *((run_id, None, "meddling") if verb == "cancel" else ([run_id],)))
+        await context.client.ask(verb, *((run_id, None, "meddling") if verb == "cancel" else ([run_id],)))
     except UnknownRun:
         return  # cleared meanwhile
 
 
-async def twins(script: Script) -> None:
+async def twins(context: PlayContext) -> None:
     """The same run asked for twice at once, and once more with other content, which must be refused."""
-    die = script.die
-    run_id, wanted = f"{script.tag}twin", task(die, die.randint(0, 1))
+    die = context.die
+    run_id, wanted = f"{context.tag}twin", task(die, die.randint(0, 1))
     try:
         both = await asyncio.gather(
-            *(persist(script, lambda: script.client.run(Worker, wanted, run_id=run_id)) for _ in range(2))
+            *(persist(context, lambda: context.client.run(Worker, wanted, run_id=run_id)) for _ in range(2))
         )
     except ConflictingRequest:  # the first was cleared, so that the other content below had the id for itself
-        script.expect(bool(script.meddled), f"{run_id} was taken by another request")
+        context.expect(bool(context.meddled), f"{run_id} was taken by another request")
         return
-    if both[0] is not None and both[1] is not None and not script.meddled:
+    if both[0] is not None and both[1] is not None and not context.meddled:
         same = (both[0].status, both[0].output) == (both[1].status, both[1].output)
-        script.expect(same or not script.patient, f"run {run_id} ended in two ways: {both}")
-    await _contradict(script, run_id, wanted.model_copy(update={"weight": wanted.weight + 1}))
+        context.expect(same or not context.patient, f"run {run_id} ended in two ways: {both}")
+    await _contradict(context, run_id, wanted.model_copy(update={"weight": wanted.weight + 1}))
 
 
-async def _contradict(script: Script, run_id: str, other: Task) -> None:
+async def _contradict(context: PlayContext, run_id: str, other: Task) -> None:
     try:
-        await persist(script, lambda: script.client.run(Worker, other, run_id=run_id))
+        await persist(context, lambda: context.client.run(Worker, other, run_id=run_id))
     except ConflictingRequest:
         return
     except BadRequest as problem:
-        script.expect(False, f"a conflicting request was refused for another reason: {problem}")
-    script.expect(bool(script.meddled), f"a conflicting request for {run_id} was accepted")
+        context.expect(False, f"a conflicting request was refused for another reason: {problem}")
+    context.expect(bool(context.meddled), f"a conflicting request for {run_id} was accepted")
 
 
 STORIES: dict[str, tuple[Part, ...]] = {
@@ -171,12 +171,17 @@ STORIES: dict[str, tuple[Part, ...]] = {
 }
 
 
-async def play_parts(parts: Iterable[Part], script: Script, seed: int) -> None:
+async def play_parts(parts: Iterable[Part], context: PlayContext, seed: int) -> None:
     """Play the parts at the same time, each with a die of its own that is the same in every play."""
     jobs = []
     for number, part in enumerate(parts):
-        own = Script(
-            script.client, Random(f"{seed}/{number}"), script.patient, f"{number}-", script.meddled, script.complaints
+        own = PlayContext(
+            context.client,
+            Random(f"{seed}/{number}"),
+            context.patient,
+            f"{number}-",
+            context.meddled,
+            context.complaints,
         )
         jobs.append(part(own))
     await asyncio.gather(*jobs)

@@ -12,8 +12,8 @@
         laboratory.heal()
         laboratory.settle()
 
-While it runs, the invariants of the design are checked; a broken one raises `Violation` out of `run`. `scenarios.swarm.swarm.swarm` does
-all of this for many seeds, and `scenarios.swarm.explore.explore` for every place to die.
+While it runs, the invariants of the design are checked; a broken one raises `Violation` out of `run`. `scenarios.swarm.runner.swarm` does
+all of this for many seeds, and `scenarios.swarm.explorer.explore` for every place to die.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.scenarios.swarm.explore import explore
-from perdure.scenarios.swarm.swarm import swarm
+from perdure.scenarios.swarm.explorer import explore
+from perdure.scenarios.swarm.runner import swarm
 from tests.actors.fiber_story import fiber_story
 
 

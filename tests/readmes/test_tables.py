@@ -11,7 +11,7 @@ from perdure import policies
 from perdure.actors import KillPoint
 from perdure.ledger import InterruptedReason
 from perdure.policies import Limits
-from perdure.scenarios.bench import bench
+from perdure.scenarios.bench import runner
 from perdure.scenarios.cli import app
 from tests.readmes.commands import command, options_of
 from tests.readmes.pages import FRONT, LEDGER, LIMITS, SCENARIOS, WORK, rows
@@ -63,7 +63,7 @@ def test_the_options_in_the_table_belong_to_their_command(row: list[str]) -> Non
 
 def test_every_group_of_figures_has_a_row_and_no_other_is_there() -> None:
     groups = [row[0].strip("`") for row in rows(SCENARIOS.section("Figures"))]
-    assert list(dict.fromkeys(groups)) == list(bench.FIGURES)
+    assert list(dict.fromkeys(groups)) == list(runner.FIGURES)
 
 
 def test_the_figures_of_the_front_page_are_those_of_the_table_of_others() -> None:

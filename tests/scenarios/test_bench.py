@@ -12,12 +12,12 @@ from perdure.actors import Client
 from perdure.ledger import BadRequest, restore
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench import alarms as bench_alarms
-from perdure.scenarios.bench import bench
+from perdure.scenarios.bench import runner
 from perdure.scenarios.bench.agents import Parent
 from perdure.scenarios.bench.alarms import Sleepyhead
-from perdure.scenarios.bench.apart import Failed, measure_apart
 from perdure.scenarios.bench.ledger import boot_once, build
 from perdure.scenarios.bench.report import Baseline, Figure, at_least, at_most, line, percentile, report
+from perdure.scenarios.bench.subprocesses import Failed, measure_apart
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.tidy import ROOT
 
@@ -77,7 +77,7 @@ def test_a_percentile_is_one_of_the_values(share: float, value: float) -> None:
 
 def test_a_group_that_does_not_exist_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=r"only.*fan-out"):
-        bench.main(only=["awaited", "fanout"], data=tmp_path / "untouched")
+        runner.main(only=["awaited", "fanout"], data=tmp_path / "untouched")
     assert not (tmp_path / "untouched").exists()
 
 
@@ -96,16 +96,16 @@ def test_a_group_that_fails_is_a_failed_row_and_the_others_are_measured(
     def toy(group: str, place: Path, *, quick: bool) -> list[str]:
         return [sys.executable, "-c", COMMANDS[group][0].format(json.dumps([LEDGER]))]
 
-    monkeypatch.setattr(bench, "command_for", toy)
-    assert bench.main(as_json=True, only=list(COMMANDS)) is False
+    monkeypatch.setattr(runner, "command_for", toy)
+    assert runner.main(as_json=True, only=list(COMMANDS)) is False
     told = json.loads(capsys.readouterr().out)
     assert told["figures"] == [LEDGER]
     assert {each["group"]: each["cause"] for each in told["failures"]} == {
         group: cause for group, (_, cause) in COMMANDS.items() if cause is not None
     }
-    assert bench.main(only=["awaited"]) is True
+    assert runner.main(only=["awaited"]) is True
     assert "ledger: 1 s (1 to 1); goal ≤ 3 s, met" in capsys.readouterr().out
-    assert bench.main(only=["fan-out"]) is False
+    assert runner.main(only=["fan-out"]) is False
     assert "fan-out: FAILED, TimeoutError: nothing came of it" in capsys.readouterr().out
 
 
@@ -116,7 +116,7 @@ def test_a_group_that_hangs_is_ended() -> None:
 
 def test_a_group_is_measured_by_a_command_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(
-        bench.command_for("boot", tmp_path, quick=True), cwd=ROOT, capture_output=True, text=True, check=True
+        runner.command_for("boot", tmp_path, quick=True), cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert [figure["goal"] for figure in json.loads(done.stdout)] == ["≤ 1 s", "≤ 300 MB"]
 

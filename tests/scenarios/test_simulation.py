@@ -8,8 +8,8 @@ from perdure.actors import Agent, Client, Detached, RunInfo, RunResult, exposed
 from perdure.actors.sim_world.world import Overdue
 from perdure.ledger import OutcomeUnknown, UnknownRun
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.scenarios.swarm.explore import explore
-from perdure.scenarios.swarm.swarm import play, swarm
+from perdure.scenarios.swarm.explorer import explore
+from perdure.scenarios.swarm.runner import play, swarm
 from perdure.scenarios.testing.checks import unlike_the_inboxes
 from perdure.scenarios.testing.laboratory import Laboratory, Violation
 from tests.actors.cast import Sleeper
@@ -113,7 +113,7 @@ def test_whatever_a_story_raises_is_a_finding_with_the_line_that_plays_it_again(
     report = play(3, raises)
     assert "LookupError: of the author's own" in report.problem
     assert "in raises" in report.trace
-    assert report.replay == "perdure.scenarios.swarm.swarm.play(3, tests.scenarios.test_simulation.raises)"
+    assert report.replay == "perdure.scenarios.swarm.runner.play(3, tests.scenarios.test_simulation.raises)"
     assert play(3, raises).digest == report.digest
 
 

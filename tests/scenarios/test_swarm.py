@@ -14,14 +14,14 @@ import pytest
 from perdure.actors.chat.toolbox import Toolbox
 from perdure.ledger import View
 from perdure.ledger.storage.cabinet import Transaction
+from perdure.scenarios.swarm.runner import MIXTURE, SWIFT, SeedReport, SwarmReport, play, story_of, weather_of
 from perdure.scenarios.swarm.stories import STORIES
-from perdure.scenarios.swarm.swarm import MIXTURE, SWIFT, SeedReport, SwarmReport, play, story_of, weather_of
 
 KILLS_MIN = 10_000
 PARTS = 6  # so that those who test in several processes share the work
 FIRST_SEED = 10_000
 LEISURELY = ("desks", "families", "letters")  # few deaths in much time; each part plays one seed of each
-REPLAY = "from perdure.scenarios.swarm.swarm import play; print(play(10_007).digest, play(11, 'chats').digest)"
+REPLAY = "from perdure.scenarios.swarm.runner import play; print(play(10_007).digest, play(11, 'chats').digest)"
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def command_for(group: str, place: Path, *, quick: bool) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "perdure.scenarios.bench.bench",
+        "perdure.scenarios.bench.runner",
         group,
         str(place.resolve()),
         *(["--quick"] if quick else []),

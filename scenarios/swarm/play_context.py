@@ -16,7 +16,7 @@ OFTEN, SELDOM = 0.3, 0.1
 
 
 @dataclass
-class Script:
+class PlayContext:
     """What one play of a story knows: its die (the same in both plays), whether it waits, and what it saw go wrong."""
 
     client: Client
@@ -32,15 +32,15 @@ class Script:
             self.complaints.append(complaint)
 
 
-Part = Callable[[Script], Awaitable[None]]
+Part = Callable[[PlayContext], Awaitable[None]]
 
 
-async def persist(script: Script, ask: Callable[[], Awaitable[Any]]) -> Any:
+async def persist(context: PlayContext, ask: Callable[[], Awaitable[Any]]) -> Any:
     """Ask until there is an answer: calls may be interrupted, and a crowd may be refused for a moment."""
     for _ in range(TRIES_MAX):
         try:
             return await ask()
         except (OutcomeUnknown, Overloaded):
             await asyncio.sleep(0.05)
-    script.expect(False, "a call was interrupted for ever")
+    context.expect(False, "a call was interrupted for ever")
     return None

@@ -25,7 +25,7 @@ from perdure.actors.sim_world.world import Span
 from perdure.policies import Limits
 from perdure.scenarios.swarm.chat_workloads import chats, outside
 from perdure.scenarios.swarm.messenger_workloads import letters, post_office
-from perdure.scenarios.swarm.script import Script
+from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding
 
@@ -86,7 +86,7 @@ class SeedReport:
     def replay(self) -> str:
         """The line that plays this seed again: a command, or for a story of your own a call."""
         if self.story not in STORIES:
-            return f"perdure.scenarios.swarm.swarm.play({self.seed}, {self.story})"
+            return f"perdure.scenarios.swarm.runner.play({self.seed}, {self.story})"
         return f"perdure replay {self.seed}" + (f" --story {self.story}" if self.story != story_of(self.seed) else "")
 
 
@@ -170,12 +170,12 @@ def _play_ours(laboratory: Laboratory, name: str) -> None:
     seed = laboratory.simulation.seed
 
     async def fire(client: Client) -> None:
-        await play_parts(STORIES[name], Script(client, Random(seed), False, "", meddled, complaints), seed)
+        await play_parts(STORIES[name], PlayContext(client, Random(seed), False, "", meddled, complaints), seed)
 
     async def calm(client: Client) -> None:
-        await play_parts(STORIES[name], Script(client, Random(seed), True, "", meddled, complaints), seed)
+        await play_parts(STORIES[name], PlayContext(client, Random(seed), True, "", meddled, complaints), seed)
 
-    with surroundings(name) as outside:
+    with outside_of(name) as outside:
         _play(laboratory, fire, calm)
         complaints += outside()
     if complaints:
@@ -183,7 +183,7 @@ def _play_ours(laboratory: Laboratory, name: str) -> None:
 
 
 @contextmanager
-def surroundings(name: str) -> Iterator[Callable[[], Iterable[str]]]:
+def outside_of(name: str) -> Iterator[Callable[[], Iterable[str]]]:
     """What a story needs outside of the simulated processes, and what is wrong there in the end."""
     with ExitStack() as stack:
         worlds = [stack.enter_context(around()) for part, around in AROUND.items() if part in STORIES[name]]

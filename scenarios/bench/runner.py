@@ -2,7 +2,7 @@
 
 Every group of figures has a data directory, a cluster and a process of its own, so none inherits what another left behind.
 
-`python -m perdure.scenarios.bench.bench GROUP DIRECTORY [--quick]` is that process.
+`python -m perdure.scenarios.bench.runner GROUP DIRECTORY [--quick]` is that process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.scenarios.bench.alarms import alarms
-from perdure.scenarios.bench.apart import Failed, command_for, measure_apart
 from perdure.scenarios.bench.chat import chat_children, chat_streams, chat_turns
 from perdure.scenarios.bench.chat_deaths import chat_recovery, reconnection
 from perdure.scenarios.bench.deaths import child_death, cluster_death, handlers_death, supervisor_death
@@ -27,7 +26,8 @@ from perdure.scenarios.bench.ledger import boot
 from perdure.scenarios.bench.messenger import webhooks
 from perdure.scenarios.bench.report import Bench, Figure, known, report, show
 from perdure.scenarios.bench.speed import awaited, detached, fan_out, passivated, sleepers
-from perdure.scenarios.swarm.swarm import swarm
+from perdure.scenarios.bench.subprocesses import Failed, command_for, measure_apart
+from perdure.scenarios.swarm.runner import swarm
 
 PATIENCE_S: Final = 300.0  # for one group; each takes a minute or so
 
