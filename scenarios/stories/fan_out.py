@@ -231,13 +231,14 @@ class FanOut(Scenario):
         """The same in words."""
         runs, mail, recovery = told["runs"], told["deliveries"], told["recovery_ms"]
         took = f"{told['seconds']:.1f} s ({told['runs_per_second']:.3g} a second)"
-        again = f" At work again after {recovery['p50']:.0f} ms (worst {recovery['max']:.0f} ms)."
         ways = " + ".join(f"{mail[way]} {way}" for way in MAIL[1:])
         said = [
             f"{runs['completed']} of {runs['requested']} runs completed in {took}.",
-            f"Killed: {in_words(told['kills'])}." + (again if recovery["max"] else ""),
+            f"Killed: {in_words(told['kills'])}.",
             f"Mail: {mail['enqueued']} enqueued = {ways}; {mail['duplicated']} duplicated, {mail['lost']} lost.",
         ]
+        if recovery["max"]:
+            said[1] += f" At work again after {recovery['p50']:.0f} ms (worst {recovery['max']:.0f} ms)."
         if told["kills_left_out"]:
             said.insert(
                 2,

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.actors.supervisor import supervisor
 from perdure.ledger import Fact, FactRow, HostView, Note, View
-from perdure.scenarios.swarm.swarm import play
+from perdure.scenarios.swarm.runner import play
 from tests.kit import NOW_MS, Ledger, asked, enacted
 
 
