@@ -17,12 +17,13 @@ from perdure.policies import Limits
 from perdure.scenarios.testing import laboratory
 from tests.actors.chat.desk import Listener
 from tests.readmes.commands import command, options_of
-from tests.readmes.pages import FRONT, LEDGER, PAGES, PYTHON, SHELL, WORDS, Page
+from tests.readmes.pages import CODE, FRONT, GUIDE, LEDGER, PAGES, PYTHON, SHELL, WORDS, Page, rows
 from tests.tidy import ROOT
 
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 FRONT_LINES_MAX = 180
 CONTENTS_FROM_LINES = 100
+COMING = "Coming from Cloudflare Agents"
 
 
 # ---------------------------------------------------------------- pages and links
@@ -130,12 +131,33 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
         laboratory,
         testing,
     )
-    words = {word.partition("(")[0] for word in WORDS}
+    elsewhere = {word for there, _ in rows(GUIDE.section(COMING)) for word in CODE.findall(there)}
+    words = {word.partition("(")[0] for word in WORDS if word not in elsewhere}
     words = {word for word in words if re.fullmatch(r"[A-Z]\w*[a-z]\w*|(?:on|agent_tool|detached)_\w+", word)}
     own = {*re.findall(r"(?:class|def) (\w+)", "".join(PYTHON)), *dir(builtins)}
     assert {"StorageConflict", "OutcomeUnknown", "on_progress", "detached_max_budget_ms"} <= words
     unknown = [word for word in words - own if not any(hasattr(home, word) for home in homes)]
     assert not [word for word in unknown if not has(Detached, word)]
+
+
+def test_what_a_name_of_cloudflare_is_here_exists() -> None:
+    homes = (
+        Agent,
+        ChatAgent,
+        Listener,
+        actors,
+        actors.RunFailed,
+        RunContext,
+        Detached,
+        ChatRecovery,
+        actors.AgentToolEvents,
+    )
+    here = [word for _, cell in rows(GUIDE.section(COMING)) for word in CODE.findall(cell)]
+    names = [re.sub(r"\(.*", "", word) for word in here if not word.startswith("run.")]
+    assert len(names) > 20
+    assert [
+        name for name in names if name != "get_agent_tool_summary" and not any(has(home, name) for home in homes)
+    ] == []
 
 
 def test_limits_that_are_named_exist_and_have_the_value_that_is_said() -> None:
