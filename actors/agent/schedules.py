@@ -200,25 +200,25 @@ class KeepsSchedules:
         """
         tenant = self._perdure
         told = {"key": key, "retry": retry}
-        line = tenant.waiting_line
+        line = tenant.callback_queue
         return self._item(line.add(queued(tenant, callback, payload, tenant.now_ms(), told)))
 
     def dequeue(self, item_id: str) -> bool:
         """Delete an item. If it is just being done, that has no effect. False if there is none."""
-        return self._perdure.waiting_line.drop_one(str(item_id))
+        return self._perdure.callback_queue.drop_one(str(item_id))
 
     def dequeue_all(self, callback: str | None = None) -> int:
         """Delete all items, or those of one callback. Returns how many there were."""
-        return self._perdure.waiting_line.drop(lambda row: callback in (None, row.callback))
+        return self._perdure.callback_queue.drop(lambda row: callback in (None, row.callback))
 
     def list_queue(self, callback: str | None = None, status: str | list[str] | None = None) -> list[QueuedItem]:
         """The items that are not done yet, in their order."""
-        statuses, rows = chosen_statuses(status), self._perdure.waiting_line.rows.in_order()
+        statuses, rows = chosen_statuses(status), self._perdure.callback_queue.rows.in_order()
         return [self._item(row) for row in rows if callback in (None, row.callback) and row.status in statuses]
 
     def retry_queued(self, item_id: str) -> bool:
         """Try a parked item again now, with all its tries, or one that waits for its next try. False if it is neither."""
-        return self._perdure.waiting_line.retry(str(item_id))
+        return self._perdure.callback_queue.retry(str(item_id))
 
     def _item(self, row: Row) -> QueuedItem:
         return QueuedItem(

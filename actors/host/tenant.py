@@ -16,7 +16,7 @@ from perdure.actors.code.author_call import tried
 from perdure.actors.code.naming import load_type
 from perdure.actors.code.schema import exposed_call
 from perdure.actors.jobs.fibers import Fibers
-from perdure.actors.jobs.queue import WaitingLine
+from perdure.actors.jobs.queue import CallbackQueue
 from perdure.actors.jobs.schedules import Schedules
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import AlarmClock
@@ -37,7 +37,7 @@ from perdure.actors.ports import KillPoint
 from perdure.ledger import COLLECTED_NOTHING, Awake, Released, Stimulus, Unstarted, agent_id, check_id, type_of
 from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, State
 
-JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("waiting_line", QUEUED))
+JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("callback_queue", QUEUED))
 
 
 class Tenant(Life):
@@ -89,9 +89,9 @@ class Tenant(Life):
         return Schedules(self, self.outbox, self.alarms, self.ready)
 
     @once
-    def waiting_line(self) -> WaitingLine:
+    def callback_queue(self) -> CallbackQueue:
         """What is called one after the other."""
-        return WaitingLine(self, self.outbox, self.alarms, self.ready)
+        return CallbackQueue(self, self.outbox, self.alarms, self.ready)
 
     # coming up
 
@@ -241,8 +241,8 @@ class Tenant(Life):
         """Begin with a copy of another storage, and with what is planned there."""
         self.reopen()
         self.premises.cabinet.restore(self.agent_id, path)
-        self.on_loop(self.schedules.second_look.look)
-        self.on_loop(self.waiting_line.second_look.look)
+        self.on_loop(self.schedules.storage_retry.look)
+        self.on_loop(self.callback_queue.storage_retry.look)
 
     def fork(self, name: str) -> None:
         """Copy this agent's storage for another agent of its class."""

@@ -8,14 +8,23 @@ the row is parked. A kill between the two costs the count of one failure.
 A callback that kills its process is no failure that anybody could write down. So a row that is long overdue is marked, durably, before its
 callback is called. One that was marked and has not ended is a suspect, and suspects are called one at a time, lest one be blamed for what
 another did; after `callback_losses_max` marks the row is parked.
+
+Callbacks that are known to be quick are called together: one transaction for many rows that are due, for a commit takes longer than most
+callbacks do, and what is due at the full hour comes in crowds. The rows of a round whose callbacks have been quick on this host of late
+are called one after the other, each with its own occurrence, history and end, as if each had a transaction of its own: what one cancels
+is not called after it. If anything goes wrong, nothing of it was, and each is called by itself. So one that raises, or an async one that
+turns out to be slow, costs its neighbours a little time once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Protocol
+from itertools import groupby
+from typing import Any, Protocol
 
+from perdure.actors.code.author_call import is_async
 from perdure.actors.jobs.callback_rows import Row, Rows
 from perdure.actors.jobs.occurrence import Occurrence
 from perdure.actors.jobs.schedule_requests import retries_of
@@ -28,10 +37,11 @@ from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import CallbackEvent, Firing, PastOutcome, full_jitter_ms
 
 ERROR_CHARS_MAX = 500  # of an error in a history
+TOGETHER_TIMEOUT_MS = 1_000  # of one transaction of several
 LATE_MS = 10_000  # so long overdue, a row may have ended the lives that were to call it
 
 
-class Book(Protocol):
+class RowsOwner(Protocol):
     """What schedules and the queue know of their rows."""
 
     @property
@@ -51,7 +61,7 @@ class Book(Protocol):
 class Callbacks:
     """A row whose callback is called once."""
 
-    def __init__(self, life: Life, outbox: Outbox, book: Book, row_id: str) -> None:
+    def __init__(self, life: Life, outbox: Outbox, book: RowsOwner, row_id: str) -> None:
         self._life, self._outbox, self._book, self._rows, self._id = life, outbox, book, book.rows, row_id
         self._row: Row | None = None
         self._moved: Row | None = None
@@ -206,3 +216,32 @@ class Callbacks:
 
 class _NoCallback(BadRequest):
     """The method does not exist on this class any more."""
+
+
+def rounds(life: Life, rows: Sequence[Row], now_ms: int, late_ms: float = LATE_MS) -> Iterator[list[Row]]:
+    """Rows that are due, in order: those that are called together, and each of the others by itself; so too what is later than that."""
+
+    def kind(row: Row) -> int | str:
+        method: Any = getattr(life.agent, row.callback, None)
+        is_plain = not row.attempt and not row.losses and now_ms - row.due_at_ms <= late_ms
+        if is_plain and callable(method) and life.premises.paces.is_quick(life.agent_id, row.callback):
+            return "async" if is_async(method) else "sync"
+        return row.number
+
+    for _, group in groupby(rows, kind):
+        yield list(group)
+
+
+async def called_together(
+    life: Life, outbox: Outbox, book: RowsOwner, rows: Sequence[Row], turn: AbstractAsyncContextManager[None]
+) -> bool:
+    """Call the callbacks of these rows in one transaction; False if nothing came of it, and each must be called by itself."""
+    callings = [Callbacks(life, outbox, book, row.id) for row in rows]
+    waits = is_async(getattr(life.agent, rows[0].callback))  # like all of the same round
+
+    def steps(transaction: Transaction) -> list[Step]:
+        activity = Activity(origin=rows[0].delivery_id)
+        return [(each.whole_async if waits else each.whole, (transaction,), activity) for each in callings]
+
+    piece = Piece(rows[0].id, steps, lambda _: None, TOGETHER_TIMEOUT_MS)
+    return await done_in_one(life, outbox, piece, turn) is None

@@ -15,8 +15,7 @@ from heapq import heappop, heappush
 from perdure.actors.code.author_call import tried, tried_now
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_store import FiberStore
-from perdure.actors.jobs.storage_retry import AGAIN_MS
-from perdure.actors.life.alarm_clock import AlarmClock
+from perdure.actors.life.alarm_clock import STORAGE_RETRY_MS, AlarmClock
 from perdure.actors.life.life import Life
 from perdure.policies import FiberStatus
 
@@ -31,7 +30,7 @@ class Lane:
         self.due: list[tuple[int, str]] = []
 
 
-class Agenda:
+class FiberAgenda:
     """What is to be done about the fibers of one agent."""
 
     def __init__(
@@ -115,5 +114,5 @@ class Agenda:
         store = self._store
         fiber, _ = tried_now(lambda: store.find(fiber_id) if store.is_open(fiber_id) else None)
         if fiber is not None:
-            self.add(fiber, after_ms=AGAIN_MS if has_failed else 0)
+            self.add(fiber, after_ms=STORAGE_RETRY_MS if has_failed else 0)
         self.look_soon()

@@ -15,7 +15,7 @@ from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import UNSET, Drop, Enter, FiberEvent, FiberResult, Settle
 
 
-class Moves:
+class FiberMoves:
     """The transitions of the fibers of one agent."""
 
     def __init__(self, life: Life, store: FiberStore) -> None:

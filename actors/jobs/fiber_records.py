@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.jobs.fiber import Fiber, FiberPage
-from perdure.actors.jobs.fiber_store import FiberStore
-from perdure.actors.jobs.group_commit import GroupCommit
+from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
 from perdure.actors.jobs.schedule_requests import chosen, instant
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life

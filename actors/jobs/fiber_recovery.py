@@ -14,9 +14,8 @@ from typing import Any
 from perdure.actors.code.author_call import in_words, tried, tried_now
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
-from perdure.actors.jobs.fiber_moves import Moves
-from perdure.actors.jobs.fiber_store import FiberStore
-from perdure.actors.jobs.group_commit import GroupCommit
+from perdure.actors.jobs.fiber_moves import FiberMoves
+from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
@@ -36,7 +35,7 @@ from perdure.policies import (
 )
 
 
-class Recoveries:
+class FiberRecoveries:
     """The recoveries of one life of an agent.
 
     Args:
@@ -44,7 +43,7 @@ class Recoveries:
     """
 
     def __init__(
-        self, life: Life, store: FiberStore, moves: Moves, together: GroupCommit, at_work: dict[str, FiberContext]
+        self, life: Life, store: FiberStore, moves: FiberMoves, together: GroupCommit, at_work: dict[str, FiberContext]
     ) -> None:
         self._life, self._store, self._moves, self._together, self._at_work = life, store, moves, together, at_work
 

@@ -23,14 +23,14 @@ from perdure.policies import FiberRetry
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FiberRequest:
     """A checked request. `fiber.fiber_id` is empty if any id will do."""
 
     fiber: Fiber
     body: bytes | None
 
 
-class Requests:
+class FiberRequests:
     """What is asked of the fibers of one agent."""
 
     def __init__(self, life: Life, store: FiberStore) -> None:
@@ -47,7 +47,7 @@ class Requests:
         metadata: Mapping[str, Any] | None = None,
         retry: FiberRetry | int | bool | None = None,
         on_recovered: str | Callable[..., Any] | None = None,
-    ) -> Asked:
+    ) -> FiberRequest:
         """A request, or `BadRequest` naming what is wrong with it."""
         limits = self._life.limits
         for field, value in (("fiber_id", fiber_id), ("idempotency_key", idempotency_key)):
@@ -67,9 +67,9 @@ class Requests:
             retry=_retry(retry),
             on_recovered="" if on_recovered is None else self._method("on_recovered", on_recovered),
         )
-        return Asked(fiber, body if input is not None else None)
+        return FiberRequest(fiber, body if input is not None else None)
 
-    def from_plain(self, given: Mapping[str, Any]) -> Asked:
+    def from_plain(self, given: Mapping[str, Any]) -> FiberRequest:
         """One request of many."""
         asked = dict(given)
         for field in ("name", "fn_name"):
@@ -102,11 +102,11 @@ class Requests:
             raise TooLarge("metadata", f"has {size} bytes; the limit metadata_bytes_max is {most}")
         return dict(given)
 
-    def accept(self, asked: Iterable[Asked]) -> list[tuple[Fiber, bool]]:
+    def accept(self, asked: Iterable[FiberRequest]) -> list[tuple[Fiber, bool]]:
         """Accept all of these in one transaction, or join those that exist. With each, whether it is new."""
         return self._store.change(lambda transaction: [self._accept(transaction, each) for each in asked])
 
-    def _accept(self, transaction: Transaction, asked: Asked) -> tuple[Fiber, bool]:
+    def _accept(self, transaction: Transaction, asked: FiberRequest) -> tuple[Fiber, bool]:
         known = self._known(asked.fiber)
         if known is not None:
             _refuse_conflict(known, asked.fiber)
@@ -134,16 +134,16 @@ class Requests:
             )
         return None if key_id is None else store.find(key_id)
 
-    def named(self, asked: Asked) -> Asked:
+    def named(self, asked: FiberRequest) -> FiberRequest:
         """The same with an id: code that is entered again after a death asks for the same fiber, though it gave no name to it."""
         fiber, activity = asked.fiber, ACTIVITY.get()
         if fiber.fiber_id or fiber.idempotency_key or activity is None:
             return asked
         derived = activity.derive(f"fiber {self._life.agent_id} {fiber.name} {fiber.fn_name}", fiber.digest)
-        return Asked(fiber.but(fiber_id=derived), asked.body)
+        return FiberRequest(fiber.but(fiber_id=derived), asked.body)
 
 
-_ARGUMENTS = set(inspect.signature(Requests.checked).parameters) - {"self"}
+_ARGUMENTS = set(inspect.signature(FiberRequests.checked).parameters) - {"self"}
 
 
 def _retry(given: object) -> list[Any] | None:

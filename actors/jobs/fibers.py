@@ -14,28 +14,26 @@ after its fiber was cancelled, or in a life that is over, changes nothing any mo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from perdure.actors.code.author_call import in_words, is_async, tried, tried_now
 from perdure.actors.code.schema import fiber_shape
-from perdure.actors.jobs.fiber import Fiber
-from perdure.actors.jobs.fiber_agenda import Agenda
+from perdure.actors.jobs.fiber import Fiber, FiberInspection
+from perdure.actors.jobs.fiber_agenda import FiberAgenda
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
-from perdure.actors.jobs.fiber_moves import Moves
+from perdure.actors.jobs.fiber_moves import FiberMoves
 from perdure.actors.jobs.fiber_records import FiberRecords
-from perdure.actors.jobs.fiber_recovery import Recoveries
-from perdure.actors.jobs.fiber_requests import Requests
-from perdure.actors.jobs.fiber_store import FiberStore
-from perdure.actors.jobs.fiber_waiters import Waiters
-from perdure.actors.jobs.group_commit import GroupCommit
+from perdure.actors.jobs.fiber_recovery import FiberRecoveries
+from perdure.actors.jobs.fiber_requests import FiberRequests
+from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import AlarmClock
 from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
-from perdure.ledger import BadRequest
+from perdure.ledger import AwaitedInsideHandler, BadRequest
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import Enter, FiberEvent, FiberResult, FiberStatus, Settle, after_error, after_hook
+from perdure.policies import INFINITY, Enter, FiberEvent, FiberResult, FiberStatus, Settle, after_error, after_hook
 
 READ_AT_ONCE = 100
 
@@ -47,12 +45,12 @@ class Fibers:
         self._life = life
         self._at_work: dict[str, FiberContext] = {}
         self.store = FiberStore(life, self._moved)
-        self._moves = Moves(life, self.store)
+        self._moves = FiberMoves(life, self.store)
         self._together = GroupCommit(life, self.store, lambda: bool(self._agenda.recovering.due))
-        recoveries = Recoveries(life, self.store, self._moves, self._together, self._at_work)
-        self._agenda = Agenda(life, alarms, self.store, self._enter, recoveries.recover)
-        self.waiters = Waiters(life, self.store, self._at_work, self._agenda.give_place)
-        self.requests = Requests(life, self.store)
+        recoveries = FiberRecoveries(life, self.store, self._moves, self._together, self._at_work)
+        self._agenda = FiberAgenda(life, alarms, self.store, self._enter, recoveries.recover)
+        self.waiters = FiberWaiters(life, self.store, self._at_work, self._agenda.give_place)
+        self.requests = FiberRequests(life, self.store)
         self.records = FiberRecords(life, self.store, self._together)
 
     # what others left, and what has become durable
@@ -251,3 +249,60 @@ class Fibers:
         _, problem = tried_now(lambda: self.store.change(lambda transaction: self.store.drop(transaction, fiber)))
         if problem is not None:
             self._life.trouble(f"forgetting fiber {fiber.name!r}", problem)
+
+
+class FiberWaiters:
+    """Those who wait for fibers, in one life of their agent: for the row, through recoveries and cancellations, whoever began it.
+
+    Args:
+        at_work: the code that is at fibers just now.
+        give_place: gives places to fibers that are due, or takes them back.
+    """
+
+    def __init__(
+        self, life: Life, store: FiberStore, at_work: Mapping[str, FiberContext], give_place: Callable[[int], None]
+    ) -> None:
+        self._life, self._store, self._at_work, self._give_place = life, store, at_work, give_place
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+
+    def tell(self, fiber_id: str) -> None:
+        """The fiber is over."""
+        for waiter in self._waiting.pop(fiber_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def settled(self, fiber_id: str, timeout_ms: float | None, *, accepted: bool = False) -> FiberInspection:
+        """Wait until the fiber is over, or for so long; then it is shown as it is.
+
+        A fiber that waits for another one lends its place, so that however many do, those that they wait for can begin.
+        """
+        if self._life.transaction is not None:
+            raise AwaitedInsideHandler(
+                "wait_for_completion",
+                "nobody can wait inside a transaction or a handler: the fiber begins with its commit",
+            )
+        mine = CURRENT.get()
+        is_lending = mine is not None and mine.is_managed and self._at_work.get(mine.id) is mine
+        if is_lending:
+            self._give_place(1)
+        try:
+            async with asyncio.timeout(None if timeout_ms is None or timeout_ms == INFINITY else timeout_ms / 1000):
+                await self._until_settled(fiber_id)
+        except TimeoutError:
+            pass
+        finally:
+            if is_lending:
+                self._give_place(-1)
+        return self._store.inspected(self._found(fiber_id), accepted=accepted)
+
+    async def _until_settled(self, fiber_id: str) -> None:
+        while not self._found(fiber_id).is_settled:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(fiber_id, []).append(waiter)
+            await waiter
+
+    def _found(self, fiber_id: str) -> Fiber:
+        fiber = self._store.find(fiber_id)
+        if fiber is None:
+            raise BadRequest("fiber_id", f"{fiber_id!r} is no fiber of {self._life.agent_id}, or was deleted")
+        return fiber

@@ -1,10 +1,10 @@
 """The queue of one agent: items that call a method of the agent, one after the other, in the order in which they were queued.
 
-An item is done in one transaction with its own deletion (`calling`), so it is done once in effect, wherever the agent dies. The line is
+An item is done in one transaction with its own deletion (`callbacks`), so it is done once in effect, wherever the agent dies. The line is
 drained whenever the agent is awake, and an agent that sleeps over items is woken: an alarm is set as long as one waits. An item that failed
 steps aside until its next try, and one that is parked until somebody says so; neither holds up those behind it.
 
-Items whose callbacks are known to be quick share transactions (`together`); their order is the same.
+Items whose callbacks are known to be quick share transactions; their order is the same.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from perdure.actors.code.author_call import tried
-from perdure.actors.jobs.callback_batches import called_together, rounds
 from perdure.actors.jobs.callback_rows import Row, Rows
-from perdure.actors.jobs.callbacks import Callbacks
-from perdure.actors.jobs.storage_retry import SecondLook
-from perdure.actors.life.alarm_clock import AlarmClock
+from perdure.actors.jobs.callbacks import Callbacks, called_together, rounds
+from perdure.actors.life.alarm_clock import AlarmClock, StorageRetry
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
 from perdure.ledger import BadRequest, ConflictingRequest
@@ -32,13 +30,13 @@ PART = "queue"
 TOGETHER_MAX = 64
 
 
-class WaitingLine:
+class CallbackQueue:
     """The queue of one agent, in one life of it."""
 
     def __init__(self, life: Life, outbox: Outbox, alarms: AlarmClock, ready: Ready) -> None:
         self._life, self._outbox, self._alarms, self._ready = life, outbox, alarms, ready
         self.rows = Rows(life, QUEUED, self._changed)
-        self.second_look = SecondLook(life, alarms, PART, self.woken)
+        self.storage_retry = StorageRetry(life, alarms, PART, self.woken)
         self._line: list[tuple[int, str]] = []  # ready, by number
         self._aside: list[tuple[int, str]] = []  # for later, by instant
         self._turn = asyncio.Lock()
@@ -85,7 +83,7 @@ class WaitingLine:
         if problem is None:
             self._go_on()
         else:
-            self.second_look.failed(problem)
+            self.storage_retry.failed(problem)
 
     async def _do_all(self) -> None:
         await self._ready()

@@ -18,12 +18,10 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from perdure.actors.code.author_call import tried
-from perdure.actors.jobs.callback_batches import called_together, rounds
 from perdure.actors.jobs.callback_rows import Row, Rows
-from perdure.actors.jobs.callbacks import Callbacks
+from perdure.actors.jobs.callbacks import Callbacks, called_together, rounds
 from perdure.actors.jobs.schedule_requests import at_tick, pattern_of
-from perdure.actors.jobs.storage_retry import SecondLook
-from perdure.actors.life.alarm_clock import AlarmClock
+from perdure.actors.life.alarm_clock import AlarmClock, StorageRetry
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
@@ -43,7 +41,7 @@ class Schedules:
         self._life, self._outbox, self._alarms, self._ready = life, outbox, alarms, ready
         self.rows = Rows(life, SCHEDULE, self._changed)
         self._histories: Documents[list[Any]] = Documents(life, SCHEDULE_HISTORY)
-        self.second_look = SecondLook(life, alarms, PART, self.woken)
+        self.storage_retry = StorageRetry(life, alarms, PART, self.woken)
         self._reminders: list[tuple[int, int, str]] = []
         self._running: set[str] = set()
         self._turn, self._suspects = asyncio.Lock(), asyncio.Lock()
@@ -71,7 +69,7 @@ class Schedules:
         self._alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
 
     def _ring(self) -> None:
-        self.second_look.safely(self._begin_due)
+        self.storage_retry.safely(self._begin_due)
 
     def _begin_due(self) -> None:
         """Begin what is due, in the order of the times."""
@@ -104,9 +102,9 @@ class Schedules:
         self._running.difference_update(row_ids)
         self._life.touch()
         if problem is not None:
-            self.second_look.failed(problem)
+            self.storage_retry.failed(problem)
         elif not self._life.is_leaving:
-            self.second_look.safely(partial(self._go_on, row_ids))
+            self.storage_retry.safely(partial(self._go_on, row_ids))
 
     def _go_on(self, row_ids: list[str]) -> None:
         for row_id in row_ids:

@@ -22,6 +22,7 @@ from perdure.ledger import Alarm
 from perdure.ledger.storage.cabinet import FIBER_OPEN, QUEUED, SCHEDULE
 
 COME_BACK_MS = 30_000
+STORAGE_RETRY_MS = 5_000
 JOBS = (FIBER_OPEN, SCHEDULE, QUEUED)
 
 
@@ -116,3 +117,36 @@ class AlarmClock:
         for wish in rung:
             wish.ring()
         self._arm()
+
+
+class StorageRetry:
+    """What is done when the storage fails under work that nobody waits for: nothing is lost, and the rows are looked at again in a while.
+
+    Args:
+        part: the name of the part of the agent that works by these rows, among those that its alarm is set for.
+        woken: looks at all its rows.
+    """
+
+    def __init__(self, life: Life, alarms: AlarmClock, part: str, woken: Callable[[], None]) -> None:
+        self._life, self._alarms, self._part, self._woken = life, alarms, part, woken
+
+    def look(self) -> None:
+        """Look at all rows, for whoever cannot do anything about a storage that fails."""
+        self.safely(self._woken)
+
+    def safely(self, job: Callable[[], None]) -> None:
+        """Do this; if the storage fails, the rows are looked at later."""
+        _, problem = tried_now(job)
+        if problem is not None:
+            self.failed(problem)
+
+    def failed(self, problem: Exception) -> None:
+        """The storage failed."""
+        if not self._life.is_leaving:
+            self._life.trouble(self._part, problem)
+            self._alarms.set(self._part, self._life.now_ms() + STORAGE_RETRY_MS, self._again)
+
+    def _again(self) -> None:
+        if self._life.is_broken:
+            self._life.reopen()
+        self.look()

@@ -18,7 +18,7 @@ from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.author_call import tried
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.messenger.adapter import Messenger
-from perdure.actors.messenger.delivery import Delivering
+from perdure.actors.messenger.delivery import ReplyDelivery
 from perdure.actors.messenger.events import MessengerEvent
 from perdure.actors.messenger.replies import Replies
 from perdure.actors.messenger.store import ReplyRow, heard_key
@@ -140,8 +140,8 @@ class Deliveries:
             await asyncio.sleep(AGAIN_S)
         return reply or self._store.reply(reply_id)
 
-    def _delivering(self, reply: ReplyRow) -> Delivering:
-        return Delivering(self._agent, self._replies, reply, self.messenger(reply.messenger_id))
+    def _delivering(self, reply: ReplyRow) -> ReplyDelivery:
+        return ReplyDelivery(self._agent, self._replies, reply, self.messenger(reply.messenger_id))
 
     def let_go(self, reply_id: str, reason: str) -> None:
         """The fiber of a reply was cancelled. The turn is cancelled with it, and people are told beside the fiber, for that one is over."""

@@ -20,7 +20,7 @@ from perdure.actors.code.author_call import tried
 from perdure.actors.events.message_parts import Part, apply_chunk
 from perdure.actors.messenger.adapter import Messenger
 from perdure.actors.messenger.events import user_message
-from perdure.actors.messenger.posts import Parked, Posts
+from perdure.actors.messenger.posts import DeliveryParked, Posts
 from perdure.actors.messenger.replies import Replies
 from perdure.actors.messenger.store import ReplyRow
 from perdure.actors.tasks import awaited
@@ -31,7 +31,7 @@ TYPING_S = 4.0
 HOLD_S = 10.0
 
 
-class Telling:
+class StreamedAnswer:
     """What a follower of a turn has heard so far: the answer, and whether it goes on."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Telling:
         return spoken(self._parts)
 
 
-class Delivering:
+class ReplyDelivery:
     """One reply in one life of its agent."""
 
     def __init__(self, agent: ChatAgent, replies: Replies, reply: ReplyRow, messenger: Messenger) -> None:
@@ -72,7 +72,7 @@ class Delivering:
         await self._replies.place_of(self._reply)
         try:
             outcome, problem = await self._to_the_end()
-        except Parked as parked:
+        except DeliveryParked as parked:
             self._replies.park(self._reply, parked.problem)
         else:
             self._replies.settle(self._reply, outcome, problem, self._messenger.delivery.kept_max)
@@ -111,7 +111,7 @@ class Delivering:
 
     async def _followed(self) -> Turn | None:
         """Show the answer as it grows, until the turn is over; None if it was forgotten meanwhile."""
-        telling, first = Telling(), 0
+        telling, first = StreamedAnswer(), 0
         self._start_typing()
         while True:
             try:
@@ -127,7 +127,7 @@ class Delivering:
             await self._show(telling)
             await self._pause(turn)
 
-    async def _show(self, telling: Telling) -> None:
+    async def _show(self, telling: StreamedAnswer) -> None:
         words = self._messenger.delivery.recovering_text
         if telling.is_recovering and not self._posts.is_visible:
             return

@@ -54,7 +54,7 @@ def messenger_app(
         body_max: bytes of one webhook.
         accept_timeout_s: how long an acceptance may take until the provider is asked to deliver again.
     """
-    doors: dict[str, Door] = {}
+    doors: dict[str, WebhookEndpoint] = {}
     for agent_class in agent_classes:
         for messenger in messengers_of(agent_class).values():
             path = messenger.webhook_path
@@ -62,7 +62,7 @@ def messenger_app(
                 raise BadRequest(
                     "messengers.path", f"{path!r} is that of a messenger of {doors[path].agent_class.__name__} too"
                 )
-            doors[path] = Door(handles, agent_class, messenger, body_max, accept_timeout_s)
+            doors[path] = WebhookEndpoint(handles, agent_class, messenger, body_max, accept_timeout_s)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -78,7 +78,7 @@ def messenger_app(
     return app
 
 
-class Door:
+class WebhookEndpoint:
     """Where the webhooks of one messenger come in."""
 
     def __init__(

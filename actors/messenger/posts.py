@@ -28,7 +28,7 @@ CALL_S = 30.0
 POSTS_MAX = 200
 
 
-class Parked(Exception):
+class DeliveryParked(Exception):
     """This reply cannot be delivered as things are; a person decides."""
 
     def __init__(self, problem: str) -> None:
@@ -82,7 +82,7 @@ class Posts:
 
     async def _wait(self, what: Next) -> None:
         if what is Next.PARK:
-            raise Parked(self._reply.problem)
+            raise DeliveryParked(self._reply.problem)
         await asyncio.sleep(max(0.0, self._quiet_until_s - asyncio.get_running_loop().time()))
 
     async def _make(self, index: int, text: str) -> Next:

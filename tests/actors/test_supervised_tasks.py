@@ -16,9 +16,9 @@ import pytest
 from perdure.actors import Client
 from perdure.actors.host.host import Host
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.jobs.fiber_agenda import Agenda
-from perdure.actors.jobs.group_commit import GroupCommit
-from perdure.actors.jobs.queue import WaitingLine
+from perdure.actors.jobs.fiber_agenda import FiberAgenda
+from perdure.actors.jobs.fiber_store import GroupCommit
+from perdure.actors.jobs.queue import CallbackQueue
 from perdure.actors.jobs.schedules import Schedules
 from perdure.actors.life.mailbox import Mailbox
 from perdure.actors.life.outbox import Outbox
@@ -115,8 +115,8 @@ AGENTS = [
     Plant(Outbox, "_done"),
     Plant(StateWatch, "_tell"),
     Plant(Schedules, "_run"),
-    Plant(WaitingLine, "_drain_all"),
-    Plant(Agenda, "_attend"),
+    Plant(CallbackQueue, "_drain_all"),
+    Plant(FiberAgenda, "_attend"),
     Plant(GroupCommit, "_commit_all"),
 ]
 HOSTS = [
