@@ -26,7 +26,7 @@ class Harvest:
 
     def sums(self) -> tuple[Totals, int, int]:
         """The totals, how many completions they were added up from, and how many different ones."""
-        if not isinstance(self.end, RunResult):
+        if isinstance(self.end, dict):
             return Totals(**self.end["totals"]), self.end["deliveries"], self.end["distinct"]
         totals = self.end.output if isinstance(self.end.output, Totals) else Totals()
         return totals, totals.files, min(totals.files, self.statuses.total())
@@ -55,7 +55,7 @@ def wrong_of(order: Order, progress: Progress, harvest: Harvest) -> Iterator[str
         yield f"{mail['lost']} completions were lost"
     if statuses["completed"] != order.children:
         yield f"{statuses['completed']} of {order.children} runs completed"
-    if isinstance(harvest.end, RunResult) and not harvest.end.ok:
+    if not isinstance(harvest.end, dict) and not harvest.end.ok:
         yield f"the census ended {harvest.end.status}: {harvest.end.error}"
     if statuses.total() != order.children:
         yield f"{statuses.total()} runs are known, {order.children} were asked for"

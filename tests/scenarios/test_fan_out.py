@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors import RunResult
+from perdure.actors import RunFailed
 from perdure.scenarios.stories.director import Due, Loss, left_of
 from perdure.scenarios.stories.engine import percentiles, simulate_in_one_world, simulated
 from perdure.scenarios.stories.fan_out import KINDS, FanOut, kills_of, pace_for
@@ -123,7 +123,7 @@ def test_a_completion_that_was_delivered_twice_or_lost_is_told() -> None:
     assert any("lost" in each for each in wrong)
     assert any("does not balance" in each for each in wrong)
     assert any(each.startswith("files:") for each in wrong)
-    harvest.end = RunResult(run_id="census", agent_type="Census", status="error", error="why")
+    harvest.end = RunFailed(run_id="census", agent_type="Census", status="error", error="why")
     assert "the census ended error: why" in list(wrong_of(order, Progress(none), harvest))
 
 
