@@ -12,6 +12,7 @@ from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from perdure.actors.agent.agent import Agent
+    from perdure.actors.agent.blocking import awaiting, blocking
     from perdure.actors.agent.exposing import exposed
     from perdure.actors.chat.chat_agent import ChatAgent
     from perdure.actors.chat.delegated_tools import agent_tool, client_tool
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from perdure.actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
     from perdure.actors.ray_world.baseline import PlainRay
     from perdure.actors.ray_world.cluster_record import read_record
+    from perdure.actors.runtime.async_runtime import AsyncRuntime
     from perdure.actors.runtime.client import Client
     from perdure.actors.runtime.runtime import Runtime
     from perdure.actors.runtime.stopping import Stopped, stop_serving
@@ -75,6 +77,7 @@ __all__ = [
     "Agent",
     "AgentToolEvents",
     "AgentToolFailure",
+    "AsyncRuntime",
     "ChatAgent",
     "ChatRecovery",
     "ChatRecoveryContext",
@@ -137,6 +140,8 @@ __all__ = [
     "World",
     "agent_tool",
     "apply_chunk",
+    "awaiting",
+    "blocking",
     "client_tool",
     "close_models",
     "conversation_name",
@@ -155,6 +160,7 @@ __all__ = [
 
 _HOMES: Final = {
     "perdure.actors.agent.agent": "Agent",
+    "perdure.actors.agent.blocking": "awaiting blocking",
     "perdure.actors.agent.exposing": "exposed",
     "perdure.actors.link.caller": "Address",
     "perdure.actors.chat.chat_agent": "ChatAgent",
@@ -163,6 +169,7 @@ _HOMES: Final = {
     "perdure.actors.chat.turn": "ActiveTurn ChatRecoveryContext TurnResult",
     "perdure.actors.chat.tool_schema": "ToolContext",
     "perdure.actors.chat.tools": "tool",
+    "perdure.actors.runtime.async_runtime": "AsyncRuntime",
     "perdure.actors.runtime.client": "Client",
     "perdure.actors.ray_world.cluster_record": "read_record",
     "perdure.actors.events.reducer": "AgentToolEvents",

@@ -19,6 +19,12 @@ OURS = sources(*FOLDERS)
 TESTS = sources("tests")
 
 FILE_LINES_MAX = 400
+FILE_LINES_LONGER = {
+    "actors/agent/agent.py": (
+        660,
+        "all that an author may say to an agent; cut in two by inheritance nobody finds a verb",
+    ),
+}
 FILE_LINES_MEDIAN_MAX = 220
 BODY_LINES_MAX = 50
 DEPTH_MAX = 3
@@ -163,7 +169,8 @@ def test_our_own_modules_are_imported_at_the_top() -> None:
 
 def test_files_are_small() -> None:
     sizes = {file.path: len(file.lines) for file in OURS if file.lines}
-    report(f"{path}:1: {size} lines, at most {FILE_LINES_MAX}" for path, size in sizes.items() if size > FILE_LINES_MAX)
+    most = {path: FILE_LINES_LONGER.get(path, (FILE_LINES_MAX, ""))[0] for path in sizes}
+    report(f"{path}:1: {size} lines, at most {most[path]}" for path, size in sizes.items() if size > most[path])
     assert median(sizes.values()) <= FILE_LINES_MEDIAN_MAX
 
 

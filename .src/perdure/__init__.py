@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Agent,
         AgentToolEvents,
         AgentToolFailure,
+        AsyncRuntime,
         ChatAgent,
         ChatRecoveryContext,
         Client,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
         ToolContext,
         TurnResult,
         agent_tool,
+        awaiting,
+        blocking,
         client_tool,
         exposed,
         tell,
@@ -62,6 +65,7 @@ __all__ = [
     "AgentAborted",
     "AgentToolEvents",
     "AgentToolFailure",
+    "AsyncRuntime",
     "BadRequest",
     "ChatAgent",
     "ChatRecovery",
@@ -95,6 +99,8 @@ __all__ = [
     "TurnResult",
     "UnknownRun",
     "agent_tool",
+    "awaiting",
+    "blocking",
     "client_tool",
     "exposed",
     "tell",
@@ -103,9 +109,9 @@ __all__ = [
 
 _HOMES: Final = {
     "perdure.actors": (
-        "ActiveTurn Agent AgentToolEvents AgentToolFailure ChatAgent ChatRecoveryContext Client Detached FiberContext FiberRecovery"
-        " Handle MilestoneInfo Occurrence RemoteError RunContext RunHandle RunInfo RunResult Runtime ToolContext TurnResult agent_tool"
-        " client_tool exposed tell tool"
+        "ActiveTurn Agent AgentToolEvents AgentToolFailure AsyncRuntime ChatAgent ChatRecoveryContext Client Detached"
+        " FiberContext FiberRecovery Handle MilestoneInfo Occurrence RemoteError RunContext RunHandle RunInfo RunResult Runtime"
+        " ToolContext TurnResult agent_tool awaiting blocking client_tool exposed tell tool"
     ),
     "perdure.ledger": (
         "AdmissionRefused AgentAborted BadRequest ConflictingRequest NoLongerServed OutcomeUnknown Overloaded PerdureError"

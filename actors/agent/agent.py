@@ -3,32 +3,54 @@
     class Importer(Agent):
         async def run(self, input: ImportInput, run: RunContext) -> ImportResult: ...
 
-Everything that Perdure keeps on an author's object is under one attribute, `_perdure`; the class is the author's.
+The class is the author's. Everything that Perdure keeps on an object of it is under one attribute, `_perdure`; what is there for the
+runtime alone has a name that begins with `_perdure_`. What an author does every day is a method of the agent; what is rare is in a group:
+`self.fibers`, `self.schedules`, `self.queued`, `self.sub_agents`, `self.storage`.
+
+A verb that waits gives an awaitable in async code. In sync code it blocks and gives the value. It is typed as the awaitable, because type
+checkers cannot see which of the two a line of code is; `blocking` gives it the other type.
+
+Callbacks of schedules and of the queue are methods of the agent, named or themselves. They are called as `callback(payload,
+occurrence)` inside one transaction of the agent's storage, which also consumes the occurrence. So what a callback does to the storage,
+and what it asks for (runs, fibers, submissions, other schedules), happens exactly once, however often the process dies. It should be
+short: nobody sees what it writes until it returns, and other work on the same rows has it called again. Long work belongs into a fiber
+or a run that it starts. A callback that raises is tried again with growing pauses (`retry`; else `callback_retry` of the class; else
+`Limits`). When its tries are used up a recurring schedule goes on with its next occurrence and keeps the failure in its history;
+everything else is *parked*: it stays, with its error, until it is retried or cancelled.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, Unpack, overload
+from datetime import datetime
+from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 
-from perdure.actors.agent.fibers import RunsFibers
-from perdure.actors.agent.schedules import KeepsSchedules
-from perdure.actors.agent.sub_agents import HasSubAgents
+from perdure.actors.agent.fibers import FiberGroup
+from perdure.actors.agent.own_storage import OwnStorage
+from perdure.actors.agent.schedules import QueueGroup, ScheduleGroup, shown_item, shown_schedule
+from perdure.actors.agent.sub_agents import SubAgentGroup
 from perdure.actors.code.author_call import hook
+from perdure.actors.host.tenant import Tenant
+from perdure.actors.jobs.fiber import FiberInspection, FiberPage
+from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
+from perdure.actors.jobs.occurrence import QueuedItem, Schedule
+from perdure.actors.jobs.schedule_requests import every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult
+from perdure.ledger import AwaitedInsideHandler, BadRequest, check_id, check_ms, path_of
+from perdure.policies import FiberResult, FiberRetry, Retries
 
-F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A", bound="Agent")
+T = TypeVar("T")
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 
 
-class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
+class Agent:
     """A durable entity, addressed by type and name, with storage of its own and at most one live incarnation.
 
     Class attributes are limits and placement; every one has a default. `None` takes the runtime's limit.
@@ -45,7 +67,12 @@ class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
     resources: ClassVar[dict[str, float]] = {}
     runtime_env: ClassVar[dict[str, Any]] = {}
 
-    recalls_results: ClassVar[bool] = False  # whether `run`, entered again after its end, gives the same result at once
+    callback_retry: ClassVar[Retries | dict[str, Any] | None] = None
+
+    _perdure: Tenant
+    _perdure_recalls_results: ClassVar[bool] = (
+        False  # whether `run`, entered again after its end, gives the same result at once
+    )
 
     @classmethod
     def prepare(cls) -> None:
@@ -70,18 +97,6 @@ class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
     def state(self) -> Any:
         """A small durable mapping of plain data. Assign to change it; a value that was read is a copy."""
         return self._perdure.storage.state
-
-    def snapshot(self, path: str | Path) -> None:
-        """Write a consistent copy of the agent's storage to a file of its own."""
-        self._perdure.storage.snapshot(Path(path))
-
-    def restore(self, path: str | Path) -> None:
-        """Take a snapshot as this agent's storage; only before anything was written to it."""
-        self._perdure.restore(Path(path))
-
-    def fork(self, name: str) -> None:
-        """Give a new agent of this class a copy of this agent's storage; refused if that agent has one."""
-        self._perdure.fork(name)
 
     # what an author overrides
 
@@ -128,8 +143,19 @@ class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
     async def on_error(self, error: Exception, doing: str) -> None:
         """Called, at best effort, when a hook or something in the background failed, where no caller, run or mail carries the error."""
 
-    def woken(self) -> None:
-        """Called by the runtime after `on_start` when the agent has a storage: what an earlier life left undone is taken up."""
+    @hook
+    async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult | str | None:
+        """Called for a fiber whose process died, after the agent has come up: what becomes of it?
+
+        Return a `FiberResult`, or `"retry"` to enter it again. None leaves it to its `retry`; without one it stays interrupted until
+        somebody resolves it. The hook is called at least once for an interruption, and again after a pause when it raises, takes longer
+        than `Limits.fiber_recovery_timeout_ms`, or dies; `fiber.recoveries` counts. For one of `run_fiber` what it returns does not
+        matter. If you do not override this, `retry` decides alone.
+        """
+        return None
+
+    def _perdure_woken(self) -> None:
+        """Called after `on_start` when the agent has a storage: what an earlier life left undone is taken up."""
 
     # agents as tools
 
@@ -259,38 +285,350 @@ class Agent(RunsFibers, KeepsSchedules, HasSubAgents):
         """Ask for many runs as `run_agent_tools` does, and iterate over their results in the order of completion."""
         return self._perdure.dispatch.as_completed(requests)
 
-    def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Any:
+    def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Awaitable[Any]:
         """Cancel a run of this agent, and what its child waits for. Durable on return; a run that has ended stays as it is."""
-        return self._perdure.bridge(self._perdure.ask("cancel", run_id, self._perdure.agent_id, str(reason)))
+        return cast(
+            "Awaitable[Any]",
+            self._perdure.bridge(self._perdure.ask("cancel", run_id, self._perdure.agent_id, str(reason))),
+        )
 
-    def inspect_agent_tool_run(self, run_id: str) -> Any:
+    def inspect_agent_tool_run(self, run_id: str) -> Awaitable[dict[str, Any] | Any]:
         """What is known of a run: status, outcome, progress, milestones. None means *not known yet*, never failed."""
-        return self._perdure.bridge(self._perdure.dispatch.inspect(run_id))
+        return cast("Awaitable[Any]", self._perdure.bridge(self._perdure.dispatch.inspect(run_id)))
 
-    def has_agent_tool_run(self, agent_class: type[Agent] | str, run_id: str) -> Any:
+    def has_agent_tool_run(self, agent_class: type[Any] | str, run_id: str) -> Awaitable[bool]:
         """Whether this agent has a run of that class under that id which was ever given a place."""
-        return self._perdure.bridge(self._perdure.dispatch.has(agent_class, run_id))
+        return cast("Awaitable[Any]", self._perdure.bridge(self._perdure.dispatch.has(agent_class, run_id)))
 
-    def list_agent_tool_runs(self, status: Sequence[str] | None = None, *, limit: int = 1000) -> Any:
+    def list_agent_tool_runs(
+        self, status: Sequence[str] | None = None, *, limit: int = 1000
+    ) -> Awaitable[list[dict[str, Any]]]:
         """This agent's runs, oldest first."""
         statuses = None if status is None else list(status)
-        return self._perdure.bridge(self._perdure.ask("list", self._perdure.agent_id, statuses, None, limit))
+        return cast(
+            "Awaitable[Any]",
+            self._perdure.bridge(self._perdure.ask("list", self._perdure.agent_id, statuses, None, limit)),
+        )
 
-    def clear_agent_tool_runs(self, *, status: Sequence[str] | None = None, older_than: int | None = None) -> Any:
+    def clear_agent_tool_runs(
+        self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None
+    ) -> Awaitable[int]:
         """Forget retained runs and their children's storage; live ones are cancelled first. Returns how many were cleared.
 
         Args:
             status: only runs with one of these statuses.
-            older_than: only runs requested before this instant (milliseconds since the epoch).
+            older_than: only runs requested before this instant: milliseconds since the epoch, or an aware datetime.
         """
-        return self._perdure.bridge(self._perdure.dispatch.clear(status, older_than))
+        before_ms = None if older_than is None else instant("older_than", older_than)
+        return cast("Awaitable[Any]", self._perdure.bridge(self._perdure.dispatch.clear(status, before_ms)))
 
-    def report_progress(self, fraction: float | None = None, **signal: Any) -> Any:
+    def report_progress(self, fraction: float | None = None, **signal: Any) -> Awaitable[None]:
         """Report progress of the run that the current code belongs to; outside of a run a no-op with a warning."""
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:
             warnings.warn(
                 "report_progress was called outside of a run; nothing was reported", RuntimeWarning, stacklevel=2
             )
-            return self._perdure.done()
+            return cast("Awaitable[None]", self._perdure.done())
         return activity.run.report_progress(fraction, **signal)
+
+    # durable jobs of its own
+
+    @overload
+    def run_fiber(self, name: str, fn: Callable[[FiberContext], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def run_fiber(self, name: str, fn: Callable[[FiberContext], T]) -> Coroutine[Any, Any, T]: ...
+
+    def run_fiber(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
+        """Do something now, in a way that is noticed if its process dies: `await self.run_fiber("import", self.work)`.
+
+        Gives what `fn` gives. Nothing is kept of it afterwards. If the process dies meanwhile, `on_fiber_recovered` is told, with what was
+        stashed last; the function itself cannot be entered again. `start_fiber` can.
+        """
+        check_id("name", name, self._perdure.limits.id_max)
+        if not callable(fn):
+            raise BadRequest("fn", f"{fn!r} cannot be called")
+        if self._perdure.transaction is not None:
+            raise AwaitedInsideHandler(
+                "fn", "a transaction cannot wait for a fiber; start_fiber begins one when it commits"
+            )
+        return self._perdure.bridge(self._perdure.fibers.run(name, fn))
+
+    def stash(self, data: Any) -> bool:
+        """Remember a value with the fiber that the current code belongs to; see `FiberContext.stash`."""
+        fiber = CURRENT.get()
+        if fiber is None:
+            raise BadRequest("stash", "stash() was called outside of a fiber")
+        return fiber.stash(data)
+
+    @overload
+    def start_fiber(
+        self,
+        name: str,
+        fn_name: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        fiber_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        wait_for_completion: Literal[False] = False,
+        retry: FiberRetry | int | bool | None = None,
+        on_recovered: str | Callable[..., Any] | None = None,
+    ) -> FiberInspection: ...
+
+    @overload
+    def start_fiber(
+        self,
+        name: str,
+        fn_name: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        fiber_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        wait_for_completion: Literal[True],
+        timeout_ms: float | None = None,
+        retry: FiberRetry | int | bool | None = None,
+        on_recovered: str | Callable[..., Any] | None = None,
+    ) -> Coroutine[Any, Any, FiberInspection]: ...
+
+    def start_fiber(
+        self,
+        name: str,
+        fn_name: str | Callable[..., Any],
+        input: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        fiber_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        wait_for_completion: bool = False,
+        timeout_ms: float | None = None,
+        retry: FiberRetry | int | bool | None = None,
+        on_recovered: str | Callable[..., Any] | None = None,
+    ) -> Any:
+        """Accept a durable job: a method of this agent, called with `(fiber, input)`. Gives its `FiberInspection`.
+
+        Under an id or a key that is known nothing new begins: `accepted` is False, and the fiber is shown as it is. Other content under it
+        is a `ConflictingRequest`. Without both, an id is derived from where and what is asked.
+
+        Args:
+            wait_for_completion: come back when the fiber is over, whoever began it and whatever dies; then this is to be awaited.
+            timeout_ms: wait only for so long; then the fiber is shown as it is, and goes on.
+            retry: whether the body may be entered again, and how often (`FiberRetry`).
+            on_recovered: the method that is asked after a death, in place of `on_fiber_recovered`.
+        """
+        tenant, fibers = self._perdure, self._perdure.fibers
+        if timeout_ms is not None:
+            check_ms("timeout_ms", timeout_ms)
+        if wait_for_completion and tenant.transaction is not None:
+            raise AwaitedInsideHandler(
+                "wait_for_completion",
+                "nobody can wait inside a transaction or a handler: the fiber begins with its commit",
+            )
+        asked = fibers.requests.checked(
+            name,
+            fn_name,
+            input,
+            idempotency_key=idempotency_key,
+            fiber_id=fiber_id,
+            metadata=metadata,
+            retry=retry,
+            on_recovered=on_recovered,
+        )
+        ((fiber, is_new),) = fibers.requests.accept([fibers.requests.named(asked)])
+        if wait_for_completion:
+            return tenant.bridge(fibers.waiters.settled(fiber.fiber_id, timeout_ms, accepted=is_new))
+        return fibers.store.inspected(fiber, accepted=is_new)
+
+    def inspect_fiber(self, fiber_id: str) -> FiberInspection | None:
+        """A fiber as it is, or None if there is none under this id."""
+        return self._perdure.fibers.store.inspect(check_id("fiber_id", fiber_id, self._perdure.limits.id_max))
+
+    def inspect_fiber_by_key(self, idempotency_key: str) -> FiberInspection | None:
+        """The fiber that was accepted under a key, or None."""
+        check_id("idempotency_key", idempotency_key, self._perdure.limits.id_max)
+        fiber_id = self._perdure.fibers.store.id_of_key(idempotency_key)
+        return None if fiber_id is None else self._perdure.fibers.store.inspect(fiber_id)
+
+    def list_fibers(
+        self,
+        status: str | Sequence[str] | None = None,
+        name: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> FiberPage:
+        """The fibers of this agent, the newest first, up to 500 at a time; `cursor` is that of the page before."""
+        return self._perdure.fibers.records.page(status, name, limit, cursor)
+
+    def cancel_fiber(self, fiber_id: str, reason: str | None = None) -> bool:
+        """End a fiber at once as `aborted`, durably; whether there was one that was open.
+
+        Its async code is cancelled, sync code finds `fiber.is_cancelled`. Code that goes on all the same changes nothing of the fiber any
+        more, but what it does outside cannot be stopped (spec §11, 17).
+        """
+        check_id("fiber_id", fiber_id, self._perdure.limits.id_max)
+        return self._perdure.fibers.cancel(fiber_id, None if reason is None else str(reason))
+
+    def cancel_fiber_by_key(self, idempotency_key: str, reason: str | None = None) -> bool:
+        """The same for the fiber that was accepted under a key."""
+        check_id("idempotency_key", idempotency_key, self._perdure.limits.id_max)
+        fiber_id = self._perdure.fibers.store.id_of_key(idempotency_key)
+        return fiber_id is not None and self.cancel_fiber(fiber_id, reason)
+
+    def resolve_fiber(self, fiber_id: str, result: FiberResult | str) -> bool:
+        """Decide about an interrupted fiber; `"retry"` enters it again. False if it is not interrupted (any more)."""
+        check_id("fiber_id", fiber_id, self._perdure.limits.id_max)
+        return self._perdure.fibers.resolve(fiber_id, result)
+
+    def delete_fibers(
+        self,
+        settled_before: float | datetime | None = None,
+        status: str | Sequence[str] | None = None,
+        limit: int = 100,
+    ) -> int:
+        """Delete the records of settled fibers, the longest settled first; returns how many. Their ids and keys are free again.
+
+        Args:
+            settled_before: only those settled before this instant: milliseconds since the epoch, or an aware datetime.
+            status: of which statuses. By default not `interrupted`: those wait for somebody to look at them.
+        """
+        return self._perdure.fibers.records.delete(settled_before, status, limit)
+
+    # times
+
+    def schedule(
+        self,
+        when: datetime | float | str,
+        callback: str | Callable[..., Any],
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        time_zone: str = "UTC",
+        catch_up: str = "once",
+        overlap: str = "skip",
+        retry: Retries | dict[str, Any] | None = None,
+        jitter_ms: float = 0,
+        schedule_id: str | None = None,
+    ) -> Schedule:
+        """Have a callback called at a time: an aware datetime, a number of seconds from now, or a cron text of five fields.
+
+        It is never called early; a time that is past runs at once. What becomes of a cron schedule on days when clocks are changed, of
+        ticks that were missed (`catch_up`) and of those that come while the callback is at work (`overlap`) is told in `policies.schedule`.
+
+        With a `key` the same request finds the schedule that exists, whatever time it names; one with other content is a
+        `ConflictingRequest`. The key is free again when the schedule is done. A cron schedule needs no key: the same text, zone, callback
+        and payload are the same schedule, which takes over the other arguments of the latest request. So it may be asked for in `on_start`.
+
+        Args:
+            payload: plain data.
+            time_zone: in which a cron text is read; a name of the tz database.
+            retry: a `Retries`, or a dictionary of its fields.
+            jitter_ms: each call is later than its time by up to so much, by the dice.
+            schedule_id: instead of a key.
+
+        Raises `BadRequest`, naming the field; then nothing was written.
+        """
+        tenant = self._perdure
+        told: dict[str, Any] = {"key": key, "retry": retry, "schedule_id": schedule_id, "time_zone": time_zone}
+        told |= {"catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms}
+        schedules = tenant.schedules
+        return shown_schedule(tenant, schedules.add(timed(tenant, when, callback, payload, tenant.now_ms(), told)))
+
+    def schedule_every(
+        self,
+        interval_s: float,
+        callback: str | Callable[..., Any],
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        catch_up: str = "once",
+        overlap: str = "skip",
+        retry: Retries | dict[str, Any] | None = None,
+        jitter_ms: float = 0,
+        schedule_id: str | None = None,
+    ) -> Schedule:
+        """Have a callback called each so many seconds, for the first time after one interval. The times do not drift.
+
+        The same interval, callback and payload are the same schedule, as for cron texts.
+        """
+        tenant = self._perdure
+        told: dict[str, Any] = {"key": key, "retry": retry, "schedule_id": schedule_id}
+        told |= {"catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms}
+        schedules = tenant.schedules
+        return shown_schedule(
+            tenant, schedules.add(every(tenant, interval_s, callback, payload, tenant.now_ms(), told))
+        )
+
+    def queue(
+        self,
+        callback: str | Callable[..., Any],
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        retry: Retries | dict[str, Any] | None = None,
+    ) -> QueuedItem:
+        """Have a callback called as soon as those that were queued before are done: in order, one at a time.
+
+        An item that fails, or is parked, holds up nobody. With a `key` the same request finds the item that waits; one with other content
+        is a `ConflictingRequest`.
+        """
+        tenant = self._perdure
+        told = {"key": key, "retry": retry}
+        line = tenant.callback_queue
+        return shown_item(tenant, line.add(queued(tenant, callback, payload, tenant.now_ms(), told)))
+
+    # relatives, and its own life
+
+    def sub_agent(self, agent_class: type[A], name: str) -> A:
+        """A typed handle of a sub-agent: an agent of its own, with storage of its own, that belongs to this one.
+
+        It is put on record when it is first asked for, and begins with the first call. Exposed methods are called as over any handle;
+        what they raise is raised here as the error that it is.
+        """
+        return cast("A", self._perdure.family.child(agent_class, name))
+
+    @property
+    def parent(self) -> Any:
+        """A handle of the agent to which this one belongs, or None."""
+        return self._perdure.family.parent()
+
+    @property
+    def path(self) -> list[tuple[str, str]]:
+        """The way from the root of the family to this agent: pairs of type and name, the agent itself last."""
+        return path_of(self._perdure.agent_id)
+
+    def destroy(self) -> Awaitable[None]:
+        """Delete this agent and all that descends from it. The life that asks for it ends soon, and need not expect an answer."""
+        return cast("Awaitable[Any]", self._perdure.bridge(self._perdure.family.destroy()))
+
+    def keep_alive(self) -> AbstractContextManager[None]:
+        """While this is open the agent is not put to sleep for idleness. A death ends it, like everything else in memory."""
+        return self._perdure.kept_awake()
+
+    # what is rarely done
+
+    @property
+    def fibers(self) -> FiberGroup:
+        """Start many fibers in one commit; wait for one."""
+        return FiberGroup(self._perdure)
+
+    @property
+    def schedules(self) -> ScheduleGroup:
+        """Look at schedules; cancel, pause, resume and retry them."""
+        return ScheduleGroup(self._perdure)
+
+    @property
+    def queued(self) -> QueueGroup:
+        """Look at queued items; drop and retry them."""
+        return QueueGroup(self._perdure)
+
+    @property
+    def sub_agents(self) -> SubAgentGroup:
+        """Look at sub-agents; abort and delete them."""
+        return SubAgentGroup(self._perdure)
+
+    @property
+    def storage(self) -> OwnStorage:
+        """Copy the whole storage: snapshot, restore, fork."""
+        return OwnStorage(self._perdure)

@@ -131,7 +131,7 @@ class Tenant(Life):
         self.is_up = True
         if self.has_storage:
             self._take_up_jobs()
-            self.agent.woken()
+            self.agent._perdure_woken()
 
     def _take_up_jobs(self) -> None:
         """Wake the parts whose rows an earlier life left, and those that `on_start` has used already."""

@@ -34,13 +34,13 @@ class Schedule:
     """A schedule of an agent, as it stands.
 
     `waiting` for its time; `retrying`, after its callback failed; `paused`; or `parked`: it will not be tried again unless somebody says
-    so (`retry_schedule`), and `error` says why.
+    so (`schedules.retry`), and `error` says why.
 
     Args:
         type: `scheduled` for an instant, `delayed` by a number of seconds, `cron`, or `interval`.
         next_at_ms: when its callback is called next; None if it is paused or parked.
         attempt: how many tries of the current occurrence have failed.
-        number: rises with each schedule of the agent; the cursor of `list_schedules`.
+        number: rises with each schedule of the agent; the cursor of `schedules.list`.
     """
 
     schedule_id: str

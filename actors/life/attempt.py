@@ -80,7 +80,7 @@ async def _run(life: Life, run: RunContext, body: bytes) -> Ended | None:
 
 async def _keep(life: Life, run_id: str, outcome: Outcome) -> None:
     """Commit the result, so that a death from here on costs nothing. A chat remembers it by its turn, if it may be asked again."""
-    if life.agent.recalls_results and life.agent.attempts_max != 1:
+    if life.agent._perdure_recalls_results and life.agent.attempts_max != 1:
         return
     if life.is_storage_open and life.storage.exists:
         life.storage.save_result(run_id, pack(outcome))

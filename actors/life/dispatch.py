@@ -236,12 +236,12 @@ class Dispatch:
         wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class, self._life.code_dir)
         return told is not None and told["agent_type"] == wanted and told["attempt"] > 0
 
-    async def clear(self, status: Sequence[str] | None, older_than: int | None) -> int:
+    async def clear(self, status: Sequence[str] | None, before_ms: float | None) -> int:
         """Clear this agent's runs, a batch at a time."""
         statuses = None if status is None else [str(each) for each in status]
         cleared = 0
         while True:
-            found = await self._life.ask("list", self._life.agent_id, statuses, older_than, CLEARED_AT_ONCE)
+            found = await self._life.ask("list", self._life.agent_id, statuses, before_ms, CLEARED_AT_ONCE)
             if not found:
                 return cleared
             await self._life.ask("clear", [run["run_id"] for run in found])

@@ -69,6 +69,8 @@ class Family:
         return self._handle(to)
 
     def _address(self, agent_class: Any, name: str) -> Address:
+        if not isinstance(agent_class, type) or not hasattr(agent_class, "_perdure_woken"):
+            raise BadRequest("agent_class", f"{agent_class!r} is no agent class")
         if lacks := ", ".join(sorted(getattr(agent_class, "__abstractmethods__", ()))):
             raise BadRequest("agent_class", f"{agent_class.__name__} is abstract: it lacks {lacks}")
         check_id("name", name, self._life.limits.id_max)

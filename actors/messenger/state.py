@@ -194,7 +194,7 @@ class Shelf:
     """Documents that may expire, in the storage of one agent: `[expires_at_ms, value]`, and for lists `[[value, expires_at_ms], …]`."""
 
     def __init__(self, agent: Agent) -> None:
-        self._tenant = agent._perdure  # noqa: SLF001 - its own storage
+        self._tenant = agent._perdure
         self._documents: Documents[Any] = Documents(self._tenant, SHELF, body=_packed)
 
     def token(self) -> str:

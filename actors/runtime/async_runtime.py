@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, overload
 
@@ -88,7 +89,9 @@ class AsyncRuntime(Protocol):
     ) -> Awaitable[Sequence[dict[str, Any]]]:
         """Runs, oldest first."""
 
-    def clear(self, *, status: Sequence[str] | None = None, older_than_ms: int | None = None) -> Awaitable[int]:
+    def clear(
+        self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None
+    ) -> Awaitable[int]:
         """Clear retained runs of any parent; live ones are cancelled first. Returns how many."""
 
     def events(self, run_id: str, after: int = -1) -> EventStream:

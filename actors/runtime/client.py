@@ -165,10 +165,10 @@ class Client:
         """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `requeue`."""
         return await self.asking.ask(name, *args)
 
-    async def clear(self, statuses: Sequence[str] | None = None, older_than_ms: int | None = None) -> int:
+    async def clear(self, statuses: Sequence[str] | None = None, before_ms: float | None = None) -> int:
         """Clear retained runs of any parent; returns how many."""
         cleared = 0
-        while found := await self.ask("list", None, None if statuses is None else list(statuses), older_than_ms, 500):
+        while found := await self.ask("list", None, None if statuses is None else list(statuses), before_ms, 500):
             await self.ask("clear", [run["run_id"] for run in found])
             cleared += len(found)
         return cleared

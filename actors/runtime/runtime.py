@@ -16,12 +16,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.events.observability import Callback
+from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import RunHandle, RunResult
@@ -285,9 +287,13 @@ class Runtime:
         statuses = None if status is None else [*status]
         return cast("Sequence[dict[str, Any]]", self.ask("list", parent, statuses, None, limit))
 
-    def clear(self, *, status: Sequence[str] | None = None, older_than_ms: int | None = None) -> int:
-        """Clear retained runs of any parent; live ones are cancelled first. Returns how many."""
-        return cast("int", self._settle(self.client.clear(status, older_than_ms)))
+    def clear(self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None) -> int:
+        """Clear retained runs of any parent; live ones are cancelled first. Returns how many.
+
+        `older_than` is an instant: milliseconds since the epoch, or an aware datetime.
+        """
+        before_ms = None if older_than is None else instant("older_than", older_than)
+        return cast("int", self._settle(self.client.clear(status, before_ms)))
 
     def events(self, run_id: str, after: int = -1) -> EventStream:
         """The events of a run after a number: kept ones, then live ones, until its hard end.

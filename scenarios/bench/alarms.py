@@ -48,7 +48,7 @@ class Sleepyhead(Agent):
         with self.transaction():
             for number in range(count):
                 self.schedule(when, self.ring, file, schedule_id=f"{at_s:.3f}-{number}")
-        return len(self.list_schedules())
+        return len(self.schedules.list())
 
     async def ring(self, file: str, occurrence: Occurrence) -> None:
         """Note how late it is: the wall's time, for that is what was promised."""

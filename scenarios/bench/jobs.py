@@ -60,7 +60,7 @@ class Jobber(Agent):
         begun_s, before = time.perf_counter(), self.done
         asked = [{"name": "quick", "fn_name": "quick", "input": {"number": number}} for number in range(count)]
         for first in range(0, count, BATCH):
-            self.start_fibers(asked[first : first + BATCH])
+            self.fibers.start(asked[first : first + BATCH])
         accepted_s = time.perf_counter() - begun_s
         while self.done < before + count:  # noqa: ASYNC110 - what is measured is a rate
             await asyncio.sleep(0.005)
@@ -71,7 +71,7 @@ class Jobber(Agent):
         """Have so many fibers under way."""
         for first in range(0, count, BATCH):
             size = min(BATCH, count - first)
-            self.start_fibers([{"name": "endless", "fn_name": "endless", "input": first + n} for n in range(size)])
+            self.fibers.start([{"name": "endless", "fn_name": "endless", "input": first + n} for n in range(size)])
             await asyncio.sleep(0)
         while self.list_fibers("pending", limit=1).fibers:  # noqa: ASYNC110 - the same
             await asyncio.sleep(0.1)

@@ -75,11 +75,11 @@ class ColdLedger:
         """Try a parked mail again, as soon as a supervisor is there."""
         self._settle(Requeue(mail_id))
 
-    def clear(self, *, status: Sequence[str] | None = None, older_than_ms: int | None = None) -> int:
+    def clear(self, *, status: Sequence[str] | None = None, older_than: int | None = None) -> int:
         """Clear runs; live ones are cancelled first. Returns how many."""
         count = 0
         statuses = None if status is None else list(status)
-        while found := self._list(None, statuses, older_than_ms, CLEARED_AT_ONCE):
+        while found := self._list(None, statuses, older_than, CLEARED_AT_ONCE):
             self._clear([row["run_id"] for row in found])
             count += len(found)
         return count

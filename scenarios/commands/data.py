@@ -209,7 +209,7 @@ def clear(
             )
         typer.confirm(f"Clear all runs in {data}?", abort=True)
     with opened(data) as ledger:
-        count = ledger.clear(status=None if status is None else [str(each) for each in status], older_than_ms=before_ms)
+        count = ledger.clear(status=None if status is None else [str(each) for each in status], older_than=before_ms)
     print(f"{_runs(count)} cleared.")
 
 

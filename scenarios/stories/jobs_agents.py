@@ -103,7 +103,7 @@ class JobDesk(Agent):
             known = {key for (key,) in self.sql("SELECT key FROM accepted")}
             fresh = [job for job in jobs if job.key not in known]
             self.sql("INSERT INTO accepted SELECT unnest($1)", [[job.key for job in fresh]])
-            self.start_fibers([self._fiber(job) for job in fresh if job.kind not in ("scheduled", "queued")])
+            self.fibers.start([self._fiber(job) for job in fresh if job.kind not in ("scheduled", "queued")])
             for job in fresh:
                 if job.kind == "scheduled":
                     self.schedule(job.delay_ms / 1000, "due", job.model_dump(), key=job.key)
@@ -141,7 +141,7 @@ class JobDesk(Agent):
         """The time of a scheduled job has come. The note of it and the fiber that does it become durable together."""
         early_ms = occurrence.scheduled_at_ms - self._perdure.now_ms()
         self.sql("INSERT INTO fired VALUES ($1, $2)", [payload["key"], early_ms])
-        self.start_fibers([self._fiber(Job(**payload))])
+        self.fibers.start([self._fiber(Job(**payload))])
 
     def serve(self, payload: dict[str, Any], occurrence: Occurrence) -> None:
         """A queued job's turn."""
@@ -165,8 +165,8 @@ class JobDesk(Agent):
     def report(self) -> Report:
         """Everything that is known."""
         parked: list[Schedule | QueuedItem] = [
-            *self.list_schedules(status="parked", limit=1_000),
-            *self.list_queue(status="parked"),
+            *self.schedules.list(status="parked", limit=1_000),
+            *self.queued.list(status="parked"),
         ]
         return Report(
             statuses={str(each.idempotency_key): each.status for each in self._fibers()},

@@ -89,7 +89,7 @@ class Head(Agent):
     @exposed(repeatable=True)
     def drop(self, name: str) -> None:
         """Delete a member."""
-        self.delete_sub_agent(Member, name)
+        self.sub_agents.delete(Member, name)
 
 
 async def families(context: PlayContext) -> None:

@@ -42,7 +42,7 @@ class Busybody(Agent):
 
     @exposed(repeatable=True)
     async def end_kid(self) -> None:
-        await self.abort_sub_agent(Busybody, "kid")
+        await self.sub_agents.abort(Busybody, "kid")
 
     @exposed(repeatable=True)
     def done(self) -> list[str]:

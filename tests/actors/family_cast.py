@@ -48,15 +48,15 @@ class Kid(Agent):
 
     @exposed
     def kids(self) -> list[str]:
-        return [each.name for each in self.list_sub_agents()]
+        return [each.name for each in self.sub_agents.list()]
 
     @exposed
     def drop(self, name: str) -> None:
-        self.delete_sub_agent(Kid, name)
+        self.sub_agents.delete(Kid, name)
 
     @exposed
     async def abort(self, name: str, reason: str = "enough") -> None:
-        await self.abort_sub_agent(Kid, name, reason)
+        await self.sub_agents.abort(Kid, name, reason)
 
     @exposed
     async def go(self) -> None:
@@ -82,17 +82,17 @@ class Kid(Agent):
 
     @exposed
     def unplan(self, schedule_id: str) -> bool:
-        return self.cancel_schedule(schedule_id)
+        return self.schedules.cancel(schedule_id)
 
     @exposed
     def plans(self) -> list[str]:
-        return [each.schedule_id for each in self.list_schedules()]
+        return [each.schedule_id for each in self.schedules.list()]
 
     def planned(self, payload: Any, occurrence: Any) -> None:
         self.effects[payload] += 1
         self.note(payload)
         if payload == "only once":
-            self.cancel_schedule(occurrence.schedule_id)
+            self.schedules.cancel(occurrence.schedule_id)
 
     async def planned_end(self, payload: Any, occurrence: Any) -> None:
         self.effects[payload] += 1
@@ -171,29 +171,29 @@ class Elder(Kid):
     @exposed
     async def drop_and_note(self, name: str, word: str) -> list[str]:
         """What asks for the name again in the same breath gets a new one."""
-        self.delete_sub_agent(Kid, name)
+        self.sub_agents.delete(Kid, name)
         return list(await self.sub_agent(Kid, name).note(word))  # type: ignore[misc]
 
     @exposed
     def drop_and_tell(self, name: str, word: str) -> None:
         with self.transaction():
-            self.delete_sub_agent(Kid, name)
+            self.sub_agents.delete(Kid, name)
             self.sub_agent(Kid, name).note.tell(word)  # type: ignore[attr-defined]
 
     @exposed
     async def use_old_handle(self, name: str) -> list[str]:
         """A handle outlives what it stands for."""
         handle = self.sub_agent(Kid, name)
-        self.delete_sub_agent(Kid, name)
+        self.sub_agents.delete(Kid, name)
         return list(await handle.note("late"))  # type: ignore[misc]
 
     @exposed
     def described(self, of: str = "") -> list[list[Any]]:
-        return [list(each) for each in self.list_sub_agents(self._cousins(of))]
+        return [list(each) for each in self.sub_agents.list(self._cousins(of))]
 
     @exposed
     def has(self, of: str, name: str) -> bool:
-        return self.has_sub_agent(self._cousins(of) or Kid, name)
+        return self.sub_agents.has(self._cousins(of) or Kid, name)
 
     def _cousins(self, of: str) -> Any:
         """The class of cousins, as a class or by its name."""
@@ -207,7 +207,7 @@ class Elder(Kid):
     def drop_all(self, names: list[str]) -> None:
         with self.transaction():
             for name in names:
-                self.delete_sub_agent(Kid, name)
+                self.sub_agents.delete(Kid, name)
 
     @exposed
     def find(self, what: Any) -> str:

@@ -138,7 +138,7 @@ class Jobs(Agent):
 
     @exposed(repeatable=True)
     async def start_many(self, count: int, fn_name: str) -> int:
-        told = self.start_fibers(
+        told = self.fibers.start(
             [{"name": "many", "fn_name": fn_name, "idempotency_key": f"k{n}"} for n in range(count)]
         )
         return sum(each.accepted for each in told)
@@ -155,7 +155,7 @@ class Jobs(Agent):
 
     @exposed(repeatable=True)
     async def wait(self, fiber_id: str, timeout_ms: float | None = None) -> dict[str, Any]:
-        return asdict(await self.wait_for_fiber(fiber_id, timeout_ms))
+        return asdict(await self.fibers.wait(fiber_id, timeout_ms))
 
     @exposed
     async def cancel(self, fiber_id: str, reason: str | None = None) -> bool:
@@ -197,7 +197,7 @@ class Jobs(Agent):
             if what == "start":
                 await self.start_fiber("n", "quick", wait_for_completion=True)
             elif what == "wait":
-                await self.wait_for_fiber("f")
+                await self.fibers.wait("f")
             else:
                 await self.run_fiber("n", self.work)
 
@@ -218,7 +218,7 @@ class Jobs(Agent):
     @exposed
     async def copy_to(self, name: str) -> None:
         self.state["whose"] = "mine"
-        self.fork(name)
+        self.storage.fork(name)
 
     @exposed
     async def kept_state(self) -> Any:
@@ -393,4 +393,4 @@ class Chatty(ChatAgent):
 
     @exposed(repeatable=True)
     async def wait(self) -> str:
-        return str((await self.wait_for_fiber("f")).status)
+        return str((await self.fibers.wait("f")).status)

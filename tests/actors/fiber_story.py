@@ -35,7 +35,7 @@ class Teller(Agent):
             {"name": "pay", "fn_name": "pay", "input": number, "idempotency_key": f"pay {number}", "retry": 500}
             for number in range(PAYERS)
         ]
-        self.start_fibers(asked)
+        self.fibers.start(asked)
         self.start_fiber("hooked", "linger", fiber_id="hooked")
         self.start_fiber("doomed", "linger", fiber_id="doomed", retry=500)
         self.start_fiber("flaky", "flaky", fiber_id="flaky", retry=500)
@@ -87,7 +87,7 @@ class Teller(Agent):
         ids = [*(each.fiber_id for each in keys if each), "hooked", "doomed", "flaky", f"{self.name} child"]
         while self.inspect_fiber(ids[-1]) is None:
             await asyncio.sleep(0.1)
-        told = [await self.wait_for_fiber(each) for each in ids]
+        told = [await self.fibers.wait(each) for each in ids]
         paid = self.sql("SELECT fiber, count(*), count(DISTINCT step) FROM paid GROUP BY fiber")
         return {
             "ends": [[each.name, each.status] for each in told],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 from perdure.actors import Agent, Detached, Occurrence, RunInfo, RunResult, exposed
@@ -27,13 +28,13 @@ class Planner(Agent):
 
     @exposed(repeatable=True)
     async def do(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        return plain(getattr(self, method)(*map(_moment, args), **kwargs))
+        return plain(attrgetter(method)(self)(*map(_moment, args), **kwargs))
 
     @exposed(repeatable=True)
     async def do_all(self, asked: list[list[Any]], regret: bool = False) -> None:
         with self.transaction():
             for method, args, kwargs in asked:
-                getattr(self, method)(*map(_moment, args), **kwargs)
+                attrgetter(method)(self)(*map(_moment, args), **kwargs)
             if regret:
                 raise RuntimeError("changed my mind")
 
@@ -62,7 +63,7 @@ class Planner(Agent):
         if payload == "bad":
             raise RuntimeError("not this one")
         if payload == "cancel":
-            self.cancel_schedule("victim")
+            self.schedules.cancel("victim")
 
     async def picky_too(self, payload: Any, it: Occurrence) -> None:
         self.picky(payload, it)
@@ -88,8 +89,8 @@ class Planner(Agent):
 
     def cancels(self, payload: Any, it: Occurrence) -> None:
         self._write(payload, it)
-        self.cancel_schedule(payload)
-        self.dequeue(payload)
+        self.schedules.cancel(payload)
+        self.queued.drop(payload)
 
     def again(self, payload: int, it: Occurrence) -> None:
         self._write(payload, it)
@@ -112,7 +113,7 @@ class Planner(Agent):
 
     @exposed(repeatable=True)
     def odd_payload(self, method: str, when: list[Any]) -> None:
-        getattr(self, method)(*when, "note", object())
+        attrgetter(method)(self)(*when, "note", object())
 
     @exposed(repeatable=True)
     def plan_from_a_thread(self, after_s: float) -> None:

@@ -114,7 +114,7 @@ class Clockwork(Agent):
     def plan_together(self, count: int) -> int:
         for _ in range(count):
             self.schedule(0.2, self.on_time, "together", key="the same")
-        return len(self.list_schedules())
+        return len(self.schedules.list())
 
     def on_time(self, payload: Any, occurrence: Occurrence) -> None:
         self.state["count"] = self.state.get("count", 0) + 1

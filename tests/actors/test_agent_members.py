@@ -218,7 +218,7 @@ class Moody(ChatAgent):
     async def ask_member(self, name: str, value: str) -> list[str]:
         member = self.sub_agent(Member, name)
         await member.put("x", value)  # type: ignore[func-returns-value]
-        return [str(await member.look("x")), *(each.name for each in self.list_sub_agents())]
+        return [str(await member.look("x")), *(each.name for each in self.sub_agents.list())]
 
 
 def test_a_chat_agent_has_state_hooks_and_sub_agents_like_any_other() -> None:

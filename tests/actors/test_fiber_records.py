@@ -161,7 +161,7 @@ class Dated(Jobs):
 
     @exposed
     async def planned_from(self, moment: str) -> int:
-        return len(self.list_schedules(between=(datetime.fromisoformat(moment), None)))
+        return len(self.schedules.list(between=(datetime.fromisoformat(moment), None)))
 
 
 def test_a_time_without_a_zone_stands_for_no_instant_wherever_it_is_given() -> None:

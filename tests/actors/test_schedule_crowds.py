@@ -54,7 +54,7 @@ def test_one_of_a_crowd_that_raises_costs_the_others_nothing() -> None:
         await crowd(stage, "a", "bad", "c")
         await asyncio.sleep(1.1)
         assert sorted(note.payload for note in await notes(stage)) == ["a", "c", "first"]
-        assert (await do(stage, "get_schedule", "bad"))["status"] == "retrying"
+        assert (await do(stage, "schedules.get", "bad"))["status"] == "retrying"
         assert Planner.calls >= 5, "the two that were called first, and each by itself"
 
     play(story, limits=AWAKE)
@@ -103,7 +103,7 @@ def test_one_of_a_line_that_raises_or_is_taken_out_costs_the_others_nothing() ->
         await stage.call(Planner, "do_all", asked)
         await asyncio.sleep(0.5)
         assert [note.payload for note in await notes(stage)] == ["first", "nobody", "a", "b", "slow", "c"]
-        assert [item["payload"] for item in await do(stage, "list_queue")] == ["bad"]
+        assert [item["payload"] for item in await do(stage, "queued.list")] == ["bad"]
 
     play(story, limits=AWAKE)
 

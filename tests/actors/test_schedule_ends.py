@@ -30,7 +30,7 @@ async def leaves(stage: Stage) -> None:
     assert stage.host_of(HOME) == ""
     assert HOME not in stage.view.agents, "nobody wakes it any more"
     assert await notes(stage, Leaver) == [], "whoever has its name now begins with nothing"
-    assert await do(stage, "list_schedules", kind=Leaver) == []
+    assert await do(stage, "schedules.list", kind=Leaver) == []
 
 
 def test_a_callback_may_end_its_agent_and_all_its_plans_with_it() -> None:
@@ -58,7 +58,7 @@ def test_an_author_is_told_of_a_callback_that_is_parked() -> None:
         await do(stage, "schedule", 1, "poison", "x", schedule_id="it", retry={"attempts_max": 1}, kind=Leaver)
         await asyncio.sleep(5)
         assert Leaver.troubles == ["the callback of 'it', which is parked: never"]
-        assert (await do(stage, "get_schedule", "it", kind=Leaver))["status"] == "parked"
+        assert (await do(stage, "schedules.get", "it", kind=Leaver))["status"] == "parked"
 
     play(story)
 
@@ -71,7 +71,7 @@ def test_who_is_kept_alive_twice_is_awake_until_both_have_ended_and_has_no_sched
         for _ in range(2):
             await asyncio.sleep(19)
             assert stage.host_of(HOME)
-        assert await do(stage, "list_schedules", kind=Leaver) == [far]
+        assert await do(stage, "schedules.list", kind=Leaver) == [far]
         await asyncio.sleep(20)
         assert stage.host_of(HOME) == ""
         assert stage.view.agents[HOME].alarm_at_ms == far["next_at_ms"], "what is planned is all it wakes for"

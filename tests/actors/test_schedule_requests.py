@@ -43,9 +43,9 @@ BAD: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("schedule", [1, "note"], {"retry": {"first_ms": 60_000}}, "retry.first_ms"),
     *(("queue", [callback], {}, "callback") for callback in ("nope", None, 7)),
     *(("queue", ["note"], {"key": key}, "key") for key in ("", 5)),
-    *(("list_schedules", [], {name: "x"}, name) for name in ("type", "status", "between", "limit")),
-    *(("list_schedules", [], {"limit": limit}, "limit") for limit in (0, 1_001, True)),
-    ("list_queue", [], {"status": "asleep"}, "status"),
+    *(("schedules.list", [], {name: "x"}, name) for name in ("type", "status", "between", "limit")),
+    *(("schedules.list", [], {"limit": limit}, "limit") for limit in (0, 1_001, True)),
+    ("queued.list", [], {"status": "asleep"}, "status"),
 ]
 
 
@@ -55,7 +55,7 @@ def test_a_bad_request_names_its_field_and_writes_nothing() -> None:
             with pytest.raises(BadRequest) as problem:
                 await do(stage, method, *args, **kwargs)
             assert problem.value.field == field, (method, args, kwargs, problem.value)
-        assert await do(stage, "list_schedules") == await do(stage, "list_queue") == []
+        assert await do(stage, "schedules.list") == await do(stage, "queued.list") == []
 
     play(story)
 
@@ -119,8 +119,8 @@ def test_which_requests_are_the_same_schedule(requests: list[Asked], expected: i
     async def story(stage: Stage) -> None:
         told = [await do(stage, method, *args, **kwargs) for method, args, kwargs in requests]
         assert len({each["schedule_id"] for each in told}) == expected
-        assert len(await do(stage, "list_schedules")) == expected
-        assert told[-1] == await do(stage, "get_schedule", told[-1]["schedule_id"])
+        assert len(await do(stage, "schedules.list")) == expected
+        assert told[-1] == await do(stage, "schedules.get", told[-1]["schedule_id"])
 
     play(story)
 
@@ -139,7 +139,7 @@ def test_a_key_with_other_content_is_a_conflict_that_names_the_field() -> None:
             with pytest.raises(ConflictingRequest) as problem:
                 await do(stage, "schedule", *args, key="k", **kwargs)
             assert problem.value.field == field
-        assert await do(stage, "list_schedules") == [first]
+        assert await do(stage, "schedules.list") == [first]
 
     play(story)
 
@@ -151,7 +151,7 @@ def test_a_recurring_schedule_without_a_name_takes_over_what_the_latest_code_say
         told = await do(stage, "schedule", HOURLY, "note", **changed)
         assert {**first, **changed} == {**told, "retry": changed["retry"]}
         assert told["retry"]["attempts_max"] == 2
-        assert await do(stage, "list_schedules") == [told]
+        assert await do(stage, "schedules.list") == [told]
 
     play(story)
 
@@ -180,7 +180,7 @@ def test_a_schedule_is_shown_as_it_was_asked_for() -> None:
             time_zone="Europe/Berlin",
             retry={"attempts_max": 4},
         )
-        assert told == await do(stage, "get_schedule", told["schedule_id"])
+        assert told == await do(stage, "schedules.get", told["schedule_id"])
         assert told.keys() == {
             *("schedule_id", "type", "callback", "payload", "status", "next_at_ms", "cron", "time_zone", "interval_ms"),
             *("catch_up", "overlap", "jitter_ms", "retry", "key", "attempt", "error", "created_at_ms", "number"),
@@ -201,36 +201,36 @@ def test_schedules_are_listed_by_type_callback_status_and_time_page_by_page() ->
             await do(stage, "schedule", after_s, "note", after_s)
         cron = await do(stage, "schedule", HOURLY, "slow")
         every = await do(stage, "schedule_every", 500, "note")
-        await do(stage, "pause_schedule", every["schedule_id"])
-        listed = await do(stage, "list_schedules")
+        await do(stage, "schedules.pause", every["schedule_id"])
+        listed = await do(stage, "schedules.list")
         assert [each["type"] for each in listed] == ["delayed", "delayed", "delayed", "cron", "interval"]
         assert (
-            await do(stage, "list_schedules", type="cron")
-            == await do(stage, "list_schedules", callback="slow")
+            await do(stage, "schedules.list", type="cron")
+            == await do(stage, "schedules.list", callback="slow")
             == [cron]
         )
-        assert len(await do(stage, "list_schedules", type=["cron", "delayed"])) == 4
-        assert [each["schedule_id"] for each in await do(stage, "list_schedules", status="paused")] == [
+        assert len(await do(stage, "schedules.list", type=["cron", "delayed"])) == 4
+        assert [each["schedule_id"] for each in await do(stage, "schedules.list", status="paused")] == [
             every["schedule_id"]
         ]
         first, last = listed[0]["next_at_ms"], listed[1]["next_at_ms"]
-        assert await do(stage, "list_schedules", between=[first, last]) == listed[:2]
-        assert await do(stage, "list_schedules", "delayed", between=[last, None]) == listed[1:3]
-        assert await do(stage, "list_schedules", limit=2) == listed[:2]
-        assert await do(stage, "list_schedules", limit=2, cursor=listed[1]["number"]) == listed[2:4]
+        assert await do(stage, "schedules.list", between=[first, last]) == listed[:2]
+        assert await do(stage, "schedules.list", "delayed", between=[last, None]) == listed[1:3]
+        assert await do(stage, "schedules.list", limit=2) == listed[:2]
+        assert await do(stage, "schedules.list", limit=2, cursor=listed[1]["number"]) == listed[2:4]
 
     play(story)
 
 
 def test_what_is_not_there_is_neither_found_nor_cancelled() -> None:
     async def story(stage: Stage) -> None:
-        assert await do(stage, "get_schedule", "x") is None
-        for method in ("cancel_schedule", "pause_schedule", "resume_schedule", "retry_schedule"):
+        assert await do(stage, "schedules.get", "x") is None
+        for method in ("schedules.cancel", "schedules.pause", "schedules.resume", "schedules.retry"):
             assert await do(stage, method, "x") is False
-        assert await do(stage, "schedule_history", "x") == []
+        assert await do(stage, "schedules.history", "x") == []
         told = await do(stage, "schedule_every", 10, "note")
-        assert await do(stage, "cancel_schedule", told["schedule_id"]) is True
-        assert await do(stage, "get_schedule", told["schedule_id"]) is None
+        assert await do(stage, "schedules.cancel", told["schedule_id"]) is True
+        assert await do(stage, "schedules.get", told["schedule_id"]) is None
         await asyncio.sleep(30)
         assert await payloads(stage) == []
 
@@ -241,10 +241,10 @@ def test_two_agents_do_not_see_each_others_schedules() -> None:
     async def story(stage: Stage) -> None:
         for name in ("a", "b"):
             await do(stage, "schedule", HOURLY, "note", name=name)
-        (mine,) = await do(stage, "list_schedules", name="a")
-        assert await do(stage, "cancel_schedule", mine["schedule_id"], name="a")
-        assert len(await do(stage, "list_schedules", name="b")) == 1
-        assert await do(stage, "list_schedules", name="a") == []
+        (mine,) = await do(stage, "schedules.list", name="a")
+        assert await do(stage, "schedules.cancel", mine["schedule_id"], name="a")
+        assert len(await do(stage, "schedules.list", name="b")) == 1
+        assert await do(stage, "schedules.list", name="a") == []
 
     play(story)
 
@@ -264,8 +264,8 @@ def test_the_history_is_bounded_and_so_is_that_of_schedules_that_are_gone() -> N
         for number in range(115):
             await do(stage, "schedule", 0, "note", schedule_id=f"once {number}")
         await asyncio.sleep(10)
-        assert len(await do(stage, "schedule_history", "often")) == 4
-        known = [bool(await do(stage, "schedule_history", f"once {number}")) for number in range(115)]
+        assert len(await do(stage, "schedules.history", "often")) == 4
+        known = [bool(await do(stage, "schedules.history", f"once {number}")) for number in range(115)]
         assert known[-5:] == [True] * 5
         assert known[0] is False
 

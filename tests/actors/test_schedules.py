@@ -67,7 +67,7 @@ class Death:
 
 
 async def outcomes(stage: Stage, schedule_id: str) -> list[str]:
-    return [each["outcome"] for each in await do(stage, "schedule_history", schedule_id)]
+    return [each["outcome"] for each in await do(stage, "schedules.history", schedule_id)]
 
 
 # ---------------------------------------------------------------- in time
@@ -83,7 +83,7 @@ def test_a_callback_is_called_when_it_is_due_and_not_before() -> None:
         assert note.scheduled_at_ms == told["next_at_ms"] == told["created_at_ms"] + 10_500
         assert note.scheduled_at_ms <= note.at_ms <= note.scheduled_at_ms + 100
         assert (note.attempt, note.missed) == (1, 0)
-        assert await do(stage, "get_schedule", told["schedule_id"]) is None
+        assert await do(stage, "schedules.get", told["schedule_id"]) is None
         assert await outcomes(stage, told["schedule_id"]) == ["completed"]
 
     play(story)
@@ -210,7 +210,7 @@ def test_an_occurrence_counts_once_wherever_its_agent_is_killed(point: KillPoint
     async def story(stage: Stage) -> None:
         await do(stage, "schedule", 5 if kind == "once" else "* * * * *", "asks", 4, schedule_id="it")
         await asyncio.sleep(200)
-        await do(stage, "cancel_schedule", "it")
+        await do(stage, "schedules.cancel", "it")
         await asyncio.sleep(10)
         told = await notes(stage)
         own = [note for note in told if note.payload == "4"]
@@ -258,7 +258,7 @@ def test_a_transaction_that_is_rolled_back_schedules_nothing() -> None:
         await stage.call(Planner, "do_all", [["schedule", [1, "note", "yes"], {}], ["queue", ["note", "yes"], {}]])
         await asyncio.sleep(5)
         assert await payloads(stage) == ["yes", "yes"]
-        assert await do(stage, "list_schedules") == await do(stage, "list_queue") == []
+        assert await do(stage, "schedules.list") == await do(stage, "queued.list") == []
 
     play(story)
 
@@ -291,7 +291,7 @@ def test_what_an_earlier_callback_cancels_is_not_run_in_the_same_round() -> None
     play(story, limits=replace(ROOMY, retry_first_ms=5_000))
 
 
-@pytest.mark.parametrize("method", ["cancel_schedule", "pause_schedule"])
+@pytest.mark.parametrize("method", ["schedules.cancel", "schedules.pause"])
 def test_what_is_cancelled_or_paused_while_it_is_at_work_has_no_effect(method: str) -> None:
     async def story(stage: Stage) -> None:
         await do(stage, "schedule", 1, "slow", 10_000, schedule_id="it")
@@ -331,13 +331,13 @@ def test_a_pause_passes_over_its_ticks_and_delays_a_single_time() -> None:
         await do(stage, "schedule_every", 10, "note", "tick", schedule_id="tick")
         await do(stage, "schedule", 15, "note", "once", schedule_id="once")
         for each in ("tick", "once"):
-            assert await do(stage, "pause_schedule", each)
-            assert (await do(stage, "get_schedule", each))["status"] == "paused"
+            assert await do(stage, "schedules.pause", each)
+            assert (await do(stage, "schedules.get", each))["status"] == "paused"
         await asyncio.sleep(34)
         assert await payloads(stage) == []
         for each in ("tick", "once"):
-            assert await do(stage, "resume_schedule", each)
-            assert not await do(stage, "resume_schedule", each)
+            assert await do(stage, "schedules.resume", each)
+            assert not await do(stage, "schedules.resume", each)
         await asyncio.sleep(10)
         assert sorted(await payloads(stage)) == ["once", "tick"]
 
@@ -353,7 +353,7 @@ async def missed(stage: Stage, catch_up: str) -> list[Note]:
     Sluggish.starting_s = 10
     stage.kill_host_of(address(Sluggish, "p"))
     await asyncio.sleep(12.5)
-    await do(stage, "cancel_schedule", "it", kind=Sluggish)
+    await do(stage, "schedules.cancel", "it", kind=Sluggish)
     return await notes(stage, Sluggish)
 
 
@@ -389,7 +389,7 @@ def test_of_too_many_missed_ticks_the_oldest_are_folded() -> None:
 def test_ticks_that_were_missed_are_dropped_and_the_history_says_so() -> None:
     async def story(stage: Stage) -> None:
         told = await missed(stage, "skip")
-        history = await do(stage, "schedule_history", "it", kind=Sluggish)
+        history = await do(stage, "schedules.history", "it", kind=Sluggish)
         assert (history[0]["outcome"], history[0]["missed"] > 5) == ("skipped", True)
         assert all(note.at_ms - note.scheduled_at_ms < 100 for note in told)
 
@@ -435,14 +435,14 @@ def test_the_tries_and_the_pause_outlive_the_agent() -> None:
             retry={"attempts_max": 3, "first_ms": 30_000, "most_ms": 60_000},
         )
         await asyncio.sleep(2)
-        before = await do(stage, "get_schedule", "it")
+        before = await do(stage, "schedules.get", "it")
         assert (before["status"], before["attempt"], before["error"]) == ("retrying", 1, "RuntimeError: never")
         stage.kill_host_of(HOME)
         await asyncio.sleep(5)
-        after = await do(stage, "get_schedule", "it")
+        after = await do(stage, "schedules.get", "it")
         assert after["attempt"] > 1 or after == before
         await asyncio.sleep(120)
-        assert (await do(stage, "get_schedule", "it"))["attempt"] == 3
+        assert (await do(stage, "schedules.get", "it"))["attempt"] == 3
 
     play(story)
 
@@ -460,10 +460,10 @@ def test_a_single_time_whose_callback_always_raises_is_parked_and_can_be_tried_a
             retry={"attempts_max": 3, "first_ms": 10, "most_ms": 10},
         )
         await asyncio.sleep(10)
-        (parked,) = await do(stage, "list_schedules", status="parked")
+        (parked,) = await do(stage, "schedules.list", status="parked")
         assert (parked["attempt"], parked["error"], parked["next_at_ms"]) == (3, "RuntimeError: not yet", None)
-        assert await do(stage, "pause_schedule", "it") is False
-        assert await do(stage, "retry_schedule", "it") is True
+        assert await do(stage, "schedules.pause", "it") is False
+        assert await do(stage, "schedules.retry", "it") is True
         await asyncio.sleep(2)
         assert await payloads(stage) == ["x"]
         assert await outcomes(stage, "it") == ["failed", "failed", "parked", "completed"]
@@ -486,7 +486,7 @@ def test_a_recurring_schedule_goes_on_after_a_failure_and_keeps_it_in_its_histor
         await asyncio.sleep(25)
         assert [note.attempt for note in await notes(stage)] == [1]
         assert await outcomes(stage, "it") == ["failed", "failed", "completed"]
-        assert (await do(stage, "schedule_history", "it"))[1]["error"] == "RuntimeError: not yet"
+        assert (await do(stage, "schedules.history", "it"))[1]["error"] == "RuntimeError: not yet"
 
     play(story)
 
@@ -496,10 +496,10 @@ def test_a_callback_that_was_taken_away_parks_its_schedule(monkeypatch: pytest.M
         await do(stage, "schedule_every", 5, "note", "x", schedule_id="it")
         monkeypatch.delattr(Planner, "note")
         await asyncio.sleep(20)
-        parked = await do(stage, "get_schedule", "it")
+        parked = await do(stage, "schedules.get", "it")
         assert (parked["status"], "no method 'note' any more" in parked["error"]) == ("parked", True)
         monkeypatch.undo()
-        assert await do(stage, "retry_schedule", "it")
+        assert await do(stage, "schedules.retry", "it")
         await asyncio.sleep(7)
         assert len(await notes(stage)) >= 1
 
@@ -510,7 +510,7 @@ def test_a_callback_that_hangs_is_cut_off_and_tried_again() -> None:
     async def story(stage: Stage) -> None:
         await do(stage, "schedule", 1, "slow", 60_000, schedule_id="it", retry={"attempts_max": 2})
         await asyncio.sleep(60)
-        parked = await do(stage, "get_schedule", "it")
+        parked = await do(stage, "schedules.get", "it")
         assert (parked["status"], parked["error"]) == ("parked", "the callback did not return within 5000 ms")
 
     play(story, limits=replace(ROOMY, handler_timeout_ms=5_000))
@@ -524,7 +524,7 @@ def test_a_callback_that_kills_its_agent_again_and_again_is_parked_and_its_neigh
             await do(stage, "schedule", 1, "note", number)
         await do(stage, "schedule", 1, "note", "bad", schedule_id="bad")
         await asyncio.sleep(400)
-        parked = await do(stage, "get_schedule", "bad")
+        parked = await do(stage, "schedules.get", "bad")
         assert (parked["status"], "may be what kills it" in parked["error"]) == ("parked", True)
         assert sorted(await payloads(stage)) == ["0", "1", "2"]
 
@@ -536,7 +536,7 @@ def test_the_class_says_how_often_a_callback_is_tried_unless_the_schedule_does()
         await do(stage, "schedule", 1, "poison", "a", schedule_id="a", kind=Patient)
         await do(stage, "schedule", 1, "poison", "b", schedule_id="b", kind=Patient, retry={"attempts_max": 2})
         await asyncio.sleep(10)
-        assert [(await do(stage, "get_schedule", each, kind=Patient))["attempt"] for each in "ab"] == [5, 2]
+        assert [(await do(stage, "schedules.get", each, kind=Patient))["attempt"] for each in "ab"] == [5, 2]
 
     play(story)
 
@@ -544,7 +544,7 @@ def test_the_class_says_how_often_a_callback_is_tried_unless_the_schedule_does()
 def test_what_is_planned_on_start_is_planned_once_however_often_the_agent_starts() -> None:
     async def story(stage: Stage) -> None:
         for _ in range(3):
-            assert len(await do(stage, "list_schedules", kind=Eager)) == 2
+            assert len(await do(stage, "schedules.list", kind=Eager)) == 2
             stage.kill_host_of(address(Eager, "p"))
             await asyncio.sleep(3)
         await asyncio.sleep(120)
@@ -568,9 +568,9 @@ def test_what_happens_to_a_schedule_is_told_on_its_channel() -> None:
             retry={"attempts_max": 2, "first_ms": 10, "most_ms": 10},
         )
         await do(stage, "schedule", 60, "note", "y", schedule_id="other")
-        await do(stage, "cancel_schedule", "other")
+        await do(stage, "schedules.cancel", "other")
         await asyncio.sleep(5)
-        await do(stage, "retry_schedule", "it")
+        await do(stage, "schedules.retry", "it")
         await asyncio.sleep(5)
         await do(stage, "queue", "note", "z")
         await asyncio.sleep(1)
@@ -585,10 +585,10 @@ def test_an_agent_that_begins_with_a_copy_of_itself_goes_on_with_its_plans(tmp_p
     async def before(stage: Stage) -> None:
         await do(stage, "schedule", 30, "count", kind=Blank)
         await do(stage, "schedule", 30, "count", kind=Blank)
-        await do(stage, "snapshot", str(tmp_path / "copy"), kind=Blank)
+        await do(stage, "storage.snapshot", str(tmp_path / "copy"), kind=Blank)
 
     async def after(stage: Stage) -> None:
-        await do(stage, "restore", str(tmp_path / "copy"), kind=Blank)
+        await do(stage, "storage.restore", str(tmp_path / "copy"), kind=Blank)
         await stage.until(lambda: not stage.host_of(address(Blank, "p")))
         await asyncio.sleep(60)
         assert await stage.call(Blank, "kept", "count") == 2

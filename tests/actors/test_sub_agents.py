@@ -90,13 +90,13 @@ class Root(Agent):
 
     @exposed
     def names(self) -> list[str]:
-        return [each.name for each in self.list_sub_agents(Counter)]
+        return [each.name for each in self.sub_agents.list(Counter)]
 
     @exposed
     async def abort(self, name: str) -> str:
         hanging = asyncio.ensure_future(self.sub_agent(Counter, name).hang())  # type: ignore[arg-type]
         await asyncio.sleep(1)
-        await self.abort_sub_agent(Counter, name, "enough")
+        await self.sub_agents.abort(Counter, name, "enough")
         try:
             await hanging
         except AgentAborted as problem:
@@ -105,13 +105,13 @@ class Root(Agent):
 
     @exposed
     def drop(self, name: str) -> None:
-        self.delete_sub_agent(Counter, name)
+        self.sub_agents.delete(Counter, name)
 
     @exposed
     def drop_and_fail(self, name: str) -> None:
         with self.transaction():
             self.sub_agent(Counter, "new")
-            self.delete_sub_agent(Counter, name)
+            self.sub_agents.delete(Counter, name)
             raise RuntimeError("never mind")
 
 

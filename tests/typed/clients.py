@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from perdure import ChatAgent, RunHandle, RunResult, Runtime, TurnResult
+from perdure import AsyncRuntime, ChatAgent, RunHandle, RunResult, Runtime, TurnResult, awaiting
 from tests.typed.research import Clerk, Clock, Helpdesk, Idle, Librarian, Notes, Reader, Researcher, Topic
 
 
@@ -39,6 +39,7 @@ async def server() -> None:
         librarian = runtime.agent(Librarian, "home")
         assert_type(await librarian.count(["to be or not", "to be"]), int)
         assert_type(await runtime.run(Reader, "to be", run_id="hamlet"), RunResult[int])
+        assert_type(await awaiting(librarian.shelf("Hamlet")), str)  # a sync method
         assert_type(await runtime.start(Clock), RunHandle)
         assert_type(await runtime.explain("hamlet"), list[str])
         async for event in runtime.events("hamlet"):
@@ -51,3 +52,8 @@ async def server() -> None:
 def chosen_at_run_time(runtime: Runtime, kind: type[Any], chat: type[ChatAgent]) -> None:
     assert_type(runtime.run(kind, {"any": "thing"}), RunResult[Any])
     assert_type(runtime.run(chat, "Where is order 17?"), RunResult[Any])
+
+
+async def opened_elsewhere(runtime: Runtime) -> None:
+    assert_type(runtime.asynchronous, AsyncRuntime)
+    assert_type(await runtime.asynchronous.run(Reader, "to be"), RunResult[int])

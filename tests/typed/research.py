@@ -6,8 +6,21 @@ from typing import assert_type
 
 from pydantic import BaseModel
 
-from perdure import Agent, ChatAgent, Detached, MilestoneInfo, RunContext, RunHandle, RunInfo, RunResult, exposed, tell
-from perdure.actors import RunHandles
+from perdure import (
+    Agent,
+    ChatAgent,
+    Detached,
+    FiberContext,
+    MilestoneInfo,
+    RunContext,
+    RunHandle,
+    RunInfo,
+    RunResult,
+    blocking,
+    exposed,
+    tell,
+)
+from perdure.actors import FiberInspection, RunHandles, Schedule
 
 
 class Topic(BaseModel):
@@ -100,6 +113,30 @@ class Survey(Agent):
 
     def on_read(self, run: RunInfo, milestone: MilestoneInfo) -> None:
         assert_type(milestone.name, str)
+
+    def wait(self, topic: Topic) -> int:
+        result = blocking(self.run_agent_tool(Researcher, topic))  # sync code
+        assert_type(result, RunResult[Notes])
+        return result.output.words if result.ok else 0
+
+    async def jobs(self) -> None:
+        assert_type(self.start_fiber("ship", self.ship, {"to": "me"}), FiberInspection)
+        assert_type(await self.start_fiber("ship", self.ship, wait_for_completion=True), FiberInspection)
+        assert_type(await self.run_fiber("ship", self.unload), int)
+        assert_type(self.schedule("30 8 * * mon-fri", "jobs"), Schedule)
+        assert_type(self.schedules.get("it"), Schedule | None)
+        assert_type(await self.clear_agent_tool_runs(status=["error"]), int)
+        self.start_fiber("ship")  # error: mypy[call-overload] pyright[reportCallIssue]
+        self.schedules.cancel(3)  # error: mypy[arg-type] pyright[reportArgumentType]
+
+    async def ship(self, fiber: FiberContext, input: dict[str, str]) -> str:
+        return await fiber.step("label", self.label)
+
+    async def label(self) -> str:
+        return "a label"
+
+    async def unload(self, fiber: FiberContext) -> int:
+        return fiber.attempt
 
     async def wrong(self, topic: Topic) -> None:
         await self.run_agent_tool(Researcher, "a")  # error: mypy[misc] pyright[reportArgumentType, reportCallIssue]
