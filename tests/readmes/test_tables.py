@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import pytest
 from typer.testing import CliRunner
 
 from perdure import policies
 from perdure.actors import KillPoint
-from perdure.ledger import InterruptedReason
-from perdure.policies import Limits
+from perdure.actors.events.observability import Channel
+from perdure.ledger import InterruptedReason, Status
+from perdure.policies import TURN_ENDED, CatchUp, Limits, Outcome
+from perdure.scenarios import exits
 from perdure.scenarios.bench import runner
 from perdure.scenarios.cli import app
 from tests.readmes.commands import command, options_of
-from tests.readmes.pages import FRONT, LEDGER, LIMITS, SCENARIOS, WORK, rows
+from tests.readmes.pages import CHAT, FRONT, GUIDE, LEDGER, LIMITS, MESSENGER, SCENARIOS, WORK, rows
 from tests.tidy import FOLDERS, ROOT
 
 GUARANTEES = LEDGER.section("Guarantees")
@@ -98,6 +101,26 @@ def test_the_limits_to_know_have_the_defaults_that_are_said() -> None:
         number, _, unit = default.partition(" ")
         for name in re.findall(r"`(\w+)`", names):
             assert getattr(known, name) == int(number.replace(",", "")) * units[unit], name
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (LEDGER.section("Interrupted runs"), Status),
+        (CHAT.section("Turns"), sorted(TURN_ENDED)),
+        (MESSENGER.section("What holds"), Outcome),
+        (GUIDE.section("Hooks and events"), Channel),
+        (GUIDE.section("Jobs, schedules and sub-agents"), CatchUp),
+    ],
+    ids="runs turns replies channels ticks".split(),
+)
+def test_statuses_and_choices_are_all_named(where: str, words: Iterable[str]) -> None:
+    assert [word for word in words if f"`{word}`" not in where] == []
+
+
+def test_the_exit_codes_are_those_of_the_commands() -> None:
+    codes = [int(row[0]) for row in rows(SCENARIOS.section("Commands"), table=1)]
+    assert codes == [0, 1, exits.REFUSED, exits.STOPPED, exits.TERMINATED]
 
 
 # ---------------------------------------------------------------- outputs
