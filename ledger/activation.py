@@ -13,14 +13,15 @@ FORGIVEN_AFTER_MS: Final = 600_000  # twice the longest pause before anything is
 
 @dataclass(slots=True)
 class Activation:
-    """Where an agent lives, or that it must be woken, or when. `run_id` names the run it executes, if any.
+    """Where an agent lives, whether it must be woken, and when. `run_id` names the run that it executes, if any.
 
-    `owes` is set when its alarm rings while it is awake, until it has said when it must be awake next: it may have been leaving.
-    One that is `doomed` is being deleted, with all that descends from it. A life that is `stopping` was told to end.
+    `owes` is set when its alarm rings while it is awake, until it has set the next one: it may have been leaving. A `doomed` agent is being
+    deleted with its descendants. A life that is `stopping` was told to end. `confirmed` says that the agent came up: this is seen, not
+    recorded.
 
-    `losses` counts the hosts that died under it since it last handled mail, or left cleanly: with it grows the pause before it is woken.
-    `deaths` counts them too, but only time forgives those, lest one that kills its host at each try be
-    innocent again because it sleeps or has mail in between: whoever has too many must be alone (`placements`).
+    `losses` counts the hosts that died under it since it last handled mail or left cleanly; the pause before it is woken grows with it.
+    `deaths` counts the same, but is reset by time alone: otherwise an agent that kills its host at each try would be innocent again
+    whenever it sleeps or handles mail in between. An agent with too many deaths must be alone (`placements`).
     """
 
     agent_id: str
@@ -45,15 +46,15 @@ class Activation:
         self.losses, self.deaths, self.died_at_ms = self.losses + 1, self.deaths + 1, at_ms
 
     def forgive(self, at_ms: int) -> None:
-        """Deaths of long ago prove nothing."""
+        """Forget its deaths if the last one is long ago."""
         if at_ms - self.died_at_ms >= FORGIVEN_AFTER_MS:
             self.deaths = 0
 
 
 @dataclass(slots=True)
 class HostView:
-    """A host as the supervisor sees it now. `load` counts the tenants that are not merely waiting for children; `worn` says that a
-    tenant left a thread behind."""
+    """A host as the supervisor sees it. `load` counts the tenants that do not merely wait for their children; `worn` says that a tenant
+    left a thread behind."""
 
     host_id: str
     spec: Any
@@ -71,8 +72,8 @@ class HostView:
 
 
 def pool_key(spec: Any) -> str:
-    """The name of the pool for what an agent class asks of its host; the default pool's is empty. Who wants a host to
-    itself (the last item) finds it in the same pool."""
+    """The name of the pool for what an agent class asks of its host; that of the default pool is empty. The last item of `spec`, whether
+    the agent wants a host to itself, makes no other pool."""
     return "" if spec is None or not any(spec[:3]) else repr(spec[:3])
 
 

@@ -9,9 +9,8 @@ import msgpack
 from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.facts import Fact
 
-_PACKER = (
-    msgpack.Packer()
-)  # of facts alone, which one thread makes: a packer of its own for each costs as much as the packing
+# Only for facts, which one thread encodes. A new packer for each fact would cost as much as the packing.
+_PACKER = msgpack.Packer()
 _KINDS: dict[str, type[Fact]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 
@@ -33,7 +32,7 @@ def encode(fact: Fact) -> tuple[str, bytes]:
 
 
 def decode(kind: str, body: bytes) -> Fact:
-    """The fact in a row. A row of an older version lacks its last fields; they take their defaults."""
+    """The fact in a row. The fields that a row of an older version lacks take their defaults."""
     try:
         return _KINDS[kind](*unpack(body))
     except (KeyError, TypeError, ValueError) as problem:

@@ -1,4 +1,4 @@
-"""What can be wrong, for the person who reads it.
+"""The errors of Perdure, for the person who reads them.
 
     PerdureError
     ├── BadRequest                    the caller's mistake; `field` names what to change
@@ -10,23 +10,23 @@
     │   ├── AgentBeingDeleted         the agent is being deleted; its name is free again when that is done
     │   ├── AwaitedInsideHandler      a completion handler may not wait for a run
     │   └── AdmissionRefused          the parent's limit of concurrent runs, on `on_limit="reject"`
-    ├── LedgerError                   the world's refusal, on the supervisor's side
+    ├── LedgerError                   the ledger cannot do what was asked
     │   ├── LedgerLocked              another process owns the data directory
     │   ├── LedgerTooNew              a newer Perdure wrote it
-    │   ├── LedgerDamaged             what was found does not verify; `perdure doctor` tells more
+    │   ├── LedgerDamaged             the ledger does not verify; `perdure doctor` tells more
     │   ├── LedgerUnwritable          read-only, or no space left
-    │   └── NoLongerServed            somebody stopped what served the data directory
-    ├── StorageError                  the same for one agent's storage
+    │   └── NoLongerServed            `perdure stop` ended the supervisor of the data directory
+    ├── StorageError                  an agent's storage cannot do what was asked
     │   ├── StorageConflict           another transaction of this agent wrote the same rows; run it again
     │   └── StaleIncarnation          this life of the agent is over; its storage is closed to it
-    └── WorldError
+    └── WorldError                    Ray, a host or the supervisor refused, or did not answer
         ├── SupervisorUnreachable     the outcome of the call is unknown; it is repeated with the same ids
         ├── HostUnavailable           no host could be created
         ├── Overloaded                the supervisor refuses more work for now; `retry_after_ms` says when
-        ├── RunBeingCleared           the id belongs to a run that is being cleared; whoever asks for it waits for that by itself
-        ├── FiberStopped              code of a fiber that is over went on; what it does does not count
-        ├── AgentAborted              the agent's life was ended by its parent during a call, or before it
-        ├── StartTimedOut             the agent's `on_start` did not return in time, so nobody was there
+        ├── RunBeingCleared           the id belongs to a run that is being cleared; requests wait for that by themselves
+        ├── FiberStopped              the fiber has ended while its code still ran
+        ├── AgentAborted              the agent's parent ended its life during a call, or before it
+        ├── StartTimedOut             the agent's `on_start` did not return in time, so the agent did not start
         └── OutcomeUnknown            the agent's host died during a call; the call may or may not have taken effect
 
 `IllegalTransition` (of `policies`) is not in the tree: it derives from `AssertionError`, because only a bug of ours can cause it.
@@ -37,11 +37,11 @@ from __future__ import annotations
 
 
 class PerdureError(Exception):
-    """Something that Perdure tells a person about."""
+    """Any error that Perdure raises on purpose."""
 
 
 class BadRequest(PerdureError):
-    """A request that cannot be accepted as it is. Nothing was written."""
+    """The request cannot be accepted as it is. Nothing was written."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(field, problem)
@@ -71,13 +71,13 @@ class UnknownTool(BadRequest):
 class AgentBeingDeleted(BadRequest):
     """The agent is being deleted with its storage. Its name is free again when that is done.
 
-    Whoever asks for the name waits by itself, and this is what is told about a call that had been made before. With the role `sender` it is
-    the one who asks, of whom nothing is done any more.
+    Calls that are made meanwhile wait by themselves. This error ends a call that was made before the deletion, or, with the role `sender`,
+    a request of the agent that is being deleted.
     """
 
     def __init__(self, agent_id: str, role: str = "recipient") -> None:
         self.agent_id, self.is_sender = agent_id, role == "sender"
-        then = "nothing that it asks for is done any more" if self.is_sender else "its name is free when that is done"
+        then = "what it requested was not done" if self.is_sender else "its name is free again when that is done"
         super().__init__("agent", f"{agent_id} is being deleted; {then}")
         self.args = (agent_id, role)
 
@@ -124,7 +124,7 @@ class LedgerUnwritable(LedgerError):
 
 
 class NoLongerServed(LedgerError):
-    """Somebody stopped what served the data directory (`perdure stop`). Who was connected is told; who opens it anew serves it again."""
+    """`perdure stop` ended the supervisor of the data directory. Opening the directory again starts another one."""
 
 
 class StorageError(PerdureError):
@@ -148,7 +148,7 @@ class StaleIncarnation(StorageError):
 
 
 class WorldError(PerdureError):
-    """The surroundings refused, or did not answer."""
+    """Ray, a host or the supervisor refused, or did not answer."""
 
 
 class SupervisorUnreachable(WorldError):
@@ -169,13 +169,13 @@ class Overloaded(WorldError):
         self.retry_after_ms = retry_after_ms
 
     def __str__(self) -> str:
-        return f"{self.waiting} runs are waiting (limit {self.limit}); ask again in {self.retry_after_ms} ms"
+        return f"{self.waiting} runs are waiting (waiting_max is {self.limit}), so this one was refused; retry in {self.retry_after_ms} ms"
 
 
 class RunBeingCleared(WorldError):
-    """The id belongs to a run that is being cleared. It is free again as soon as its child has stopped and its storage is deleted.
+    """The id belongs to a run that is being cleared. It is free again when the run's child has stopped and its storage is deleted.
 
-    Nobody has to catch it: a client, an agent and an outbox ask again, with growing pauses, until the id is free.
+    Nobody has to catch this: clients and agents ask again, with growing pauses, until the id is free.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -187,7 +187,7 @@ class RunBeingCleared(WorldError):
 
 
 class AgentAborted(WorldError):
-    """The agent's life was ended by its parent. What a call had made durable by then stays; the next call begins another life."""
+    """The agent's parent ended its life. What a call had made durable by then stays. The next call begins another life."""
 
     def __init__(self, agent_id: str, reason: str) -> None:
         super().__init__(agent_id, reason)
@@ -199,7 +199,7 @@ class AgentAborted(WorldError):
 
 
 class StartTimedOut(WorldError):
-    """The agent's `on_start` did not return in time, so it could not come up. Nothing of what waited for it was begun."""
+    """The agent's `on_start` did not return in time, so the agent did not start. Nothing that waited for it was begun."""
 
     def __init__(self, agent_id: str, timeout_ms: int) -> None:
         super().__init__(agent_id, timeout_ms)
@@ -208,18 +208,18 @@ class StartTimedOut(WorldError):
 
     def __str__(self) -> str:
         return (
-            f"on_start of {self.agent_id} did not return within {self.timeout_ms} ms (on_start_timeout_ms) and was cancelled, so nothing"
-            " that waited for it was begun; does it wait for somebody who waits for this agent? Whoever asks again has it called again"
+            f"on_start of {self.agent_id} did not return within {self.timeout_ms} ms (on_start_timeout_ms) and was cancelled. Nothing that"
+            " waited for the agent was begun. on_start must not wait for an agent that waits for this one. The next request calls it again"
         )
 
 
 class OutcomeUnknown(WorldError):
-    """The agent's host died while it answered a call, so the call may or may not have taken effect. What must take effect exactly once is
-    told (`tell(handle.method, …)`), or is a run.
+    """The agent's host died while it answered a call, so the call may or may not have taken effect. For work that must take effect exactly
+    once, use `tell(handle.method, …)` or a run.
 
-    One that was certainly not handed to the author's method is made again by itself, also after a supervisor's death. Certainty is
-    impossible, and the call refused, if the life of the agent that may have had it is over; if the agent's last life ended so shortly
-    before the call (up to ten seconds) that the caller had not heard of it; and of many lives that ended, for all but the latest.
+    A call that certainly did not reach the author's method is made again by itself, also after the supervisor died. It is uncertain, and
+    this error is raised, if the life of the agent that may have had the call is over, if the agent's last life ended up to ten seconds
+    before the call, so that the caller had not heard of it, or if that end is too long ago to be remembered.
     """
 
     def __init__(self, agent_id: str, method: str) -> None:
@@ -228,11 +228,12 @@ class OutcomeUnknown(WorldError):
         self.method = method
 
     def __str__(self) -> str:
-        return f"the host of {self.agent_id} may have died during {self.method}(): it may or may not have taken effect"
+        died = f"the host of {self.agent_id} may have died during {self.method}()"
+        return f"{died}, which may or may not have taken effect; the call was not repeated"
 
 
 class FiberStopped(WorldError):
-    """The fiber was cancelled or resolved, or another life of its agent is at it, while this code still ran: it may do no more steps."""
+    """The fiber was cancelled or resolved, or another life of its agent runs it, while this code still ran. It may take no more steps."""
 
     def __init__(self, fiber_id: str, step: str) -> None:
         super().__init__(fiber_id, step)
@@ -240,4 +241,6 @@ class FiberStopped(WorldError):
         self.step = step
 
     def __str__(self) -> str:
-        return f"fiber {self.fiber_id!r} is over, so its step {self.step!r} is not done, or not remembered"
+        return (
+            f"fiber {self.fiber_id!r} has ended, so its step {self.step!r} was not done, or its result was not stored"
+        )

@@ -1,7 +1,7 @@
 """Why a run is where it is: sentences for a person who knows the README and nothing of what is inside.
 
-Everything is told from the records, so a cold ledger can be explained as well as one that is served. Each sentence is true of the moment
-`at_ms`; what comes next is told with the limit that decides it, by its name, so that whoever wants it otherwise knows what to set.
+Everything is read from the records, so a cold ledger can be explained as well as one that a supervisor serves. Each sentence is true at
+`at_ms`. What comes next is told with the name of the limit that decides it, so that the reader knows what to change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LIMITED = {  # by the reason of an interruption and whether the run is detached
 
 
 class _Case(NamedTuple):
-    """What is explained, and as of when. Without a supervisor (`served`) time does not count against silence."""
+    """The run to explain, and the moment. Silence does not count against a child while no supervisor is there (`served` is false)."""
 
     view: View
     run: Run
@@ -55,7 +55,7 @@ class _Case(NamedTuple):
         return f"{lasting(max(0, self.at_ms - at_ms))} ago"
 
     def due(self, at_ms: float, *, since_start: bool = False) -> str:
-        """`in 5 min, at 2026-11-21 12:00:03 UTC`. What is counted `since_start` of a supervisor waits for one."""
+        """`in 5 min, at 2026-11-21 12:00:03 UTC`. With `since_start`, the time runs only while a supervisor does."""
         if at_ms <= self.at_ms:
             return "any moment now" if self.served else "at the next start"
         if since_start and not self.served:
@@ -65,7 +65,7 @@ class _Case(NamedTuple):
         )
 
     def limit(self, option: str, name: str) -> str:
-        """`max_budget_ms is 1 h`, by the run's own option, else by the limit of the runtime."""
+        """`max_budget_ms is 1 h`: the run's own option, or else the runtime's limit."""
         value = self.run.options.get(option)
         return f"{option} is {lasting(value)}" if value is not None else self.general(name)
 
@@ -77,7 +77,7 @@ class _Case(NamedTuple):
 def explain(view: View, run: Run, at_ms: int, limits: Limits, *, served: bool = True) -> list[str]:
     """Where the run is and why, which limit applied, who re-attached, and what comes next and when.
 
-    `served` says whether a supervisor is there to do what comes next; without one only the ledger is told of.
+    `served` says whether a supervisor is there to do what comes next.
     """
     case = _Case(view, run, at_ms, limits, served)
     said = [*_what(case)]
@@ -116,12 +116,12 @@ def _what(case: _Case) -> Iterator[str]:
     run = case.run
     stands = "has failed (error)" if run.status is Status.ERROR else f"is {run.status}"
     yield f"Run {run.run_id} of {run.agent_type} {stands}."
-    how = "to wait for its result" if run.is_awaited else "as a detached run, to go on meanwhile and be told by mail"
+    how = "and waits for its result" if run.is_awaited else "as a detached run, whose end is told by mail"
     who = f"Its parent {run.parent}" if run.parent else "A client"
-    yield f"{who} asked for it {case.ago(run.requested_at_ms)}, {how}."
+    yield f"{who} requested it {case.ago(run.requested_at_ms)}, {how}."
     if run.reattached_at_ms:
         life = f" in life {run.life} of that agent" if run.parent else ""
-        yield f"{_first(case.parent)} re-attached to it {case.ago(run.reattached_at_ms)}{life}, having lost sight of it."
+        yield f"{_first(case.parent)} re-attached to it {case.ago(run.reattached_at_ms)}{life}."
 
 
 # ------------------------------------------------------------------ live
@@ -137,17 +137,21 @@ def _place(case: _Case) -> Iterator[str]:
             f" {case.due(end, since_start=True)} ({case.general('teardown_grace_ms')})."
         )
     elif run.is_placed and not case.served:
-        yield f"When it was last heard of, its child was on host {run.host_id}. If that host is gone, the next attempt begins."
+        yield f"{_last_seen(run)} If that host is gone, the next attempt begins."
     elif run.is_placed and run.confirmed:
         yield f"Its child is at work on host {run.host_id}{_own_children(case)}."
     elif run.is_placed:
         end = max(run.placed_at_ms, case.awake_at_ms) + case.limits.start_timeout_ms
         yield (
-            f"Its child was given a place on host {run.host_id} {case.ago(run.placed_at_ms)} and has not come up yet. If it does not, it is"
+            f"Its child was given a place on host {run.host_id} {case.ago(run.placed_at_ms)} and has not started yet. If it does not, it is"
             f" stopped and the run is interrupted (inspect-timeout) {case.due(end)} ({case.general('start_timeout_ms')})."
         )
     else:
         yield from _waits(case)
+
+
+def _last_seen(run: Run) -> str:
+    return f"Its child was last seen on host {run.host_id}."
 
 
 def _own_children(case: _Case) -> str:
@@ -159,17 +163,17 @@ def _own_children(case: _Case) -> str:
 
 
 def _waits(case: _Case) -> Iterator[str]:
-    """Why it has no place."""
+    """Why it is on no host."""
     view, run = case.view, case.run
     most, pool = run.options.get("limit"), pool_key(run.options.get("pool"))
     if view.agents.get(run.child, _NOWHERE).host_id:
-        yield "Its agent is at other work just now, and is asked to end that first."
+        yield "Its agent is doing other work, and is asked to end that first."
     elif run.retry_at_ms > case.at_ms:
-        yield f"Attempt {run.attempt + 1} begins {case.due(run.retry_at_ms)}: the pause after a loss grows with each one in a row."
+        yield f"Attempt {run.attempt + 1} begins {case.due(run.retry_at_ms)}. The pause grows with each loss in a row."
     elif most is not None and view.placed.get(run.parent, 0) >= most:
         yield (
             f"It waits until another run of its parent has ended: {view.placed[run.parent]} are at work, and"
-            f" max_concurrent_agent_tools of its parent's class allows {most} at a time."
+            f" max_concurrent_agent_tools of the parent's class allows {most} at a time."
         )
     elif case.served:
         line = view.queues.get(pool, {})
@@ -203,7 +207,7 @@ def _attempts(case: _Case) -> Iterator[str]:
         f" {limits.recovery_work_max} in all (recovery_work_max)."
     )
     if run.collect or (not run.is_placed and attempts.are_used_up):
-        yield "The last attempt only hands in a result that was committed before; its `run` is not entered again."
+        yield "The last attempt only hands in a result that its child committed before. `run` is not called again."
 
 
 def _signs(case: _Case) -> Iterator[str]:
@@ -213,13 +217,13 @@ def _signs(case: _Case) -> Iterator[str]:
     said = unpack(run.progress) if run.progress is not None else {}
     words = [f"{said['fraction']:.0%}"] if isinstance(said.get("fraction"), int | float) else []
     words += [str(said[key]) for key in ("phase", "message") if said.get(key)]
-    yield f"Its child last gave a sign of life {case.ago(run.signal_at_ms)}" + (
+    yield f"Its child last reported {case.ago(run.signal_at_ms)}" + (
         f"; its progress: {', '.join(words)}." if words else "."
     )
 
 
 def _patience(case: _Case) -> Iterator[str]:
-    """When whoever asked stops waiting, and by which limit."""
+    """When its parent or client stops waiting, and by which limit."""
     run = case.run
     if run.teardown:
         return
@@ -236,9 +240,9 @@ def _patience(case: _Case) -> Iterator[str]:
                 since_start=True,
             )
     elif not run.parent and not run.reattached_at_ms:
-        yield "No limit of time applies to it, because a client asked for it."
+        yield "No time limit applies to it, because a client asked for it."
     elif not run.reattached_at_ms:
-        yield "Its parent waits for it without a limit of time, as long as it does not have to re-attach to it."
+        yield "Its parent waits for it without a time limit, unless it has to re-attach to it."
     else:
         silence = quiet_since + budget.reattach_silence_ms
         yield from _ends(
@@ -264,28 +268,28 @@ def _interrupted(case: _Case) -> Iterator[str]:
     if run.is_placed and case.served:
         yield f"Its child is still on host {run.host_id}."
     elif run.is_placed:
-        yield f"When it was last heard of, its child was on host {run.host_id}."
+        yield _last_seen(run)
     elif run.child_still_running:
-        yield "Its child was still at work then; it is on no host any more."
+        yield "Its child was still at work then. It is on no host now."
     elif run.child_still_running is False:
         awaited = run.is_awaited and run.reason == InterruptedReason.NO_PROGRESS
         yield "Its child was on no host then." if awaited else "Its child has been stopped."
     else:
-        yield "What became of its child is not known; it is on no host."
+        yield "What became of its child is unknown. It is on no host."
 
 
 def _reason(case: _Case, reason: str) -> str:
-    """What an interruption means, and the limit behind it."""
+    """What the reason of an interruption means, and the limit behind it."""
     limited = _LIMITED.get((InterruptedReason(reason), not case.run.is_awaited))
     limit = f" ({case.limit(*limited)})" if limited is not None else ""
     return {
-        InterruptedReason.NO_PROGRESS: f"nothing was heard of the child for too long{limit}",
-        InterruptedReason.WINDOW_EXCEEDED: f"it was not done in time after its parent had come back to it{limit}",
-        InterruptedReason.BUDGET_EXCEEDED: f"it was not done in time after it had been asked for{limit}",
-        InterruptedReason.INSPECT_TIMEOUT: f"the child did not come up in time ({case.general('start_timeout_ms')})",
-        InterruptedReason.INSPECT_FAILED: f"its class could be imported for an earlier attempt, and not any more: {case.run.error}",
-        InterruptedReason.NOT_TAILABLE: f"its class has no `run` any more: {case.run.error}",
-        InterruptedReason.RECOVERY_DEADLINE: f"after a loss no place was found for it ({case.general('recovery_deadline_ms')})",
+        InterruptedReason.NO_PROGRESS: f"its child did not report for too long{limit}",
+        InterruptedReason.WINDOW_EXCEEDED: f"it did not end in time after its parent had re-attached{limit}",
+        InterruptedReason.BUDGET_EXCEEDED: f"it did not end in time after it was requested{limit}",
+        InterruptedReason.INSPECT_TIMEOUT: f"its child did not start in time ({case.general('start_timeout_ms')})",
+        InterruptedReason.INSPECT_FAILED: f"its class could be imported for an earlier attempt, but no longer can: {case.run.error}",
+        InterruptedReason.NOT_TAILABLE: f"its class no longer has a `run`: {case.run.error}",
+        InterruptedReason.RECOVERY_DEADLINE: f"no host was found for it after a loss ({case.general('recovery_deadline_ms')})",
     }[InterruptedReason(reason)]
 
 
@@ -293,16 +297,16 @@ def _way_on(case: _Case) -> Iterator[str]:
     """What can still become of an interrupted run."""
     run = case.run
     if run.is_placed or case.view.agents.get(run.child, _NOWHERE).unclean:
-        yield "If the child still comes to its true end, that end takes the place of the interruption."
+        yield "If its child still ends, that end replaces the interruption."
     else:
-        yield "Nothing more comes of it by itself."
+        yield "Nothing more happens by itself."
     if run.is_awaited:
         asks = "its parent asks again" if run.parent else "a client asks again"
-        follows = "goes on waiting for it" if run.is_placed else "gets another attempt, and waits for that"
-        yield f"If {asks} for this run id with the same input, it {follows}."
+        follows = "the wait goes on" if run.is_placed else "the run gets another attempt"
+        yield f"If {asks} for this run id with the same input, {follows}."
     else:
-        yield "Asking again for a detached run under its id changes nothing. Ask under another id, or clear this one first."
-    yield f"It is kept until `perdure clear {shlex.quote(run.run_id)}` forgets it."
+        yield "Requesting a detached run again under its id changes nothing. Use another id, or clear this run first."
+    yield f"It is kept until `perdure clear {shlex.quote(run.run_id)}` deletes it."
 
 
 # ------------------------------------------------------------------ over
@@ -330,11 +334,11 @@ def _afterlife(case: _Case) -> Iterator[str]:
     view, run = case.view, case.run
     life = view.agents.get(run.child, _NOWHERE)
     if run.is_placed and not case.served:
-        yield f"When it was last heard of, its child was on host {run.host_id}."
+        yield _last_seen(run)
     elif run.is_placed and run.teardown:
         yield f"Its child on host {run.host_id} is being stopped."
     elif life.host_id:
-        yield f"Its child goes on with other work on host {life.host_id}."
+        yield f"Its child does other work on host {life.host_id}."
     elif life.unclean:
         yield f"Its child may have other work to do, so it is woken again {case.due(life.wake_at_ms)}."
         home = home_of(view, run.child)
@@ -356,16 +360,16 @@ def _letter(case: _Case, slot: str, state: MailState, mail: Mail | None) -> Iter
     what = f"The mail that tells {case.run.parent} of its {_SLOTS.get(slot, slot.replace(':', ' '))}"
     failed = f"its handler {mail.handler or 'on_agent_tool_finish'} raised: {mail.error}" if mail is not None else ""
     if state is MailState.PARKED and mail is not None:
-        yield f"{what} is parked after {_count(mail.attempts, 'try', 'tries')}: {failed}"
-        yield f"It is tried again by `perdure retry {shlex.quote(mail.mail_id)}`."
+        yield f"{what} is parked after {_count(mail.attempts, 'attempt')}: {failed}"
+        yield f"`perdure retry {shlex.quote(mail.mail_id)}` delivers it again."
     elif state is MailState.PENDING and mail is not None and mail.attempts:
         yield f"{what} was tried {_count(mail.attempts, 'time')}: {failed}"
         if mail.retry_at_ms > case.at_ms:
-            yield f"It is tried again {case.due(mail.retry_at_ms)}."
+            yield f"It is delivered again {case.due(mail.retry_at_ms)}."
     elif state is MailState.PENDING:
         yield f"{what} is on its way."
     elif state is MailState.SUPERSEDED:
-        yield f"{what} was superseded by that of its true end before it was delivered."
+        yield f"{what} was superseded by the mail about its end before it was delivered."
     elif state is MailState.SUPPRESSED:
         yield f"{what} was withdrawn, because the run was cleared."
     else:
@@ -379,5 +383,5 @@ def _first(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
+def _count(number: int, one: str) -> str:
+    return f"{number} {one if number == 1 else one + 's'}"

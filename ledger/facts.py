@@ -1,7 +1,7 @@
-"""Facts: what has happened, in the past tense, for ever.
+"""Facts: what has happened, in the past tense.
 
-A fact is a frozen tuple of plain data, named by its class. It is stored under its class name with its fields in order, so a field
-may only be added at the end and with a default: that is how an old row is read by new code (`codec`).
+A fact is a tuple of plain data. It is stored under the name of its class with its fields in order. So a field may only be added at the
+end and with a default, which is how new code reads an old row (`codec`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from typing import Any, NamedTuple
 
 
 class SupervisorStarted(NamedTuple):
-    """A supervisor life began. Its epoch fences all earlier ones; `limits` are those by which it decides."""
+    """A life of the supervisor began. Its epoch fences all earlier lives; `limits` are those by which it decides."""
 
     epoch: int
     limits: dict[str, float] | None = None
 
 
 class RunRequested(NamedTuple):
-    """A parent asked for a run. `input` is None when it stands in the payload table, `options` holds what
-    differs from defaults, and `life` is the incarnation of the parent that asked. By `mark` its mail differs from that
-    of an earlier run of the same id which was cleared."""
+    """A parent or client requested a run. `input` is None if the payload table has it, `options` holds what differs from the defaults,
+    and `life` is the incarnation of the parent. `mark` tells its mail from that of an earlier run with the same id, which was cleared."""
 
     run_id: str
     agent_type: str
@@ -33,7 +32,7 @@ class RunRequested(NamedTuple):
 
 
 class AttemptStarted(NamedTuple):
-    """The run was given a place. With `collect` the child may hand over a result that it already has, but not run again."""
+    """The run was assigned to a host. With `collect` the child may hand over a result that it has committed, but not run again."""
 
     run_id: str
     attempt: int
@@ -43,14 +42,14 @@ class AttemptStarted(NamedTuple):
 
 
 class RunStarted(NamedTuple):
-    """The host says that the attempt is at work."""
+    """The host reported that the attempt is at work."""
 
     run_id: str
     attempt: int
 
 
 class ProgressReported(NamedTuple):
-    """The child is alive and this far. `body` is encoded plain data: fraction, message, phase, data."""
+    """The child reported progress. `body` is encoded plain data: fraction, message, phase, data."""
 
     run_id: str
     attempt: int
@@ -78,7 +77,7 @@ class ChunkEmitted(NamedTuple):
 
 
 class RunCompleted(NamedTuple):
-    """The child returned. `output` is None when it stands in the payload table; `large` says so."""
+    """The child returned. With `large`, `output` is None and the payload table has it."""
 
     run_id: str
     attempt: int
@@ -89,7 +88,7 @@ class RunCompleted(NamedTuple):
 
 
 class RunFailed(NamedTuple):
-    """The child raised, or could not be carried to an end."""
+    """The child raised, or every attempt was lost."""
 
     run_id: str
     attempt: int
@@ -98,14 +97,14 @@ class RunFailed(NamedTuple):
 
 
 class RunAborted(NamedTuple):
-    """Somebody cancelled the run. This is also the tombstone that keeps a late start from happening (spec W-13)."""
+    """The run was cancelled. This is also the tombstone that prevents a late start (spec W-13)."""
 
     run_id: str
     reason: str
 
 
 class RunInterrupted(NamedTuple):
-    """The parent stopped waiting; a late true result may still repair this."""
+    """The parent stopped waiting. A late result still replaces this."""
 
     run_id: str
     reason: str
@@ -114,7 +113,7 @@ class RunInterrupted(NamedTuple):
 
 
 class TeardownBegan(NamedTuple):
-    """A budget ran out: the child is being stopped, and its true end still wins until it has stopped (spec W-55)."""
+    """A budget ran out: the child is being stopped, and its end still counts until it has stopped (spec W-55)."""
 
     run_id: str
     reason: str
@@ -130,7 +129,7 @@ class AttemptLost(NamedTuple):
 
 
 class RunReattached(NamedTuple):
-    """A later life of the parent asked for the run again; silence is measured from here."""
+    """A later life of the parent requested the run again. Silence is measured from here."""
 
     run_id: str
     life: int
@@ -138,13 +137,13 @@ class RunReattached(NamedTuple):
 
 
 class RunCleared(NamedTuple):
-    """The run was retained until its owner cleared it. Nothing of it comes back."""
+    """The run was cleared. It is deleted as soon as its child has stopped."""
 
     run_id: str
 
 
 class AgentActivated(NamedTuple):
-    """An agent was given a place for other work than a run of its own: mail, a call, or an unclean end."""
+    """An agent was assigned to a host for other work than a run of its own: mail, a call, or an unclean end."""
 
     agent_id: str
     incarnation: int
@@ -153,7 +152,7 @@ class AgentActivated(NamedTuple):
 
 
 class AgentReleased(NamedTuple):
-    """The agent left its place cleanly: nothing of its work is in memory any more."""
+    """The agent left its host cleanly: nothing of its work is in memory."""
 
     agent_id: str
     incarnation: int
@@ -168,8 +167,8 @@ class AgentLost(NamedTuple):
 
 
 class AlarmSet(NamedTuple):
-    """The agent must be awake at `at_ms`, whatever becomes of its process until then; with 0 at no time. `home` is what its class asks
-    of its host."""
+    """The agent must be awake at `at_ms`, whatever becomes of its process until then; 0 withdraws the alarm. `home` is what its class
+    asks of its host."""
 
     agent_id: str
     at_ms: int
@@ -177,14 +176,14 @@ class AlarmSet(NamedTuple):
 
 
 class AlarmRang(NamedTuple):
-    """The time of an agent's alarm came. It owes work from then on: a life that was there already says what comes next, or another one
-    is begun."""
+    """The time of an agent's alarm came. From then on the agent owes work: its present life sets the next alarm, or a new life is
+    begun."""
 
     agent_id: str
 
 
 class AgentDoomed(NamedTuple):
-    """The agent and all that descends from it are to be deleted. Nothing of them begins any more."""
+    """The agent and its descendants are to be deleted. None of them is woken again."""
 
     agent_id: str
 
@@ -196,14 +195,14 @@ class AgentForgotten(NamedTuple):
 
 
 class AgentStopped(NamedTuple):
-    """The present lives of the agent and of all that descends from it shall end. What they owe is done by the next ones."""
+    """The present lives of the agent and its descendants are to end. Their next lives do what they owe."""
 
     agent_id: str
 
 
 class MailPosted(NamedTuple):
-    """Somebody told an agent something: the mail calls `method` there with the arguments in `body`. `home` is what its class asks of
-    its host, `sender` is an agent, or empty for somebody outside."""
+    """Mail for an agent: it calls `method` there with the arguments in `body`. `home` is what its class asks of its host; `sender` is an
+    agent, or empty for a client."""
 
     mail_id: str
     recipient: str
@@ -221,7 +220,7 @@ class MailDelivered(NamedTuple):
 
 
 class MailFailed(NamedTuple):
-    """A handler raised. The mail is tried again at `retry_at_ms`, or parked when that is None."""
+    """A handler raised. The mail is delivered again at `retry_at_ms`, or parked if that is None."""
 
     mail_id: str
     error: str
@@ -229,13 +228,13 @@ class MailFailed(NamedTuple):
 
 
 class MailSuppressed(NamedTuple):
-    """The mail lost its meaning before it was delivered: its run was cleared."""
+    """The mail was withdrawn before it was delivered: its run was cleared, or its recipient is being deleted."""
 
     mail_id: str
 
 
 class MailRequeued(NamedTuple):
-    """A person asked that a parked mail be tried again."""
+    """A person asked that a parked mail be delivered again."""
 
     mail_id: str
 

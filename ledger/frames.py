@@ -1,7 +1,7 @@
-"""Events: what the facts of a run look like to whoever follows it.
+"""Events: the facts of a run as its followers see them.
 
-A run's facts are its event stream. The fold numbers them 0, 1, 2, … over all attempts and supervisor lives, so a follower that has
-everything up to a number can always be given the rest, and live and replayed events carry the same numbers (spec W-30).
+A run's facts are its event stream. The fold numbers them 0, 1, 2, … over all attempts and lives of the supervisor. So a follower that has
+everything up to a number can be given the rest, and live and replayed events carry the same numbers (spec W-30).
 """
 
 from __future__ import annotations

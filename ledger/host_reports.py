@@ -1,7 +1,7 @@
 """Decisions about what hosts report, and about hosts that are gone.
 
-Every report carries the incarnation of the agent that it speaks of. A report of an earlier life changes nothing (invariant 9); whatever
-it meant to say will be said again by the life that follows, because results and inboxes lie in the agent's storage.
+Every report carries the incarnation of its agent. A report of an earlier life changes nothing (invariant 9). Nothing is lost by that:
+results and inboxes lie in the agent's storage, so the next life reports them again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from perdure.policies import Evidence, Fail, Limits, Retry, Seal, backoff_ms, ju
 
 
 def current(view: View, run_id: str, incarnation: int) -> Run | None:
-    """The run, if the report comes from the life that has it now."""
+    """The run, if the report comes from its child's present life."""
     run = view.runs.get(run_id)
     activation = None if run is None else view.agents.get(run.child)
     return run if activation is not None and activation.incarnation == incarnation and activation.host_id else None
@@ -69,14 +69,14 @@ def up(view: View, said: Up) -> Iterator[Fact]:
 
 
 def progress(view: View, said: Progress) -> Iterator[Fact]:
-    """A child is alive."""
+    """A child reported progress."""
     run = current(view, said.run_id, said.incarnation)
     if run is not None and permits(run.status, ProgressReported):
         yield ProgressReported(run.run_id, run.attempt, said.body)
 
 
 def milestone(view: View, said: Milestone) -> Iterator[Fact]:
-    """A child reached a milestone; one that an earlier attempt reached already is an echo."""
+    """A child reached a milestone. One that an earlier attempt has reached is an echo."""
     run = current(view, said.run_id, said.incarnation)
     if run is None or not permits(run.status, MilestoneReached):
         return
@@ -86,14 +86,14 @@ def milestone(view: View, said: Milestone) -> Iterator[Fact]:
 
 
 def chunk(view: View, said: Chunk) -> Iterator[Fact]:
-    """A child emitted a piece of its stream; a doubled one is an echo."""
+    """A child emitted a piece of its stream. A doubled one is an echo."""
     run = current(view, said.run_id, said.incarnation)
     if run is not None and permits(run.status, ChunkEmitted) and (run.attempt, said.number) > run.chunk:
         yield ChunkEmitted(run.run_id, run.attempt, said.number, said.body)
 
 
 def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
-    """A child returned or raised: the one hard end of its run, unless there is one."""
+    """A child returned or raised: the hard end of its run, unless the run has one."""
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
@@ -111,7 +111,7 @@ def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
 
 
 def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterator[Fact]:
-    """A host could not carry an attempt. A class that vanished after the first attempt interrupts softly: it may come back."""
+    """A host could not start an attempt. If the class has vanished since the first attempt, the run is interrupted: it may come back."""
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
@@ -131,7 +131,7 @@ def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterat
 
 
 def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator[Fact]:
-    """An agent left its host. If its run was being torn down, that is the confirmation which the give-up waited for."""
+    """An agent left its host. If its run was being torn down, the give-up has waited for this."""
     activation = view.agents.get(said.agent_id)
     if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
         return
@@ -145,27 +145,27 @@ def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator
 
 
 def seal(view: View, run: Run, *, still_running: bool) -> Iterator[Fact]:
-    """Interrupt a run for the reason for which it was torn down, and end what its child waits for."""
+    """Interrupt a run for the reason for which it was torn down, and abort what its child waits for."""
     yield RunInterrupted(run.run_id, run.teardown, still_running, f"the parent gave up: {run.teardown}")
     yield from abort_awaited(view, run)
 
 
 def alarm(view: View, said: Alarm) -> Iterator[Fact]:
-    """An agent says when it must be awake next. On the same link this comes before its goodbye, so no alarm is lost by sleeping."""
+    """An agent says when it must be awake next. It says so before its goodbye on the same link, so no alarm is lost when it sleeps."""
     activation = view.agents.get(said.agent_id)
     if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
         return
     run = view.runs.get(name_of(said.agent_id))
     own = run if run is not None and run.child == said.agent_id else None
     if view.doomed_by(said.agent_id) or (own is not None and own.cleared):
-        return  # nothing of it comes back
+        return  # it is being deleted
     if said.at_ms != activation.alarm_at_ms or activation.owes:
         home = said.home if said.home is not None or own is None else own.options.get("pool")
         yield AlarmSet(said.agent_id, said.at_ms, home)
 
 
 def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[Fact]:
-    """A recipient committed its handlers' effects, or its handlers failed."""
+    """A recipient's handlers committed their effects, or raised."""
     activation = view.agents.get(said.agent_id)
     if activation is None or activation.incarnation != said.incarnation:
         return
@@ -189,7 +189,7 @@ def awake(view: View, said: Awake) -> Iterator[Note]:
 
 
 def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
-    """A host says whom it has. What it was at work on and does not know any more is lost; what it never began is begun again."""
+    """A host tells its tenants. An agent that it had and no longer knows is lost; one that it never began is started again."""
     host = view.hosts.get(said.host_id)
     if host is None:
         return
@@ -205,7 +205,7 @@ def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fa
 
 
 def host_lost(view: View, said: HostLost, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
-    """A host is gone, and everybody on it."""
+    """A host is gone, and so are its tenants."""
     host = view.hosts.get(said.host_id)
     if host is None:
         return
@@ -217,8 +217,8 @@ def host_lost(view: View, said: HostLost, at_ms: int, limits: Limits) -> Iterato
 def lose(
     view: View, activation: Activation, cause: str, at_ms: int, limits: Limits, *, is_clean: bool = False
 ) -> Iterator[Fact]:
-    """An agent is gone in the middle of its work. Its run goes by the table in `policies.recovery`. The agent itself may owe other work, so
-    it is woken if there is no run any more for which it is begun again; one that could say goodbye (`is_clean`) has said what it owes."""
+    """An agent is gone in the middle of its work. The table in `policies.recovery` decides about its run. If no attempt follows, the agent
+    is woken, because it may owe other work; not so after a goodbye (`is_clean`), which tells what it owes."""
     run = view.runs.get(activation.run_id)
     if run is not None and run.cleared:
         yield AgentReleased(activation.agent_id, activation.incarnation)

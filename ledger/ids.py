@@ -1,7 +1,7 @@
-"""Names: of agents, runs and mail, and how they derive from one another.
+"""Names of agents, runs and mail, and how they derive from one another.
 
-A name that can be derived is never rolled: a parent that is entered again after its death asks for the same run ids, and a
-handler that runs twice puts the same mail on its way (spec W-26).
+A name that can be derived is never drawn at random: a parent that runs again after its death requests the same run ids, and a handler
+that runs twice sends the same mail (spec W-26).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def name_of(agent: str) -> str:
 
 
 def sub_agent_id(parent: str, agent_type: str, name: str) -> str:
-    """The address of a sub-agent: its parent's address, then its own name, in which nothing can fake a descent:
+    """The address of a sub-agent: its parent's address, then its own name, quoted so that it cannot look like a descent:
     `stdlib@m:Census>shard 1@m:Shard`."""
     return agent_id(agent_type, f"{parent}>{quote(name, safe=' /:')}")
 
@@ -53,22 +53,23 @@ def is_within(agent: str, ancestor: str) -> bool:
 
 
 def mail_id(run_id: str, slot: str, mark: int = 0) -> str:
-    """The id of the one mail that a run can ever put into this slot. `mark` tells it from an earlier run of that id, which was cleared."""
+    """The id of the one mail that a run can send from this slot. `mark` tells it from that of an earlier run with this id, which was
+    cleared."""
     return f"{run_id}!{slot}!{mark}" if mark else f"{run_id}!{slot}"
 
 
 def digest_of(content: bytes) -> str:
-    """A short digest of canonical content, by which a repeated request is told from a conflicting one."""
+    """A short digest of canonical content, to tell a repeated request from a conflicting one."""
     return blake2b(content, digest_size=12).hexdigest()
 
 
 def derived_run_id(origin: str, agent_type: str, digest: str, occurrence: int) -> str:
-    """The id of a run that its author did not name: from where it was asked, what was asked, and for which time."""
+    """The id of a run that its author did not name, from where it is requested, what is requested, and how often that was before."""
     return blake2b(f"{origin}|{agent_type}|{digest}|{occurrence}".encode(), digest_size=10).hexdigest()
 
 
 def check_id(field: str, value: object, most: int) -> str:
-    """Return the id if it is one: a string of real characters, not blank, without NUL, at most `most` of them."""
+    """Return the id, or raise `BadRequest` unless it is a string of 1 to `most` characters: not blank, no NUL, no lone surrogate."""
     if not isinstance(value, str):
         raise BadRequest(field, f"{value!r} is not a string")
     if not value.strip():

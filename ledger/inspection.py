@@ -32,7 +32,7 @@ def inspection(run: Run) -> dict[str, Any]:
 
 
 def line(run: Run) -> dict[str, Any]:
-    """A run in one line of a list."""
+    """A run as one line of a list."""
     told = inspection(run)
     kept = {key: told[key] for key in ("run_id", "agent_type", "parent", "attempt", "host")}
     outcome = {key: value for key, value in outcome_of(run).items() if key in ("summary", "error", "reason")}
@@ -104,7 +104,7 @@ def _matches(run: Run, parent: str | None, statuses: list[str] | None, older_tha
 
 
 def counts(view: View) -> dict[str, int]:
-    """How many runs have each status, in memory and in the snapshot. Those that wait to be deleted do not count any more."""
+    """How many runs have each status, in memory and in the snapshot. Cleared runs do not count."""
     tally = {str(status): view.archived[status] for status in Status}
     for run in view.runs.values():
         tally[run.status] += not run.cleared
@@ -121,7 +121,7 @@ def audit(view: View) -> dict[str, Any]:
 
 
 def parked(view: View) -> list[dict[str, Any]]:
-    """The mails that gave up on their handlers, for a person to look at."""
+    """The mails whose handlers raised too often, for a person to look at."""
     return [
         {
             "mail_id": mail.mail_id,

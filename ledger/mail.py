@@ -19,10 +19,10 @@ delivered or suppressed is dropped, so whatever arrives for it later finds no ma
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any
 
-from perdure.policies import Cell, IllegalTransition
+from perdure.policies import Cell, IllegalTransition, Transitions
 
 MILESTONE = "milestone:"
 """What the slot of a milestone begins with; its name follows."""
@@ -47,15 +47,21 @@ class MailState(StrEnum):
     SUPPRESSED = "suppressed"
 
 
-class MailEvent(Enum):
+class MailEvent(StrEnum):
     """What can happen to a mail."""
 
-    HANDLED = "its handler's effects are durable"
-    FAILED = "its handler raised, and is called again later"
-    GIVEN_UP = "its handler raised too often, or cannot be called"
-    OVERTAKEN = "the true end of its run came before the give-up was delivered"
-    WITHDRAWN = "its run was cleared, or its recipient is being deleted"
-    REQUEUED = "a person asked that it be tried again"
+    HANDLED = "handled"
+    """Its handler's effects are durable."""
+    FAILED = "failed"
+    """Its handler raised, and is called again later."""
+    GIVEN_UP = "given up"
+    """Its handler raised too often, or cannot be called."""
+    OVERTAKEN = "overtaken"
+    """The end of its run came before the give-up was delivered."""
+    WITHDRAWN = "withdrawn"
+    """Its run was cleared, or its recipient is being deleted."""
+    REQUEUED = "requeued"
+    """A person asked that it be delivered again."""
 
 
 _P, _K, _S, _D, _W = (
@@ -67,22 +73,23 @@ _P, _K, _S, _D, _W = (
 )
 _ignored = Cell.IGNORED
 
-#                         pending  parked    superseded  delivered  suppressed
-TABLE: dict[MailEvent, tuple[MailState | Cell, ...]] = {
-    MailEvent.HANDLED:   (_D,      _D,       _D,         _ignored,  _ignored),
-    MailEvent.FAILED:    (_P,      _ignored, _ignored,   _ignored,  _ignored),
-    MailEvent.GIVEN_UP:  (_K,      _ignored, _ignored,   _ignored,  _ignored),
-    MailEvent.OVERTAKEN: (_S,      _S,       _ignored,   _ignored,  _ignored),
-    MailEvent.WITHDRAWN: (_W,      _W,       _ignored,   _ignored,  _ignored),
-    MailEvent.REQUEUED:  (_ignored, _P,      _ignored,   _ignored,  _ignored),
-}  # fmt: skip
-
-_COLUMN = {state: index for index, state in enumerate((_P, _K, _S, _D, _W))}
+TABLE = Transitions(
+    (_P, _K, _S, _D, _W),
+    {
+        #                     pending   parked    superseded delivered  suppressed
+        MailEvent.HANDLED:   (_D,       _D,       _D,        _ignored,  _ignored),
+        MailEvent.FAILED:    (_P,       _ignored, _ignored,  _ignored,  _ignored),
+        MailEvent.GIVEN_UP:  (_K,       _ignored, _ignored,  _ignored,  _ignored),
+        MailEvent.OVERTAKEN: (_S,       _S,       _ignored,  _ignored,  _ignored),
+        MailEvent.WITHDRAWN: (_W,       _W,       _ignored,  _ignored,  _ignored),
+        MailEvent.REQUEUED:  (_ignored, _P,       _ignored,  _ignored,  _ignored),
+    },
+)  # fmt: skip
 
 
 def permits(state: MailState, event: MailEvent) -> bool:
     """Whether the event would move or keep the mail, rather than be an echo."""
-    return TABLE[event][_COLUMN[state]] is not _ignored
+    return TABLE.cell(state, event) is not _ignored
 
 
 @dataclass(slots=True)
@@ -112,10 +119,10 @@ class Mail:
         return self.state in (MailState.PENDING, MailState.PARKED)
 
     def after(self, event: MailEvent) -> MailState:
-        """The state that the event moves this mail to."""
-        state = TABLE[event][_COLUMN[self.state]]
-        if isinstance(state, Cell):
-            raise IllegalTransition(self.mail_id, self.state, event.name)
+        """The state after the event. `decide` has dropped echoes, so an ignored one is a bug of ours: `IllegalTransition`."""
+        state = TABLE.next(self.state, event, self.mail_id)
+        if state is None:
+            raise IllegalTransition(self.mail_id, self.state, event)
         return state
 
     def to_plain(self) -> list[Any]:

@@ -1,8 +1,9 @@
-"""What is left to do: a function of the ledger, never of what the shell remembers having tried.
+"""What is left to do: a function of the ledger, never of what the supervisor remembers having tried.
 
-The supervisor performs what is outstanding for the records it has just touched, and a sweep performs all, at boot and every
-`sweep_ms`. An effect is done when a fact says so: a start when the attempt is confirmed or ended, a delivery when it is acknowledged,
-a stop when the agent is released. (A prototype that remembered what it had handed out failed to converge in 70 of 300 seeds.)
+The supervisor performs what is outstanding for the records that it has just touched. A sweep performs everything, at boot and every
+`sweep_ms`. An effect is done when a fact says so: a start when the attempt is confirmed or has ended, a delivery when it is acknowledged,
+a stop when the agent is released. Every effect is harmless to repeat. (A prototype that remembered what it had tried failed to converge
+in 70 of 300 seeds.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LETTERS_MAX = 1024
 
 
 class StartAttempt(NamedTuple):
-    """Tell a host to carry an attempt."""
+    """Tell a host to start an attempt."""
 
     host_id: str
     agent_id: str
@@ -34,7 +35,7 @@ class StartAttempt(NamedTuple):
 
 
 class WakeAgent(NamedTuple):
-    """Tell a host to bring an agent up."""
+    """Tell a host to wake an agent."""
 
     host_id: str
     agent_id: str
@@ -42,7 +43,7 @@ class WakeAgent(NamedTuple):
 
 
 class DeliverMail(NamedTuple):
-    """Hand mails to an agent, in order. Each is `(mail id, slot, handler, run as plain data, outcome as plain data)`."""
+    """Deliver mails to an agent, in order. Each is `(mail id, slot, handler, run as plain data, outcome as plain data)`."""
 
     host_id: str
     agent_id: str
@@ -51,7 +52,7 @@ class DeliverMail(NamedTuple):
 
 
 class StopAgent(NamedTuple):
-    """Tell a host to end an agent's work and let go of it."""
+    """Tell a host to stop an agent."""
 
     host_id: str
     agent_id: str
@@ -59,20 +60,20 @@ class StopAgent(NamedTuple):
 
 
 class TellEnd(NamedTuple):
-    """Tell whoever waits that a run has ended."""
+    """Tell the peers that wait for a run that it has ended."""
 
     run_id: str
 
 
 class ForgetStorage(NamedTuple):
-    """Delete what a cleared run's child had stored; without a run, what a doomed agent and its descendants had."""
+    """Delete the storage of a cleared run's child; with an empty `run_id`, the storages of a doomed agent and its descendants."""
 
     run_id: str
     agent_id: str
 
 
 Effect = StartAttempt | WakeAgent | DeliverMail | StopAgent | TellEnd | ForgetStorage
-"""What ought to be done next, as data. Each is harmless to repeat, and names the life that it is meant for."""
+"""One thing to do, as data. It names the life that it is meant for."""
 
 
 def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]:
@@ -89,8 +90,8 @@ def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]
 
 
 def everything(view: View) -> list[str]:
-    """The keys that a sweep looks at: whoever has a place, has mail, or is to be deleted. The others wait for a place, for a time, or for
-    nothing."""
+    """The keys that a sweep looks at: every run or agent that is on a host, has mail, or is to be deleted. The others wait for a place, for
+    a time, or for nothing."""
     awake = [activation for activation in view.agents.values() if activation.host_id or activation.unclean]
     runs = [activation.run_id for activation in awake if activation.run_id]
     return list(dict.fromkeys([*runs, *view.cleared, *view.doomed, *(each.agent_id for each in awake), *view.mailbox]))
@@ -113,7 +114,7 @@ def _for_run(view: View, run: Run) -> Iterator[Effect]:
 
 
 def _for_doomed(view: View, agent: str) -> Iterator[Effect]:
-    """Whoever of the family is awake is stopped; when all are gone, so are their storages."""
+    """Stop the members of the family that are awake; when none is, delete their storages."""
     awake = [activation for activation in view.family(agent) if activation.host_id]
     for each in awake:
         yield StopAgent(each.host_id, each.agent_id, each.incarnation)
@@ -140,7 +141,7 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
 
 
 def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
-    """A mail as it travels: about which run, and what happened to it."""
+    """A mail as it is sent: its id, slot and handler, what is told of the run, and what happened to the run."""
     if mail.content is not None and not mail.run_id:
         return mail.mail_id, mail.slot, mail.handler, {}, mail.content
     run = view.runs[mail.run_id]
@@ -151,7 +152,7 @@ def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[
 
 
 def about(run: Run) -> dict[str, Any]:
-    """What a parent is told of a run beside its outcome."""
+    """What a parent is told of a run besides its outcome."""
     options = run.options
     told = {
         "run_id": run.run_id,

@@ -1,7 +1,7 @@
-"""Decisions about places: which waiting agent goes to which host, and how many hosts are wanted.
+"""Decisions about placements: which waiting agent goes to which host, and how many hosts are wanted.
 
-Agents that are woken for mail, calls or an unclean end go before runs: a parent that is waited for must not queue behind its own children.
-Runs and agents under which too many hosts died are placed alone, by the same policy; their losses are weighed against each other's.
+Agents that are woken for mail, calls or an unclean end go before runs, so that a parent never queues behind its own children. Runs and
+agents under which too many hosts died get a host to themselves; their losses are compared with those of all that wait for the same pool.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from perdure.ledger.notes import HostReserved, Note, RunHeld, WakeDone
 from perdure.ledger.view import View
 from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
 
-LOOK_MAX: Final = 64  # so far down a line it is looked for who must be alone
+LOOK_MAX: Final = 64  # how many of a queue are searched for those that must be alone
 
 
 def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
-    """Give places to whoever waits for one and may have it now."""
+    """Assign a host to every agent and run that waits for one and may have it now."""
     blame = _Blame(view, limits)
     for agent in list(view.wanted):
         yield from _wake(view, agent, at_ms, limits, blame)
@@ -53,7 +53,7 @@ def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[
         run = view.runs[run_id]
         activation = view.agents.get(run.child)
         if activation is not None and activation.host_id:
-            continue  # it lives for other work, and is asked to leave (`outstanding`)
+            continue  # it is awake for other work, and is asked to leave (`outstanding`)
         most = run.options.get("limit")
         if most is not None and view.placed.get(run.parent, 0) >= most:
             yield RunHeld(run_id)
@@ -72,13 +72,13 @@ def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[
 
 
 def begins_soon(view: View, agent: str) -> bool:
-    """Whether the agent is the child of a run that waits for a place. Its attempt will wake it; one life more would be one too many."""
+    """Whether the agent is the child of a run that waits for a place: the run's attempt wakes it, so nothing else may."""
     run = view.runs.get(name_of(agent))
     return run is not None and run.child == agent and run.is_live and not run.is_placed
 
 
 def is_alone(spec: list[Any] | None, losses: int, blamed: int) -> bool:
-    """Whether a run or an agent must have a host to itself: its class asks for it, or its host died under it `blamed` times."""
+    """Whether a run or an agent must have a host to itself: its class asks for that, or its host died under it `blamed` times."""
     return bool(spec and spec[-1]) or losses >= blamed
 
 
@@ -91,13 +91,13 @@ def blamed_in(view: View, key: str, limits: Limits) -> int:
 
 
 def deaths_of(view: View, agent: str) -> int:
-    """How many hosts died under an agent lately, one after the other, while it lived for other work than a run."""
+    """How many hosts died under an agent in a row while it did other work than a run."""
     activation = view.agents.get(agent)
     return activation.deaths if activation is not None else 0
 
 
 class _Blame(dict[str, int]):
-    """After how many losses one must be alone, by pool: the same for all who are given a place at the same time."""
+    """After how many losses a run or an agent must be alone, by pool: the same for all that are placed at the same time."""
 
     def __init__(self, view: View, limits: Limits) -> None:
         self._view, self._limits = view, limits
@@ -107,8 +107,8 @@ class _Blame(dict[str, int]):
         return self[key]
 
     def isolates(self, agent: str, home: list[Any] | None) -> bool:
-        """Whether an agent must be alone. One that is only suspected is packed if as many as may be are alone already: it could wait for
-        ever until one of them sleeps."""
+        """Whether an agent must be alone. One that is only suspected is packed with others if no more hosts may be had for single agents,
+        because otherwise it might wait for ever."""
         if home and home[-1]:
             return True
         deaths = deaths_of(self._view, agent)
@@ -118,7 +118,7 @@ class _Blame(dict[str, int]):
 
 
 def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
-    """Whether an earlier life of the supervisor gave this host to somebody who must be alone: hosts are not in the ledger."""
+    """Whether this host's tenant must be alone. Asked at a boot, because the ledger does not keep hosts."""
     if len(host.tenants) != 1:
         return False
     activation = view.agents[next(iter(host.tenants))]
@@ -128,7 +128,7 @@ def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
 
 
 def home_of(view: View, agent: str) -> list[Any] | None:
-    """What an agent's class asks of its host: as told by the work that waits for it, or by its last activation."""
+    """What an agent's class asks of its host, as told by its last activation, or by the call or mail that waits for it."""
     activation = view.agents.get(agent)
     if activation is not None and activation.home is not None:
         return activation.home
@@ -147,7 +147,7 @@ def pool(view: View, key: str) -> list[HostView]:
 
 
 def hosts_wanted(view: View, limits: Limits) -> list[Any]:
-    """What hosts should be started now, one spec for each. The default pool is kept warm; others exist on demand."""
+    """The hosts to start now, one spec for each. The default pool is kept warm; others exist on demand."""
     specs: dict[str, Any] = {"": None}
     demand: dict[str, int] = {}
     alone: dict[str, int] = {}

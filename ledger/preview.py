@@ -1,4 +1,4 @@
-"""The input of a run in a few words, for whoever shows the run (seed 003: `inputPreview`)."""
+"""The input of a run, shortened for display (`inputPreview` in the seeds)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def preview_of(value: Any) -> str | None:
 
 
 def shown_input(options: Mapping[str, Any], inline: bytes | None) -> Any:
-    """What is shown of the input of a run: what its parent wants to be shown, else made from the input.
+    """What to display of a run's input: what its parent chose, or else a preview of the input.
 
-    An input that is too large for its fact was cut by whoever asked (`dispatch`), so it need not be read for this.
+    For an input that is too large for its fact, the parent has made the preview already, so the payload is not read.
     """
     told = options.get("preview")
     return told if told is not None or inline is None else preview_of(unpack(inline))

@@ -1,7 +1,7 @@
-"""Decisions about what parents, clients and operators ask for: request, cancel, clear, try again.
+"""Decisions about what parents, clients and operators ask for: request, cancel, clear, delete, retry.
 
-Every function yields facts, and whoever consumes them folds each into the view before it asks for the next. So a cascade sees what it
-has already done. A request that cannot be accepted raises a `BadRequest` or a `WorldError` before its first fact, and nothing has happened.
+Every function yields facts and changes nothing. Each fact is folded before the next is taken, so a cascade sees what it has already
+done. A request that is refused raises a `BadRequest` or a `WorldError` before its first fact, so nothing has happened.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from perdure.policies import Limits
 
 
 def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
-    """Accept a run, or answer a repeated request with the run that exists (spec W-19: never trust the id blindly)."""
+    """Accept a run. A repeated request is answered with the run that exists, if it has the same content (spec W-19)."""
     owner = view.runs.get(name_of(asked.parent))
     if owner is not None and owner.cleared and owner.child == asked.parent:
-        raise UnknownRun("parent", f"run {owner.run_id!r}, whose child asks, was cleared")
+        raise UnknownRun("parent", f"run {owner.run_id!r} was cleared, so its child {asked.parent} may request nothing")
     if view.doomed_by(asked.parent):
-        raise UnknownRun("parent", f"{asked.parent}, which asks, is being deleted")
+        raise UnknownRun("parent", f"{asked.parent} is being deleted, so it may request nothing")
     run = view.runs.get(asked.run_id)
     if run is not None and run.cleared:
         raise RunBeingCleared(run.run_id)
@@ -75,12 +75,12 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
 
 
 def _lost_sight(run: Run, asked: Request) -> bool:
-    """Whether the one who asks is not the one who has been watching: a later life of the parent, or anybody after an interruption."""
+    """Whether this is a later life of the parent than the one that watched the run, or the run was interrupted."""
     return not run.is_live or asked.life != run.life
 
 
 def _same_content(run: Run, asked: Request) -> None:
-    """Refuse a run id that is used again for something else."""
+    """Raise `ConflictingRequest` if the run id is used again for other content."""
     pairs = (
         ("agent_type", run.agent_type, asked.agent_type),
         ("parent", run.parent, asked.parent),
@@ -90,18 +90,23 @@ def _same_content(run: Run, asked: Request) -> None:
     for field, old, new in pairs:
         if old != new:
             changed = field == "agent_type" and _is_retyped(str(old), str(new))
-            advice = ". The class was changed since, so it is another one: ask under another run_id" if changed else ""
-            said = f"run {run.run_id!r} exists with another {field} ({old} instead of {new}){advice}"
+            advice = (
+                "The class was changed since then, so it is another one. Use another run_id." if changed else _ADVICE
+            )
+            said = f"run {run.run_id!r} exists with another {field} ({old}, not {new}); nothing was started. {advice}"
             raise ConflictingRequest(field, said)
 
 
+_ADVICE = "Use another run_id, or repeat the request as it was."
+
+
 def _is_retyped(old: str, new: str) -> bool:
-    """Whether these are two texts of one class of a notebook."""
+    """Whether these are two versions of one class in a notebook."""
     return old.startswith("cell:") and new.startswith("cell:") and old.rpartition(":")[2] == new.rpartition(":")[2]
 
 
 def cancel(view: View, asked: Cancel) -> Iterator[Fact]:
-    """End a run that its parent (or an operator) no longer wants. A run that has ended stays as it is."""
+    """Abort a run for its parent or an operator. A run that has ended stays as it is."""
     run = view.runs.get(asked.run_id)
     if run is None or (asked.parent is not None and run.parent != asked.parent):
         raise UnknownRun("run_id", f"no run {asked.run_id!r} is known")
@@ -109,14 +114,14 @@ def cancel(view: View, asked: Cancel) -> Iterator[Fact]:
 
 
 def abort(view: View, run: Run, reason: str) -> Iterator[Fact]:
-    """Abort a run that has not ended for ever, and every run that it waits for."""
+    """Abort a run that has no hard end yet, and every run that its child waits for."""
     if permits(run.status, RunAborted):
         yield RunAborted(run.run_id, reason)
         yield from abort_awaited(view, run)
 
 
 def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
-    """Abort what the child of this run waits for: nobody is left to take the results. Detached runs go on (spec W-47)."""
+    """Abort what the child of this run waits for, because nobody is left to take the results. Detached runs go on (spec W-47)."""
     for child_id in list(view.children.get(run.child, ())):
         child = view.runs[child_id]
         if child.is_awaited:
@@ -124,8 +129,8 @@ def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
 
 
 def clear(view: View, asked: Clear) -> Iterator[Fact]:
-    """Forget runs: live ones are cancelled first, mail about them loses its meaning, and the tombstone stands before anything is
-    deleted. With a run goes what its child asked for, and what that child's sub-agents did."""
+    """Clear runs: live ones are aborted, mail about them is withdrawn, and a tombstone is written before anything is deleted. With a run
+    go the runs that its child and the child's sub-agents requested."""
     asked_by: dict[str, list[str]] = {}
     for each in view.runs.values():
         asked_by.setdefault(each.parent, []).append(each.run_id)
@@ -139,7 +144,7 @@ def clear(view: View, asked: Clear) -> Iterator[Fact]:
         yield from _clear_one(view, run)
         parents = [run.child, *(agent for agent in below if is_within(agent, run.child))]
         due += [child for parent in parents for child in asked_by.get(parent, ())]
-        for agent in awake:  # the storages of those that sleep for nothing go with their ancestor's
+        for agent in awake:  # the storage of a sub-agent that owes nothing is deleted with its ancestor's
             if is_within(agent, run.child):
                 yield from forget(view, Forget(agent))
 
@@ -153,7 +158,7 @@ def _clear_one(view: View, run: Run) -> Iterator[Fact]:
 
 
 def tell(view: View, said: Tell) -> Iterator[Fact]:
-    """Post what somebody tells an agent. A doomed one is not told any more: its successor would be."""
+    """Post mail for an agent. Refused for one that is being deleted, because its successor would get the mail."""
     if view.doomed_by(said.sender):
         raise AgentBeingDeleted(said.sender, "sender")
     if view.doomed_by(said.recipient):
@@ -163,7 +168,8 @@ def tell(view: View, said: Tell) -> Iterator[Fact]:
 
 
 def forget(view: View, asked: Forget) -> Iterator[Fact]:
-    """Delete an agent and all that descends from it. The tombstone stands before anything is deleted; what they asked for is cleared."""
+    """Delete an agent and its descendants. A tombstone is written before anything is deleted, and the runs that they requested are
+    cleared."""
     if view.doomed_by(asked.agent_id):
         return
     yield AgentDoomed(asked.agent_id)
@@ -176,18 +182,16 @@ def forget(view: View, asked: Forget) -> Iterator[Fact]:
 
 
 def stop_lives(view: View, asked: StopLives) -> Iterator[Fact]:
-    """End the present lives of an agent and of all that descends from it. Those that are not awake have none."""
+    """End the present lives of an agent and its descendants, if any of them is awake."""
     if any(activation.host_id and not activation.stopping for activation in view.family(asked.agent_id)):
         yield AgentStopped(asked.agent_id)
 
 
 def requeue(view: View, asked: Requeue) -> Iterator[Fact]:
-    """Try a parked mail again."""
+    """Deliver a parked mail again."""
     mail = view.mail.get(asked.mail_id)
     if mail is None:
-        raise UnknownRun("mail_id", f"no parked mail {asked.mail_id!r} is known; `perdure audit` lists what is parked")
+        raise UnknownRun("mail_id", f"no parked mail {asked.mail_id!r} is known; `perdure audit` lists the parked mail")
     if not mail_permits(mail.state, MailEvent.REQUEUED):
-        raise UnknownRun(
-            "mail_id", f"mail {asked.mail_id!r} is {mail.state}, and only parked mail is tried again by hand"
-        )
+        raise UnknownRun("mail_id", f"mail {asked.mail_id!r} is {mail.state}; only parked mail can be retried")
     yield MailRequeued(asked.mail_id)

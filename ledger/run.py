@@ -90,22 +90,22 @@ class Run:
 
     @property
     def is_live(self) -> bool:
-        """Whether somebody still drives this run."""
+        """Whether the supervisor still drives this run."""
         return self.status in LIVE
 
     @property
     def is_hard(self) -> bool:
-        """Whether the run has ended for ever."""
+        """Whether the run has ended and never changes again."""
         return self.status in HARD
 
     @property
     def has_ended(self) -> bool:
-        """Whether nobody has to wait for it any longer, be it softly."""
+        """Whether nobody waits for it any longer: a hard end, or an interruption."""
         return self.status in ENDED
 
     @property
     def is_placed(self) -> bool:
-        """Whether a host has been given this run and has not let go of it."""
+        """Whether the run is assigned to a host that has not released it."""
         return self.host_id != ""
 
     @property
@@ -125,14 +125,14 @@ class Run:
         return mail_id(self.run_id, slot, self.mark)
 
     def attempts(self, default_max: int) -> Attempts:
-        """How many attempts count against which limit: those since the last progress, but all of them where one is the limit, for that
-        means at most once."""
+        """How many attempts count against which limit: those since the last progress; with a limit of one, all of them, because that means
+        at most once."""
         most = self.options.get("attempts_max") or default_max
         return Attempts(self.attempt if most == 1 else self.idle_attempts, most)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to do for it: ended, off its host, and no mail on its way."""
+        """Whether nothing is left to do for it: it has ended, is on no host, and has no mail pending."""
         return self.has_ended and not self.host_id and MailState.PENDING not in self.slots.values()
 
     def release(self, seq: int) -> None:
@@ -149,7 +149,7 @@ class Run:
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Run:
-        """The record from plain data; a shorter list of an older version takes the defaults."""
+        """The record from plain data. The fields that an older version lacks take their defaults."""
         run = cls(*plain)
         run.status = Status(run.status)
         run.milestones = [(number, name, nth, at_ms, body) for number, name, nth, at_ms, body in run.milestones]
@@ -162,7 +162,7 @@ _FIELDS = [each.name for each in fields(Run) if each.init]
 
 
 def open_run(fact: RunRequested, seq: int, at_ms: int) -> Run:
-    """The record that a request begins."""
+    """The record that a request creates."""
     return Run(*fact[:8], requested_at_ms=at_ms, first_seq=seq, last_seq=seq, frames=1, mark=fact.mark)
 
 
@@ -183,7 +183,7 @@ def apply(run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:
 
 
 def outcome_of(run: Run) -> dict[str, Any]:
-    """The end of a run as plain data, for whoever is told about it."""
+    """The outcome of a run as plain data."""
     told: dict[str, Any] = {"status": str(run.status), "summary": run.summary, "error": run.error, "output": run.output}
     if run.large_output:
         told["large"] = True

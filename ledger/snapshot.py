@@ -1,7 +1,7 @@
 """The snapshot: the view as rows, and a view from rows and the facts after them.
 
-A boot must end with the view that the last life had (invariant 8). Only records are kept; every index is made again from them, so an
-index can never disagree with its records after a boot.
+A boot must end with the view that the last life had (invariant 8). Only records are kept. Every index is made anew from them, so an index
+cannot disagree with its records after a boot.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def meta_of(view: View) -> bytes:
 
 
 def dirty_records(view: View) -> list[Record]:
-    """The records that changed since the last snapshot. A mail or an activation that is over is
-    told by an empty body, which removes its row; a child that came and went between two snapshots never had one."""
+    """The records that changed since the last snapshot. An empty body removes the row of a mail or an activation that is over."""
     rows = [run_record(view.runs[key]) for key in view.dirty_runs if key in view.runs]
     for key in view.dirty_agents:
         activation = view.agents.get(key)
@@ -49,8 +48,8 @@ def dirty_records(view: View) -> list[Record]:
 
 
 def _kept(view: View, table: str, key: str, record: Record | None) -> Iterator[Record]:
-    """The row of a record that is there, or the removal of a row whose record is gone. What came and went between two snapshots,
-    as most children and most mail do, never had one."""
+    """The row of a record that exists, or the removal of a row whose record is gone. A record that came and went between two snapshots,
+    as most do, never had a row."""
     if record is not None:
         view.kept[f"{table}/{key}"] = None
         yield record

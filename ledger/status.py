@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """Where a run stands. The names are those of seed 003."""
+    """Where a run stands."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -17,17 +17,17 @@ class Status(StrEnum):
 
 
 LIVE = frozenset({Status.STARTING, Status.RUNNING})
-"""The run holds a place of its parent's limit, and somebody drives it."""
+"""The run counts against its parent's limit, and the supervisor drives it."""
 
 HARD = frozenset({Status.COMPLETED, Status.ERROR, Status.ABORTED})
-"""The run has ended for ever."""
+"""The run has ended and never changes again."""
 
 ENDED = HARD | {Status.INTERRUPTED}
-"""Nobody who waits has to wait any longer. `interrupted` is soft: a late true result repairs it."""
+"""Nobody waits for the run any longer. `interrupted` is soft: a late result replaces it."""
 
 
 class InterruptedReason(StrEnum):
-    """Why a parent stopped waiting. The seven reasons of seed 003."""
+    """Why a parent stopped waiting."""
 
     NO_PROGRESS = "no-progress"
     WINDOW_EXCEEDED = "window-exceeded"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Request(NamedTuple):
-    """Somebody asks for a run. With `wait`, the sender is told its end."""
+    """A parent or client requests a run. With `wait`, the sender is told its end."""
 
     run_id: str
     agent_type: str
@@ -31,7 +31,7 @@ class Up(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The child is this far."""
+    """The child reported progress. `body` is encoded plain data."""
 
     run_id: str
     incarnation: int
@@ -58,7 +58,7 @@ class Chunk(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The child returned (`output`, `summary`) or raised (`error`). With `released`, nothing of it is left on the host."""
+    """The child returned (`output`, `summary`) or raised (`error`). With `released`, it has left its host."""
 
     run_id: str
     incarnation: int
@@ -69,7 +69,7 @@ class Ended(NamedTuple):
 
 
 class Unstarted(NamedTuple):
-    """The host could not carry the attempt: `cause` is one of `COLLECTED_NOTHING`, `UNIMPORTABLE`, `NOT_RUNNABLE`, `START_FAILED`."""
+    """The host could not start the attempt: `cause` is one of `COLLECTED_NOTHING`, `UNIMPORTABLE`, `NOT_RUNNABLE`, `START_FAILED`."""
 
     run_id: str
     incarnation: int
@@ -92,7 +92,7 @@ class Awake(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """The agent must be awake at `at_ms`, or with 0 at no time that is known. `home` is what its class asks of its host."""
+    """The agent must be awake at `at_ms`; with 0, it has nothing scheduled. `home` is what its class asks of its host."""
 
     agent_id: str
     incarnation: int
@@ -101,7 +101,7 @@ class Alarm(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """The recipient's transaction with these mails is durable; `failures` are `(mail id, error, park)`."""
+    """The recipient's transaction with these mails' effects is durable. `failures` are `(mail id, error, park)`."""
 
     agent_id: str
     incarnation: int
@@ -110,7 +110,7 @@ class Handled(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Somebody wants the run to stop. `parent` restricts it to runs of that agent; None is an operator."""
+    """A run is to be aborted. `parent` names the agent that asks, whose run it must be; None is an operator."""
 
     run_id: str
     parent: str | None
@@ -118,14 +118,14 @@ class Cancel(NamedTuple):
 
 
 class Clear(NamedTuple):
-    """The owner no longer wants these runs retained."""
+    """These runs are to be forgotten."""
 
     run_ids: list[str]
 
 
 class Tell(NamedTuple):
-    """Somebody tells an agent something, exactly once. `epoch` is that of the supervisor which the sender knew when it was said first:
-    another one has to look whether it was posted before."""
+    """Mail for an agent, posted exactly once. `epoch` is that of the supervisor to which it was sent first: a later one has to look whether
+    it was posted already."""
 
     mail_id: str
     recipient: str
@@ -137,25 +137,25 @@ class Tell(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """An agent is to be deleted, with all that descends from it: storages, runs, alarms and mail."""
+    """An agent and its descendants are to be deleted: storages, runs, alarms and mail."""
 
     agent_id: str
 
 
 class StopLives(NamedTuple):
-    """The present lives of an agent and of all that descends from it are to end; storages and work stay."""
+    """The present lives of an agent and its descendants are to end. Their storages and work stay."""
 
     agent_id: str
 
 
 class Requeue(NamedTuple):
-    """A person wants a parked mail to be tried again."""
+    """A person asks that a parked mail be delivered again."""
 
     mail_id: str
 
 
 class HostUp(NamedTuple):
-    """A host introduced itself, with its tenants as `(agent, incarnation)`, and the incarnations whose goodbye is on its way."""
+    """A host began a session: its tenants as `(agent, incarnation)`, and the incarnations whose goodbye is on its way."""
 
     host_id: str
     tenants: list[tuple[str, int]]
@@ -163,7 +163,7 @@ class HostUp(NamedTuple):
 
 
 class HostLost(NamedTuple):
-    """A host died, or is taken for dead after it was killed."""
+    """A host died, or was killed."""
 
     host_id: str
     cause: str

@@ -1,10 +1,8 @@
-"""Decisions that time makes: patience that ends, attempts that never came up, teardowns that take too long, backoffs that are over.
-
-Timers are hints, not promises: a key that is due is looked at, what its record says is done, and the record says when to look again.
+"""Decisions that time makes: budgets that run out, attempts that never start, teardowns that take too long, pauses that are over.
 
 Time is the ledger's own: it starts with a supervisor's life, never runs backwards, and does not follow a wall clock that is set during
-that life. Silence is not held against a child for the time in which no supervisor lived to hear it (`View.awake_at_ms`); an absolute
-budget is, because that is what a deadline means (spec W-52).
+that life. A child is not blamed for silence while no supervisor was there to hear it (`View.awake_at_ms`). An absolute budget also counts
+that time (spec W-52).
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from perdure.policies import Budget, Limits, Sighting, expiry
 
 
 def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
-    """Look at everything that is due."""
+    """Look at every run, agent and mailbox that is due."""
     yield TimersFired(at_ms)
     for key in view.timers.fired:
         run = view.runs.get(key)
@@ -42,7 +40,7 @@ def arm(view: View, run: Run, limits: Limits) -> None:
 
 
 def next_look(run: Run, limits: Limits, awake_at_ms: int) -> float:
-    """When something is next due for a run; infinity when nothing is."""
+    """When something is next due for a run, in ms; infinity when nothing is."""
     if not run.is_live:
         return math.inf
     if run.teardown:
@@ -58,7 +56,7 @@ def next_look(run: Run, limits: Limits, awake_at_ms: int) -> float:
 
 
 def budget_of(run: Run, limits: Limits) -> Budget:
-    """What the parent allows this run: its own words first, the runtime's limits otherwise."""
+    """What the parent allows this run: its own options, or else the runtime's limits."""
     options = run.options
     return Budget(
         options.get("max_budget_ms", limits.detached_max_budget_ms),
@@ -69,7 +67,7 @@ def budget_of(run: Run, limits: Limits) -> Budget:
 
 
 def sighting_of(run: Run, awake_at_ms: int) -> Sighting:
-    """When what was seen of this run."""
+    """When the run was requested, last heard of, and re-attached."""
     signal = max(run.signal_at_ms, awake_at_ms) if run.signal_at_ms else 0
     reattached = run.reattached_at_ms
     if reattached and not run.signal_at_ms:
@@ -96,7 +94,7 @@ def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | N
 
 
 def _lose_patience(view: View, run: Run, reason: str, *, teardown: bool) -> Iterator[Fact]:
-    """Stop waiting. A child that shall stop is told first, because its true end still wins until it has stopped."""
+    """Stop waiting. A child that is to stop is told first, because its end still counts until it has stopped."""
     if not teardown:
         yield RunInterrupted(run.run_id, reason, run.is_placed, f"no progress was seen for too long ({reason})")
         return

@@ -1,17 +1,17 @@
-"""What a fact does to the status of a run: one table, read before anything else here.
+"""What a fact does to the status of a run: one table.
 
-Three kinds of cell. A status: the run moves there. `IGNORED`: a late or doubled echo, which `decide` drops without a fact.
-`ILLEGAL`: only a bug of ours can bring this about, so the fold raises `IllegalTransition`.
+There are three kinds of cell. A status: the run moves there. `IGNORED`: a late or doubled echo, which `decide` drops without a fact.
+`ILLEGAL`: only a bug of ours can bring this about. The fold raises `IllegalTransition` for both of the latter.
 
-Who may move the machine: `protocol` alone makes facts, and asks `permits` first when a fact answers a message from outside
-(messages come late, doubled and in any order; that is normal weather and never illegal). The fold moves the status.
+Decisions make the facts, and ask `permits` first when a fact answers a message from outside: messages come late, doubled and in any
+order. The fold moves the status.
 
 What each row survives:
 
 - `starting` and `running` accept every end, because with lossy mail a result can overtake the news that its attempt began.
-- `interrupted` is soft. A true end repairs it; a new request re-attaches to it; the child's own signals still arrive.
-- The hard rows accept `RunCleared` alone. A second end, a cancel that comes late, a loss of the host after the end: echoes.
-- A `cleared` run is gone from the view, so it has no row: whatever arrives for it finds no run and is dropped.
+- `interrupted` is soft. A true end replaces it, a new request re-attaches to it, and the child's own reports still arrive.
+- The hard rows accept `RunCleared` alone. A second end, a late cancel, and the loss of the host after the end are echoes.
+- A run that is deleted is not in the view: whatever arrives for it finds no run and is dropped.
 """
 
 from __future__ import annotations

@@ -74,20 +74,20 @@ class View:
         return self.runs[run.run_id]
 
     def let_go(self, run_id: str) -> None:
-        """Leave an ended run to the snapshot, which has it as it is."""
+        """Drop an ended run from memory. The snapshot has it."""
         self.archived[self.runs.pop(run_id).status] += 1
 
     def enqueue(self, run: Run) -> None:
-        """Let a live run wait for a place in the queue of its pool."""
+        """Put a live run into the queue of its pool."""
         self.queues.setdefault(pool_key(run.options.get("pool")), {})[run.run_id] = None
 
     def hold(self, run: Run) -> None:
-        """Let a run wait until another run of its parent gives up its place (`max_concurrent_agent_tools`)."""
+        """Hold a run back until another run of its parent gives up its place (`max_concurrent_agent_tools`)."""
         self.dequeue(run)
         self.held.setdefault(run.parent, {})[run.run_id] = None
 
     def dequeue(self, run: Run) -> None:
-        """Let a run wait no longer."""
+        """Take a run out of its queue, or out of those that are held back."""
         _leave(self.queues, pool_key(run.options.get("pool")), run.run_id)
         _leave(self.held, run.parent, run.run_id)
 
@@ -148,7 +148,7 @@ class View:
             del self.mail[key]
 
     def move(self, agent: str, host_id: str) -> Activation:
-        """Put an agent on a host, or (with an empty host) off its host. Hosts that are not seen yet are kept in mind."""
+        """Put an agent on a host; with an empty `host_id`, take it off its host. The host need not be known yet."""
         activation = self.agents.setdefault(agent, Activation(agent))
         self.dirty_agents[agent] = self.touched[agent] = None
         weight = 0 if self.awaiting.get(agent) else 1
@@ -166,8 +166,8 @@ class View:
         return activation
 
     def drop_agent(self, agent: str) -> None:
-        """Forget an activation that owes nothing and has no alarm. It is wanted again if it has mail that is due; mail that waits for its
-        retry is armed."""
+        """Forget an activation that owes nothing and has no alarm. The agent is wanted again if it has mail that is due; for mail that
+        waits for its retry, a timer is armed already."""
         activation = self.agents.get(agent)
         ancestor = self.doomed_by(agent)
         if ancestor:
@@ -188,15 +188,15 @@ class View:
             self.want(agent)
 
     def doomed_by(self, agent: str) -> str:
-        """The agent with which this one is being deleted: itself, or one from which it descends. Mostly nobody."""
+        """The agent whose deletion includes this one: itself or an ancestor; empty if there is none."""
         return next((each for each in self.doomed if is_within(agent, each)), "")
 
     def family(self, agent: str) -> list[Activation]:
-        """The agent and its descendants, as far as they are awake or owe something."""
+        """The activations of the agent and its descendants."""
         return [activation for key, activation in self.agents.items() if is_within(key, agent)]
 
     def may_be_forgotten(self, run_id: str) -> bool:
-        """Whether a run was cleared, and its child is nowhere, nor is any sub-agent of it."""
+        """Whether a run is cleared, its child is on no host, and none of the child's sub-agents is still being deleted."""
         run = self.runs.get(run_id)
         if run is None or not run.cleared or any(is_within(each, run.child) for each in self.doomed):
             return False
@@ -204,7 +204,7 @@ class View:
         return awake is None or not awake.host_id
 
     def forget_run(self, run_id: str) -> None:
-        """A cleared run was deleted, and so is all that is known of its child: whatever that still owed died with its storage."""
+        """Drop a cleared run that was deleted, and the activation of its child."""
         run = self.runs.pop(run_id, None)
         self.cleared.pop(run_id, None)
         if run is not None:
@@ -212,7 +212,7 @@ class View:
             self.wanted.pop(run.child, None)
 
     def count_live(self, run: Run) -> None:
-        """A run became live or ceased to be: its parent's children, and who merely waits, follow."""
+        """Update the indexes of its parent after a run became live or ended."""
         family = self.children.setdefault(run.parent, {})
         if run.is_live:
             family[run.run_id] = None
@@ -225,7 +225,7 @@ class View:
             self.count_waits(run.parent, 1 if run.is_live else -1)
 
     def count_places(self, run: Run, change: int) -> None:
-        """A run took or left a place; the next one that its parent's limit held back may go on."""
+        """Count a place that a run took or left. When one is left, the next run that its parent's limit held back is queued."""
         self.placed[run.parent] = self.placed.get(run.parent, 0) + change
         if not self.placed[run.parent]:
             del self.placed[run.parent]
@@ -236,7 +236,7 @@ class View:
             self.enqueue(follower)
 
     def count_waits(self, agent: str, change: int) -> None:
-        """An agent waits for one more run, or one less; whoever merely waits is no load to its host."""
+        """Count the runs that an agent waits for. An agent that merely waits is no load to its host."""
         before = self.awaiting.get(agent, 0)
         after = before + change
         self.awaiting[agent] = after
@@ -249,9 +249,10 @@ class View:
 
 
 def last_end(view: View, agent: str) -> int:
-    """The fact after which no life of this agent has ended.
+    """The number of the fact after which no life of this agent has ended.
 
-    The child of a run also lived in its attempts, which are not written down one by one: of these only the first one's beginning is sure.
+    The child of a run also lives in its attempts. Their ends are not kept one by one: only while the first attempt lasts is it certain that
+    none has ended.
     """
     end = view.lives.last_end(agent)
     run = view.runs.get(name_of(agent))
@@ -261,7 +262,7 @@ def last_end(view: View, agent: str) -> int:
 
 
 def _leave(lines: dict[str, dict[str, None]], key: str, run_id: str) -> None:
-    """Step out of a line, which is gone when it is empty."""
+    """Remove a run from a queue, and the queue when it is empty."""
     line = lines.get(key)
     if line is not None and line.pop(run_id, 0) is None and not line:
         del lines[key]

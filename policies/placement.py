@@ -1,9 +1,9 @@
 """Where an agent goes: spread, then pack.
 
-While the pool has room every agent has a host to itself. When more wants a place than the pool may have hosts, agents are packed,
+While the pool has room, every agent has a host to itself. When more agents want a place than the pool may have hosts, they are packed:
 up to `pack_max` that are at work on one host. A worn host is a last resort, so that it empties and can be retired. An exclusive agent,
-and a run or an agent whose host died under it too often, gets a host to itself always. There are up to `hosts_max` hosts of either kind, so
-neither waits for the other.
+and a run or an agent whose host died under it too often, always gets a host to itself. Each of the two kinds may have up to `hosts_max`
+hosts, so neither waits for the other.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ S = TypeVar("S", bound=Candidate)
 
 
 def choose(hosts: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S | None:
-    """The host for one more agent, or None when it should wait for a host that is coming up, or for one that is given back.
+    """The host for one more agent, or None if it should wait for a host to come up or to become free.
 
     Args:
-        hosts: the hosts of the right pool, those that are still coming up included.
-        demand: how many agents are waiting for a place in this pool, this one included.
+        hosts: the hosts of its pool, including those that are still coming up.
+        demand: how many agents wait for a place in this pool, including this one.
         alone: whether it must have a host to itself.
     """
-    full = _taken(hosts, alone=alone) >= limits.hosts_max  # then what is empty is for the other kind
+    full = _taken(hosts, alone=alone) >= limits.hosts_max  # then the empty hosts are for the other kind
     ready = [host for host in hosts if host.up and not (host.draining or host.exclusive or (full and not host.tenants))]
     ready = [host for host in ready if not host.worn and host.load < limits.pack_max] or ready
     for host in ready:
@@ -65,10 +65,10 @@ def wanted_hosts(hosts: Sequence[Candidate], demand: int, alone_demand: int, lim
 
 
 def blamed_from(losses: Iterable[int], limits: Limits) -> int:
-    """After how many losses a run, or an agent, must be alone: `alone_after_losses`, or more while too many share that fate.
+    """After how many losses a run or an agent must be alone: `alone_after_losses`, or more while too many have as many losses.
 
-    When a crowd lost its host, none of them is likely to be at fault (the machine was), and there is no room to keep each alone. If
-    one of them is, it will lose its next hosts too, and the others, spread anew, will not all be with it: so it is found.
+    When many lost their hosts, the machine was probably at fault, and there is no room to keep each alone. If one of them is at fault, it
+    loses its next hosts too. The others, spread anew, are not all with it, so it soon has the most losses.
 
     Args:
         losses: for each run and agent that waits in this pool, how often its host died under it.
@@ -78,12 +78,13 @@ def blamed_from(losses: Iterable[int], limits: Limits) -> int:
 
 
 def has_room_alone(hosts: Sequence[Candidate], limits: Limits) -> bool:
-    """Whether the pool may have one more host for somebody who must be alone."""
+    """Whether the pool may have one more host for an agent that must be alone."""
     return _taken(hosts, alone=True) < limits.hosts_max
 
 
 def _taken(hosts: Sequence[Candidate], *, alone: bool) -> int:
-    """How many hosts one of the two kinds has. Who is alone and merely waits for children holds none, lest they wait for it."""
+    """How many hosts one of the two kinds has. An agent that is alone and merely waits for its children counts as none: they might wait
+    for its host."""
     if alone:
         return len([host for host in hosts if host.exclusive and host.load > 0])
     return len([host for host in hosts if host.tenants and not (host.exclusive or host.draining)])

@@ -1,20 +1,20 @@
 """What becomes of a run whose child is gone.
 
-The evidence is five yes-or-no facts; the table below gives each combination exactly one letter, and a test walks all of them.
+The evidence is five yes-or-no questions. The table gives each combination exactly one letter, and a test walks all of them.
 
 | | ended hard | torn down | work left | attempts left | collected | verdict |
 |---|---|---|---|---|---|---|
-| A | yes | – | – | – | – | `Release`: nothing is left to do but to let go of the place |
-| B | no | yes | – | – | – | `Seal`: the child that a budget condemned is gone, so it does not run any more |
-| C | no | no | no | – | – | `Fail`: the whole life of the run has used up `recovery_work_max` |
+| A | yes | – | – | – | – | `Release`: only its place is left to be given up |
+| B | no | yes | – | – | – | `Seal`: its budget was used up, and now its child is gone |
+| C | no | no | no | – | – | `Fail`: its attempts over its whole life have reached `recovery_work_max` |
 | D | no | no | yes | yes | – | `Retry` |
 | E | no | no | yes | no | no | `Retry`; the attempt may hand over a result, but may not run (`Attempts.are_used_up`) |
 | F | no | no | yes | no | yes | `Fail`: there was no result either |
 
-How the world gets there. A: a cancel or an end was decided while the host was dying. B: a give-up asked the child to stop, and the
-death did it. C: a run that makes progress after every crash resets its attempts each time, so one bound must never reset
-(the out-of-memory loop of Cloudflare #1825). D: the ordinary crash. E: with `attempts_max = 1` a run is at-most-once, and still its
-child may have committed a result in the instant before it died; that result must not be lost. F: it had not.
+How a run gets there. A: it was cancelled or ended while its host was dying. B: a give-up asked the child to stop, and the child died.
+C: a run that makes progress after every crash resets its attempts each time, so one bound must never reset (the out-of-memory loop of
+Cloudflare #1825). D: an ordinary crash. E: with `attempts_max = 1` a run is at-most-once, but its child may have committed a result just
+before it died, and that result must not be lost. F: it had not.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Release:
-    """Let go of the place."""
+    """Give up the run's place."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ Verdict = Release | Seal | Fail | Retry
 
 
 def judge(evidence: Evidence, limits: Limits) -> Verdict:
-    """Say what becomes of a run whose child is gone. The letters refer to the table above."""
+    """What becomes of a run whose child is gone. The letters are those of the table above."""
     if evidence.ended_hard:  # A
         return Release()
     if evidence.torn_down:  # B

@@ -47,12 +47,12 @@ LIVE: dict[str, tuple[list[Fact], list[str]]] = {
     "waits for a place": (
         [asked()],
         [
-            f"Its parent {PARENT} asked for it 0 ms ago, to wait for its result.",
+            f"Its parent {PARENT} requested it 0 ms ago, and waits for its result.",
             "It waits for a place: 0 runs before it, 2 hosts up (hosts_max is 4).",
-            "waits for it without a limit of time",
+            "waits for it without a time limit",
         ],
     ),
-    "of a client": ([asked(parent="")], ["A client asked for it", "No limit of time applies to it"]),
+    "of a client": ([asked(parent="")], ["A client requested it", "No time limit applies to it"]),
     "comes up": (
         [asked(), placed()],
         [
@@ -62,7 +62,7 @@ LIVE: dict[str, tuple[list[Fact], list[str]]] = {
     ),
     "runs": (
         [asked(), placed(), begun(), SAID],
-        ["is running", "at work on host h1", "sign of life 0 ms ago; its progress: 50%, reading, page 2"],
+        ["is running", "at work on host h1", "last reported 0 ms ago; its progress: 50%, reading, page 2"],
     ),
     "runs detached": (
         [asked(**DETACHED), placed(), begun(), SAID],
@@ -100,7 +100,7 @@ LIVE: dict[str, tuple[list[Fact], list[str]]] = {
     ),
     "may only hand in": (
         [asked(attempts_max=1), placed(), LOST],
-        ["1 of 1 attempts", "only hands in a result that was committed before"],
+        ["1 of 1 attempts", "only hands in a result that its child committed before"],
     ),
     "re-attached": (
         [asked(), placed(), begun(), RunReattached("r", 7, 1)],
@@ -116,7 +116,7 @@ LIVE: dict[str, tuple[list[Fact], list[str]]] = {
     "is being stopped": (
         [asked(**DETACHED), placed(), begun(), TeardownBegan("r", "budget-exceeded")],
         [
-            "was told 0 ms ago to stop: it was not done in time after it had been asked for (detached_max_budget_ms is 1 d)",
+            "was told 0 ms ago to stop: it did not end in time after it was requested (detached_max_budget_ms is 1 d)",
             "Otherwise the run is interrupted in 5 s",
         ],
     ),
@@ -134,7 +134,7 @@ def test_a_run_that_its_parents_limit_holds_back_is_told_so_hot_or_cold() -> Non
     ledger = Ledger().given(asked("a", limit=1), placed("a"), asked("r", limit=1))
     for served in (True, False):
         told = " ".join(explain(ledger.view, ledger.run(), NOW_MS, ledger.limits, served=served))
-        assert "1 are at work, and max_concurrent_agent_tools of its parent's class allows 1 at a time" in told
+        assert "1 are at work, and max_concurrent_agent_tools of the parent's class allows 1 at a time" in told
 
 
 def test_a_run_that_waits_for_its_own_runs_names_the_first_of_them() -> None:
@@ -151,31 +151,31 @@ def test_an_interrupted_awaited_run_can_be_waited_for_again() -> None:
     assert "stopped waiting for it 0 ms ago (no-progress)" in told
     assert "(reattach_no_progress_ms is 2 min)" in told
     assert "Its child is still on host h1." in told
-    assert "that end takes the place of the interruption" in told
-    assert "If its parent asks again for this run id with the same input, it goes on waiting for it." in told
-    assert "`perdure clear r` forgets it" in told
+    assert "that end replaces the interruption" in told
+    assert "If its parent asks again for this run id with the same input, the wait goes on." in told
+    assert "`perdure clear r` deletes it" in told
 
 
 def test_an_interrupted_awaited_run_whose_child_is_gone_gets_another_attempt_when_it_is_asked_for_again() -> None:
     told = said([asked(), placed(), begun(), LOST, interrupted("recovery-deadline", still=None)])
-    assert "after a loss no place was found for it (recovery_deadline_ms is 5 min)" in told
-    assert "What became of its child is not known" in told
-    assert "Nothing more comes of it by itself." in told
-    assert "it gets another attempt, and waits for that" in told
+    assert "no host was found for it after a loss (recovery_deadline_ms is 5 min)" in told
+    assert "What became of its child is unknown" in told
+    assert "Nothing more happens by itself." in told
+    assert "the run gets another attempt" in told
 
 
 @pytest.mark.parametrize("reason", ["no-progress", "budget-exceeded", "inspect-timeout", "inspect-failed"])
 @pytest.mark.parametrize("still", [True, False, None])
 def test_nobody_is_told_to_ask_again_for_an_interrupted_detached_run(reason: str, still: bool | None) -> None:
     told = said([asked(**DETACHED), placed(), begun(), interrupted(reason, still=still)])
-    assert "Asking again for a detached run under its id changes nothing." in told
+    assert "Requesting a detached run again under its id changes nothing." in told
     assert "asks again" not in told
 
 
 def test_a_detached_child_that_was_stopped_owes_nothing_more() -> None:
     stop = [TeardownBegan("r", "no-progress"), interrupted("no-progress", still=False), AgentReleased(child(), 1)]
     told = said([asked(**DETACHED), placed(), begun(), *stop])
-    assert "Its child has been stopped.\nNothing more comes of it by itself." in told
+    assert "Its child has been stopped.\nNothing more happens by itself." in told
     assert f"The mail that tells {PARENT} of its interruption is on its way." in told
 
 
@@ -199,7 +199,7 @@ STAYS = RunCompleted("r", 1, None, "", released=False)
 
 def test_of_a_child_that_lives_on_after_its_run_it_says_where_and_when_it_is_woken_again() -> None:
     done = [asked(), placed(), begun(), STAYS]
-    assert "Its child goes on with other work on host h1." in said(done)
+    assert "Its child does other work on host h1." in said(done)
     lost = [*done, AgentReleased(child(), 1), AgentLost(child(), 1, NOW_MS + 400)]
     assert "Its child may have other work to do, so it is woken again in 400 ms" in said(lost)
     assert "a host to itself" not in said(lost)
@@ -212,11 +212,14 @@ MAIL: dict[str, tuple[list[Fact], list[str]]] = {
     "pending": (ENDED, [f"The mail that tells {PARENT} of its end is on its way."]),
     "failed": (
         [*ENDED, MailFailed("r!finish", "KeyError: 'x'", NOW_MS + 3_000)],
-        ["was tried 1 time: its handler on_notes raised: KeyError: 'x'", "It is tried again in 3 s"],
+        ["was tried 1 time: its handler on_notes raised: KeyError: 'x'", "It is delivered again in 3 s"],
     ),
     "parked": (
         [*ENDED, MailFailed("r!finish", "KeyError: 'x'", None)],
-        ["is parked after 1 try: its handler on_notes raised: KeyError: 'x'", "by `perdure retry 'r!finish'`"],
+        [
+            "is parked after 1 attempt: its handler on_notes raised: KeyError: 'x'",
+            "`perdure retry 'r!finish'` delivers it again.",
+        ],
     ),
     "delivered": ([*ENDED, MailDelivered(PARENT, ["r!finish"])], ["of its end has been handled."]),
     "superseded": (
@@ -235,7 +238,7 @@ def test_the_mail_about_a_run_is_followed_to_where_it_is(facts: list[Fact], word
 
 def test_without_a_supervisor_nothing_is_said_to_happen_and_silence_is_not_counted() -> None:
     told = said([asked(**DETACHED), placed(), begun(), SAID], after_ms=7_200_000, served=False)
-    assert "When it was last heard of, its child was on host h1. If that host is gone, the next attempt begins." in told
+    assert "Its child was last seen on host h1. If that host is gone, the next attempt begins." in told
     assert "If it stays silent, it is given up 1 h after the next start" in told
     assert "It is given up in 22 h, at 1970-01-02 00:16:40 UTC" in told
     assert "No supervisor serves this directory now" in told

@@ -85,7 +85,7 @@ def test_who_has_changed_a_class_of_a_notebook_is_told_to_ask_under_another_run_
     with pytest.raises(ConflictingRequest, match="The class was changed since") as refused:
         ledger.when(request()._replace(agent_type="cell:2e:Reader"))
     assert refused.value.field == "agent_type"
-    with pytest.raises(ConflictingRequest, match=r"instead of cell:2e:Other\)$"):
+    with pytest.raises(ConflictingRequest, match=r"not cell:2e:Other\); nothing was started"):
         ledger.when(request()._replace(agent_type="cell:2e:Other"))
 
 
