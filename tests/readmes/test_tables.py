@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from perdure import policies
 from perdure.actors import KillPoint
+from perdure.actors.chat import messages
 from perdure.actors.events.observability import Channel
 from perdure.ledger import InterruptedReason, Status
-from perdure.policies import TURN_ENDED, CatchUp, Limits, Outcome
+from perdure.policies import TURN_ENDED, CatchUp, ChatRecovery, Limits, Outcome, phases
 from perdure.scenarios import exits
 from perdure.scenarios.bench import runner
 from perdure.scenarios.cli import app
@@ -121,6 +122,16 @@ def test_statuses_and_choices_are_all_named(where: str, words: Iterable[str]) ->
 def test_the_exit_codes_are_those_of_the_commands() -> None:
     codes = [int(row[0]) for row in rows(SCENARIOS.section("Commands"), table=1)]
     assert codes == [0, 1, exits.REFUSED, exits.STOPPED, exits.TERMINATED]
+
+
+def test_the_bounds_of_chats_are_those_of_the_code() -> None:
+    bounds = ChatRecovery()
+    shown = f"max_attempts={bounds.max_attempts}, no_progress_timeout_ms={bounds.no_progress_timeout_ms:_}"
+    assert f"`chat_recovery = ChatRecovery({shown}, max_recovery_work={bounds.max_recovery_work:_}, …)`" in CHAT.prose
+    assert (phases.CONSECUTIVE_MAX, phases.FAILURES_MAX) == (5, 20)
+    assert "five times in a row, twenty in all" in CHAT.prose
+    assert (messages.MESSAGE_BYTES_MAX, messages.RESULT_BYTES_MAX) == (1_800_000, 1_000_000)
+    assert "A message holds up to 1.8 MB, and a result of a tool 1 MB." in CHAT.prose
 
 
 # ---------------------------------------------------------------- outputs
