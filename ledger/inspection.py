@@ -81,7 +81,7 @@ def lines(
     archived: list[Record],
     parent: str | None,
     statuses: list[str] | None,
-    older_than_ms: int | None,
+    older_than_ms: float | None,
     limit: int,
     first: First = "oldest",
 ) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ def lines(
     return [line(run) for run in ordered[:limit]]
 
 
-def _matches(run: Run, parent: str | None, statuses: list[str] | None, older_than_ms: int | None) -> bool:
+def _matches(run: Run, parent: str | None, statuses: list[str] | None, older_than_ms: float | None) -> bool:
     return (
         (parent is None or run.parent == parent)
         and (statuses is None or run.status in statuses)

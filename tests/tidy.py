@@ -24,6 +24,8 @@ DOORS = frozenset(
         "perdure.ledger.store.integrity",
         "perdure.ledger.store.memory_store",
         "perdure.ledger.storage.cabinet",
+        "perdure.actors.link.messages",
+        "perdure.actors.link.wire",
         "perdure.actors.sim_world.world",
         "perdure.actors.ray_world.os_processes",
         "perdure.actors.ray_world.parent_death",

@@ -41,7 +41,8 @@ from perdure.actors.jobs.schedule_requests import every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult
-from perdure.ledger import AwaitedInsideHandler, BadRequest, check_id, check_ms, path_of
+from perdure.actors.link.messages import ListRuns
+from perdure.ledger import AwaitedInsideHandler, BadRequest, Cancel, check_id, check_ms, path_of
 from perdure.policies import FiberResult, FiberRetry, Retries
 
 A = TypeVar("A", bound="Agent")
@@ -289,7 +290,7 @@ class Agent:
         """Cancel a run of this agent, and what its child waits for. Durable on return; a run that has ended stays as it is."""
         return cast(
             "Awaitable[Any]",
-            self._perdure.bridge(self._perdure.ask("cancel", run_id, self._perdure.agent_id, str(reason))),
+            self._perdure.bridge(self._perdure.ask(Cancel(run_id, self._perdure.agent_id, str(reason)))),
         )
 
     def inspect_agent_tool_run(self, run_id: str) -> Awaitable[dict[str, Any] | Any]:
@@ -307,7 +308,7 @@ class Agent:
         statuses = None if status is None else list(status)
         return cast(
             "Awaitable[Any]",
-            self._perdure.bridge(self._perdure.ask("list", self._perdure.agent_id, statuses, None, limit)),
+            self._perdure.bridge(self._perdure.ask(ListRuns(self._perdure.agent_id, statuses, None, limit))),
         )
 
     def clear_agent_tool_runs(

@@ -33,7 +33,7 @@ from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.ports import KillPoint
-from perdure.ledger import Status, derived_run_id
+from perdure.ledger import Cancel, Status, derived_run_id
 from perdure.policies import Stage, awaits_client, is_settled, is_tool_part, tool_name
 
 Part = dict[str, Any]
@@ -147,7 +147,7 @@ class Toolbox:
         began = await self._began(part, tool)
         if began and tool is not None and tool.kind in ("function", "agent"):
             run_id = self.run_id(call_id)
-            await tried(self._tenant.ask("cancel", run_id, self._tenant.agent_id, reason))
+            await tried(self._tenant.ask(Cancel(run_id, self._tenant.agent_id, reason)))
             told = await self._tenant.dispatch.inspect(run_id)
             if told is not None and told["status"] == Status.COMPLETED:
                 await (self._child(part, tool) if tool.kind == "agent" else self._function(part, tool))

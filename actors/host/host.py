@@ -20,15 +20,34 @@ from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import Premises
 from perdure.actors.life.results import RunInfo
+from perdure.actors.link.messages import (
+    CallAnswered,
+    CallAstray,
+    CallCut,
+    Deliver,
+    HostHello,
+    HostVitals,
+    MakeCall,
+    Message,
+    Observed,
+    Passivate,
+    Ping,
+    Prepare,
+    Retire,
+    Settled,
+    Signal,
+    Start,
+    Stop,
+    Wake,
+)
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.pending import Asking
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
-from perdure.ledger import StorageError
+from perdure.ledger import Ended, Released, StorageError, Unstarted
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
 
-FAREWELLS = ("Ended", "Unstarted", "Released")  # their third item is the incarnation
 LEFT_KEPT = 100_000
 GOODBYE_S = 1.0  # for the agents' code to end, when the host does
 
@@ -76,59 +95,55 @@ class Host:
             if left:
                 await asyncio.wait(left, timeout=GOODBYE_S)
 
-    def _hello(self, again: bool) -> list[Any]:
+    def _hello(self, again: bool) -> HostHello:
         """Who this is, who lives here or is just saying goodbye, and what is waited for. Whether anybody observes will be said anew."""
-        self._observed(False, False)
-        tenants = [[tenant.agent_id, tenant.incarnation] for tenant in self.tenants.values()]
-        farewells = [said[2] for said in self.peer.pending if said[0] in FAREWELLS]
-        for said in self.asking.ask_again() if again else ():
+        self._watched(Observed(observed=False, followed=False))
+        for message in self.asking.ask_again() if again else ():
             if self._loop is not None:
-                self._loop.call_soon(self.peer.push, said)
-        return [
-            "hello",
-            {
-                "role": "host",
-                "pid": self.world.vitals.pid(),
-                "node": self.world.vitals.node(),
-                "rss_mb": self.world.vitals.rss_mb(),
-                "tenants": tenants,
-                "farewells": farewells,
-                "waits": self.asking.waits,
-            },
-        ]
+                self._loop.call_soon(self.peer.push, message)
+        vitals = self.world.vitals
+        return HostHello(
+            vitals.pid(),
+            vitals.node(),
+            vitals.rss_mb(),
+            tenants=[(tenant.agent_id, tenant.incarnation) for tenant in self.tenants.values()],
+            farewells=[
+                said.incarnation for said in self.peer.pending if isinstance(said, Ended | Unstarted | Released)
+            ],
+            waits=self.asking.waits,
+        )
 
     # what the supervisor says
 
-    def _receive(self, said: list[Any]) -> None:
-        if self.asking.receive(said):
-            return
-        tag, *rest = said
-        command = self._COMMANDS.get(tag)
+    def _receive(self, message: Message) -> None:
+        command = self.COMMANDS.get(type(message))
         if command is not None:
-            command(self, *rest)
+            command(self, message)
+        else:
+            self.asking.receive(message)
 
-    def _ping(self) -> None:
+    def _ping(self, _: Ping) -> None:
         """The next exchange is the answer, and it is on its way already."""
 
-    def _observed(self, observed: bool, followed: bool) -> None:
-        self.relay.want(observed)
-        self.premises.is_followed = followed
+    def _watched(self, said: Observed) -> None:
+        self.relay.want(said.observed)
+        self.premises.is_followed = said.followed
 
-    def _prepare(self, types: list[str]) -> None:
-        self._tasks.start(self._load(types))
+    def _prepare(self, said: Prepare) -> None:
+        self._tasks.start(self._load(said.types))
 
     async def _load(self, types: list[str]) -> None:
         """Import the code of agents that may come to live here. What goes wrong is told to the run that needs it."""
         for each in types:
             await tried(self.world.threads.run(partial(_load_ahead, each, self.premises.code_dir)))
 
-    def _passivate(self) -> None:
+    def _passivate(self, _: Passivate) -> None:
         """Let those go at once that have nothing to do."""
         for tenant in list(self.tenants.values()):
             if tenant.may_sleep:
                 tenant.leave()
 
-    def _retire(self) -> None:
+    def _retire(self, _: Retire) -> None:
         self._tasks.finish("retired")
 
     def _open(self, agent_id: str, incarnation: int) -> Tenant | None:
@@ -151,16 +166,8 @@ class Host:
         self.tenants[agent_id] = tenant
         return tenant
 
-    def _start(
-        self,
-        agent_id: str,
-        incarnation: int,
-        run_id: str,
-        attempt: int,
-        body: bytes,
-        collect: bool,
-        options: dict[str, Any],
-    ) -> None:
+    def _start(self, said: Start) -> None:
+        agent_id, incarnation, run_id, attempt, body, collect, options = said
         known = self.tenants.get(agent_id)
         if known is not None and known.incarnation == incarnation and known.carries(run_id):
             return
@@ -168,76 +175,76 @@ class Host:
         if tenant is not None:
             tenant.begin_run(run_id, attempt, body, options, collect=collect)
 
-    def _wake(self, agent_id: str, incarnation: int) -> None:
-        tenant = self._open(agent_id, incarnation)
+    def _wake(self, said: Wake) -> None:
+        tenant = self._open(said.agent_id, said.incarnation)
         if tenant is not None:
             tenant.spawn(tenant.wake())
 
-    def _deliver(self, agent_id: str, incarnation: int, letters: list[list[Any]]) -> None:
-        tenant = self._open(agent_id, incarnation) if self._is_current(agent_id, incarnation) else None
-        if tenant is not None:
-            tenant.mail.deliver([Letter(*letter) for letter in letters])
-
-    def _settled(self, agent_id: str, incarnation: int, mail_ids: list[str]) -> None:
-        if self._is_current(agent_id, incarnation):
-            self.tenants[agent_id].mail.settled(mail_ids)
-
-    def _is_current(self, agent_id: str, incarnation: int) -> bool:
-        """Whether this life is here. Mail and calls open no life of their own: the wake-up does, and comes before them."""
+    def _current(self, agent_id: str, incarnation: int) -> Tenant | None:
+        """This life, if it is here. Mail and calls open no life of their own: the wake-up does, and comes before them."""
         tenant = self.tenants.get(agent_id)
-        return tenant is not None and tenant.incarnation == incarnation
+        return tenant if tenant is not None and tenant.incarnation == incarnation else None
 
-    def _stop(self, agent_id: str, incarnation: int) -> None:
-        if self._is_current(agent_id, incarnation):
-            tenant = self.tenants[agent_id]
-            if not tenant.is_leaving:
-                self._tasks.start(tenant.stop())
-        else:
+    def _deliver(self, said: Deliver) -> None:
+        tenant = self._current(said.agent_id, said.incarnation)
+        if tenant is not None:
+            tenant.mail.deliver([Letter(*mail) for mail in said.mails])
+
+    def _settled(self, said: Settled) -> None:
+        tenant = self._current(said.agent_id, said.incarnation)
+        if tenant is not None:
+            tenant.mail.settled(said.mail_ids)
+
+    def _stop(self, said: Stop) -> None:
+        agent_id, incarnation = said
+        tenant = self._current(agent_id, incarnation)
+        if tenant is None:
             self._left[agent_id] = max(incarnation, self._left.get(agent_id, 0))  # its wake-up may come after its stop
-            self.peer.push(["Released", agent_id, incarnation])
+            self.peer.push(Released(agent_id, incarnation))
+        elif not tenant.is_leaving:
+            self._tasks.start(tenant.stop())
 
-    def _call(
-        self, agent_id: str, incarnation: int, ref: str, method: str, body: bytes, repeatable: bool, lost: bool
-    ) -> None:
+    def _call(self, said: MakeCall) -> None:
         """Make a call, once. With `lost` another life of the agent, perhaps on another host, may have begun it before."""
-        handed = self.premises.calls.find(ref)
+        ref, calls = said.ref, self.premises.calls
+        handed, tenant = calls.find(ref), self._current(said.agent_id, said.incarnation)
         if handed is not None and handed.answer is not None:
-            self.peer.push(["answer", ref, *handed.answer])
+            self.peer.push(CallAnswered(ref, *handed.answer))
         elif handed is not None and not handed.is_over:
             return  # it is under way
-        elif (handed is not None or lost) and not repeatable:
-            self.peer.push(["cut", ref])
-        elif not self._is_current(agent_id, incarnation):
-            self.peer.push(["astray", ref])
+        elif (handed is not None or said.lost) and not said.repeatable:
+            self.peer.push(CallCut(ref))
+        elif tenant is None:
+            self.peer.push(CallAstray(ref))
         else:
-            self.premises.calls.begin(ref)
-            tenant = self.tenants[agent_id]
-            tenant.spawn(tenant.answer(ref, method, body)).add_done_callback(partial(self._call_over, ref))
+            calls.begin(ref)
+            task = tenant.spawn(tenant.answer(ref, said.method, said.body))
+            task.add_done_callback(partial(self._call_over, ref))
 
     def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
         """A call whose agent was told to stop is not answered any more, nor is one that failed in our own code."""
         if (task.cancelled() or task.exception() is not None) and self.premises.calls.cut_off(ref):
-            self.peer.push(["cut", ref])
+            self.peer.push(CallCut(ref))
 
-    def _signal(self, agent_id: str, incarnation: int, run: dict[str, Any], snapshot: dict[str, Any]) -> None:
-        if self._is_current(agent_id, incarnation):
-            tenant = self.tenants[agent_id]
-            info = RunInfo(**{key: value for key, value in run.items() if key in RunInfo.__dataclass_fields__})
-            tenant.spawn(tenant.signal(info, snapshot))
+    def _signal(self, said: Signal) -> None:
+        tenant = self._current(said.agent_id, said.incarnation)
+        if tenant is not None:
+            info = RunInfo(**{key: value for key, value in said.run.items() if key in RunInfo.__dataclass_fields__})
+            tenant.spawn(tenant.signal(info, said.snapshot))
 
-    _COMMANDS: ClassVar[dict[str, Callable[..., None]]] = {
-        "start": _start,
-        "wake": _wake,
-        "deliver": _deliver,
-        "settled": _settled,
-        "stop": _stop,
-        "call": _call,
-        "signal": _signal,
-        "observed": _observed,
-        "prepare": _prepare,
-        "passivate": _passivate,
-        "retire": _retire,
-        "ping": _ping,
+    COMMANDS: ClassVar[dict[type[Message], Callable[..., None]]] = {
+        Start: _start,
+        Wake: _wake,
+        Deliver: _deliver,
+        Settled: _settled,
+        Stop: _stop,
+        MakeCall: _call,
+        Signal: _signal,
+        Observed: _watched,
+        Prepare: _prepare,
+        Passivate: _passivate,
+        Retire: _retire,
+        Ping: _ping,
     }
 
     def forget(self, tenant: Tenant) -> None:
@@ -262,7 +269,7 @@ class Host:
             failing = self.peer.failing_since
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
                 self._tasks.finish("orphaned")
-            self.peer.push(["body", self.world.vitals.rss_mb(), self.world.threads.left_behind > 0])
+            self.peer.push(HostVitals(self.world.vitals.rss_mb(), self.world.threads.left_behind > 0))
 
 
 def _load_ahead(name: str, code_dir: Path | None) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import Any
 
 from perdure.actors.events.observability import Channel, Event, subscribe
+from perdure.actors.link.messages import Happened
 from perdure.ledger import agent_id, pack
 
 
@@ -19,7 +19,7 @@ class Relay:
         say: tells the supervisor, from whichever thread.
     """
 
-    def __init__(self, agents: Container[str], say: Callable[[list[Any]], None]) -> None:
+    def __init__(self, agents: Container[str], say: Callable[[Happened], None]) -> None:
         self._agents, self._say = agents, say
         self._leave: list[Callable[[], None]] = []
 
@@ -34,6 +34,6 @@ class Relay:
             agent = agent_id(event.agent_type, event.agent_name)
             if agent in self._agents:
                 pack(event.payload)  # what is no plain data is refused here, where it is logged, and not on its way
-                self._say(["happened", str(channel), event.type, agent, dict(event.payload), event.at_ms])
+                self._say(Happened(str(channel), event.type, agent, dict(event.payload), event.at_ms))
 
         return tell

@@ -32,9 +32,10 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.start_hook import call_on_start
 from perdure.actors.life.state_watch import StateWatch
+from perdure.actors.link.messages import Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
-from perdure.ledger import COLLECTED_NOTHING, Awake, Released, Stimulus, Unstarted, agent_id, check_id, type_of
+from perdure.ledger import COLLECTED_NOTHING, Awake, Released, Unstarted, agent_id, check_id, type_of
 from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, State
 
 JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("callback_queue", QUEUED))
@@ -178,7 +179,7 @@ class Tenant(Life):
         elif said is not None:
             self._leave_with(said._replace(released=True))
 
-    def _leave_with(self, farewell: Stimulus) -> None:
+    def _leave_with(self, farewell: Report) -> None:
         """Leave in the same breath as the last word: everything is durable, or becomes so with it."""
         self.close()
         if self._has("alarms"):

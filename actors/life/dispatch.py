@@ -14,9 +14,11 @@ from perdure.actors.life.class_options import class_options
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, run_result
+from perdure.actors.link.messages import Inspect, Known, ListRuns
 from perdure.ledger import (
     AwaitedInsideHandler,
     BadRequest,
+    Clear,
     Request,
     UnknownAgentType,
     check_id,
@@ -100,7 +102,7 @@ class Dispatch:
     async def _ask_for(self, requests: list[Request]) -> list[asyncio.Future[Any]]:
         """Ask for runs, after the author's hook was told of those that are new. What it raises refuses all of them."""
         if self._life.overrides("on_agent_tool_start"):
-            known = await self._life.ask("known", [request.run_id for request in requests])
+            known = await self._life.ask(Known([request.run_id for request in requests]))
             for request in requests:
                 if request.run_id not in known:
                     await self._tell_of_start(request)
@@ -225,7 +227,7 @@ class Dispatch:
 
     async def inspect(self, run_id: str) -> dict[str, Any] | None:
         """What is known of a run of this agent."""
-        told = await self._life.ask("inspect", check_id("run_id", run_id, self._life.limits.id_max))
+        told = await self._life.ask(Inspect(check_id("run_id", run_id, self._life.limits.id_max)))
         if told is None or told["parent"] != self._life.agent_id:
             return None
         return cast("dict[str, Any]", told)
@@ -241,10 +243,10 @@ class Dispatch:
         statuses = None if status is None else [str(each) for each in status]
         cleared = 0
         while True:
-            found = await self._life.ask("list", self._life.agent_id, statuses, before_ms, CLEARED_AT_ONCE)
+            found = await self._life.ask(ListRuns(self._life.agent_id, statuses, before_ms, CLEARED_AT_ONCE))
             if not found:
                 return cleared
-            await self._life.ask("clear", [run["run_id"] for run in found])
+            await self._life.ask(Clear([run["run_id"] for run in found]))
             cleared += len(found)
 
 

@@ -21,7 +21,19 @@ from perdure.actors.life.handle import Handle
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.link.caller import THROUGH, Address, Calling
-from perdure.ledger import BadRequest, check_id, digest_of, pack, parent_of, path_of, sub_agent_id, type_of, unpack
+from perdure.actors.link.messages import Abort
+from perdure.ledger import (
+    BadRequest,
+    Forget,
+    check_id,
+    digest_of,
+    pack,
+    parent_of,
+    path_of,
+    sub_agent_id,
+    type_of,
+    unpack,
+)
 from perdure.ledger.storage.cabinet import SUB_AGENT
 
 DEPTH_MAX = 32
@@ -106,7 +118,7 @@ class Family:
 
     async def abort(self, agent_class: Any, name: str, reason: str) -> None:
         """End the lives of a sub-agent and its descendants."""
-        await self._life.ask("abort", self._address(agent_class, name).agent_id, str(reason))
+        await self._life.ask(Abort(self._address(agent_class, name).agent_id, str(reason)))
 
     def delete(self, agent_class: Any, name: str) -> None:
         """Delete a sub-agent with all that descends from it: durable on return, or with the open transaction, and done soon after."""
@@ -115,7 +127,7 @@ class Family:
     def _delete(self, child: str) -> None:
         with self._outbox.transact() as transaction:
             transaction.put(SUB_AGENT, _key(*path_of(child)[-1]), None)
-            transaction.add_outbox(pack(["forget", child]))
+            self._outbox.post_forget(transaction, child)
 
     async def destroy(self) -> None:
         """Delete this agent with all that descends from it. A parent does it, for it has the record, which goes in the same breath."""
@@ -126,7 +138,7 @@ class Family:
         if parent:
             await self._calling.send(parent, FORGET, pack(agent), None, repeatable=True)
         else:
-            await self._life.ask("forget", agent)
+            await self._life.ask(Forget(agent))
 
     # the parent
 
@@ -160,7 +172,7 @@ class Family:
         letter = self._calling.letter(to, method, args, kwargs)
         transaction = life.transaction
         if transaction is not None:
-            transaction.add_outbox(pack(["tell", life.dice.token(), life.agent_id, letter]))
+            self._outbox.post_tell(transaction, life.dice.token(), letter)
             return Settled()
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:

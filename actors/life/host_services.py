@@ -14,9 +14,9 @@ from typing import Any
 
 from perdure.actors.life.callback_pace import Paces
 from perdure.actors.link.call_log import Calls
+from perdure.actors.link.messages import CallAnswered, Plain
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.pending import Asking
-from perdure.actors.link.wire import message
 from perdure.actors.ports import World
 from perdure.actors.tasks import Tasks
 from perdure.ledger import Up
@@ -70,10 +70,10 @@ class Premises:
 
     # what is said to the supervisor
 
-    def answer(self, ref: str, ok: bool, value: Any) -> None:
+    def answer(self, ref: str, ok: bool, value: Plain) -> None:
         """Answer a call, and keep the answer for a supervisor that asks again."""
         self.calls.answer(ref, ok, value)
-        self.peer.push(["answer", ref, ok, value])
+        self.peer.push(CallAnswered(ref, ok, value))
 
     def soon_up(self, said: Up) -> None:
         """Say that an attempt is at work, unless it ends in a moment: then its end says so."""
@@ -89,7 +89,7 @@ class Premises:
         """Say now that this attempt is at work, if that was to be said soon: it has other news."""
         said = self._ups.pop(run_id, None)
         if said is not None:
-            self.peer.push(message(said))
+            self.peer.push(said)
 
     def ended(self, run_id: str) -> None:
         """An attempt is over; that it began need not be said any more."""

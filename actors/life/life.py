@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from perdure.actors.code.author_call import is_async, overrides, tried
 from perdure.actors.life.host_services import Premises
-from perdure.actors.link.wire import message
+from perdure.actors.link.messages import Plain, Question, Report
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import Tasks
 from perdure.actors.threads import wait_for
-from perdure.ledger import StaleIncarnation, Stimulus, name_of
+from perdure.ledger import StaleIncarnation, name_of
 from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
 
 T = TypeVar("T")
@@ -155,17 +155,17 @@ class Life:
 
     # the supervisor
 
-    def push(self, stimulus: Stimulus) -> None:
+    def push(self, stimulus: Report) -> None:
         """Say something to the supervisor."""
-        self.premises.peer.push(message(stimulus))
+        self.premises.peer.push(stimulus)
 
-    async def durable(self, stimulus: Stimulus) -> None:
+    async def durable(self, stimulus: Report) -> None:
         """Say something to the supervisor and wait until it is durable."""
-        await self.premises.peer.durable(message(stimulus))
+        await self.premises.peer.durable(stimulus)
 
-    async def ask(self, name: str, *args: Any) -> Any:
+    async def ask(self, question: Question) -> Plain:
         """Ask the supervisor a question."""
-        return await self.premises.asking.ask(name, *args)
+        return await self.premises.asking.ask(question)
 
     # its tasks, the loop, and the threads beside it
 

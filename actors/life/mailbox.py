@@ -8,6 +8,7 @@ from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.life.handlers import Letter, handle
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
+from perdure.actors.link.messages import InboxKept
 from perdure.ledger import Handled, StorageError
 
 
@@ -71,7 +72,7 @@ class Mailbox:
         self._handled = len(life.storage.inbox()) if self._handled is None else self._handled + handled
         if self._handled >= life.limits.inbox_max:
             self._handled = 0
-            life.premises.peer.push(["inbox", life.agent_id, life.incarnation, list(life.storage.inbox())])
+            life.premises.peer.push(InboxKept(life.agent_id, life.incarnation, list(life.storage.inbox())))
 
     def settled(self, mail_ids: list[str]) -> None:
         """The ledger will not send these to this life any more, and what it had sent it before has come in by now."""

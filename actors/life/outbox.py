@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.life.life import Life
-from perdure.actors.link.wire import message
-from perdure.ledger import BadRequest, Overloaded, Request, pack, unpack
+from perdure.actors.link.caller import TellContent
+from perdure.actors.link.messages import Plain
+from perdure.ledger import BadRequest, Forget, Overloaded, Request, Tell, pack, unpack
 from perdure.ledger.storage.cabinet import Transaction
 
 
@@ -52,37 +52,51 @@ class Outbox:
         assert transaction is not None, "post is for open transactions"
         if self._life.overrides("on_agent_tool_start"):
             request.options["start_hook"] = True
-        transaction.add_outbox(pack(message(request)))
+        transaction.add_outbox(pack(["Request", *request]))
+
+    def post_tell(self, transaction: Transaction, mail_id: str, letter: TellContent) -> None:
+        """Have an agent told something, as part of a transaction."""
+        transaction.add_outbox(pack(["tell", mail_id, self._life.agent_id, letter]))
+
+    def post_forget(self, transaction: Transaction, agent_id: str) -> None:
+        """Have an agent deleted, as part of a transaction."""
+        transaction.add_outbox(pack(["forget", agent_id]))
 
     def flush(self) -> None:
         """Say what the last commits left; the rows go when it is durable with the supervisor."""
         fresh = [(number, unpack(body)) for number, body in self._life.storage.outbox() if number > self._sent]
         if fresh:
             self._sent = fresh[-1][0]
-            requests = [(number, Request(*said[1:])) for number, said in fresh if said[0] == "Request"]
+            requests = [(number, Request(*fields)) for number, (kind, *fields) in fresh if kind == "Request"]
             if requests:
                 self._life.spawn(self._say(requests))
-            for number, said in fresh:
-                if said[0] != "Request":
-                    self._ask(number, said, is_new=self._is_known)
+            for number, (kind, *fields) in fresh:
+                if kind != "Request":
+                    self._ask(number, self._wish(kind, fields))
         self._is_known = True
 
-    def _ask(self, number: int, said: list[Any], *, is_new: bool) -> None:
-        """Have an agent told something, or deleted: asked for before anything that the agent asks for from now on."""
-        life = self._life
-        name, *args = said
-        if name == "tell":
-            mail_id, sender, (recipient, method, body, home) = args
-            epoch = life.premises.peer.epoch if is_new else 0  # an earlier life may have had it posted already
-            args = [mail_id, recipient, sender, method, body, home, epoch]
-        answer = life.premises.asking.question(name, *args)
-        life.spawn(self._done(number, life.premises.asking.answer_when_free(answer, name, *args), name, args))
+    def _wish(self, kind: str, fields: list[Plain]) -> Tell | Forget:
+        """What a row asks for."""
+        if kind == "forget":
+            return Forget(*fields)
+        mail_id, sender, (recipient, method, body, home) = fields
+        epoch = (
+            self._life.premises.peer.epoch if self._is_known else 0
+        )  # an earlier life may have had it posted already
+        return Tell(mail_id, recipient, sender, method, body, home, epoch)
 
-    async def _done(self, number: int, answer: Coroutine[Any, Any, Any], name: str, args: list[Any]) -> None:
+    def _ask(self, number: int, wish: Tell | Forget) -> None:
+        """Have an agent told something, or deleted: asked for before anything that the agent asks for from now on."""
+        asking = self._life.premises.asking
+        answer = asking.question(wish)
+        self._life.spawn(self._done(number, wish, asking.answer_when_free(answer, wish)))
+
+    async def _done(self, number: int, wish: Tell | Forget, answer: Coroutine[Plain, Plain, Plain]) -> None:
         life = self._life
         _, problem = await tried(answer)
         if isinstance(problem, BadRequest):
-            life.trouble(f"asking to {name} {args[0]!r}", problem)
+            what = f"telling {wish.recipient}" if isinstance(wish, Tell) else f"deleting {wish.agent_id}"
+            life.trouble(what, problem)
         elif problem is not None:
             raise problem
         if not life.is_leaving:

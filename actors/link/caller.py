@@ -14,14 +14,15 @@ from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import Shape, shapes_of
+from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.pending import Asking
 from perdure.actors.ports import Dice
-from perdure.ledger import BadRequest, agent_id, pack, parent_of, path_of, unpack
+from perdure.ledger import BadRequest, Tell, agent_id, pack, parent_of, path_of, unpack
 from perdure.policies import Limits
 
 THROUGH: Final = "\0through"
 
-Home = Callable[[Any], "list[Any] | None"]
+Home = Callable[[Any], HostNeeds]
 
 
 class Address(NamedTuple):
@@ -34,6 +35,15 @@ class Address(NamedTuple):
     def of(cls, agent_class: Any, name: str, code_dir: Path | None = None) -> Address:
         """The address of an agent that belongs to nobody."""
         return cls(agent_class, agent_id(type_name(agent_class, code_dir), name))
+
+
+class TellContent(NamedTuple):
+    """What an agent is told: the method, its arguments, and what its class asks of its host."""
+
+    recipient: str
+    method: str
+    body: bytes
+    home: HostNeeds
 
 
 class Calling:
@@ -76,10 +86,11 @@ class Calling:
             reply = await self.send(to.agent_id, method, body, self._home(to.agent_class), repeatable=repeatable)
         return returned.decode("return", reply)
 
-    async def send(self, agent: str, method: str, body: bytes, home: list[Any] | None, *, repeatable: bool) -> bytes:
+    async def send(self, agent: str, method: str, body: bytes, home: HostNeeds, *, repeatable: bool) -> bytes:
         """Make a call whose arguments are encoded; the answer is, too."""
-        said = (agent, method, body, home, repeatable, self._sender, self.asking.peer.heard, False)
-        return cast("bytes", await self.asking.ask("call", *said))
+        heard = self.asking.peer.heard
+        call = Call(agent, method, body, home, repeatable, self._sender, heard, again=False)
+        return cast("bytes", await self.asking.ask(call))
 
     def encoded(
         self, agent_class: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -97,16 +108,16 @@ class Calling:
             )
         return pack([list(bound.args[1:]), bound.kwargs]), returned, marked["repeatable"]
 
-    def letter(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def letter(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TellContent:
         """What somebody is told: recipient, method, arguments, and what the recipient's class asks of its host."""
         body, _, _ = self.encoded(to.agent_class, method, args, kwargs)
-        return [to.agent_id, method, body, self._home(to.agent_class)]
+        return TellContent(to.agent_id, method, body, self._home(to.agent_class))
 
-    async def tell(self, mail_id: str, sender: str, letter: list[Any], *, is_new: bool) -> None:
+    async def tell(self, mail_id: str, sender: str, letter: TellContent, *, is_new: bool) -> None:
         """Have the mail posted; durable on return. `is_new` says that nobody can have posted it before."""
         recipient, method, body, home = letter
         epoch = self.asking.peer.epoch if is_new else 0
-        await self.asking.ask_when_free("tell", mail_id, recipient, sender, method, body, home, epoch)
+        await self.asking.ask_when_free(Tell(mail_id, recipient, sender, method, body, home, epoch))
 
 
 class Caller:

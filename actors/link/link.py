@@ -9,23 +9,27 @@ begins, and everything that was not acknowledged gets new numbers: it may arrive
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final, Generic, TypeVar
+
+M = TypeVar("M")  # what goes out
+N = TypeVar("N")  # what comes in
 
 FRAME_MAX: Final = 1_000  # messages in one frame: one side works on them while the other makes the next
 
 
-class Link:
+class Link(Generic[M]):
     """The numbering of one side. `received` is the highest number up to which everything has come in."""
 
     def __init__(self) -> None:
         self.session = 0
         self.received = 0
         self._base = 0
-        self._unacked: deque[Any] = deque()
+        self._unacked: deque[M] = deque()
         self._sent = 0
 
-    def push(self, message: Any) -> int:
+    def push(self, message: M) -> int:
         """Queue a message and return its number."""
         self._unacked.append(message)
         return self._base + len(self._unacked)
@@ -36,7 +40,7 @@ class Link:
         return self._sent < self._base + len(self._unacked)
 
     @property
-    def pending(self) -> list[Any]:
+    def pending(self) -> list[M]:
         """The messages that are not acknowledged."""
         return list(self._unacked)
 
@@ -50,7 +54,7 @@ class Link:
         """Whether everything that was ever pushed is acknowledged."""
         return not self._unacked
 
-    def take(self, most: int = FRAME_MAX) -> tuple[int, list[Any]]:
+    def take(self, most: int = FRAME_MAX) -> tuple[int, list[M]]:
         """The next messages that have not been sent yet, with the number of the first."""
         first, unsent = self._sent + 1, self._sent - self._base
         fresh = list(islice(self._unacked, unsent, unsent + most))
@@ -70,7 +74,7 @@ class Link:
         """Send everything again that is not acknowledged: a frame was lost."""
         self._sent = self._base
 
-    def receive(self, first: int, messages: list[Any]) -> tuple[list[Any], bool]:
+    def receive(self, first: int, messages: Sequence[N]) -> tuple[Sequence[N], bool]:
         """The messages that are new, and whether something before them is missing."""
         if first > self.received + 1:
             return [], True
@@ -78,8 +82,8 @@ class Link:
         self.received += len(fresh)
         return fresh, False
 
-    def restart(self, session: int, hello: Any) -> bool:
-        """Begin a new session: `hello` goes first, then everything that is not acknowledged, under new numbers.
+    def restart(self, session: int, hello: M, renew: Callable[[M], M] | None = None) -> bool:
+        """Begin a new session: `hello` goes first, then everything that is not acknowledged, renewed, under new numbers.
 
         Returns whether the last session's hello was still waiting; it is dropped.
         """
@@ -87,6 +91,8 @@ class Link:
         if stale:
             self._unacked.popleft()
         self.session = session
+        if renew is not None:
+            self._unacked = deque(map(renew, self._unacked))
         self._unacked.appendleft(hello)
         self._base = self._sent = self.received = 0
         return stale

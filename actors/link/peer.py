@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from perdure.actors.link.link import FRAME_MAX, Link
+from perdure.actors.link.messages import Ask, Call, Message
+from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode, encode
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
 from perdure.ledger import LedgerError, SupervisorUnreachable, pack, unpack
@@ -38,8 +39,8 @@ class Peer:
         courier: Courier,
         peer_id: str,
         limits: Limits,
-        hello: Callable[[bool], list[Any]],
-        receive: Callable[[list[Any]], None],
+        hello: Callable[[bool], Message],
+        receive: Callable[[Message], None],
     ) -> None:
         self.peer_id = peer_id
         self.epoch = 0
@@ -47,7 +48,7 @@ class Peer:
         self.failing_since: float | None = None
         self._world, self._tasks, self._courier, self._limits = world, tasks, courier, limits
         self._hello, self._receive = hello, receive
-        self._link = Link()
+        self._link: Link[Message] = Link()
         self._waiting: deque[asyncio.Future[None] | None] = deque()
         self._in_flight = 0
         self._confirmed = 0  # the session that the supervisor has answered
@@ -57,13 +58,13 @@ class Peer:
         self._failures = 0
         self._wake = asyncio.Event()
 
-    def push(self, message: tuple[Any, ...] | list[Any]) -> None:
+    def push(self, message: Message) -> None:
         """Say something, some time soon, and until it is durable."""
         self._link.push(message)
         self._waiting.append(None)
         self._wake.set()
 
-    async def durable(self, message: tuple[Any, ...] | list[Any]) -> None:
+    async def durable(self, message: Message) -> None:
         """Say something and wait until the supervisor has made it durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._link.push(message)
@@ -73,7 +74,7 @@ class Peer:
         await future
 
     @property
-    def pending(self) -> list[Any]:
+    def pending(self) -> list[Message]:
         """What was said and is not durable yet."""
         return self._link.pending
 
@@ -100,7 +101,9 @@ class Peer:
         self._greeting = self._confirmed != self._link.session
         hold, self._prompt = not (self._prompt or self._greeting), False
         rewind, self._rewound = self._rewound, False
-        return pack([self.peer_id, self._link.session, self.epoch, self._link.received, first, messages, hold, rewind])
+        said = [encode(message) for message in messages]
+        link = self._link
+        return pack(PeerFrame(self.peer_id, link.session, self.epoch, link.received, first, said, hold, rewind))
 
     async def _exchange(self, frame: bytes) -> None:
         session = self._link.session
@@ -115,7 +118,7 @@ class Peer:
             self._tasks.fail(refusal)
         else:
             self._failures, self.failing_since = 0, None
-            self._answered(session, unpack(answer))
+            self._answered(session, SupervisorFrame(*unpack(answer)))
         finally:
             if session == self._link.session:
                 self._greeting = False
@@ -129,7 +132,7 @@ class Peer:
         pause = backoff_ms(self._failures, 20, 1_000)
         await asyncio.sleep(jittered_ms(pause, self._world.dice.roll()) / 1000)
 
-    def _answered(self, session: int, answer: list[Any]) -> None:
+    def _answered(self, session: int, answer: SupervisorFrame) -> None:
         epoch, confirmed, ack, first, messages, missed, seq = answer
         if session != self._link.session or epoch < self.epoch:
             return
@@ -151,10 +154,17 @@ class Peer:
             if future is not None and not future.done():
                 future.set_result(None)
         for message in fresh:
-            self._receive(message)
+            self._receive(decode(message))
 
     def _restart(self, *, again: bool) -> None:
-        if self._link.restart(self._link.session + 1, self._hello(again)):
+        if self._link.restart(self._link.session + 1, self._hello(again), asked_again if again else None):
             self._waiting.popleft()
         self._waiting.appendleft(None)
         self._prompt, self._greeting = any(future is not None for future in self._waiting), False
+
+
+def asked_again(message: Message) -> Message:
+    """The message as it is said to another life of the supervisor: an earlier one may have handed the call over already."""
+    if isinstance(message, Ask) and isinstance(message.question, Call):
+        return Ask(message.ref, message.question._replace(again=True))
+    return message

@@ -8,10 +8,21 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from perdure.actors.link.peer import Peer
-from perdure.actors.link.wire import content_of, error_from_plain, message
+from perdure.actors.link.messages import (
+    Ask,
+    Exists,
+    Fields,
+    Message,
+    Plain,
+    Question,
+    Refused,
+    Reply,
+    RunEnded,
+    Wait,
+)
+from perdure.actors.link.peer import Peer, asked_again
+from perdure.actors.link.wire import content_of, error_from_plain
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import Tasks
 from perdure.ledger import AgentBeingDeleted, PerdureError, Request, RunBeingCleared
@@ -25,7 +36,7 @@ class _Wish:
     """A run that was asked for, and whoever waits for its end, or for its acceptance."""
 
     request: Request
-    answer: asyncio.Future[Any]
+    answer: asyncio.Future[Plain]
     tries: int = 1
 
 
@@ -37,7 +48,7 @@ class Asking:
         self._dice, self._tasks = dice, tasks
         self._wishes: dict[str, list[_Wish]] = {}
         self._exists: dict[str, str] = {}
-        self._asks: dict[str, tuple[list[Any], asyncio.Future[Any]]] = {}
+        self._asks: dict[str, tuple[Ask, asyncio.Future[Plain]]] = {}
         self._refusal: BaseException | None = None
 
     def refuse(self, problem: BaseException) -> None:
@@ -60,11 +71,11 @@ class Asking:
         """The runs whose ends are waited for."""
         return [run_id for run_id, wishes in self._wishes.items() if any(wish.request.wait for wish in wishes)]
 
-    def begin(self, request: Request) -> asyncio.Future[Any]:
+    def begin(self, request: Request) -> asyncio.Future[Plain]:
         """Ask for a run: the future of its end, or for a detached one of its acceptance."""
         return self.begin_many([request])[0]
 
-    def begin_many(self, requests: list[Request]) -> list[asyncio.Future[Any]]:
+    def begin_many(self, requests: list[Request]) -> list[asyncio.Future[Plain]]:
         """Ask for many runs in one go; the detached ones among them are accepted together.
 
         While a run that had one of the ids before is still being cleared, that one is asked for again and again.
@@ -82,13 +93,13 @@ class Asking:
         for wish in wishes:
             self._wishes.setdefault(wish.request.run_id, []).append(wish)
             if wish.request.wait:
-                self.peer.push(message(wish.request))
+                self.peer.push(wish.request)
             else:
                 detached.append(wish)
         if detached:
             self._tasks.start(self._accept(detached))
 
-    def _abandon(self, wish: _Wish, _answer: asyncio.Future[Any]) -> None:
+    def _abandon(self, wish: _Wish, _answer: asyncio.Future[Plain]) -> None:
         """Nobody waits for this any more, because it was answered or given up."""
         wishes = self._wishes.get(wish.request.run_id, [])
         if wish in wishes:
@@ -98,23 +109,23 @@ class Asking:
 
     async def _accept(self, wishes: list[_Wish]) -> None:
         for wish in wishes[:-1]:
-            self.peer.push(message(wish.request))
-        await self.peer.durable(message(wishes[-1].request))
+            self.peer.push(wish.request)
+        await self.peer.durable(wishes[-1].request)
         for wish in wishes:
             run_id = wish.request.run_id
             status = self._exists.pop(run_id, None)
             if wish in self._wishes.get(run_id, ()) and not wish.answer.done():  # it was not refused meanwhile
                 wish.answer.set_result(status)
 
-    async def ask(self, name: str, *args: Any) -> Any:
+    async def ask(self, question: Question) -> Plain:
         """Ask a question and wait for its answer. Raises the `PerdureError` with which it was refused."""
-        return await self.question(name, *args)
+        return await self.question(question)
 
-    async def ask_when_free(self, name: str, *args: Any) -> Any:
+    async def ask_when_free(self, question: Question) -> Plain:
         """The same, again and again while the agent that it is about is being deleted."""
-        return await self.answer_when_free(self.question(name, *args), name, *args)
+        return await self.answer_when_free(self.question(question), question)
 
-    async def answer_when_free(self, answer: asyncio.Future[Any], name: str, *args: Any) -> Any:
+    async def answer_when_free(self, answer: asyncio.Future[Plain], question: Question) -> Plain:
         """The same for a question that was asked already: the supervisor has heard it before whatever is said from now on."""
         tries = 1
         while True:
@@ -125,40 +136,39 @@ class Asking:
                     raise
             pause_ms = backoff_ms(tries, AGAIN_FIRST_MS, AGAIN_MOST_MS)
             await asyncio.sleep(jittered_ms(pause_ms, self._dice.roll()) / 1000)
-            answer, tries = self.question(name, *args), tries + 1
+            answer, tries = self.question(question), tries + 1
 
-    def question(self, name: str, *args: Any) -> asyncio.Future[Any]:
+    def question(self, question: Question) -> asyncio.Future[Plain]:
         """Ask a question now: the future of its answer."""
         self._expect_answers()
-        ref = self._dice.token()
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        said = ["ask", ref, name, list(args)]
-        self._asks[ref] = (said, future)
-        future.add_done_callback(lambda _: self._asks.pop(ref, None))
-        self.peer.push(said)
+        ask = Ask(self._dice.token(), question)
+        future: asyncio.Future[Plain] = asyncio.get_running_loop().create_future()
+        self._asks[ask.ref] = (ask, future)
+        future.add_done_callback(lambda _: self._asks.pop(ask.ref, None))
+        self.peer.push(ask)
         return future
 
-    def receive(self, said: list[Any]) -> bool:
+    def receive(self, message: Message) -> bool:
         """Take a message of the supervisor, if it answers something here."""
-        tag, *rest = said
-        if tag == "end":
-            self._ended(*rest)
-        elif tag == "refused":
-            self._refused(rest[0], error_from_plain(rest[1]), rest[2])
-        elif tag == "exists":
-            self._exists[rest[0]] = rest[1]
-        elif tag == "reply":
-            self._replied(*rest)
-        else:
-            return False
+        match message:
+            case RunEnded(run_id, outcome):
+                self._ended(run_id, outcome)
+            case Reply():
+                self._replied(message)
+            case Exists(run_id, status):
+                self._exists[run_id] = status
+            case Refused(run_id, error, content):
+                self._refused(run_id, error_from_plain(error), content)
+            case _:
+                return False
         return True
 
-    def _ended(self, run_id: str, outcome: dict[str, Any]) -> None:
+    def _ended(self, run_id: str, outcome: Fields) -> None:
         for wish in list(self._wishes.get(run_id, ())):
             if wish.request.wait and not wish.answer.done():
                 wish.answer.set_result(outcome)
 
-    def _refused(self, run_id: str, problem: PerdureError, content: list[Any]) -> None:
+    def _refused(self, run_id: str, problem: PerdureError, content: list[Plain]) -> None:
         """The last one that asked for this is refused. Those before it were answered in their turn, and others asked for something else."""
         for wish in reversed(self._wishes.get(run_id, ())):
             if content_of(wish.request) == content and not wish.answer.done():
@@ -182,23 +192,19 @@ class Asking:
         if not wish.answer.done():
             self._utter([wish])
 
-    def _replied(self, ref: str, ok: bool, value: Any) -> None:
-        asked = self._asks.pop(ref, None)
-        if asked is None or asked[1].done():
+    def _replied(self, reply: Reply) -> None:
+        _, answer = self._asks.pop(reply.ref, (None, None))
+        if answer is None or answer.done():
             return
-        if ok:
-            asked[1].set_result(value)
+        if reply.ok:
+            answer.set_result(reply.value)
         else:
-            asked[1].set_exception(error_from_plain(value))
+            answer.set_exception(error_from_plain(reply.value))
 
-    def ask_again(self) -> list[list[Any]]:
+    def ask_again(self) -> list[Message]:
         """What a new supervisor life must be told again: every question without an answer, calls marked as asked before."""
-        again = []
-        for said, _future in self._asks.values():
-            if said[2] == "call":
-                said[3][-1] = True
-            again.append(said)
+        again = [asked_again(ask) for ask, _ in self._asks.values()]
         waits = self.waits
         if waits:  # behind every request that is still under way, so what is unknown then is gone
-            again.append(["wait", waits])
+            again.append(Wait(waits))
         return again

@@ -1,35 +1,77 @@
-"""How messages and errors travel: plain data there and back."""
+"""How frames, messages and errors travel: plain data there and back."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, get_args
+from typing import Any, Final, NamedTuple
 
-from perdure.ledger import PerdureError, Request, Stimulus
+from perdure.actors.link.messages import TABLE, Ask, Message, Plain
+from perdure.ledger import PerdureError, Request
 from perdure.ledger import errors as _errors
 
-STIMULI: dict[str, type[Stimulus]] = {kind.__name__: kind for kind in get_args(Stimulus)}
-"""The messages that are stimuli, by their tag."""
+
+class PeerFrame(NamedTuple):
+    """What a peer hands over in one exchange. `first` is the number of the first message. With `hold`, the answer may wait until the
+    supervisor has something to say; with `rewind`, the supervisor sends everything again that is not acknowledged."""
+
+    peer_id: str
+    session: int
+    epoch: int
+    ack: int
+    first: int
+    messages: Sequence[Sequence[Plain]]
+    hold: bool
+    rewind: bool
 
 
-def message(stimulus: Stimulus) -> list[Any]:
-    """A stimulus as the message that brings it."""
-    return [type(stimulus).__name__, *stimulus]
+class SupervisorFrame(NamedTuple):
+    """What the supervisor answers. With `missed`, earlier messages of the peer are missing. `seq` is the last fact that it knows of."""
+
+    epoch: int
+    session: int
+    ack: int
+    first: int
+    messages: Sequence[Sequence[Plain]]
+    missed: bool
+    seq: int
 
 
-def content_of(request: Request) -> list[Any]:
+_KINDS: Final[tuple[type[Any], ...]] = tuple(TABLE)
+_NUMBERS: Final[dict[type[Any], int]] = {kind: number for number, kind in enumerate(_KINDS)}
+_ASK: Final = _NUMBERS[Ask]
+_new: Final = tuple.__new__  # what a named tuple's own constructor calls after it has bound its arguments by name
+
+
+def encode(message: Message) -> Sequence[Plain]:
+    """A message as it goes over the wire."""
+    if isinstance(message, Ask):
+        return _ASK, message.ref, (_NUMBERS[type(message.question)], *message.question)
+    return (_NUMBERS[type(message)],) + message  # noqa: RUF005 - twice as fast as unpacking
+
+
+def decode(said: Sequence[Plain]) -> Message:
+    """The message again."""
+    number, fields = said[0], said[1:]
+    if number == _ASK:
+        ref, asked = fields
+        fields = [ref, _new(_KINDS[asked[0]], asked[1:])]
+    decoded: Message = _new(_KINDS[number], fields)
+    return decoded
+
+
+def content_of(request: Request) -> list[Plain]:
     """What a request asks for, so that its refusal finds the one who asked: others may have asked for something else under its run id."""
     return [request.agent_type, request.parent, request.digest, request.wait]
 
 
-def error_to_plain(problem: BaseException) -> list[Any]:
+def error_to_plain(problem: BaseException) -> list[Plain]:
     """An error as plain data: the name of its class and its fields."""
     return [type(problem).__name__, [each if _is_plain(each) else str(each) for each in problem.args]]
 
 
-def error_from_plain(plain: list[Any]) -> PerdureError:
+def error_from_plain(plain: list[Plain]) -> PerdureError:
     """The error again; one that is not ours becomes a `RemoteError` with the same words."""
     name, args = plain
     kind = _PERDURE_ERRORS.get(name)

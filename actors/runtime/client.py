@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.naming import type_name
@@ -18,12 +18,30 @@ from perdure.actors.life.dispatch import encoded_input, preview, result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.link.caller import Address, Calling
+from perdure.actors.link.messages import (
+    Audit,
+    ClientHello,
+    Explain,
+    Follow,
+    Frames,
+    Happened,
+    Inspect,
+    ListRuns,
+    Message,
+    Observe,
+    Overview,
+    Question,
+    RunEvent,
+    Show,
+    ShowLimits,
+    WindDown,
+)
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.pending import Asking
 from perdure.actors.ports import Courier, World
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Tasks
-from perdure.ledger import BadRequest, Request, check_id, digest_of, parent_of, sub_agent_id
+from perdure.ledger import BadRequest, Cancel, Clear, Request, Requeue, check_id, digest_of, parent_of, sub_agent_id
 from perdure.policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -78,26 +96,26 @@ class Client:
             self.asking.refuse(problems)
             raise
 
-    def _hello(self, again: bool) -> list[Any]:
+    def _hello(self, again: bool) -> ClientHello:
         if again:
-            followed = [["follow", topic] for topic, followers in self._frames.items() if followers]
-            observed = [["observe", True]] if self._subscribers else []
+            followed = [Follow(topic, wanted=True) for topic, followers in self._frames.items() if followers]
+            observed = [Observe(wanted=True)] if self._subscribers else []
             for said in [*self.asking.ask_again(), *followed, *observed]:
                 asyncio.get_running_loop().call_soon(self.peer.push, said)
             for follower in [each for followers in self._frames.values() for each in followers]:
                 asyncio.get_running_loop().call_soon(follower, None)
-        return ["hello", {"role": "client", "waits": self.asking.waits}]
+        return ClientHello(self.asking.waits)
 
-    def _receive(self, said: list[Any]) -> None:
-        if self.asking.receive(said):
-            return
-        if said[0] == "frame":
-            frame = said[1]
-            for topic in (frame["run_id"], frame["event"].get("parent")):
-                for follower in self._frames.get(topic, ()):
-                    follower(frame)
-        elif said[0] == "happening":
-            self._happened(*said[1:])
+    def _receive(self, message: Message) -> None:
+        match message:
+            case RunEvent(frame):
+                for topic in (frame["run_id"], frame["event"].get("parent")):
+                    for follower in self._frames.get(topic, ()):
+                        follower(frame)
+            case Happened():
+                self._happened(message)
+            case _:
+                self.asking.receive(message)
 
     # agents
 
@@ -163,7 +181,10 @@ class Client:
 
     async def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `requeue`."""
-        return await self.asking.ask(name, *args)
+        question = QUESTIONS.get(name)
+        if question is None:
+            raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
+        return await self.asking.ask(question(*args))
 
     async def clear(self, statuses: Sequence[str] | None = None, before_ms: float | None = None) -> int:
         """Clear retained runs of any parent; returns how many."""
@@ -180,7 +201,7 @@ class Client:
         arrived: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._frames.setdefault(run_id, []).append(arrived.put_nowait)
         try:
-            await self.peer.durable(["follow", run_id])
+            await self.peer.durable(Follow(run_id, wanted=True))
             async for frame in self._unbroken(run_id, after, arrived):
                 yield frame
                 if frame["event"]["kind"] in _LAST:
@@ -189,7 +210,7 @@ class Client:
             self._frames[run_id].remove(arrived.put_nowait)
             if not self._frames[run_id]:
                 del self._frames[run_id]
-                self.peer.push(["unfollow", run_id])
+                self.peer.push(Follow(run_id, wanted=False))
 
     async def _unbroken(
         self, run_id: str, last: int, arrived: asyncio.Queue[dict[str, Any] | None]
@@ -212,7 +233,7 @@ class Client:
         leave = self._channels.subscribe(channel, callback)
         self._subscribers += 1
         if self._subscribers == 1:
-            self.peer.push(["observe", True])
+            self.peer.push(Observe(wanted=True))
 
         def unsubscribe() -> None:
             nonlocal leave
@@ -222,20 +243,36 @@ class Client:
             leave = _done
             self._subscribers -= 1
             if self._subscribers == 0:
-                self.peer.push(["observe", False])
+                self.peer.push(Observe(wanted=False))
 
         return unsubscribe
 
-    def _happened(self, channel: str, type: str, agent: str, payload: dict[str, Any], at_ms: int) -> None:
+    def _happened(self, said: Happened) -> None:
         """Each observation begins with whose life it is; only a new one is told."""
-        if type == EventType.SUPERVISOR_BOOTED:
-            known, self._life = self._life, payload["epoch"]
+        if said.type == EventType.SUPERVISOR_BOOTED:
+            known, self._life = self._life, said.payload["epoch"]
             if known in (0, self._life):
                 return
-        self._channels.emit(channel, type, agent=agent, payload=payload, at_ms=at_ms)
+        self._channels.emit(said.channel, said.type, agent=said.agent, payload=said.payload, at_ms=said.at_ms)
 
 
 def _done() -> None: ...
 
 
 _LAST = {"finished", "error", "aborted", "cleared"}
+
+QUESTIONS: Final[dict[str, type[Question]]] = {
+    "cancel": Cancel,
+    "clear": Clear,
+    "requeue": Requeue,
+    "inspect": Inspect,
+    "show": Show,
+    "explain": Explain,
+    "frames": Frames,
+    "list": ListRuns,
+    "ps": Overview,
+    "audit": Audit,
+    "limits": ShowLimits,
+    "wind_down": WindDown,
+}
+"""The questions that operators ask by a name."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
 
+from perdure.actors.link.messages import Deliver, Fields, MailForAgent, Prepare, Start, Stop, Wake
 from perdure.actors.ports import World
 from perdure.actors.supervisor.sessions import Switchboard
 from perdure.ledger import (
@@ -36,7 +36,7 @@ class Performer:
     def __init__(self, world: World, view: View, switchboard: Switchboard, store: Store, limits: Limits) -> None:
         self._world, self._view, self._switchboard, self._store = world, view, switchboard, store
         self._pause_s = limits.sweep_ms / 1000
-        self._paced: dict[tuple[Any, ...], float] = {}
+        self._paced: dict[tuple[object, ...], float] = {}
         self._begun: dict[tuple[str, int, int], None] = {}
         self.payloads: dict[tuple[str, str], bytes] = {}
         self.types: dict[str, None] = {}  # those that began to work in this life of the supervisor
@@ -74,13 +74,14 @@ class Performer:
             self._foresee(type_of(effect.agent_id))
         if isinstance(effect, StartAttempt):
             body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
-            port.say("start", *effect[1:5], body, effect.collect, effect.options)
+            port.say(Start(*effect[1:5], body, effect.collect, effect.options))
         elif isinstance(effect, WakeAgent):
-            port.say("wake", *effect[1:])
+            port.say(Wake(effect.agent_id, effect.incarnation))
         elif isinstance(effect, DeliverMail):
-            port.say("deliver", *effect[1:3], [self._with_output(mail) for mail in effect.mails])
+            mails = [self._with_output(mail) for mail in effect.mails]
+            port.say(Deliver(effect.agent_id, effect.incarnation, mails))
         elif isinstance(effect, StopAgent):
-            port.say("stop", *effect[1:])
+            port.say(Stop(effect.agent_id, effect.incarnation))
 
     def _foresee(self, agent_type: str) -> None:
         """Let every host load the code of a type that is new: the next agent of it may come to any of them, and a loaded host is warm."""
@@ -89,7 +90,7 @@ class Performer:
         self.types[agent_type] = None
         for port in self._switchboard.ports.values():
             if port.is_host:
-                port.say("prepare", [agent_type])
+                port.say(Prepare([agent_type]))
 
     def _is_due(self, effect: Command, session: int) -> bool:
         """Pacing: mail and stops go out again only after a sweep's time; both are harmless to repeat.
@@ -109,7 +110,7 @@ class Performer:
             return bool(effect.mails)
         return self._first((type(effect), effect.agent_id, effect.incarnation))
 
-    def _first(self, key: tuple[Any, ...]) -> bool:
+    def _first(self, key: tuple[object, ...]) -> bool:
         now = asyncio.get_running_loop().time()
         last = self._paced.get(key)
         if last is not None and now - last < self._pause_s:
@@ -117,7 +118,7 @@ class Performer:
         self._paced[key] = now
         return True
 
-    def _outcome(self, run_id: str) -> dict[str, Any]:
+    def _outcome(self, run_id: str) -> Fields:
         run = self._view.runs[run_id]
         outcome = outcome_of(run)
         if run.large_output:
@@ -125,11 +126,11 @@ class Performer:
         outcome["agent_type"] = run.agent_type
         return outcome
 
-    def _with_output(self, mail: tuple[str, str, str, dict[str, Any], dict[str, Any]]) -> list[Any]:
+    def _with_output(self, mail: MailForAgent) -> MailForAgent:
         content = mail[4]
         if content.get("large"):
             content = {**content, "output": self.payloads.get((mail[3]["run_id"], "output"))}
-        return [*mail[:4], content]
+        return *mail[:4], content
 
     async def _fetch(self, effects: list[Effect]) -> None:
         """Read the large inputs and outputs that these effects carry, if they are not at hand."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from perdure.actors.events.observability import Channel, EventType
+from perdure.actors.link.messages import Ping, Plain, Retire
 from perdure.actors.ports import Fleet, PoolSpec, World
 from perdure.actors.supervisor.publisher import Bulletin
 from perdure.actors.supervisor.sessions import Switchboard
@@ -21,7 +21,7 @@ from perdure.policies import Limits, backoff_ms
 COMING_MAX = 2
 
 
-def spec_of(plain: Any) -> PoolSpec:
+def spec_of(plain: Plain) -> PoolSpec:
     """What to ask of Ray, from the plain form `[num_cpus, [[resource, amount], …], runtime_env, …]`."""
     if plain is None:
         return PoolSpec()
@@ -87,7 +87,7 @@ class Pool:
             self._bulletin.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_SPAWNED, "", told)
             self._tasks.start(self._start(host_id, spec))
 
-    async def _start(self, host_id: str, spec: Any) -> None:
+    async def _start(self, host_id: str, spec: Plain) -> None:
         try:
             await self._fleet.spawn(host_id, spec_of(spec))
         except HostUnavailable as problem:
@@ -127,7 +127,7 @@ class Pool:
             for host in list(self._view.hosts.values()):
                 port = self._switchboard.ports.get(host.host_id)
                 if port is not None:
-                    port.say("ping")
+                    port.say(Ping())
                 silent_s = loop.time() - (port.seen_s if port is not None else max(born_s, host.seen_at_ms and born_s))
                 if silent_s > patience_s * (1 if port is not None else 6):
                     await self._fleet.kill(host.host_id)
@@ -147,4 +147,4 @@ class Pool:
             port = self._switchboard.ports.get(host.host_id)
             if worn and host.up and not host.draining and not host.tenants and port is not None:
                 host.draining = True
-                port.say("retire")
+                port.say(Retire())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from perdure.actors.events.happenings import happening_of
 from perdure.actors.events.observability import Channel, EventType, Metrics
+from perdure.actors.link.messages import Fields, FromSupervisor, Happened, Observed, Plain, RunEvent, Signal
 from perdure.actors.supervisor.sessions import Port, Switchboard
 from perdure.ledger import FactRow, Run, View, about, frame_of, unpack
 
@@ -23,7 +23,7 @@ class Bulletin:
         self._view, self._switchboard, self._now_ms = view, switchboard, now_ms
         self.followers: dict[str, dict[str, None]] = {}
         self.observers: dict[str, None] = {}
-        self.booted: dict[str, Any] = {}
+        self.booted: Fields = {}
 
     def follow(self, peer_id: str, topic: str) -> None:
         """Send this peer the events of a run, or of all runs of a parent (`topic` is its address), from now on."""
@@ -43,9 +43,8 @@ class Bulletin:
         """Tell this peer of everything that happens, from now on, or no more. First it hears whose life this is."""
         if wanted:
             self.observers[peer_id] = None
-            self._say(
-                peer_id, "happening", Channel.SUPERVISOR, EventType.SUPERVISOR_BOOTED, "", self.booted, self._now_ms()
-            )
+            booted = (Channel.SUPERVISOR, EventType.SUPERVISOR_BOOTED, "", self.booted, self._now_ms())
+            self._say(peer_id, Happened(*booted))
         else:
             self.observers.pop(peer_id, None)
         self._welcome_all()
@@ -53,7 +52,7 @@ class Bulletin:
     def welcome(self, port: Port) -> None:
         """Tell a host whether anybody observes, and whether anybody follows runs."""
         if port.is_host:
-            port.say("observed", bool(self.observers), bool(self.followers))
+            port.say(Observed(bool(self.observers), bool(self.followers)))
 
     def _welcome_all(self) -> None:
         for port in self._switchboard.ports.values():
@@ -67,11 +66,16 @@ class Bulletin:
             self.unfollow(peer_id, topic)
 
     def happened(
-        self, channel: str, type: str, agent: str, payload: Mapping[str, Any], at_ms: int | None = None
+        self, channel: str, type: str, agent: str, payload: Mapping[str, Plain], at_ms: int | None = None
     ) -> None:
         """Tell those who observe. What nobody observes is forgotten."""
+        if self.observers:
+            self.pass_on(Happened(channel, type, agent, payload, self._now_ms() if at_ms is None else at_ms))
+
+    def pass_on(self, said: Happened) -> None:
+        """Tell those who observe what a host has seen."""
         for peer_id in self.observers:
-            self._say(peer_id, "happening", channel, type, agent, payload, self._now_ms() if at_ms is None else at_ms)
+            self._say(peer_id, said)
 
     def measure(self, metrics: Metrics) -> None:
         """Hand the numbers of this moment to whoever collects them."""
@@ -104,10 +108,10 @@ class Bulletin:
         if row.frame is None or run is None:
             return
         peers = [*self.followers.get(run.run_id, ()), *self.followers.get(run.parent, ())]
-        if peers:
-            frame = frame_of(row, run.options.get("tool_call"))
+        frame = frame_of(row, run.options.get("tool_call")) if peers else None
+        if frame is not None:
             for peer_id in dict.fromkeys(peers):
-                self._say(peer_id, "frame", frame)
+                self._say(peer_id, RunEvent(frame))
 
     def _signal(self, row: FactRow) -> None:
         """Progress of a child, to a parent that has an `on_progress` of its own and is awake."""
@@ -116,17 +120,16 @@ class Bulletin:
             return
         activation = self._view.agents.get(run.parent)
         if activation is not None and activation.host_id:
-            self._say(
-                activation.host_id, "signal", run.parent, activation.incarnation, about(run), snapshot_of(run, row)
-            )
+            told = about(run), snapshot_of(run, row)
+            self._say(activation.host_id, Signal(run.parent, activation.incarnation, *told))
 
-    def _say(self, peer_id: str, *message: Any) -> None:
+    def _say(self, peer_id: str, message: FromSupervisor) -> None:
         port = self._switchboard.ports.get(peer_id)
         if port is not None:
-            port.say(*message)
+            port.say(message)
 
 
-def snapshot_of(run: Run, row: FactRow) -> dict[str, Any]:
+def snapshot_of(run: Run, row: FactRow) -> Fields:
     """A progress or milestone fact as the parent's `on_progress` sees it."""
     if row.kind == "MilestoneReached":
         number, name, _, at_ms, body = run.milestones[-1]

@@ -11,22 +11,28 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import cast
 
 from perdure.actors.events.observability import Channel, EventType
-from perdure.actors.link.wire import STIMULI, content_of, error_to_plain
+from perdure.actors.link.messages import REPORTS, Ask, Exists, Message, Refused, Reply, Report
+from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import Fleet, KillPoint, World
+from perdure.actors.supervisor.calls import Calls
+from perdure.actors.supervisor.intake import Intake, runs_of
 from perdure.actors.supervisor.performer import Performer
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Bulletin
-from perdure.actors.supervisor.queries import Desk
-from perdure.actors.supervisor.sessions import Port, Switchboard
+from perdure.actors.supervisor.queries import Queries
+from perdure.actors.supervisor.sessions import Arrived, Port, Switchboard
+from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks
 from perdure.ledger import (
     AgentForgotten,
     BadRequest,
+    Clear,
     Ended,
     FactRow,
+    Forget,
     Overloaded,
     Payload,
     Record,
@@ -109,7 +115,10 @@ class Supervisor:
         self.bulletin = Bulletin(self.view, self.switchboard, self.now_ms)
         world, view, switchboard = self.world, self.view, self.switchboard
         place = (world, self._tasks, self.now_ms, view, switchboard, self.store, self.limits)
-        self.desk = Desk(*place, findings=self.findings, bulletin=self.bulletin)
+        self.winding_down = WindingDown(view, switchboard)
+        self.queries = Queries(*place, findings=self.findings, winding_down=self.winding_down)
+        self.calls = Calls(view, switchboard)
+        self.intake = Intake(view, switchboard, self.calls, self.queries, self.bulletin)
         self.performer = Performer(self.world, self.view, self.switchboard, self.store, self.limits)
         self.pool = Pool(
             self.world, self._tasks, self._fleet, self.view, self.switchboard, self.limits, self.report, self.bulletin
@@ -157,7 +166,7 @@ class Supervisor:
             self._decide(stimulus, at_ms, rows, payloads)
         for port, _number, message in arrived:
             self._receive(port, message, at_ms, rows, payloads)
-        if not self.desk.winding_down.is_on:
+        if not self.winding_down.is_on:
             rows += enact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
         self.view.touched.clear()
@@ -171,62 +180,61 @@ class Supervisor:
         await self._perform(touched)
         self.switchboard.seq = self.view.seq
         self.bulletin.publish(rows)
-        self.desk.hosts_changed()
-        self.desk.after_turn()
-        if not self.desk.winding_down.is_on:
+        self.calls.hosts_changed()
+        if not self.winding_down.is_on:
+            self.calls.hand_over()
+        self.intake.tell_settled()
+        self.queries.answer_all()
+        if not self.winding_down.is_on:
             self.pool.ensure()
         for port in {port.peer_id: port for port, _, _ in arrived}.values():
             port.committed(port.durable)
         self.switchboard.flush()
         self._ticks.set()
 
-    def _receive(
-        self, port: Port, message: list[Any], at_ms: int, rows: list[FactRow], payloads: list[Payload]
-    ) -> None:
-        """One message of a peer: a stimulus, or one of the few that only this life cares for."""
-        kind = STIMULI.get(message[0])
-        if message[0] == "hello":
-            for seen in self.desk.hello(port, message[1]):
-                self._decide(seen, at_ms, rows, payloads)
-            return
-        if kind is None:
-            wish = self.desk.receive(port, message)
+    def _receive(self, port: Port, message: Message, at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
+        """One message of a peer: a request, a report of a host, or one of those that only this life cares for."""
+        if type(message) in REPORTS:
+            self._decide(cast("Report", message), at_ms, rows, payloads)
+        elif isinstance(message, Request):
+            self._requested(port, message, at_ms, rows, payloads)
+        elif isinstance(message, Ask):
+            wish = self.intake.asked(port, message)
             if wish is not None:
-                self._ask(port, message[1], wish, at_ms, rows)
-            return
-        stimulus = kind(*message[1:])
+                self._ask(port, message.ref, wish, at_ms, rows)
+        else:
+            for seen in self.intake.receive(port, message):
+                self._decide(seen, at_ms, rows, payloads)
+
+    def _requested(
+        self, port: Port, request: Request, at_ms: int, rows: list[FactRow], payloads: list[Payload]
+    ) -> None:
         count = len(rows)
         try:
-            self._decide(stimulus, at_ms, rows, payloads)
+            self._decide(request, at_ms, rows, payloads)
         except (BadRequest, WorldError) as problem:
-            assert isinstance(stimulus, Request), "a report is taken in or ignored, never refused"
-            port.say("refused", stimulus.run_id, error_to_plain(problem), content_of(stimulus))
+            port.say(Refused(request.run_id, error_to_plain(problem), content_of(request)))
             if isinstance(problem, Overloaded):
                 told = {"waiting": problem.waiting, "retry_after_ms": problem.retry_after_ms}
                 self.bulletin.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_OVERLOADED, "", told)
         else:
-            if isinstance(stimulus, Request):
-                self._answer_request(port, stimulus, accepted=len(rows) > count)
-
-    def _answer_request(self, port: Port, asked: Request, *, accepted: bool) -> None:
-        """Whoever waits is told the end; whoever does not is told where a run that existed already stands (spec W-20)."""
-        if asked.wait:
-            self.switchboard.wait(port, asked.run_id)
-            self.view.touched[asked.run_id] = None
-        elif not accepted:
-            port.say("exists", asked.run_id, str(self.view.runs[asked.run_id].status))
+            if request.wait:  # whoever waits is told the end
+                self.switchboard.wait(port, request.run_id)
+                self.view.touched[request.run_id] = None
+            elif len(rows) == count:  # whoever does not is told where a run that existed already stands (spec W-20)
+                port.say(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
     def _ask(self, port: Port, ref: str, stimulus: Stimulus, at_ms: int, rows: list[FactRow]) -> None:
         """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
         if isinstance(stimulus, Tell) and stimulus.mail_id in self._posted:
-            port.say("reply", ref, True, None)
+            port.say(Reply(ref, ok=True, value=None))
             return
         try:
             self._decide(stimulus, at_ms, rows, [])
         except BadRequest as problem:
-            port.say("reply", ref, False, error_to_plain(problem))
+            port.say(Reply(ref, ok=False, value=error_to_plain(problem)))
         else:
-            port.say("reply", ref, True, None)
+            port.say(Reply(ref, ok=True, value=None))
 
     def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
         new = enact(self.view, decide(self.view, stimulus, at_ms, self.limits), at_ms)
@@ -237,34 +245,35 @@ class Supervisor:
                 payloads.append(payload)
                 self.performer.payloads[payload.run_id, payload.part] = payload.body
 
-    async def _recall(self, arrived: list[tuple[Port, int, list[Any]]]) -> None:
+    async def _recall(self, arrived: list[Arrived]) -> None:
         """Bring runs that are no longer in memory back, if a message speaks of them."""
         await self._recall_tells(arrived)
         if not self._has_archive:
             return
         keys: dict[str, None] = {}
         for _port, _number, message in arrived:
-            for key in self.desk.runs_of(message):
+            for key in runs_of(message):
                 if key not in self.view.runs:
                     keys[key] = None
         if keys:
             self._remember(await self.world.threads.commit(lambda: self.store.records("runs", list(keys))))
-        asked = [message[2:4] for _, _, message in arrived if message[0] == "ask"]
-        cleared = [self.view.runs.get(key) for name, args in asked if name == "clear" for key in args[0]]
+        asked = [message.question for _, _, message in arrived if isinstance(message, Ask)]
+        cleared = [self.view.runs.get(key) for each in asked if isinstance(each, Clear) for key in each.run_ids]
         agents = [run.child for run in cleared if run is not None]
-        agents += [args[0] for name, args in asked if name == "forget"]
+        agents += [each.agent_id for each in asked if isinstance(each, Forget)]
         while agents:  # with a run, and with an agent, goes what they and their families asked for, in memory or not
             found = await self.world.threads.commit(partial(self.store.family_runs, agents.pop(), FAMILY_MAX))
             agents += [self.view.runs[key].child for key in self._remember(found)]
 
-    async def _recall_tells(self, arrived: list[tuple[Port, int, list[Any]]]) -> None:
+    async def _recall_tells(self, arrived: list[Arrived]) -> None:
         """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""
         self._posted.clear()
         for _port, _number, message in arrived:
-            if message[0] == "ask" and message[2] == "tell" and message[3][-1] != self.view.epoch:
-                key = message[3][0]
-                if await self.world.threads.commit(partial(self.store.facts, key, limit=1)):
-                    self._posted.add(key)
+            told = message.question if isinstance(message, Ask) else None
+            if not isinstance(told, Tell) or told.epoch == self.view.epoch:
+                continue
+            if await self.world.threads.commit(partial(self.store.facts, told.mail_id, limit=1)):
+                self._posted.add(told.mail_id)
 
     def _remember(self, records: list[Record]) -> list[str]:
         """Bring runs back into memory; returns which."""

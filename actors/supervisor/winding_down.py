@@ -8,8 +8,9 @@ or died.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
+from perdure.actors.link.messages import Passivate
 from perdure.actors.supervisor.sessions import Switchboard
 from perdure.ledger import View
 
@@ -28,12 +29,12 @@ class WindingDown:
         """Whether nothing new is to begin now."""
         return asyncio.get_running_loop().time() < self._until_s
 
-    async def ask(self) -> dict[str, Any]:
+    def ask(self) -> dict[str, int]:
         """Begin nothing new for a while, and have idle agents leave. Says how many agents are at work, and how many wait for their runs."""
         self._until_s = asyncio.get_running_loop().time() + WISH_S
         for port in self._switchboard.ports.values():
             if port.is_host:
-                port.say("passivate")
+                port.say(Passivate())
         here = [agent for host in self._view.hosts.values() for agent in host.tenants]
         waiting = sum(bool(self._view.awaiting.get(agent)) for agent in here)
         return {"at_work": len(here) - waiting, "waiting": waiting}

@@ -135,7 +135,7 @@ class DuckDBStore:
         self,
         parent: str | None,
         statuses: list[str] | None,
-        older_than_ms: int | None,
+        older_than_ms: float | None,
         limit: int,
         first: First = "oldest",
     ) -> list[Record]:

@@ -132,7 +132,7 @@ def ended_runs(
     con: duckdb.DuckDBPyConnection,
     parent: str | None,
     statuses: list[str] | None,
-    older_than_ms: int | None,
+    older_than_ms: float | None,
     limit: int,
     first: First,
 ) -> list[Record]:

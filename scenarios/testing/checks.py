@@ -27,6 +27,9 @@ from dataclasses import fields
 from typing import Any
 
 from perdure.actors import Host
+from perdure.actors.link.messages import Deliver, Message, RunEnded, Start, Wake
+from perdure.actors.link.wire import SupervisorFrame
+from perdure.actors.link.wire import decode as decode_message
 from perdure.ledger import (
     Activation,
     FactRow,
@@ -341,11 +344,6 @@ def demand(*complaints: Callable[[], Iterable[str]] | Iterable[str]) -> None:
         raise Violation("; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else ""))  # noqa: PLR2004
 
 
-def mails_of(message: list[Any]) -> list[list[Any]]:
-    """The mails in a `deliver` message."""
-    return list(message[3])
-
-
 class Wiretap:
     """Listens to what a supervisor says, and holds it against what is durable (invariant 3)."""
 
@@ -356,24 +354,25 @@ class Wiretap:
     async def exchange(self, frame: bytes) -> bytes:
         """Pass on, and look at the answer."""
         answer: bytes = await self._supervisor.exchange(frame)
-        for message in unpack(answer)[4]:
-            self._ledger.violations.extend(premature(message, self._ledger.shadow))
+        for said in SupervisorFrame(*unpack(answer)).messages:
+            self._ledger.violations.extend(premature(decode_message(said), self._ledger.shadow))
         return answer
 
 
-def premature(message: list[Any], shadow: View) -> Iterator[str]:
+def premature(message: Message, shadow: View) -> Iterator[str]:
     """What a message presumes that is not durable."""
-    if message[0] == "start" and message[2] > shadow.incarnation:
-        yield f"run {message[3]} was started in incarnation {message[2]} before that was durable ({shadow.incarnation})"
-    elif message[0] == "wake" and message[2] > shadow.incarnation:
-        yield f"agent {message[1]} was woken in incarnation {message[2]} before that was durable"
-    elif message[0] == "end":
-        run = shadow.runs.get(message[1])
-        of_an_earlier_run = message[2].get("error") == "the run was cleared"  # and somebody asked for it anew since
-        if run is not None and not run.has_ended and not run.reattached_at_ms and not of_an_earlier_run:
-            yield f"somebody was told that run {message[1]} ended {message[2]['status']} before that was durable"
-    elif message[0] == "deliver":
-        for mail_id, slot, _, about, _ in mails_of(message):
-            run = shadow.runs.get(about.get("run_id", ""))
-            if run is not None and slot not in run.slots:
-                yield f"mail {mail_id} was delivered before it was durable"
+    match message:
+        case Start(_, incarnation, run_id) if incarnation > shadow.incarnation:
+            yield f"run {run_id} was started in incarnation {incarnation} before that was durable ({shadow.incarnation})"
+        case Wake(agent, incarnation) if incarnation > shadow.incarnation:
+            yield f"agent {agent} was woken in incarnation {incarnation} before that was durable"
+        case RunEnded(run_id, outcome):
+            run = shadow.runs.get(run_id)
+            of_an_earlier_run = outcome.get("error") == "the run was cleared"  # and somebody asked for it anew since
+            if run is not None and not run.has_ended and not run.reattached_at_ms and not of_an_earlier_run:
+                yield f"somebody was told that run {run_id} ended {outcome['status']} before that was durable"
+        case Deliver(mails=mails):
+            for mail_id, slot, _, about, _ in mails:
+                run = shadow.runs.get(about.get("run_id", ""))
+                if run is not None and slot not in run.slots:
+                    yield f"mail {mail_id} was delivered before it was durable"

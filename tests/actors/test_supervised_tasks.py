@@ -27,7 +27,7 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.link.pending import Asking
 from perdure.actors.link.wire import RemoteError
 from perdure.actors.supervisor.pool import Pool
-from perdure.actors.supervisor.queries import Desk
+from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.supervisor import Supervisor
 from perdure.ledger import OutcomeUnknown
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
@@ -175,7 +175,7 @@ def test_a_question_that_fails_is_answered_with_its_error_and_the_supervisor_liv
         assert isinstance(told.value, KeyError)
         assert await client.ask("explain", "r")
 
-    assert not converges(story, Plant(Desk, "_explain"), monkeypatch).simulation.crashes
+    assert not converges(story, Plant(Queries, "_answer_to"), monkeypatch).simulation.crashes
 
 
 def test_an_agent_that_cannot_come_up_by_our_fault_says_so_to_who_called_it(monkeypatch: pytest.MonkeyPatch) -> None:

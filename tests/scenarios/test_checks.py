@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from perdure.actors import Client, Supervisor
+from perdure.actors.link.messages import Deliver, Message, RunEnded, Start, Wake
 from perdure.ledger import FactRow, View, encode
 from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted
 from perdure.ledger.storage.cabinet import Cabinet
@@ -195,20 +196,20 @@ def test_a_storage_that_outlived_its_cleared_run_is_found(laboratory: Laboratory
 
 
 MESSAGES = [
-    ["start", f"two@{__name__}", 999, "two", 1, b"", False, {}, 1],
-    ["wake", BOSS, 999],
-    ["end", "two", {"status": "completed"}],
-    ["deliver", BOSS, 1, [["two!finish", "finish", "on_done", {"run_id": "two"}, {}]]],
+    Start(f"two@{__name__}", 999, "two", 1, b"", collect=False, options={}),
+    Wake(BOSS, 999),
+    RunEnded("two", {"status": "completed"}),
+    Deliver(BOSS, 1, [("two!finish", "finish", "on_done", {"run_id": "two"}, {})]),
 ]
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message[0])
-def test_a_message_about_what_is_not_durable_is_found(laboratory: Laboratory, message: list[object]) -> None:
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_about_what_is_not_durable_is_found(laboratory: Laboratory, message: Message) -> None:
     assert list(premature(message, laboratory.store.shadow))
 
 
 def test_a_message_about_what_is_durable_passes(laboratory: Laboratory) -> None:
-    assert not list(premature(["end", "one", {"status": "completed"}], laboratory.store.shadow))
+    assert not list(premature(RunEnded("one", {"status": "completed"}), laboratory.store.shadow))
 
 
 def test_a_violation_comes_out_of_the_run(laboratory: Laboratory) -> None:

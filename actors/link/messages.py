@@ -1,0 +1,396 @@
+"""Every message between peers, in one table.
+
+A message is a named tuple. On the wire it is a list: the number of its kind, then its fields. The numbers are the positions in `TABLE`, so
+processes of different versions do not understand each other; a supervisor and its peers are always of one version.
+
+A stimulus (`ledger.stimulus`) is also the message that brings it. An `Ask` wraps a question, which is a message of its own: either a
+stimulus whose sender waits for its acceptance, or something that the supervisor answers without a new fact. One `Reply` answers each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
+
+from perdure.ledger import (
+    Alarm,
+    Awake,
+    Cancel,
+    Chunk,
+    Clear,
+    Ended,
+    First,
+    Forget,
+    Handled,
+    Milestone,
+    Progress,
+    Released,
+    Request,
+    Requeue,
+    Stimulus,
+    Tell,
+    Unstarted,
+    Up,
+)
+
+Plain: TypeAlias = Any
+"""Plain data: None, booleans, numbers, strings, bytes, lists and dictionaries of these."""
+
+Fields: TypeAlias = dict[str, Plain]
+
+HostNeeds: TypeAlias = list[Plain] | None
+"""What an agent's class asks of its host, in plain form."""
+
+MailForAgent: TypeAlias = tuple[str, str, str, Fields, Fields]
+"""Mail id, slot, handler, the run, the content."""
+
+
+# From hosts and clients.
+class ClientHello(NamedTuple):
+    """Begins the session of a client. `waits` names the runs whose ends it waits for."""
+
+    waits: list[str]
+
+
+class HostHello(NamedTuple):
+    """Begins the session of a host. `tenants` are `(agent, incarnation)`; `farewells` are incarnations whose goodbye is on its way."""
+
+    pid: int
+    node: str
+    rss_mb: int
+    tenants: list[tuple[str, int]]
+    farewells: list[int]
+    waits: list[str]
+
+
+class Ask(NamedTuple):
+    """A question. The `Reply` bears the same `ref`."""
+
+    ref: str
+    question: Question
+
+
+class Wait(NamedTuple):
+    """Runs whose ends the sender still waits for, after every request that is still under way."""
+
+    run_ids: list[str]
+
+
+# From clients.
+class Follow(NamedTuple):
+    """Asks for the events of a run, or of all runs of a parent (by its address), from now on, or for no more of them."""
+
+    topic: str
+    wanted: bool
+
+
+class Observe(NamedTuple):
+    """Asks for everything that happens from now on, or for no more of it."""
+
+    wanted: bool
+
+
+# From hosts.
+class CallAnswered(NamedTuple):
+    """A call was answered: with a value, or with an error in plain form."""
+
+    ref: str
+    ok: bool
+    value: Plain
+
+
+class CallCut(NamedTuple):
+    """A call has begun, or nobody knows whether it has, and will not be answered."""
+
+    ref: str
+
+
+class CallAstray(NamedTuple):
+    """The life that a call was meant for is not here. The call did nothing."""
+
+    ref: str
+
+
+class HostVitals(NamedTuple):
+    """How much memory the host holds, and whether a thread was left behind."""
+
+    rss_mb: int
+    is_worn: bool
+
+
+class InboxKept(NamedTuple):
+    """The mails that an agent remembers to have handled. `Settled` says which of them may be forgotten."""
+
+    agent_id: str
+    incarnation: int
+    mail_ids: list[str]
+
+
+class Happened(NamedTuple):
+    """Something that happened: from a host to the supervisor, and from there to clients that observe."""
+
+    channel: str
+    type: str
+    agent: str
+    payload: Mapping[str, Plain]
+    at_ms: int
+
+
+# To hosts.
+class Start(NamedTuple):
+    """Carry an attempt at a run. With `collect`, only an earlier result is looked for."""
+
+    agent_id: str
+    incarnation: int
+    run_id: str
+    attempt: int
+    input: bytes
+    collect: bool
+    options: Fields
+
+
+class Wake(NamedTuple):
+    """Bring an agent up."""
+
+    agent_id: str
+    incarnation: int
+
+
+class Deliver(NamedTuple):
+    """Mails for an agent, in order."""
+
+    agent_id: str
+    incarnation: int
+    mails: list[MailForAgent]
+
+
+class Settled(NamedTuple):
+    """Handled mails that will not be sent to this life again."""
+
+    agent_id: str
+    incarnation: int
+    mail_ids: list[str]
+
+
+class Stop(NamedTuple):
+    """End the work of an agent's life and let go of it."""
+
+    agent_id: str
+    incarnation: int
+
+
+class MakeCall(NamedTuple):
+    """Call a method of an agent. With `lost`, another life of it may have begun the call before."""
+
+    agent_id: str
+    incarnation: int
+    ref: str
+    method: str
+    body: bytes
+    repeatable: bool
+    lost: bool
+
+
+class Signal(NamedTuple):
+    """Progress of a child, for its parent's `on_progress`."""
+
+    agent_id: str
+    incarnation: int
+    run: Fields
+    snapshot: Fields
+
+
+class Observed(NamedTuple):
+    """Whether anybody observes, and whether anybody follows runs."""
+
+    observed: bool
+    followed: bool
+
+
+class Prepare(NamedTuple):
+    """Import the code of these agent types."""
+
+    types: list[str]
+
+
+class Passivate(NamedTuple):
+    """Let idle agents go at once."""
+
+
+class Retire(NamedTuple):
+    """End."""
+
+
+class Ping(NamedTuple):
+    """Show that you are alive: the next exchange does."""
+
+
+# To hosts and clients.
+class RunEnded(NamedTuple):
+    """How a run ended that was waited for."""
+
+    run_id: str
+    outcome: Fields
+
+
+class Refused(NamedTuple):
+    """A request was refused. `content` is what it asked for: others may have asked for something else under the run's id."""
+
+    run_id: str
+    error: list[Plain]
+    content: list[Plain]
+
+
+class Exists(NamedTuple):
+    """The run of a detached request existed before, with this status."""
+
+    run_id: str
+    status: str
+
+
+class Reply(NamedTuple):
+    """The answer to an `Ask`, or an error in plain form."""
+
+    ref: str
+    ok: bool
+    value: Plain
+
+
+# To clients.
+class RunEvent(NamedTuple):
+    """An event of a run that the client follows."""
+
+    frame: Fields
+
+
+# Questions.
+class Call(NamedTuple):
+    """Call a method of an agent, at most once unless it is repeatable. `heard` is the last fact that the caller knew of; `again` says that
+    another life of the supervisor was asked before."""
+
+    agent_id: str
+    method: str
+    body: bytes
+    home: HostNeeds
+    repeatable: bool
+    sender: str
+    heard: int
+    again: bool
+
+
+class Abort(NamedTuple):
+    """End the lives of an agent and its descendants, and tell whoever waits for their calls why."""
+
+    agent_id: str
+    reason: str
+
+
+class Known(NamedTuple):
+    """Which of these runs exist?"""
+
+    run_ids: list[str]
+
+
+class Inspect(NamedTuple):
+    """What is known of a run? None if there is none."""
+
+    run_id: str
+
+
+class Show(NamedTuple):
+    """The same with the run's options. Refused if there is none."""
+
+    run_id: str
+
+
+class Explain(NamedTuple):
+    """Why does a run stand where it stands? Lines of text."""
+
+    run_id: str
+
+
+class Frames(NamedTuple):
+    """The kept events of a run after a number."""
+
+    run_id: str
+    after: int
+
+
+class ListRuns(NamedTuple):
+    """Runs by the time of their requests."""
+
+    parent: str | None
+    statuses: list[str] | None
+    older_than_ms: float | None
+    limit: int
+    first: First = "oldest"
+
+
+class Overview(NamedTuple):
+    """Counts, processes, and live runs."""
+
+    live_max: int = 200
+
+
+class Audit(NamedTuple):
+    """The audit equation, parked mail, and findings."""
+
+
+class ShowLimits(NamedTuple):
+    """The limits in force."""
+
+
+class WindDown(NamedTuple):
+    """Begin nothing new for a while. How many agents are at work?"""
+
+
+Question: TypeAlias = (
+    Call | Abort | Cancel | Clear | Requeue | Tell | Forget
+    | Known | Inspect | Show | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown
+)  # fmt: skip
+
+Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled
+"""The stimuli that hosts report."""
+
+FromPeer: TypeAlias = Request | Ask | Wait
+FromClient: TypeAlias = ClientHello | Follow | Observe
+FromHost: TypeAlias = HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | InboxKept
+ToHost: TypeAlias = (
+    Start | Wake | Deliver | Settled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | Retire | Ping
+)  # fmt: skip
+ToClient: TypeAlias = RunEvent
+ToPeer: TypeAlias = RunEnded | Refused | Exists | Reply
+FromSupervisor: TypeAlias = ToHost | ToClient | ToPeer | Happened
+Message: TypeAlias = FromPeer | FromClient | FromHost | FromSupervisor
+
+
+class Way(StrEnum):
+    """Who says a message to whom. A peer is a host or a client."""
+
+    FROM_PEER = "from host or client to supervisor"
+    FROM_CLIENT = "from client to supervisor"
+    FROM_HOST = "from host to supervisor"
+    FROM_HOST_TO_CLIENTS = "from host to supervisor, and on to clients"
+    TO_HOST = "from supervisor to host"
+    TO_CLIENT = "from supervisor to client"
+    TO_PEER = "from supervisor to host or client"
+    ASKED = "from host or client to supervisor, within an `Ask`"
+
+
+TABLE: Final[dict[type[Message | Question], Way]] = {
+    **dict.fromkeys(get_args(FromPeer), Way.FROM_PEER),
+    **dict.fromkeys(get_args(FromClient), Way.FROM_CLIENT),
+    **dict.fromkeys(get_args(FromHost), Way.FROM_HOST),
+    **dict.fromkeys(get_args(ToHost), Way.TO_HOST),
+    **dict.fromkeys(get_args(ToPeer), Way.TO_PEER),
+    **dict.fromkeys(get_args(Question), Way.ASKED),
+    RunEvent: Way.TO_CLIENT,
+    Happened: Way.FROM_HOST_TO_CLIENTS,
+}
+"""Every kind of message, and who says it to whom. The position of a kind is its number on the wire."""
+
+STIMULI: Final = frozenset(get_args(Stimulus)) & frozenset(TABLE)
+"""The kinds that are stimuli, which the supervisor decides."""
+
+REPORTS: Final = frozenset(get_args(Report))

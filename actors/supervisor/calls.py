@@ -1,0 +1,140 @@
+"""Calls of agents: made at most once, unless the method is repeatable.
+
+A call is remembered only while it is under way: here, and by the host that it was handed to. As long as that host lives it says what
+became of the call: answered, cut off, or come too late for the agent and so not begun. If it dies, the caller is told that nobody knows
+whether the call took effect, unless the method was declared repeatable. Work that must survive is a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perdure.actors.link.messages import Call, MakeCall, Plain, Reply
+from perdure.actors.link.wire import error_to_plain
+from perdure.actors.supervisor.sessions import Port, Switchboard
+from perdure.ledger import AgentAborted, AgentBeingDeleted, OutcomeUnknown, View, is_within, last_end
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """A call under way. `host_id` and `incarnation` are the host and the life of the agent that it was handed to, empty before.
+
+    An earlier life of the supervisor may have handed it over already: to the `suspect`, a life of the agent that was there when we heard of
+    the call, or to one that had ended by then but may not have ended before the call was made (`is_doubtful`). A suspect that is still
+    there can be asked. (`ledger.activation.Lives` says why there is nobody else.)
+    """
+
+    peer_id: str
+    agent_id: str
+    method: str
+    body: bytes
+    repeatable: bool
+    sender: str = ""
+    is_doubtful: bool = False
+    suspect: int = 0
+    host_id: str = ""
+    incarnation: int = 0
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether a life other than the one that has it now may have begun it."""
+        return self.is_doubtful or self.suspect not in (0, self.incarnation)
+
+
+class Calls:
+    """The calls under way in one supervisor life."""
+
+    def __init__(self, view: View, switchboard: Switchboard) -> None:
+        self._view, self._switchboard = view, switchboard
+        self._calls: dict[str, OpenCall] = {}
+
+    def begin(self, port: Port, ref: str, asked: Call) -> None:
+        """A peer asks for a call, perhaps again."""
+        known = self._calls.get(ref)
+        if known is not None:
+            known.peer_id = port.peer_id
+            return
+        agent = asked.agent_id
+        call = self._calls[ref] = OpenCall(
+            port.peer_id, agent, asked.method, asked.body, asked.repeatable, asked.sender
+        )
+        if asked.again:
+            activation = self._view.agents.get(agent)
+            call.is_doubtful = last_end(self._view, agent) > asked.heard
+            call.suspect = activation.incarnation if activation is not None and activation.host_id else 0
+        if asked.home is not None:
+            self._view.homes[agent] = asked.home
+        self._view.want(agent)
+
+    def refuse(self, agent: str) -> None:
+        """An agent is to be deleted: refuse the calls that have not reached it yet. Later calls are for the next agent of that name."""
+        for ref, call in list(self._calls.items()):
+            if not call.host_id and is_within(call.agent_id, agent):
+                self.answered(ref, False, error_to_plain(AgentBeingDeleted(call.agent_id)))
+
+    def _waits_for_deletion(self, ref: str, call: OpenCall) -> bool:
+        """Whether a call has to wait until the name is free. One of somebody who is being deleted himself is refused."""
+        if self._view.doomed_by(call.sender):
+            self.answered(ref, False, error_to_plain(AgentBeingDeleted(call.sender, "sender")))
+            return True
+        return bool(self._view.doomed_by(call.agent_id))
+
+    def abort(self, agent: str, reason: str) -> None:
+        """The lives of an agent and its descendants are to end: tell whoever waits for a call of theirs why."""
+        for ref, call in list(self._calls.items()):
+            if is_within(call.agent_id, agent) and call.agent_id in self._view.agents:
+                self.answered(ref, False, error_to_plain(AgentAborted(call.agent_id, reason)))
+
+    def astray(self, ref: str) -> None:
+        """A call came too late for the life that it was meant for, and did nothing there. Hand it to the next one."""
+        call = self._calls.get(ref)
+        if call is not None:
+            call.suspect = 0 if call.suspect == call.incarnation else call.suspect
+            self._hand_anew(call)
+
+    def _hand_anew(self, call: OpenCall) -> None:
+        call.host_id = ""
+        self._view.want(call.agent_id)
+
+    def cut_off(self, ref: str) -> None:
+        """A call had begun, or nobody knows whether it had, and will not be answered."""
+        call = self._calls.get(ref)
+        if call is not None and call.repeatable:
+            self._hand_anew(call)
+        elif call is not None:
+            self.answered(ref, False, error_to_plain(OutcomeUnknown(call.agent_id, call.method)))
+
+    def answered(self, ref: str, ok: bool, value: Plain) -> None:
+        """A call was answered, or refused: tell the caller."""
+        call = self._calls.pop(ref, None)
+        port = self._switchboard.ports.get(call.peer_id) if call is not None else None
+        if port is not None:
+            port.say(Reply(ref, ok, value))
+
+    def session_began(self, host_id: str) -> None:
+        """A host begins a session: what was said to it in its last one may not have arrived."""
+        for call in self._calls.values():
+            if call.host_id == host_id:
+                call.is_doubtful, call.suspect, call.host_id = call.may_be_lost, call.incarnation, ""
+
+    def hand_over(self) -> None:
+        """Hand the calls over whose agents are awake."""
+        for ref, call in list(self._calls.items()):
+            if call.host_id or (self._view.doomed and self._waits_for_deletion(ref, call)):
+                continue
+            activation = self._view.agents.get(call.agent_id)
+            port = self._switchboard.ports.get(activation.host_id) if activation is not None else None
+            if activation is None or not activation.host_id:
+                if call.agent_id not in self._view.wanted:
+                    self._view.want(call.agent_id)
+                    self._switchboard.arrived.set()
+            elif port is not None and not activation.stopping:
+                call.host_id, call.incarnation = activation.host_id, activation.incarnation
+                life = call.agent_id, call.incarnation
+                port.say(MakeCall(*life, ref, call.method, call.body, call.repeatable, call.may_be_lost))
+
+    def hosts_changed(self) -> None:
+        """Hosts may be gone: tell the callers of the calls that were with them, or hand the repeatable ones over again."""
+        for ref, call in list(self._calls.items()):
+            if call.host_id and call.host_id not in self._view.hosts:
+                self.cut_off(ref)
