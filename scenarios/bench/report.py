@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import platform
 import statistics
 import sys
@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -173,20 +174,16 @@ def pss_mb(pids: Sequence[int]) -> float:
     """The memory of these processes; what they share is counted once. Those that are gone count nothing."""
     total = 0
     for pid in pids:
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 1024
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += psutil.Process(pid).memory_full_info().pss
+    return total / 2**20
 
 
 def machine() -> dict[str, Any]:
     """Where the figures come from."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_gb": round(memory, 1),
+        "cores": len(psutil.Process().cpu_affinity()),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "cpu": _cpu(),
         "python": platform.python_version(),
         "ray": version("ray"),

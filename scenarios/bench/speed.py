@@ -54,21 +54,9 @@ def awaited(bench: Bench) -> list[Figure]:
 
 def fan_out(bench: Bench) -> list[Figure]:
     """Instant children by the batch form, against one plain call each, and against one new actor each."""
-    count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
-    with bench.cluster("fan-out") as runtime:
-        parent = handle(runtime, Parent, "fan-out")
-        parent.fan_out(count // 5)
-        plain = actors.PlainRay()
-        plain.calls_per_second(PAYLOAD, 200)
-        rates, calls = [], []
-        for _ in range(repeats):
-            rates.append(count / parent.fan_out(count))
-            calls.append(plain.calls_per_second(PAYLOAD, count // 5))
-        with plain.one_actor_each(PAYLOAD, bench.size(6, 3)) as (actors_a_second, _):
-            pass
-        plain.close()
-    calls_a_second = statistics.median(calls)
+    count, rates, calls_a_second, actors_a_second = _against_plain_calls(bench, "fan-out", "fan_out")
     name = f"fan-out of {count:,} instant children"
+    new_actors = Baseline("new Ray actors/s", actors_a_second)
     return [
         Figure(name, "runs/s", rates, at_least(20_000), Baseline("plain Ray calls/s", calls_a_second)),
         Figure(f"{name}, ratio to plain Ray calls", "×", [rate / calls_a_second for rate in rates]),
@@ -77,34 +65,37 @@ def fan_out(bench: Bench) -> list[Figure]:
             "×",
             [rate / actors_a_second for rate in rates],
             None,
-            Baseline("new Ray actors/s", actors_a_second),
+            new_actors,
         ),
     ]
 
 
 def detached(bench: Bench) -> list[Figure]:
     """Detached runs whose completions a handler adds up in `state`, end to end."""
+    count, rates, calls_a_second, _ = _against_plain_calls(bench, "detached", "detach")
+    name, baseline = (
+        f"{count:,} detached runs with a handler that updates state",
+        Baseline("plain Ray calls/s", calls_a_second),
+    )
+    return [Figure(name, "deliveries/s", rates, at_least(5_000), baseline)]
+
+
+def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, list[float], float, float]:
+    """How many runs the parent's method asked for, how many of them ended in a second, and the same of plain calls and of new actors."""
     count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
-    with bench.cluster("detached") as runtime:
-        parent = handle(runtime, Parent, "detached")
-        parent.detach(count // 5)
+    with bench.cluster(name) as runtime:
+        ask = getattr(handle(runtime, Parent, name), method)
+        ask(count // 5)
         plain = actors.PlainRay()
         plain.calls_per_second(PAYLOAD, 200)
         rates, calls = [], []
         for _ in range(repeats):
-            rates.append(count / parent.detach(count))
+            rates.append(count / ask(count))
             calls.append(plain.calls_per_second(PAYLOAD, count // 5))
+        with plain.one_actor_each(PAYLOAD, bench.size(6, 3)) as (actors_a_second, _):
+            pass
         plain.close()
-    baseline = Baseline("plain Ray calls/s", statistics.median(calls))
-    return [
-        Figure(
-            f"{count:,} detached runs with a handler that updates state",
-            "deliveries/s",
-            rates,
-            at_least(5_000),
-            baseline,
-        )
-    ]
+    return count, rates, statistics.median(calls), actors_a_second
 
 
 def sleepers(bench: Bench) -> list[Figure]:

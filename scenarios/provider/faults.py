@@ -25,8 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import accumulate
-from random import Random
-from typing import Any, Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -47,13 +46,6 @@ class FaultKind(StrEnum):
 
 UTF8_MASK, UTF8_INNER = 0b11000000, 0b10000000  # what marks a byte inside of a character
 PLACELESS = (FaultKind.STATUS, FaultKind.REFUSED)
-REFUSALS: Final[tuple[dict[str, Any], ...]] = (
-    {"status": 429},
-    {"status": 429, "retry_after": "1"},
-    {"status": 500},
-    {"status": 503},
-    {"status": 529},
-)
 AFTER_HEAD = (FaultKind.END, FaultKind.ERROR)  # a clean end needs a response that began
 
 
@@ -240,25 +232,3 @@ def _spoken(body: Sequence[bytes], pace: Pace) -> Iterator[Act]:
         if pause:
             yield Wait(pause)
         yield Send(frame)
-
-
-def every_place(sizes: Sequence[int]) -> Iterator[Fault]:
-    """A clean end, a hang-up and a reset at every event boundary of a reply with frames of these sizes, and inside of every frame."""
-    for kind in (FaultKind.END, FaultKind.HANG_UP, FaultKind.RESET):
-        for event in range(len(sizes) + 1):
-            yield Fault(kind=kind, event=event)
-            if event < len(sizes):
-                yield Fault(kind=kind, event=event, inside=True)
-
-
-def drawn(die: Random, events: int = 12) -> Fault:
-    """Some fault at some place, for a swarm. A stall or a refusal ends after a while."""
-    kind = die.choice(list(FaultKind))
-    if kind is FaultKind.STATUS:
-        return Fault(kind=kind, **die.choice(REFUSALS))
-    duration_ms = die.uniform(10, 5_000) if kind in (FaultKind.STALL, FaultKind.REFUSED) else None
-    if kind is FaultKind.REFUSED:
-        return Fault(kind=kind, duration_ms=duration_ms)
-    event = die.choice((None, -1, *range(events)))
-    inside = event is not None and kind is not FaultKind.ERROR and die.choice((True, False))
-    return Fault(kind=kind, event=event, inside=inside, duration_ms=duration_ms)

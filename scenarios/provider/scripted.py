@@ -257,6 +257,10 @@ class ScriptedProvider:
 
     # the log
 
+    def log(self, since: int = 0) -> list[Record]:
+        """The requests with numbers above `since`."""
+        return self.records[max(0, since) :]
+
     def counters(self) -> Counters:
         """What was counted so far."""
         return Counters(

@@ -177,7 +177,7 @@ class Server:
                     return 200, self.scripted.counters().model_dump()
                 case "GET", "log":
                     since = int(request.query.get("since", "0"))
-                    return 200, [record.model_dump(mode="json") for record in self.scripted.records[max(0, since) :]]
+                    return 200, [record.model_dump(mode="json") for record in self.scripted.log(since)]
                 case "GET", "await":
                     return await self._awaited(request.query)
                 case "POST", "release":

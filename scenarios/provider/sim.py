@@ -25,7 +25,7 @@ from perdure.actors.sim_world.world import current_process, on_death
 from perdure.scenarios.provider.events import Failure
 from perdure.scenarios.provider.faults import Act, End, FaultPlan, Head, Pace, Send, Wait, refusal
 from perdure.scenarios.provider.script import Script
-from perdure.scenarios.provider.scripted import DEATH, Counters, Record, ScriptedProvider
+from perdure.scenarios.provider.scripted import DEATH, ScriptedProvider
 
 SIM_URL: Final = "http://provider.invalid/v1"
 
@@ -34,12 +34,12 @@ HUNG_UP: Final = "peer closed connection without sending complete message body (
 REFUSED: Final = "All connection attempts failed"
 
 
-class SimProvider(httpx2.AsyncBaseTransport):
+class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
     """See the head of the module. Any number of clients may share it."""
 
     def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
-        self.scripted = ScriptedProvider(script, plan, pace)
-        self._open: dict[int, _Exchange] = {}
+        super().__init__(script, plan, pace)
+        self._exchanges: dict[int, _Exchange] = {}
         self._is_alive = True
 
     def client(self) -> httpx2.AsyncClient:
@@ -56,44 +56,16 @@ class SimProvider(httpx2.AsyncBaseTransport):
     def kill(self) -> None:
         """Open replies break off; whoever connects is refused. The log stays."""
         self._is_alive = False
-        for exchange in list(self._open.values()):
+        for exchange in list(self._exchanges.values()):
             exchange.break_off()
 
     def start(self) -> None:
         """Live again."""
         self._is_alive = True
 
-    def set_script(self, script: Script) -> None:
-        """From now on, answer by this script."""
-        self.scripted.set_script(script)
-
-    def set_plan(self, plan: FaultPlan) -> None:
-        """From now on, fail by this plan; its numbers count from the next request."""
-        self.scripted.set_plan(plan)
-
-    def set_pace(self, pace: Pace) -> None:
-        """From now on, answer at this pace."""
-        self.scripted.set_pace(pace)
-
     def release(self, number: int) -> None:
         """End the stall of a request. Raises `KeyError` if it is not open."""
-        self._open[number].release()
-
-    def open_door(self) -> None:
-        """End the refusal of connections."""
-        self.scripted.open_door()
-
-    def forget(self) -> None:
-        """Empty the log. Raises `ValueError` while a reply is open."""
-        self.scripted.forget()
-
-    def log(self, since: int = 0) -> list[Record]:
-        """The requests with numbers above `since`."""
-        return self.scripted.records[since:]
-
-    def counters(self) -> Counters:
-        """What it counted."""
-        return self.scripted.counters()
+        self._exchanges[number].release()
 
     # what a client does to it
 
@@ -101,23 +73,23 @@ class SimProvider(httpx2.AsyncBaseTransport):
         """Answer a request, or raise what a socket would make the client raise."""
         body = await request.aread()
         now_ms = asyncio.get_running_loop().time() * 1000
-        if not self._is_alive or self.scripted.is_shut(now_ms):
-            self.scripted.refuse()
+        if not self._is_alive or self.is_shut(now_ms):
+            self.refuse()
             raise httpx2.ConnectError(REFUSED, request=request)
-        self.scripted.connected()
+        self.connected()
         if request.method != "POST" or not request.url.path.endswith("/chat/completions"):
             told = f"{request.method} {request.url.path}: this server knows POST /v1/chat/completions"
             return await _Exchange(self, request, 0, refusal(404, Failure(message=told))).response()
-        number, acts = self.scripted.receive(body, now_ms)
-        exchange = self._open[number] = _Exchange(self, request, number, acts)
+        number, acts = self.receive(body, now_ms)
+        exchange = self._exchanges[number] = _Exchange(self, request, number, acts)
         if current_process() is not None:
             on_death(exchange.leave)
         return await exchange.response()
 
     def ended(self, number: int, how: str, sent: int, at_ms: float) -> None:
         """An exchange is over."""
-        if self._open.pop(number, None) is not None:
-            self.scripted.ended(number, how, sent, at_ms)
+        if self._exchanges.pop(number, None) is not None:
+            super().ended(number, how, sent, at_ms)
 
     async def aclose(self) -> None:
         """A client that is closed leaves the provider as it is."""

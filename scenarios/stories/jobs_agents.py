@@ -51,9 +51,8 @@ class Job(BaseModel):
 
 
 class Progress(BaseModel):
-    """How far a desk is: how many results there are, and how many jobs are left."""
+    """How many jobs of a desk are left."""
 
-    done: int
     left: int
 
 
@@ -159,7 +158,7 @@ class JobDesk(Agent):
         left = wanted - done
         if not left:  # it takes longer to ask about those that come to nothing
             left = sum(not each.is_settled for each in self._fibers())
-        return Progress(done=done, left=left)
+        return Progress(left=left)
 
     @exposed(repeatable=True)
     def report(self) -> Report:

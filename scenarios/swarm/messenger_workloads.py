@@ -102,7 +102,7 @@ async def letters(context: PlayContext) -> None:
     count = die.randint(1, 8)
     first = int(context.tag.strip("-") or 0) % 4 * 10
     chat_of = {number: 5 + first + die.randint(0, 1) for number in range(first, first + count)}
-    office.telegram.api.faults = [] if context.patient else faults
+    office.telegram.faults = [] if context.patient else faults
     office.provider.set_plan(FaultPlan() if context.patient else FaultPlan(rules=rules))
     told = await asyncio.gather(*(_send(context, *each, die.choice((0.0, 0.2, 3.0))) for each in chat_of.items()))
     if context.patient and all(each is not None for each in told):

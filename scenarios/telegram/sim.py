@@ -15,28 +15,17 @@ from typing import Any, Final
 from telegram.error import NetworkError
 from telegram.request import BaseRequest, RequestData
 
-from perdure.scenarios.telegram.bot_api import BotApi, BotFault
+from perdure.scenarios.telegram.bot_api import BotApi
 
 WAY_S: Final = 0.02  # there, and the same back
 
 
-class SimTelegram:
-    """Has the methods of `TelegramProcess`, so one story can play with either."""
-
-    def __init__(self) -> None:
-        self.api = BotApi()
-
-    def plan(self, faults: list[BotFault]) -> None:
-        """These requests go wrong, beside what was planned before."""
-        self.api.plan(faults)
-
-    def log(self) -> dict[str, Any]:
-        """Everything that it saw."""
-        return self.api.log()
+class SimTelegram(BotApi):
+    """Has the methods of `TelegramProcess`, so one scenario can play with either."""
 
     def wire(self) -> BaseRequest:
         """A way to it for one client."""
-        return SimWire(self.api)
+        return SimWire(self)
 
 
 class SimWire(BaseRequest):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from openai import AsyncOpenAI
 
+from perdure.scenarios.provider.faults import Fault, FaultKind
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 
 READ = Call(name="read_file", arguments={"path": "déjà vu.txt"})
@@ -81,3 +82,12 @@ def with_results(heard: Heard, results: Sequence[str], said: str | None = None) 
         for call, result in zip(heard.calls, results, strict=True)
     ]
     return [message, *tools]
+
+
+def every_place(sizes: Sequence[int]) -> Iterator[Fault]:
+    """A clean end, a hang-up and a reset at every event boundary of a reply with frames of these sizes, and inside of every frame."""
+    for kind in (FaultKind.END, FaultKind.HANG_UP, FaultKind.RESET):
+        for event in range(len(sizes) + 1):
+            yield Fault(kind=kind, event=event)
+            if event < len(sizes):
+                yield Fault(kind=kind, event=event, inside=True)

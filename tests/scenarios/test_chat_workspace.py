@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 
 from perdure.actors.chat.toolset import Toolset
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
-from perdure.scenarios.provider.faults import FaultPlan, every_place
+from perdure.scenarios.provider.faults import FaultPlan
 from perdure.scenarios.provider.script import Script, answer, conclusion
 from perdure.scenarios.provider.sim import SIM_URL, SimProvider
 from perdure.scenarios.stories.chat_workspace import (
@@ -27,7 +27,7 @@ from perdure.scenarios.stories.chat_workspace import (
     shell,
     write_file,
 )
-from tests.scenarios.listening import listen, with_results
+from tests.scenarios.listening import every_place, listen, with_results
 
 
 @pytest.fixture

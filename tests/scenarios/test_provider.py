@@ -23,12 +23,12 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models import infer_model
 
 from perdure.scenarios.provider.events import Comment, Done, Finish, Raw, Role, Text, frames
-from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule, every_place
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.process import ProviderProcess
 from perdure.scenarios.provider.script import Question, Script, answer, conclusion
 from perdure.scenarios.provider.server_process import HOST, ServerFailed
 from perdure.scenarios.provider.wire import HEAD_BYTES_MAX, HttpRequest, Wire
-from tests.scenarios.listening import ASK, SCRIPT, Heard, listen, with_results
+from tests.scenarios.listening import ASK, SCRIPT, Heard, every_place, listen, with_results
 from tests.tidy import ROOT
 
 T = TypeVar("T")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from random import Random
 from typing import Any
 
 import pytest
@@ -24,11 +23,11 @@ from perdure.scenarios.provider.events import (
     dumped,
     frames,
 )
-from perdure.scenarios.provider.faults import End, Fault, FaultKind, FaultPlan, Rule, drawn, every_place, place_of
+from perdure.scenarios.provider.faults import End, Fault, FaultKind, FaultPlan, Rule, place_of
 from perdure.scenarios.provider.pairing import problems
 from perdure.scenarios.provider.script import Call, Question, Round, Script, answer, conclusion
 from perdure.scenarios.provider.scripted import ScriptedProvider
-from tests.scenarios.listening import ASK, READ, SCRIPT, SEARCH, WRITE
+from tests.scenarios.listening import ASK, READ, SCRIPT, SEARCH, WRITE, every_place
 
 QUESTION = SCRIPT.questions[0]
 
@@ -223,12 +222,6 @@ def test_a_refusal_is_known_by_its_number() -> None:
         Rule(fault=Fault(kind=FaultKind.REFUSED), asks="x")
     with pytest.raises(ValidationError, match="`times` must be 1"):
         Rule(fault=Fault(kind=FaultKind.REFUSED), number=2, times=2)
-
-
-@given(st.integers())
-def test_what_a_swarm_draws_is_possible_and_ends(seed: int) -> None:
-    fault = drawn(Random(seed))
-    assert fault.kind not in (FaultKind.STALL, FaultKind.REFUSED) or fault.duration_ms is not None
 
 
 # which request a rule means

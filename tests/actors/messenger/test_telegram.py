@@ -289,6 +289,6 @@ def test_a_process_keeps_its_pace_over_all_threads() -> None:
 def test_a_webhook_is_set_over_https_only() -> None:
     """M60."""
     _, telegram = asked(lambda bot: bot.set_webhook("https://example.org/messengers/m/webhook"))
-    assert telegram.api.webhook["secret_token"] == OURS
+    assert telegram.webhook["secret_token"] == OURS
     with pytest.raises(BadRequest, match="url"):
         asked(lambda bot: bot.set_webhook("http://example.org/"))
