@@ -120,7 +120,7 @@ async def follow(
     await teller.tell("on_start", {"requestId": request_id})
     while True:
         try:
-            told, opening = opening or await caller.call("follow_turn", request_id, first), None
+            told, opening = opening or await caller.call("_perdure_follow_turn", request_id, first), None
         except PerdureError as problem:
             if isinstance(problem, BadRequest) and problem.field == "request_id" and (was_accepted or attached):
                 return await _forgotten(teller, request_id, first)
@@ -188,5 +188,5 @@ def _unreachable(request_id: str, first: int, problem: PerdureError) -> Interrup
 
 
 def result_from(told: dict[str, Any]) -> TurnResult:
-    """What `follow_turn` told of a turn, as its result."""
+    """What `_perdure_follow_turn` told of a turn, as its result."""
     return TurnResult(**{name: told[name] for name in TurnResult.__dataclass_fields__ if name in told})

@@ -48,7 +48,7 @@ async def _ask_and_follow(
 ) -> Any:
     """Ask for a turn under an id that is known here, so that it can be asked for again, and follow it."""
     request_id = options.pop("request_id", None) or caller.token()
-    told = await caller.call("begin_turn", trigger, messages, request_id, options)
+    told = await caller.call("_perdure_begin_turn", trigger, messages, request_id, options)
     if told["reason"] == "dropped":
         return await refused(caller, told, callback)
     return await follow(caller, request_id, callback, opening=told)
@@ -66,7 +66,7 @@ async def _submit(caller: Any, messages: Any, **options: Any) -> Any:
     request_id = options.pop("request_id", None)
     if request_id is None and not options.get("idempotency_key"):
         request_id = caller.token()
-    return await caller.call("accept_turn", "submission", messages, request_id, options)
+    return await caller.call("_perdure_accept_turn", "submission", messages, request_id, options)
 
 
 class TurnOptions(TypedDict, total=False):
@@ -101,20 +101,20 @@ class ChatAgent(ChatHooks):
             callback: is told of the stream; may be None.
             **options: see `TurnOptions`.
         """
-        self.conversation.refuse_nested("chat")
-        return await _ask_and_follow("chat", self.conversation.local_caller, message, callback, **options)  # type: ignore[no-any-return]
+        self._perdure_conversation.refuse_nested("chat")
+        return await _ask_and_follow("chat", self._perdure_conversation.local_caller, message, callback, **options)  # type: ignore[no-any-return]
 
     @afar(partial(_ask_and_follow, "save"))
     async def save_messages(self, messages: Any, **options: Unpack[TurnOptions]) -> TurnResult:
         """Add messages and wait for the turn that they bring about."""
-        self.conversation.refuse_nested("save_messages")
-        return await _ask_and_follow("save", self.conversation.local_caller, messages, None, **options)  # type: ignore[no-any-return]
+        self._perdure_conversation.refuse_nested("save_messages")
+        return await _ask_and_follow("save", self._perdure_conversation.local_caller, messages, None, **options)  # type: ignore[no-any-return]
 
     @afar(_continue)
     async def continue_last_turn(self, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
         """Go on with the newest message of the assistant; skipped if the newest message is none, or waits for a person."""
-        self.conversation.refuse_nested("continue_last_turn")
-        return await _continue(self.conversation.local_caller, callback, **options)  # type: ignore[no-any-return]
+        self._perdure_conversation.refuse_nested("continue_last_turn")
+        return await _continue(self._perdure_conversation.local_caller, callback, **options)  # type: ignore[no-any-return]
 
     @afar(_submit)
     async def submit_messages(self, messages: Any, **options: Unpack[TurnOptions]) -> dict[str, Any]:
@@ -123,29 +123,29 @@ class ChatAgent(ChatHooks):
         Returns what `inspect_turn` gives, and `accepted`: whether the turn is new. The same `request_id` or `idempotency_key` with the
         same content is the same turn; with other content it is `ConflictingRequest`.
         """
-        return await _submit(self.conversation.local_caller, messages, **options)  # type: ignore[no-any-return]
+        return await _submit(self._perdure_conversation.local_caller, messages, **options)  # type: ignore[no-any-return]
 
     @afar(_follow)
     async def attach(self, request_id: str, callback: object = None, *, first: int = 0) -> TurnResult:
         """Follow a turn from an event's number on, after an interruption or from elsewhere."""
-        return await _follow(self.conversation.local_caller, request_id, callback, first=first)  # type: ignore[no-any-return]
+        return await _follow(self._perdure_conversation.local_caller, request_id, callback, first=first)  # type: ignore[no-any-return]
 
     @exposed(repeatable=True)
-    async def accept_turn(self, trigger: str, messages: Any, request_id: Any, options: Any) -> Any:
+    async def _perdure_accept_turn(self, trigger: str, messages: Any, request_id: Any, options: Any) -> Any:
         """Make a turn durable, or find it. What `submit_messages` does."""
-        return self.conversation.accept_request(trigger, messages, request_id, dict(options))
+        return self._perdure_conversation.accept_request(trigger, messages, request_id, dict(options))
 
     @exposed(repeatable=True)
-    async def begin_turn(self, trigger: str, messages: Any, request_id: Any, options: Any) -> Any:
-        """`accept_turn`, and at once the answer of the first `follow_turn`. What `chat` and the others do first."""
-        accepted = self.conversation.accept_request(trigger, messages, request_id, dict(options))
-        views = self.conversation.turns.views
+    async def _perdure_begin_turn(self, trigger: str, messages: Any, request_id: Any, options: Any) -> Any:
+        """`_perdure_accept_turn`, and at once the answer of the first `_perdure_follow_turn`. What `chat` and the others do first."""
+        accepted = self._perdure_conversation.accept_request(trigger, messages, request_id, dict(options))
+        views = self._perdure_conversation.turns.views
         return accepted if accepted["reason"] == "dropped" else views.told(*await views.opening(accepted["request_id"]))
 
     @exposed(repeatable=True)
-    async def follow_turn(self, request_id: str, first: int) -> Any:
+    async def _perdure_follow_turn(self, request_id: str, first: int) -> Any:
         """The events of a turn from a number on, and how far it is. What `chat` and the others do then."""
-        views = self.conversation.turns.views
+        views = self._perdure_conversation.turns.views
         return views.told(*await views.follow(request_id, first))
 
     # steering
@@ -153,23 +153,23 @@ class ChatAgent(ChatHooks):
     @exposed(repeatable=True)
     async def cancel_chat(self, request_id: str, reason: str = "cancelled") -> bool:
         """Cancel a turn and its tools. Durable on return; whether it was still open."""
-        return await self.conversation.turns.cancel(request_id, reason)
+        return await self._perdure_conversation.turns.cancel(request_id, reason)
 
     @exposed(repeatable=True)
     async def cancel_all_chats(self, reason: str = "cancelled") -> int:
         """Cancel every open turn; returns how many there were."""
         return sum(
             [
-                await self.conversation.turns.cancel(request_id, reason)
-                for request_id in list(self.conversation.state.open)
+                await self._perdure_conversation.turns.cancel(request_id, reason)
+                for request_id in list(self._perdure_conversation.state.open)
             ]
         )
 
     @exposed(repeatable=True)
     async def clear(self) -> None:
         """Cancel everything and forget the conversation: messages, turns, streams. Not from inside a turn."""
-        self.conversation.refuse_nested("clear", is_waiting=False)
-        await self.conversation.clear()
+        self._perdure_conversation.refuse_nested("clear", is_waiting=False)
+        await self._perdure_conversation.clear()
 
     @exposed(repeatable=True)
     async def resolve_tool_call(self, call_id: str, output: Any = None, error: str | None = None) -> bool:
@@ -182,69 +182,71 @@ class ChatAgent(ChatHooks):
         event = (
             {"type": "tool-output-error", "errorText": words} if words else {"output": checked_data("output", output)}
         )
-        return self.conversation.turns.answers.answer({"type": "tool-output-available", "toolCallId": call_id, **event})
+        return self._perdure_conversation.turns.answers.answer(
+            {"type": "tool-output-available", "toolCallId": call_id, **event}
+        )
 
     @exposed(repeatable=True)
     async def respond_to_approval(self, call_id: str, approved: bool, reason: str | None = None) -> bool:
         """A person's answer to a call that needs approval. Whether it was waited for; the first answer counts."""
         more = {} if reason is None else {"reason": reason}
-        return self.conversation.turns.answers.answer(
+        return self._perdure_conversation.turns.answers.answer(
             {"type": "tool-approval-response", "toolCallId": call_id, "approved": approved, **more}
         )
 
     @exposed(repeatable=True)
     async def add_messages(self, messages: Any) -> int:
         """Add messages to the transcript, or replace those of the same id, without a turn. Returns how many."""
-        return self.conversation.add(as_messages(messages, new_id=self.conversation.state.token))
+        return self._perdure_conversation.add(as_messages(messages, new_id=self._perdure_conversation.state.token))
 
     # looking
 
     @exposed(repeatable=True)
     async def get_messages(self, limit: int | None = None, before: str | None = None) -> list[dict[str, Any]]:
         """The transcript, oldest message first: a copy. Of a long one the newest `limit`, and those in front of a message's id."""
-        return unpack(pack(self.conversation.messages(limit, before)))  # type: ignore[no-any-return]
+        return unpack(pack(self._perdure_conversation.messages(limit, before)))  # type: ignore[no-any-return]
 
     @exposed(repeatable=True)
     async def inspect_turn(self, request_id: str) -> Any:
         """What is known of a turn, or None."""
-        return self.conversation.inspect(request_id)
+        return self._perdure_conversation.inspect(request_id)
 
     @exposed(repeatable=True)
     async def list_turns(self, status: Any = None, limit: int = 50) -> list[dict[str, Any]]:
         """The newest turns, oldest of them first."""
-        return self.conversation.list(status, limit)
+        return self._perdure_conversation.list(status, limit)
 
     @exposed(repeatable=True)
     async def delete_turns(self, status: Any = None, ended_before: int | None = None, limit: int = 100) -> int:
         """Forget ended turns and their streams; their messages stay. Returns how many."""
-        return self.conversation.delete(status, ended_before, limit)
+        return self._perdure_conversation.delete(status, ended_before, limit)
 
     @exposed(repeatable=True)
     async def has_pending_interaction(self) -> bool:
         """Whether a call waits for the client or for an approval."""
-        return self.conversation.turns.answers.are_waited_for()
+        return self._perdure_conversation.turns.answers.are_waited_for()
 
     @exposed(repeatable=True)
     async def wait_until_stable(self, timeout_ms: float | None = None) -> bool:
         """Wait until no turn is open and no person is waited for; False if that takes longer. Not from inside a turn or a transaction."""
-        self.conversation.refuse_nested("wait_until_stable")
-        return await self.conversation.stable(timeout_ms)
+        self._perdure_conversation.refuse_nested("wait_until_stable")
+        return await self._perdure_conversation.stable(timeout_ms)
 
     @property
     def active_turn(self) -> ActiveTurn | None:
         """The turn that is being played, for `get_instructions`, `get_model` and the methods that are tools; None between turns."""
-        playing = self.conversation.turns.playing
+        playing = self._perdure_conversation.turns.playing
         return None if playing is None else playing.live.turn.shown
 
     def stash(self, data: Any) -> Any:
         """Remember a value with the fiber that the code belongs to, or else with the turn that is being played; its recovery is given it.
         Durable on return."""
-        playing = self.conversation.turns.playing
+        playing = self._perdure_conversation.turns.playing
         if playing is None or CURRENT.get() is not None:
             return super().stash(data)
         pack(data)
         playing.live.turn.stashed = data
-        self.conversation.state.store.write(playing.live.turn)
+        self._perdure_conversation.state.store.write(playing.live.turn)
         return True
 
     # as a child, and as a parent
@@ -252,50 +254,51 @@ class ChatAgent(ChatHooks):
     async def run(self, input: Any, run: RunContext) -> Any:
         """A run of this agent is one turn of it, under the run's id."""
         message = self.format_agent_tool_input(input, run)
-        turn = self.conversation.request("agent-tool", message, run.run_id, {})
+        turn = self._perdure_conversation.request("agent-tool", message, run.run_id, {})
         turn.run_id = run.run_id
-        ended = await self.conversation.turns.ended(self.conversation.turns.accept(turn, run=run).request_id)
-        result = self.conversation.turns.views.result_of(ended)
+        ended = await self._perdure_conversation.turns.ended(
+            self._perdure_conversation.turns.accept(turn, run=run).request_id
+        )
+        result = self._perdure_conversation.turns.views.result_of(ended)
         if not result.ok:
             raise ChatTurnFailed(result.status, result.error)
         return self.get_agent_tool_output(run.run_id, result)
 
-    async def on_detached_notify(self, run: RunInfo, result: RunResult) -> None:
+    async def _perdure_notify(self, run: RunInfo, result: RunResult) -> None:
         """A detached run with `notify` has ended: a message of the user tells so, once, and the model answers."""
         text = await self.format_detached_completion(run, result)
         if text.strip():
-            self.conversation.notify(run, text)
+            self._perdure_conversation.notify(run, text)
 
-    async def on_detached_react(self, run: RunInfo, milestone: MilestoneInfo) -> None:
+    async def _perdure_react(self, run: RunInfo, milestone: MilestoneInfo) -> None:
         """A milestone that the model is to answer."""
         text = await self.format_detached_milestone(run, milestone)
         if text.strip():
-            self.conversation.notify(run, text)
+            self._perdure_conversation.notify(run, text)
 
-    async def on_detached_narrate(self, run: RunInfo, milestone: MilestoneInfo) -> None:
+    async def _perdure_narrate(self, run: RunInfo, milestone: MilestoneInfo) -> None:
         """A milestone that is only told."""
         text = await self.format_detached_milestone(run, milestone)
         if text.strip():
-            self.conversation.narrate(run, text)
+            self._perdure_conversation.narrate(run, text)
 
     # ours
 
     @property
-    def conversation(self) -> Conversation:
+    def _perdure_conversation(self) -> Conversation:
         """The conversation, in this life of the agent."""
-        found: Conversation | None = vars(self).get("_perdure_chat")
-        if found is None:
-            found = vars(self)["_perdure_chat"] = Conversation(self, self._perdure, self.restart_conversation)
-        return found
+        return self._perdure.part(
+            Conversation, lambda: Conversation(self, self._perdure, self._perdure_restart_conversation)
+        )
 
-    def woken(self) -> None:
+    def _perdure_woken(self) -> None:
         """The agent has come up: what an earlier life owed is taken up, beside its start and not in it."""
-        self.conversation.turns.wake()
+        self._perdure_conversation.turns.wake()
 
-    def restart_conversation(self) -> None:
+    def _perdure_restart_conversation(self) -> None:
         """Begin with the conversation again, from what is durable."""
-        vars(self).pop("_perdure_chat", None)
-        self.woken()
+        self._perdure.drop_part(Conversation)
+        self._perdure_woken()
 
 
 class ChatTurnFailed(Exception):

@@ -13,7 +13,6 @@ from perdure.actors.chat.turn import TurnResult
 from perdure.actors.code.author_call import hook
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import StaleIncarnation, StorageError
 from perdure.policies import ChatRecovery, default_repair
 
 
@@ -41,8 +40,7 @@ class ChatHooks(Agent):
     tool_timeout_ms: ClassVar[float | None] = None
     message_concurrency: ClassVar[str | dict[str, Any]] = "queue"
 
-    recalls_results: ClassVar[bool] = True
-    fatal: ClassVar[tuple[type[Exception], ...]] = (StaleIncarnation, StorageError)
+    _perdure_recalls_results: ClassVar[bool] = True
 
     @classmethod
     def prepare(cls) -> None:

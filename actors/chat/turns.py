@@ -28,10 +28,11 @@ from perdure.actors.chat.turn_views import TurnViews
 from perdure.actors.code.author_call import tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import BadRequest, ConflictingRequest, StorageError
+from perdure.ledger import BadRequest, ConflictingRequest, StaleIncarnation, StorageError
 from perdure.policies import TurnEvent, TurnStatus
 
 RESTART_S = 5.0
+FATAL = (StaleIncarnation, StorageError)  # of the life, not of the turn: it goes on in the next one
 """How long after a failure of its storage a conversation begins again from what is durable."""
 
 
@@ -185,7 +186,7 @@ class Turns:
     async def _outcome(self, play: Play) -> Outcome | None:
         outcome, problem = await tried(self._played(play))
         if problem is not None:
-            if self._tenant.is_leaving or isinstance(problem, self.state.agent.fatal):
+            if self._tenant.is_leaving or isinstance(problem, FATAL):
                 raise problem
             outcome = await self._recovery.raised(play.live, problem)
         return None if outcome is None else await reported(self.state, play.live.turn, outcome)

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -61,6 +61,20 @@ def hook(method: Method) -> Method:
     """Mark a method that is there to be overridden. Whoever would call it may find out that nobody has (`overrides`), and save the call."""
     method.__perdure_hook__ = method  # type: ignore[attr-defined]
     return method
+
+
+_FORMER_NAMES: Final = {  # ours, as directories that an earlier version wrote have them
+    "deliver_reply": "_perdure_deliver_reply",
+    "on_detached_narrate": "_perdure_narrate",
+    "on_detached_notify": "_perdure_notify",
+    "on_detached_react": "_perdure_react",
+    "recover_reply": "_perdure_recover_reply",
+}
+
+
+def method_named(agent: object, name: str) -> Any:
+    """The method that a stored name means, or None. An author's own method comes before one of ours that had its name."""
+    return getattr(agent, name, None) or getattr(agent, _FORMER_NAMES.get(name, name), None)
 
 
 def overrides(agent_class: type, name: str) -> bool:

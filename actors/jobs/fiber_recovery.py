@@ -11,7 +11,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from perdure.actors.code.author_call import in_words, tried, tried_now
+from perdure.actors.code.author_call import in_words, method_named, tried, tried_now
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
 from perdure.actors.jobs.fiber_moves import FiberMoves
@@ -111,7 +111,7 @@ class FiberRecoveries:
     async def _called(self, context: FiberRecovery, asked: Fiber) -> tuple[Any, Exception | None]:
         """What the hook returned, or what is wrong. After its time it is cancelled, and left to itself."""
         name = asked.on_recovered or "on_fiber_recovered"
-        hook = getattr(self._life.agent, name, None)
+        hook = method_named(self._life.agent, name)
         if not callable(hook):
             return None, BadRequest("on_recovered", f"{type(self._life.agent).__name__} has no method {name!r}")
         task = self._life.spawn_awaited(self._in_context(context, hook))

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from perdure.actors.code.author_call import in_words, is_async, tried, tried_now
+from perdure.actors.code.author_call import in_words, is_async, method_named, tried, tried_now
 from perdure.actors.code.schema import fiber_shape
 from perdure.actors.jobs.fiber import Fiber, FiberInspection
 from perdure.actors.jobs.fiber_agenda import FiberAgenda
@@ -153,7 +153,7 @@ class Fibers:
 
     async def _within(self, context: FiberContext, fiber: Fiber) -> tuple[Any, Exception | None]:
         """What the author's method returned, or what is wrong."""
-        method = getattr(self._life.agent, fiber.fn_name, None)
+        method = method_named(self._life.agent, fiber.fn_name)
         if not callable(method):
             name = type(self._life.agent).__name__
             return FiberResult("interrupted", f"{name} has no method {fiber.fn_name!r} any more"), None
@@ -182,7 +182,7 @@ class Fibers:
         return None, problem
 
     def _arguments(self, context: FiberContext, fiber: Fiber) -> tuple[Any, ...]:
-        count, shape = fiber_shape(getattr(type(self._life.agent), fiber.fn_name))
+        count, shape = fiber_shape(method_named(type(self._life.agent), fiber.fn_name))
         body = self.store.input(fiber)
         return (context, None if body is None else shape.decode("input", body))[:count]
 

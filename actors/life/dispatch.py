@@ -207,15 +207,15 @@ class Dispatch:
             name = options.get(field)
             if name is not None and not callable(getattr(agent, name, None)):
                 raise BadRequest(field, f"{type(agent).__name__} has no method {name!r}")
-        if options.get("notify") and not hasattr(agent, "on_detached_notify"):
+        if options.get("notify") and not hasattr(agent, "_perdure_notify"):
             raise BadRequest(
                 "notify",
                 f"{type(agent).__name__} is no chat agent, so there is no chat to notify; name a handler instead",
             )
         if options.get("notify"):
-            options.setdefault("on_finish", "on_detached_notify")
-        if "milestones" in options and hasattr(agent, "on_detached_notify"):
-            options.setdefault("on_milestone", f"on_detached_{options['milestones']['mode']}")
+            options.setdefault("on_finish", "_perdure_notify")
+        if "milestones" in options and hasattr(agent, "_perdure_notify"):
+            options.setdefault("on_milestone", f"_perdure_{options['milestones']['mode']}")
         for option, attribute in (
             ("max_budget_ms", "detached_max_budget_ms"),
             ("no_progress_budget_ms", "detached_no_progress_budget_ms"),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from perdure.actors.code.author_call import method_named
 from perdure.actors.code.naming import load_type
 from perdure.actors.code.schema import exposed_call, run_shapes
 from perdure.actors.life.activity import Activity
@@ -92,7 +93,7 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
         told = _result(letter, life)
         calls = [(agent.on_agent_tool_finish, (run, told), activity)] if life.overrides("on_agent_tool_finish") else []
     if letter.handler:
-        method = getattr(agent, letter.handler, None)
+        method = method_named(agent, letter.handler)
         if not callable(method):
             raise _NoHandler("handler", f"{type(agent).__name__} has no method {letter.handler!r}; the mail is parked")
         calls.append((method, (run, told), activity))

@@ -24,6 +24,8 @@ from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to
 
 T = TypeVar("T")
 
+Part = TypeVar("Part")
+
 Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
 
@@ -52,6 +54,7 @@ class Life:
         self.idle_since_s = 0.0
         self._storage: Storage | None = None
         self._watch: Callable[[State], None] | None = None
+        self._parts: dict[type[Any], Any] = {}
         self._steps: dict[str, dict[str, bytes]] = {}
         self._runs: dict[str, None] = {}
         self.tasks = Tasks(f"agent {agent_id}", on_failure)
@@ -116,6 +119,19 @@ class Life:
         self.is_leaving = True
         if self._storage is not None:
             self._storage.close()
+
+    # what a kind of agent adds to it
+
+    def part(self, kind: type[Part], make: Callable[[], Part]) -> Part:
+        """The part of this kind, such as a chat's conversation; made when it is first asked for."""
+        if kind not in self._parts:
+            self._parts[kind] = make()
+        found: Part = self._parts[kind]
+        return found
+
+    def drop_part(self, kind: type[Any]) -> None:
+        """Forget the part of this kind; whoever asks for it next gets a new one."""
+        self._parts.pop(kind, None)
 
     # its runs
 

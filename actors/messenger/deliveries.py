@@ -109,12 +109,12 @@ class Deliveries:
         about = {"messenger": row.messenger_id, "thread": row.thread_id, "key": row.key, "reply": row.reply_id}
         self._agent.start_fiber(
             FIBER,
-            "deliver_reply",
+            "_perdure_deliver_reply",
             {"reply": row.reply_id},
             fiber_id=row.fiber_id,
             metadata=about,
             retry=RETRY,
-            on_recovered="recover_reply",
+            on_recovered="_perdure_recover_reply",
         )
 
     # delivering
@@ -185,7 +185,7 @@ class Deliveries:
         self._replies.change(reply, cancelled=reason)
         self._replies.look()
         if reply.request_id:
-            await self._agent.conversation.turns.cancel(reply.request_id, reason)
+            await self._agent._perdure_conversation.turns.cancel(reply.request_id, reason)
         return True
 
     # looking

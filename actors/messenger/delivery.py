@@ -65,7 +65,7 @@ class ReplyDelivery:
     @property
     def _turns(self) -> Turns:
         """The turns of the agent; they are others after its storage failed."""
-        return self._agent.conversation.turns
+        return self._agent._perdure_conversation.turns
 
     async def run(self) -> None:
         """Deliver it to its end, or park it."""
@@ -103,7 +103,7 @@ class ReplyDelivery:
         request_id = f"{reply.kind}-{reply.reply_id}"
         with replies.tenant.outbox.transact():
             metadata = {"messenger": {"id": reply.messenger_id, "thread": reply.thread_id, "reply": reply.reply_id}}
-            self._agent.conversation.accept_request("submission", messages, request_id, {"metadata": metadata})
+            self._agent._perdure_conversation.accept_request("submission", messages, request_id, {"metadata": metadata})
             replies.move(reply, ReplyEvent.ASKED, request_id=request_id, started_at_ms=replies.now_ms())
         replies.tell("messenger:turn", reply, {"requestId": request_id, "messages": len(messages)})
 

@@ -66,16 +66,16 @@ class MessengerAgent(ChatAgent):
     @exposed(repeatable=True)
     async def receive(self, event: MessengerEvent) -> dict[str, Any]:
         """Accept an event; durable on return. The same event again changes nothing. What the ingress calls."""
-        messenger = self.deliveries.messenger(event.messenger_id)
+        messenger = self._perdure_deliveries.messenger(event.messenger_id)
         with self.transaction():
-            if not self._is_addressed(event, messenger):
+            if not self._perdure_is_addressed(event, messenger):
                 return {"accepted": False, "reply": "", "why": "not for the agent"}
             wish = self.on_messenger_event(event)
             if wish is True:
-                return self.deliveries.accept(event)
-            return self._without_turn(event, wish)
+                return self._perdure_deliveries.accept(event)
+            return self._perdure_without_turn(event, wish)
 
-    def _is_addressed(self, event: MessengerEvent, messenger: Messenger) -> bool:
+    def _perdure_is_addressed(self, event: MessengerEvent, messenger: Messenger) -> bool:
         wanted = messenger.respond_to
         if event.kind is Kind.DIRECT:
             return "direct-message" in wanted
@@ -88,10 +88,10 @@ class MessengerAgent(ChatAgent):
             return "mention" in wanted
         return "subscribed-thread" in wanted and bool(self.state.get(subscriptions))
 
-    def _without_turn(self, event: MessengerEvent, wish: bool | str) -> dict[str, Any]:
+    def _perdure_without_turn(self, event: MessengerEvent, wish: bool | str) -> dict[str, Any]:
         if wish is False:
             return {"accepted": False, "reply": "", "why": "on_messenger_event"}
-        return self.deliveries.accept(event, words=_checked_words(wish))
+        return self._perdure_deliveries.accept(event, words=_checked_words(wish))
 
     # steering
 
@@ -110,45 +110,45 @@ class MessengerAgent(ChatAgent):
         With `inform_model` it stands in the transcript too, as said by the assistant.
         """
         chosen = messenger_id or (
-            next(iter(self.deliveries.messengers)) if len(self.deliveries.messengers) == 1 else ""
+            next(iter(self._perdure_deliveries.messengers)) if len(self._perdure_deliveries.messengers) == 1 else ""
         )
         if not chosen:
             raise BadRequest("messenger_id", "says which messenger posts it; this agent has several, or none")
         check_id("thread_id", thread_id, self._perdure.limits.id_max)
         check_id("kind", kind, 64)
         with self.transaction():
-            row = self.deliveries.notice(chosen, thread_id, _checked_words(text), kind)
+            row = self._perdure_deliveries.notice(chosen, thread_id, _checked_words(text), kind)
             if inform_model:
                 part = {"type": "text", "text": text}
                 metadata = {"kind": kind, "reply": row.reply_id}
                 message = {"id": f"{kind}-{row.reply_id}", "role": "assistant", "parts": [part], "metadata": metadata}
-                self.conversation.add([message])
+                self._perdure_conversation.add([message])
         return row.reply_id
 
     @exposed(repeatable=True)
     async def cancel_reply(self, reply_id: str, reason: str = "cancelled") -> bool:
         """Cancel a reply, and with it the model's turn. Durable on return; whether it was open."""
-        return await self.deliveries.cancel(reply_id, reason)
+        return await self._perdure_deliveries.cancel(reply_id, reason)
 
     @exposed(repeatable=True)
     async def retry_delivery(self, reply_id: str) -> bool:
         """Try a parked reply again; whether there was one. The model is not asked again."""
-        return self.deliveries.retry(reply_id)
+        return self._perdure_deliveries.retry(reply_id)
 
     @exposed(repeatable=True)
     async def list_deliveries(self, status: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
         """The newest replies, oldest first: by a status (`waiting`, `running`, `parked`, `settled`) or an outcome."""
-        return self.deliveries.list(status, min(check_whole("limit", limit), LISTED_MAX))
+        return self._perdure_deliveries.list(status, min(check_whole("limit", limit), LISTED_MAX))
 
     # ours
 
-    async def deliver_reply(self, fiber: FiberContext, input: dict[str, str]) -> FiberResult:
+    async def _perdure_deliver_reply(self, fiber: FiberContext, input: dict[str, str]) -> FiberResult:
         """The body of the fiber that delivers a reply."""
         try:
-            reply = await self.deliveries.deliver(input["reply"])
+            reply = await self._perdure_deliveries.deliver(input["reply"])
         except asyncio.CancelledError:
             if fiber.cancelled.is_set():
-                self.deliveries.let_go(input["reply"], "its fiber was cancelled")
+                self._perdure_deliveries.let_go(input["reply"], "its fiber was cancelled")
             raise
         if reply is None:
             return FiberResult("error", "the reply was forgotten")
@@ -156,26 +156,22 @@ class MessengerAgent(ChatAgent):
         end = ENDS.get(reply.outcome or Outcome.FAILED, "completed")  # one that was parked has no outcome
         return FiberResult(end, reply.problem or None, metadata={**(fiber.metadata or {}), **about})
 
-    async def recover_reply(self, fiber: FiberRecovery) -> FiberResult | str:
+    async def _perdure_recover_reply(self, fiber: FiberRecovery) -> FiberResult | str:
         """A process died in the middle of a delivery, and it is entered again: it finds in its rows how far it had come."""
         if fiber.attempt < DEATHS_MAX:
             return "retry"
-        self.deliveries.give_up(str((fiber.input or {}).get("reply")), fiber.attempt)
+        self._perdure_deliveries.give_up(str((fiber.input or {}).get("reply")), fiber.attempt)
         return FiberResult("error", f"the process died {fiber.attempt} times")
 
     @property
-    def deliveries(self) -> Deliveries:
+    def _perdure_deliveries(self) -> Deliveries:
         """The replies, in this life of the agent."""
-        found: Deliveries | None = vars(self).get("_perdure_messenger")
-        if found is None:
-            found = Deliveries(self, self._perdure, messengers_of(type(self)))
-            vars(self)["_perdure_messenger"] = found
-        return found
+        return self._perdure.part(Deliveries, lambda: Deliveries(self, self._perdure, messengers_of(type(self))))
 
-    def woken(self) -> None:
+    def _perdure_woken(self) -> None:
         """The agent has come up: turns and replies of an earlier life are taken up."""
-        super().woken()
-        self.deliveries.wake()
+        super()._perdure_woken()
+        self._perdure_deliveries.wake()
 
 
 def _checked_words(words: object) -> str:

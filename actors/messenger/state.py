@@ -181,7 +181,7 @@ class ChatState(Agent):
         """Take a value away."""
         self._shelf.put("cache", key, None)
 
-    def woken(self) -> None:
+    def _perdure_woken(self) -> None:
         """The agent has come up: what expired meanwhile is deleted."""
         self._shelf.sweep()
 

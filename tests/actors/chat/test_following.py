@@ -92,7 +92,7 @@ def test_who_comes_to_a_turn_that_failed_is_told_what_it_said_and_then_why() -> 
             assert await call(client, Adder, "attach", "asked", late) == failed
             assert late.heard == listener.heard
             assert late.heard[-1] == ("on_error", failed.error)
-        told = await client.call(Adder, "somebody", "follow_turn", ("asked", 0), {})
+        told = await client.call(Adder, "somebody", "_perdure_follow_turn", ("asked", 0), {})
         assert told["events"][-1] == {"type": "error", "errorText": failed.error}
         assert "error" not in {part["type"] for part in failed.message["parts"]}
 

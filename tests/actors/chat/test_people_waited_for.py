@@ -42,7 +42,7 @@ class Showing(Asker):
     @exposed
     async def draft(self) -> Any:
         """The message that is being written."""
-        playing = self.conversation.turns.playing
+        playing = self._perdure_conversation.turns.playing
         return None if playing is None else playing.live.stream.message
 
 
@@ -169,7 +169,7 @@ class Hasty(Showing):
             if left:
                 loop.call_soon(step, left - 1)
             else:
-                self.conversation.turns.answers.answer(
+                self._perdure_conversation.turns.answers.answer(
                     {"type": "tool-output-available", "toolCallId": call_id, "output": "blue"}
                 )
 

@@ -36,7 +36,7 @@ class Keeper(Adder):
     @exposed
     async def prune(self, kept: int) -> None:
         """Keep the newest streams only."""
-        self.conversation.state.store.prune_streams(kept)
+        self._perdure_conversation.state.store.prune_streams(kept)
 
     @tool
     async def print_out(self, pages: int) -> str:
