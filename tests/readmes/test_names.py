@@ -8,6 +8,7 @@ import tomllib
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.tidy import ROOT
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 FRONT_LINES_MAX = 180
 CONTENTS_FROM_LINES = 100
+RARER = GUIDE.text.partition("### The rarer verbs\n")[2].partition("\n## ")[0]
 COMING = "Coming from Cloudflare Agents"
 
 
@@ -138,6 +140,15 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
     assert {"StorageConflict", "OutcomeUnknown", "on_progress", "detached_max_budget_ms"} <= words
     unknown = [word for word in words - own if not any(hasattr(home, word) for home in homes)]
     assert not [word for word in unknown if not has(Detached, word)]
+
+
+def test_the_groups_of_rarer_verbs_are_complete() -> None:
+    table = {row[0].strip("`").removeprefix("self."): CODE.findall(row[1]) for row in rows(RARER)}
+    groups = {name: each for name, each in vars(Agent).items() if isinstance(each, property) and name in table}
+    assert table.keys() == groups.keys()
+    for name, group in groups.items():
+        kind = get_type_hints(group.fget)["return"]
+        assert sorted(table[name]) == sorted(verb for verb in vars(kind) if not verb.startswith("_")), name
 
 
 def test_what_a_name_of_cloudflare_is_here_exists() -> None:

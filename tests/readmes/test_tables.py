@@ -19,6 +19,7 @@ from perdure.scenarios.bench import runner
 from perdure.scenarios.cli import app
 from tests.readmes.commands import command, options_of
 from tests.readmes.pages import CHAT, FRONT, GUIDE, LEDGER, LIMITS, MESSENGER, SCENARIOS, WORK, rows
+from tests.test_tidy import BODY_LINES_MAX, DEPTH_MAX, FILE_LINES_MAX
 from tests.tidy import FOLDERS, ROOT
 
 GUARANTEES = LEDGER.section("Guarantees")
@@ -117,6 +118,12 @@ def test_the_limits_to_know_have_the_defaults_that_are_said() -> None:
 )
 def test_statuses_and_choices_are_all_named(where: str, words: Iterable[str]) -> None:
     assert [word for word in words if f"`{word}`" not in where] == []
+
+
+def test_the_house_rules_have_the_bounds_that_are_kept() -> None:
+    shown = f"at most {FILE_LINES_MAX} lines, a function at most {BODY_LINES_MAX}, and blocks nest at most three deep"
+    assert shown in WORK.prose
+    assert DEPTH_MAX == 3
 
 
 def test_the_exit_codes_are_those_of_the_commands() -> None:
