@@ -15,6 +15,7 @@
 | `chat_recovery` | what becomes of a chat turn that was cut off? |
 | `chat_progress` | which chunks are progress? |
 | `repair` | how does a transcript become one that a model accepts? |
+| `ui_messages` | what shape have messages, parts and events? |
 | `repeats` | may a call start whose like was lost? |
 | `overlap` | what becomes of a message that comes during a turn? |
 | `turn_status` | what does an event do to the status of a turn? |
@@ -123,7 +124,7 @@ from perdure.policies.repair import (
     repair_transcript,
     tool_name,
 )
-from perdure.policies.repeats import Loss, RepeatGuard, call_key, stop_text
+from perdure.policies.repeats import Loss, LossRow, RepeatGuard, call_key, stop_text
 from perdure.policies.reply_status import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
 from perdure.policies.retry import backoff_ms, hinted_ms, jittered_ms
 from perdure.policies.schedule import (
@@ -150,6 +151,18 @@ from perdure.policies.transport import (
     stream_ended,
 )
 from perdure.policies.turn_status import TURN_ENDED, TurnEvent, TurnStatus, turn_cell
+from perdure.policies.ui_messages import (
+    TOOL_SETTLED,
+    Approval,
+    Event,
+    Message,
+    OurMetadata,
+    Part,
+    ProviderMetadata,
+    Role,
+    ToolState,
+    without,
+)
 
 __all__ = [
     "CALLBACK_DUE",
@@ -163,10 +176,12 @@ __all__ = [
     "NEVER",
     "REPLY_OPEN",
     "REPLY_TRANSITIONS",
+    "TOOL_SETTLED",
     "TURN_ENDED",
     "UNSET",
     "Action",
     "ApiKind",
+    "Approval",
     "Ask",
     "Attempts",
     "Budget",
@@ -185,6 +200,7 @@ __all__ = [
     "Ending",
     "Enter",
     "Evaluation",
+    "Event",
     "Every",
     "Evidence",
     "ExhaustedContext",
@@ -210,18 +226,23 @@ __all__ = [
     "Kind",
     "Limits",
     "Loss",
+    "LossRow",
+    "Message",
     "Mode",
     "Next",
     "Notice",
     "Open",
+    "OurMetadata",
     "Outcome",
     "Overlap",
+    "Part",
     "PastOutcome",
     "Pattern",
     "Phase",
     "Piece",
     "Place",
     "ProgressContext",
+    "ProviderMetadata",
     "Raised",
     "Release",
     "Remains",
@@ -231,12 +252,14 @@ __all__ = [
     "ReplyStatus",
     "Retries",
     "Retry",
+    "Role",
     "Seal",
     "Settle",
     "Settled",
     "Sighting",
     "Stage",
     "TickOverlap",
+    "ToolState",
     "Transitions",
     "Trouble",
     "TurnBudget",
@@ -309,6 +332,7 @@ __all__ = [
     "turn_cell",
     "wanted_hosts",
     "whole",
+    "without",
 ]
 
 if (

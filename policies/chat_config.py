@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from perdure.policies.numbers import INFINITY, is_number
+from perdure.policies.ui_messages import Part
 
 TERMINAL_MESSAGE = "The assistant was interrupted and could not recover. Please try again."
 
@@ -104,4 +105,4 @@ class ExhaustedContext:
     reason: str
     terminal_message: str
     partial_text: str = ""
-    partial_parts: list[dict[str, Any]] = field(default_factory=list)
+    partial_parts: list[Part] = field(default_factory=list)

@@ -34,7 +34,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from perdure.policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
+from perdure.policies.json_types import JsonObject
 from perdure.policies.retry import backoff_ms, jittered_ms
+from perdure.policies.ui_messages import Part
 
 DEBOUNCE_MS = 30_000
 FIRST_PAUSE_MS = 1_000
@@ -127,7 +129,7 @@ class Incident:
         """Progress since it opened. Never falls."""
         return self.progress - self.work_baseline
 
-    def as_row(self) -> dict[str, Any]:
+    def as_row(self) -> JsonObject:
         """The incident as plain data, to be stored with its turn."""
         return {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()}
 
@@ -263,7 +265,7 @@ def progress_context(incident: Incident, now_ms: float) -> ProgressContext:
 
 
 def exhausted_context(
-    incident: Incident, config: ChatRecovery, *, stream_id: str, created_at_ms: float, parts: list[dict[str, Any]]
+    incident: Incident, config: ChatRecovery, *, stream_id: str, created_at_ms: float, parts: list[Part]
 ) -> ExhaustedContext:
     """What `on_exhausted` is told. `parts` is what of the answer exists."""
     return ExhaustedContext(

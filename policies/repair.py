@@ -22,13 +22,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
-Part = dict[str, Any]
-Message = dict[str, Any]
+from perdure.policies.json_types import JsonObject
+from perdure.policies.ui_messages import TOOL_SETTLED, Message, Part, ToolState, without
 
 INTERRUPTED_TEXT = "The tool call was interrupted before a result was recorded."
-_SETTLED_STATES = frozenset({"output-available", "output-error", "output-denied"})
 
 
 @dataclass(frozen=True)
@@ -47,34 +46,34 @@ class Repaired:
         return bool(self.removed_tool_calls or self.normalized_inputs)
 
 
-def is_tool_part(part: Mapping[str, Any]) -> bool:
+def is_tool_part(part: Mapping[str, object]) -> bool:
     """Whether a part is a call of a tool: by its type, and it says which call."""
     kind = part.get("type")
     is_call = isinstance(kind, str) and (kind == "dynamic-tool" or kind.startswith("tool-"))
     return is_call and isinstance(part.get("toolCallId"), str)
 
 
-def is_settled(part: Mapping[str, Any]) -> bool:
+def is_settled(part: Mapping[str, object]) -> bool:
     """Whether a call has its outcome."""
-    return "output" in part or "result" in part or part.get("state") in _SETTLED_STATES
+    return "output" in part or "result" in part or part.get("state") in TOOL_SETTLED
 
 
-def tool_name(part: Mapping[str, Any]) -> str:
+def tool_name(part: Mapping[str, object]) -> str:
     """The tool that a part calls: `toolName`, else what its type names."""
     name = part.get("toolName")
     return name if isinstance(name, str) and name else str(part.get("type", "")).removeprefix("tool-")
 
 
-def awaits_client(part: Mapping[str, Any], client_tools: frozenset[str]) -> bool:
+def awaits_client(part: Mapping[str, object], client_tools: frozenset[str]) -> bool:
     """Whether a call waits for a person or a browser: for an approval, or for the result of a tool that runs at the client (§7)."""
     if not is_tool_part(part) or is_settled(part):
         return False
     state = part.get("state")
-    is_clients = state in ("input-available", "approval-responded") and tool_name(part) in client_tools
-    return state == "approval-requested" or is_clients
+    is_clients = state in (ToolState.INPUT_AVAILABLE, ToolState.APPROVAL_RESPONDED) and tool_name(part) in client_tools
+    return state == ToolState.APPROVAL_REQUESTED or is_clients
 
 
-def object_input(raw: object) -> dict[str, Any]:
+def object_input(raw: object) -> JsonObject:
     """The object that providers demand: itself, the object in a JSON text, or an empty one (§6.2). Itself stays the same object."""
     if isinstance(raw, dict):
         return raw
@@ -89,8 +88,7 @@ def object_input(raw: object) -> dict[str, Any]:
 
 def default_repair(part: Part, text: str = INTERRUPTED_TEXT) -> Part:
     """The default repair: the call with an error for its result."""
-    kept = {name: value for name, value in part.items() if name not in ("inputText", "preliminary")}
-    return {**kept, "state": "output-error", "errorText": text}
+    return {**without(part, "inputText", "preliminary"), "state": ToolState.OUTPUT_ERROR.value, "errorText": text}
 
 
 def repair_transcript(
@@ -134,7 +132,7 @@ class _Repair:
         return {**message, "parts": repaired}
 
     def part(self, part: Part) -> Part:
-        if not is_tool_part(part) or (part.get("state") == "approval-responded" and not is_settled(part)):
+        if not is_tool_part(part) or (part.get("state") == ToolState.APPROVAL_RESPONDED and not is_settled(part)):
             return part
         if is_settled(part):
             return self._with_object_input(part)
@@ -145,7 +143,8 @@ class _Repair:
         new = self._repair_part(normal)
         if not isinstance(new, dict) or not _is_acceptable(new, part["toolCallId"]):
             return default_repair(normal)
-        return self._with_object_input(new) if is_tool_part(new) else new
+        repaired = cast("Part", new)
+        return self._with_object_input(repaired) if is_tool_part(repaired) else repaired
 
     def _with_object_input(self, part: Part) -> Part:
         given = object_input(part.get("input"))
@@ -155,7 +154,7 @@ class _Repair:
         return {**part, "input": given}
 
 
-def _is_acceptable(part: Part, call_id: str) -> bool:
+def _is_acceptable(part: Mapping[str, object], call_id: str) -> bool:
     """Whether a repaired part can go to the model: any part, but a call only if it is the same one, and settled."""
     kind = part.get("type")
     if not isinstance(kind, str) or not kind:

@@ -20,9 +20,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
+from typing import TypedDict
+
+
+class LossRow(TypedDict):
+    """A loss as it is stored."""
+
+    call_id: str
+    tool: str
+    key: str
+    was_stopped: bool
 
 
 @dataclass(frozen=True)
@@ -73,12 +82,15 @@ class RepeatGuard:
         """After a message of the user: consent to what had been stopped, and to nothing else."""
         return self._keeping(lambda each: None if each.was_stopped else each)
 
-    def as_rows(self) -> list[dict[str, Any]]:
+    def as_rows(self) -> list[LossRow]:
         """The guard as plain data."""
-        return [asdict(loss) for loss in self.losses]
+        return [
+            LossRow(call_id=each.call_id, tool=each.tool, key=each.key, was_stopped=each.was_stopped)
+            for each in self.losses
+        ]
 
     @classmethod
-    def of_rows(cls, rows: Iterable[Mapping[str, Any]]) -> RepeatGuard:
+    def of_rows(cls, rows: Iterable[LossRow]) -> RepeatGuard:
         """The guard that was stored."""
         return cls(tuple(Loss(**row) for row in rows))
 

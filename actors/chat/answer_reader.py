@@ -13,19 +13,21 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from perdure.actors.chat.call_reader import CallReader
 from perdure.actors.chat.failures import too_long
 from perdure.actors.chat.plain_data import Seam, all_mended, mended
 from perdure.actors.chat.tools import ToolSpec
-from perdure.actors.events.message_parts import Chunk
+from perdure.policies import Event, Json, JsonObject, OurMetadata, ProviderMetadata
+
+if TYPE_CHECKING:
+    from pydantic_ai import messages as lib
 
 ANSWER_BYTES_MAX = 16_000_000
 _EVENT_BYTES = 32
 _WEIGHTY = ("content", "content_delta", "args", "args_delta", "signature", "signature_delta", "tool_name")
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
-_PROSE = {"text": "text", "thinking": "reasoning"}
 
 
 class _Prose:
@@ -35,22 +37,25 @@ class _Prose:
         self.kind, self.id = kind, f"{kind}-{part}"
         self.seam, self.is_open = Seam(), False
 
-    def grew(self, piece: str | None) -> Iterator[Chunk]:
+    def grew(self, piece: str | None) -> Iterator[Event]:
         words = self.seam.joined(piece or "")
         if words:
             yield from self._opened()
             yield {"type": f"{self.kind}-delta", "id": self.id, "delta": words}
 
-    def ended(self, metadata: dict[str, Any] | None) -> Iterator[Chunk]:
+    def ended(self, metadata: ProviderMetadata | None) -> Iterator[Event]:
         rest = self.seam.rest()
         if rest:
             yield {"type": f"{self.kind}-delta", "id": self.id, "delta": rest}
         if self.is_open or (metadata and self.kind == "reasoning"):
             yield from self._opened()
-            yield {"type": f"{self.kind}-end", "id": self.id, **({"providerMetadata": metadata} if metadata else {})}
+            end: Event = {"type": f"{self.kind}-end", "id": self.id}
+            if metadata:
+                end["providerMetadata"] = metadata
+            yield end
         self.is_open = False
 
-    def _opened(self) -> Iterator[Chunk]:
+    def _opened(self) -> Iterator[Event]:
         if not self.is_open:
             self.is_open = True
             yield {"type": f"{self.kind}-start", "id": self.id}
@@ -70,7 +75,7 @@ class AnswerReader:
         """Who answers, once that is known."""
         self._bytes, self._bytes_max = 0, bytes_max
 
-    def read(self, event: Any) -> Iterator[Chunk]:
+    def read(self, event: lib.ModelResponseStreamEvent) -> Iterator[Event]:
         """What one event adds. Raises `ModelFailed` when the answer is longer than it may be."""
         if event.event_kind == "part_start":
             self._weigh(event.part)
@@ -87,58 +92,63 @@ class AnswerReader:
         """Whether a tool was called, ours or one of the provider's own."""
         return len(self.calls) > 0 or self._is_hosted
 
-    def finish(self, reason: str) -> Iterator[Chunk]:
+    def finish(self, reason: str) -> Iterator[Event]:
         """The answer is over, for this reason."""
         for prose in self._prose.values():
             if prose.is_open:
                 yield from prose.ended(None)
         yield from self.calls.ended(reason)
 
-    def _weigh(self, piece: Any) -> None:
+    def _weigh(self, piece: object) -> None:
         self._bytes += _EVENT_BYTES + sum(_weight(getattr(piece, name, None)) for name in _WEIGHTY)
         if self._bytes > self._bytes_max:
             raise too_long(self._bytes_max)
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _started(self, index: int, part: Any) -> Iterator[Chunk]:
-        kind = part.part_kind
-        if kind in _PROSE:
-            before = self._prose.get(index)
-            if before is not None:
-                yield from before.ended(None)
-            self._prose[index] = _Prose(_PROSE[kind], index)
-            yield from self._prose[index].grew(part.content)
-        elif kind == "tool-call":
-            yield from self.calls.started(index, part.tool_call_id or "", part.tool_name, part.args)
+    def _started(self, index: int, part: lib.ModelResponsePart) -> Iterator[Event]:
+        if part.part_kind == "text":
+            yield from self._prose_started(index, "text", part.content)
+        elif part.part_kind == "thinking":
+            yield from self._prose_started(index, "reasoning", part.content)
+        elif part.part_kind == "tool-call":
+            args = cast("str | JsonObject | None", part.args)
+            yield from self.calls.started(index, part.tool_call_id or "", part.tool_name, args)
             self._describe(index, part, None)
-        elif kind == "builtin-tool-return":
+        elif part.part_kind == "builtin-tool-return":
             yield from _hosted_return(part)
-        elif kind == "file":
+        elif part.part_kind == "file":
             yield _file(part.content)
 
-    def _grew(self, index: int, delta: Any) -> Iterator[Chunk]:
+    def _prose_started(self, index: int, kind: str, words: str) -> Iterator[Event]:
+        before = self._prose.get(index)
+        if before is not None:
+            yield from before.ended(None)
+        self._prose[index] = _Prose(kind, index)
+        yield from self._prose[index].grew(words)
+
+    def _grew(self, index: int, delta: lib.ModelResponsePartDelta) -> Iterator[Event]:
         if delta.part_delta_kind == "tool_call":
             if index in self.calls:  # else it is the provider's own, of which we hear when it is over
-                yield from self.calls.grew(index, delta.tool_name_delta or "", delta.args_delta)
-        elif index in self._prose:
+                args = cast("str | JsonObject | None", delta.args_delta)
+                yield from self.calls.grew(index, delta.tool_name_delta or "", args)
+        elif index in self._prose and delta.part_delta_kind != "speech":
             yield from self._prose[index].grew(delta.content_delta)
             for citation in getattr(delta, "citations_delta", None) or ():
                 yield from self._sources(citation)
 
-    def _ended(self, index: int, part: Any, canonical: str | None) -> Iterator[Chunk]:
-        kind = part.part_kind
-        if kind in _PROSE and index in self._prose:
+    def _ended(self, index: int, part: lib.ModelResponsePart, canonical: str | None) -> Iterator[Event]:
+        if index in self._prose and part.part_kind in ("text", "thinking"):
             yield from self._prose[index].ended(provider_metadata(part, canonical))
             for citation in getattr(part, "citations", None) or ():
                 yield from self._sources(citation)
-        elif kind == "tool-call":
+        elif part.part_kind == "tool-call":
             self._describe(index, part, canonical)
-        elif kind == "builtin-tool-call":
+        elif part.part_kind == "builtin-tool-call":
             self._is_hosted = True
             yield from _hosted_call(part, canonical)
 
-    def _describe(self, index: int, part: Any, canonical: str | None) -> None:
+    def _describe(self, index: int, part: lib.ToolCallPart, canonical: str | None) -> None:
         """A provider that has a way of its own to write ids understands them; others may not, so it is said whose they are."""
         metadata = provider_metadata(part, canonical)
         if metadata is None and self.provider and not _PLAIN_ID.fullmatch(part.tool_call_id or "-"):
@@ -146,24 +156,26 @@ class AnswerReader:
         if metadata is not None:
             self.calls.described(index, metadata)
 
-    def _sources(self, citation: Any) -> Iterator[Chunk]:
+    def _sources(self, citation: lib.Citation) -> Iterator[Event]:
         """Pages that the answer cites, each once."""
         for source in citation.sources:
             url = getattr(source, "url", None)
             if isinstance(url, str) and url not in self._cited:
                 self._cited.add(url)
-                title = {"title": mended(source.title)} if source.title else {}
-                yield {"type": "source-url", "sourceId": f"source-{len(self._cited)}", "url": mended(url), **title}
+                event: Event = {"type": "source-url", "sourceId": f"source-{len(self._cited)}", "url": mended(url)}
+                if source.title:
+                    event["title"] = mended(source.title)
+                yield event
 
 
-def _weight(value: Any) -> int:
+def _weight(value: object) -> int:
     if isinstance(value, str):
         return len(value)
     data = getattr(value, "data", None)
     return len(data) if isinstance(data, bytes) else len(str(value)) if value else 0
 
 
-def provider_metadata(part: Any, canonical: str | None) -> dict[str, Any] | None:
+def provider_metadata(part: lib.ModelResponsePart, canonical: str | None) -> ProviderMetadata | None:
     """What the part's provider wants to be told again, under our own name; None if there is nothing."""
     told = {
         "provider": getattr(part, "provider_name", None),
@@ -173,13 +185,13 @@ def provider_metadata(part: Any, canonical: str | None) -> dict[str, Any] | None
         "details": _json(getattr(part, "provider_details", None)),
     }
     kept = {name: value for name, value in told.items() if value}
-    return {"perdure": kept} if kept.keys() - {"canonical"} else None
+    return {"perdure": cast("OurMetadata", kept)} if kept.keys() - {"canonical"} else None
 
 
-def _json(value: object) -> Any:
+def _json(value: object) -> Json:
     """A provider's details, if they are JSON; what is not is of no use to it later."""
     try:
-        return all_mended(json.loads(json.dumps(value)))
+        return cast("Json", all_mended(json.loads(json.dumps(value))))
     except (TypeError, ValueError, RecursionError):
         return None
 
@@ -187,19 +199,26 @@ def _json(value: object) -> Any:
 # --- what the provider executes itself -------------------------------------------------------------------------------
 
 
-def _hosted_call(part: Any, canonical: str | None) -> Iterator[Chunk]:
+def _hosted_call(part: lib.NativeToolCallPart, canonical: str | None) -> Iterator[Event]:
     """A tool of the provider's own, such as its web search. It is over when we hear of it, and nothing of ours runs."""
     about = provider_metadata(part, canonical)
-    chunk = {"type": "tool-input-available", "toolCallId": part.tool_call_id, "toolName": part.tool_name}
-    metadata = {} if about is None else {"providerMetadata": about}
-    yield {**chunk, "input": all_mended(part.args_as_dict()), "providerExecuted": True, **metadata}
+    event: Event = {
+        "type": "tool-input-available",
+        "toolCallId": part.tool_call_id,
+        "toolName": part.tool_name,
+        "input": all_mended(part.args_as_dict()),
+        "providerExecuted": True,
+    }
+    if about is not None:
+        event["providerMetadata"] = about
+    yield event
 
 
-def _hosted_return(part: Any) -> Iterator[Chunk]:
+def _hosted_return(part: lib.NativeToolReturnPart) -> Iterator[Event]:
     output = _json(part.content)
     yield {"type": "tool-output-available", "toolCallId": part.tool_call_id, "output": output, "providerExecuted": True}
 
 
-def _file(content: Any) -> Chunk:
+def _file(content: lib.BinaryContent) -> Event:
     data = base64.b64encode(content.data).decode()
     return {"type": "file", "mediaType": content.media_type, "url": f"data:{content.media_type};base64,{data}"}

@@ -21,12 +21,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
 
 from perdure.actors.chat.plain_data import Seam, all_mended, checked, mended
 from perdure.actors.chat.tools import ToolSpec
-from perdure.actors.events.message_parts import Chunk
 from perdure.ledger import BadRequest
+from perdure.policies import Event, Json, JsonObject, ProviderMetadata
 
 ENDING = frozenset({"stop", "tool_call"})
 """Reasons of an answer's end that also end its last call; `length`, say, cuts it off."""
@@ -45,9 +44,9 @@ class _Call:
     call_id: str
     name: str
     pieces: list[str] = field(default_factory=list)
-    given: dict[str, Any] | None = None
+    given: JsonObject | None = None
     seam: Seam = field(default_factory=Seam)
-    metadata: dict[str, Any] | None = None
+    metadata: ProviderMetadata | None = None
     is_shown: bool = False
     is_settled: bool = False
 
@@ -72,7 +71,7 @@ class CallReader:
     def __contains__(self, part: int) -> bool:
         return part in self._calls
 
-    def started(self, part: int, call_id: str, name: str, args: str | dict[str, Any] | None) -> Iterator[Chunk]:
+    def started(self, part: int, call_id: str, name: str, args: str | JsonObject | None) -> Iterator[Event]:
         """A call begins, or its provider says anew how it begins."""
         known = self._calls.get(part)
         if known is None:
@@ -84,7 +83,7 @@ class CallReader:
             known.name, known.pieces, known.given = name, [], None
         yield from self.grew(part, "", args)
 
-    def grew(self, part: int, more_name: str, args: str | dict[str, Any] | None) -> Iterator[Chunk]:
+    def grew(self, part: int, more_name: str, args: str | JsonObject | None) -> Iterator[Event]:
         """More of a call."""
         call = self._calls[part]
         if call.is_settled:
@@ -101,18 +100,18 @@ class CallReader:
             call.pieces.append(piece)
             yield {"type": "tool-input-delta", "toolCallId": call.call_id, "inputTextDelta": piece}
 
-    def described(self, part: int, metadata: dict[str, Any]) -> None:
+    def described(self, part: int, metadata: ProviderMetadata) -> None:
         """What the provider wants to be told again with this call: its signature, its own number of it."""
         self._calls[part].metadata = metadata
 
-    def next_began(self, part: int) -> Iterator[Chunk]:
+    def next_began(self, part: int) -> Iterator[Event]:
         """A part began, so those before it are over. One whose arguments are not whole is left until the end: some providers begin
         all calls before they fill them."""
         for number, call in self._calls.items():
             if number != part and not call.is_settled and (call.pieces or call.given):
                 yield from self._settled(call, only_right=True)
 
-    def ended(self, reason: str) -> Iterator[Chunk]:
+    def ended(self, reason: str) -> Iterator[Event]:
         """The answer is over, for this reason."""
         for call in self._calls.values():
             if call.is_settled:
@@ -124,12 +123,12 @@ class CallReader:
 
     # --- one call ----------------------------------------------------------------------------------------------------
 
-    def _shown(self, call: _Call) -> Iterator[Chunk]:
+    def _shown(self, call: _Call) -> Iterator[Event]:
         if not call.is_shown:
             call.is_shown = True
             yield {"type": "tool-input-start", "toolCallId": call.call_id, "toolName": speakable(call.name)}
 
-    def _settled(self, call: _Call, *, only_right: bool = False) -> Iterator[Chunk]:
+    def _settled(self, call: _Call, *, only_right: bool = False) -> Iterator[Event]:
         """Give the call out, or say why it cannot be."""
         tool = self._tools.get(call.name)
         try:
@@ -147,11 +146,17 @@ class CallReader:
             return
         yield from self._shown(call)
         call.is_settled = True
-        about = {} if call.metadata is None else {"providerMetadata": call.metadata}
-        chunk = {"type": "tool-input-available", "toolCallId": call.call_id, "toolName": call.name, "input": given}
-        yield {**chunk, **about}
+        event: Event = {
+            "type": "tool-input-available",
+            "toolCallId": call.call_id,
+            "toolName": call.name,
+            "input": given,
+        }
+        if call.metadata is not None:
+            event["providerMetadata"] = call.metadata
+        yield event
 
-    def _arguments(self, call: _Call, tool: ToolSpec | None) -> dict[str, Any]:
+    def _arguments(self, call: _Call, tool: ToolSpec | None) -> JsonObject:
         """Some providers send nothing at all for a tool that needs nothing."""
         call.pieces.append(call.seam.rest())
         text = call.text
@@ -162,15 +167,19 @@ class CallReader:
             return {}
         return arguments_in(text)
 
-    def _failed(self, call: _Call, why: str, given: object = None) -> Iterator[Chunk]:
+    def _failed(self, call: _Call, why: str, given: object = None) -> Iterator[Event]:
         """Without the provider's metadata: it has kept another call under that number than the one that we tell it of."""
         yield from self._shown(call)
         call.is_settled = True
         raw = mended(call.text)
         began = f" They began with: {raw[:_SHOWN_MAX]}" if given is None and raw.strip() else ""
-        chunk = {"type": "tool-input-error", "toolCallId": call.call_id, "toolName": speakable(call.name)}
-        words = f"This call was not executed: {why}.{began}"
-        yield {**chunk, "input": {} if given is None else given, "errorText": words}
+        yield {
+            "type": "tool-input-error",
+            "toolCallId": call.call_id,
+            "toolName": speakable(call.name),
+            "input": {} if given is None else given,
+            "errorText": f"This call was not executed: {why}.{began}",
+        }
 
     def _own_id(self, call_id: str) -> str:
         """The id if it can name this call, else one that is derived from it."""
@@ -183,7 +192,7 @@ class CallReader:
         return found
 
 
-def arguments_in(text: str) -> dict[str, Any]:
+def arguments_in(text: str) -> JsonObject:
     """The one JSON object in a text, strictly: nothing before or after it, no name twice, no NaN. Raises `BadArguments`."""
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
@@ -205,7 +214,7 @@ def arguments_in(text: str) -> dict[str, Any]:
 _KINDS = {list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Json]]) -> JsonObject:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -29,6 +29,7 @@ from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import digest_of, pack, unpack
+from perdure.policies import Event
 
 Afar = Callable[..., Any]
 
@@ -179,20 +180,20 @@ class ChatAgent(ChatHooks):
             if error is None
             else checked_text("error", error) or "The client did not execute this call, and gave no reason."
         )
-        event = (
-            {"type": "tool-output-error", "errorText": words} if words else {"output": checked_data("output", output)}
+        event: Event = (
+            {"type": "tool-output-error", "toolCallId": call_id, "errorText": words}
+            if words
+            else {"type": "tool-output-available", "toolCallId": call_id, "output": checked_data("output", output)}
         )
-        return self._perdure_conversation.turns.answers.answer(
-            {"type": "tool-output-available", "toolCallId": call_id, **event}
-        )
+        return self._perdure_conversation.turns.answers.answer(event)
 
     @exposed(repeatable=True)
     async def respond_to_approval(self, call_id: str, approved: bool, reason: str | None = None) -> bool:
         """A person's answer to a call that needs approval. Whether it was waited for; the first answer counts."""
-        more = {} if reason is None else {"reason": reason}
-        return self._perdure_conversation.turns.answers.answer(
-            {"type": "tool-approval-response", "toolCallId": call_id, "approved": approved, **more}
-        )
+        event: Event = {"type": "tool-approval-response", "toolCallId": call_id, "approved": approved}
+        if reason is not None:
+            event["reason"] = reason
+        return self._perdure_conversation.turns.answers.answer(event)
 
     @exposed(repeatable=True)
     async def add_messages(self, messages: Any) -> int:

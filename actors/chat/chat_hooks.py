@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.model import load_library
@@ -13,7 +13,7 @@ from perdure.actors.chat.turn import TurnResult
 from perdure.actors.code.author_call import hook
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
-from perdure.policies import ChatRecovery, default_repair
+from perdure.policies import ChatRecovery, Part, default_repair
 
 
 class ChatHooks(Agent):
@@ -80,7 +80,7 @@ class ChatHooks(Agent):
 
     def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any]:
         """What stands in the transcript for a tool call without a result. A tool part must be settled; text will do too."""
-        return default_repair(part)
+        return cast("dict[str, Any]", default_repair(cast("Part", part)))
 
     def format_agent_tool_input(self, input: Any, run: RunContext) -> Any:
         """The message of the user by which a run of this agent begins."""

@@ -12,12 +12,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.store import Event
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_ends import Outcome, reported
 from perdure.actors.code.author_call import tried_now
-from perdure.actors.events.message_parts import Part
-from perdure.policies import ChatRecovery, TurnEvent, TurnStatus, awaits_client
+from perdure.policies import ChatRecovery, Event, Part, TurnEvent, TurnStatus, awaits_client
 
 Ending = Callable[[LiveTurn], Awaitable[Outcome]]
 UNANSWERED = "Nobody has answered in time, so the turn has ended."

@@ -17,7 +17,7 @@ from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, check_id, check_number, check_whole, digest_of, pack
-from perdure.policies import TURN_ENDED, TurnStatus
+from perdure.policies import TURN_ENDED, JsonObject, Message, Role, TurnStatus
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue"})
 OPTIONS = frozenset({"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key"})
@@ -85,7 +85,7 @@ class Conversation:
             trigger,
             f"{request_id}-answer",
             digest=digest_of(pack([trigger == "continue", added, metadata, told])),
-            messages=[dict(each) for each in added],
+            messages=added,
             options=told,
             metadata=metadata,
             idempotency_key=key,
@@ -96,7 +96,7 @@ class Conversation:
         check_number(name, told.get(name, 0), unit="milliseconds", is_finite=True)
         client_tools(told.get("client_tools", ()))
 
-    def _check_roles(self, messages: Sequence[Any]) -> None:
+    def _check_roles(self, messages: Sequence[Message]) -> None:
         """A message takes the place of the one with its id, so it has to be one of the same speaker: no answer is written over."""
         for at, each in enumerate(messages):
             known = self.state.transcript.get(each["id"])
@@ -118,16 +118,16 @@ class Conversation:
     def notify(self, run: RunInfo, text: str) -> None:
         """A message of the user and a turn, as part of the handler's transaction: once, however often the mail comes."""
         request_id = f"notify-{digest_of(run.delivery_id.encode())}"
-        message = {"id": f"{request_id}-0", "role": "user", "parts": [{"type": "text", "text": text}]}
-        turn = Turn(request_id, 0, "notification", f"{request_id}-answer", messages=[message | _source(run)])
+        message = _told_by(run, f"{request_id}-0", "user", text)
+        turn = Turn(request_id, 0, "notification", f"{request_id}-answer", messages=[message])
         self.turns.accept(turn)
 
     def narrate(self, run: RunInfo, text: str) -> None:
         """A line of the assistant without a turn, as part of the handler's transaction."""
         message_id = f"narrate-{digest_of(run.delivery_id.encode())}"
-        self.add([{"id": message_id, "role": "assistant", "parts": [{"type": "text", "text": text}]} | _source(run)])
+        self.add([_told_by(run, message_id, "assistant", text)])
 
-    def add(self, messages: Sequence[Any]) -> int:
+    def add(self, messages: Sequence[Message]) -> int:
         """Add messages, or replace those of the same id. While a turn is being played they come before its answer."""
         state = self.state
         self._check_roles(messages)
@@ -164,7 +164,7 @@ class Conversation:
             for each in waiting:
                 each.cancel()
 
-    def messages(self, limit: int | None, before: str | None) -> list[dict[str, Any]]:
+    def messages(self, limit: int | None, before: str | None) -> list[Message]:
         """The newest messages, or the newest of those before one."""
         transcript = self.state.transcript
         if before is not None and before not in transcript:
@@ -231,10 +231,14 @@ class LocalCaller:
         return await getattr(self._conversation.agent, method)(*args, **kwargs)
 
 
-def _source(run: RunInfo) -> dict[str, Any]:
-    return {
-        "metadata": {"source": run.source or "detached-agent-tool", "runId": run.run_id, "agentType": run.agent_type}
+def _told_by(run: RunInfo, message_id: str, role: Role, text: str) -> Message:
+    """A message about a run, which says so in its metadata."""
+    metadata: JsonObject = {
+        "source": run.source or "detached-agent-tool",
+        "runId": run.run_id,
+        "agentType": run.agent_type,
     }
+    return {"id": message_id, "role": role, "parts": [{"type": "text", "text": text}], "metadata": metadata}
 
 
 def _statuses(given: Any) -> frozenset[str] | None:

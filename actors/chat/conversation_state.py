@@ -9,7 +9,7 @@ from perdure.actors.chat.chat_hooks import ChatHooks
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.lost_calls import LostCalls
 from perdure.actors.chat.model import load_library, resolve_model
-from perdure.actors.chat.store import ChatStore, Event, Message
+from perdure.actors.chat.store import ChatStore
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.toolset import Toolset
@@ -18,6 +18,7 @@ from perdure.actors.chat.turn import Turn
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
+from perdure.policies import Event, Message
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

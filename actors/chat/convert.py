@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote_to_bytes
 
 from perdure.actors.chat.call_reader import speakable
-from perdure.actors.chat.messages import Message
-from perdure.actors.events.message_parts import Part, normalized_input
+from perdure.actors.events.message_parts import normalized_input
 from perdure.ledger import BadRequest
+from perdure.policies import Message, Part
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as lib

@@ -6,16 +6,29 @@ what became of it. Repairs are durable and happen once; what waits for a person 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import cast
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.store import Event, Message
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import tried_now
-from perdure.policies import TurnStatus, default_repair, is_settled, is_tool_part, repair_transcript, tool_name
+from perdure.policies import (
+    Event,
+    JsonObject,
+    Message,
+    Part,
+    ToolState,
+    TurnStatus,
+    default_repair,
+    is_settled,
+    is_tool_part,
+    repair_transcript,
+    tool_name,
+    without,
+)
 
 STRUCTURE = frozenset({"step-start"})
 
@@ -27,9 +40,10 @@ class History:
         self._state = state
         self._legal: dict[str, None] = {}  # messages that were found in order, in this life
 
-    def repaired_part(self, part: dict[str, Any]) -> Any:
+    def repaired_part(self, part: Part) -> object:
         """The author's repair; if it raises, the default one."""
-        new, problem = tried_now(lambda: self._state.agent.repair_interrupted_tool_part(part))
+        repair = cast("Callable[[Part], object]", self._state.agent.repair_interrupted_tool_part)
+        new, problem = tried_now(lambda: repair(part))
         if problem is not None:
             self._state.tenant.trouble("repair_interrupted_tool_part", problem)
         return default_repair(part) if problem is not None else new
@@ -42,7 +56,7 @@ class History:
         own = live.stream.message
         return [*repaired, own] if own["parts"] else repaired
 
-    def continued(self, message: Message, live: LiveTurn) -> list[dict[str, Any]]:
+    def continued(self, message: Message, live: LiveTurn) -> list[Part]:
         """The parts of an answer that a turn goes on with. A call without a result is settled there, and never begun: only the turn that
         asked for it may do that. What its client has to answer is left to be answered (C-1167…C-1169)."""
         spared = {part["toolCallId"] for part in message["parts"] if live.toolbox.is_for_person(part)}
@@ -98,13 +112,13 @@ class History:
         """The assistant's message of a turn that has ended, or waits; None if it says nothing."""
         parts = [_given_up(_closed(part)) for part in stream.parts] if is_over else stream.parts
         if is_over and any(_is_open(part) for part in parts):
-            message = {**stream.message, "parts": parts}
+            message: Message = {**stream.message, "parts": parts}
             parts = repair_transcript([message], repair_part=self.repaired_part).messages[0]["parts"]
         if all(part["type"] in STRUCTURE for part in parts):
             return None
-        known = self._state.transcript.get(stream.turn.message_id) or {}
-        told = {} if stream.turn.metadata is None else {"turn": stream.turn.metadata}
-        metadata = {**known.get("metadata", {}), **told}
+        known = self._state.transcript.get(stream.turn.message_id)
+        told: JsonObject = {} if stream.turn.metadata is None else {"turn": stream.turn.metadata}
+        metadata = {**({} if known is None else known.get("metadata", {})), **told}
         message = {**stream.message, "parts": parts}
         return {**message, "metadata": metadata} if metadata else message
 
@@ -114,42 +128,58 @@ class History:
         events: list[Event] = [{"type": "start", "messageId": turn.message_id}]
         for number, part in enumerate(message["parts"] if message is not None else ()):
             events += _retold(part, f"part-{number}")
-        last = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}.get(turn.status, "error")
-        return [*events, {"type": last, **({"errorText": turn.error} if last == "error" else {})}]
+        last: Event = {"type": _LAST.get(turn.status, "error")}
+        if last["type"] == "error":
+            last["errorText"] = turn.error
+        return [*events, last]
 
 
-def _is_open(part: dict[str, Any]) -> bool:
+_LAST = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}
+
+
+def _is_open(part: Part) -> bool:
     return is_tool_part(part) and not is_settled(part)
 
 
-def _given_up(part: dict[str, Any]) -> dict[str, Any]:
+def _given_up(part: Part) -> Part:
     """A call that somebody had allowed, of a turn that is over: nobody is left who would begin it."""
-    return {**part, "state": "input-available"} if part.get("state") == "approval-responded" else part
+    return (
+        {**part, "state": ToolState.INPUT_AVAILABLE.value}
+        if part.get("state") == ToolState.APPROVAL_RESPONDED
+        else part
+    )
 
 
-def _closed(part: dict[str, Any]) -> dict[str, Any]:
+def _closed(part: Part) -> Part:
     """A text that was still being written is as long as it is."""
     if part.get("state") != "streaming":
         return part
-    return {**{name: value for name, value in part.items() if name != "id"}, "state": "done"}
+    return {**without(part, "id"), "state": "done"}
 
 
-def _retold(part: dict[str, Any], part_id: str) -> list[Event]:
+def _retold(part: Part, part_id: str) -> list[Event]:
     kind = part["type"]
     if kind in ("text", "reasoning"):
-        told = [("start", {}), ("delta", {"delta": part.get("text", "")}), ("end", {})]
-        return [{"type": f"{kind}-{step}", "id": part_id, **more} for step, more in told]
+        return [
+            {"type": f"{kind}-start", "id": part_id},
+            {"type": f"{kind}-delta", "id": part_id, "delta": part.get("text", "")},
+            {"type": f"{kind}-end", "id": part_id},
+        ]
     if kind == "step-start":
         return [{"type": "start-step"}]
     if not is_tool_part(part):
-        return [part]
-    call = {"toolCallId": part["toolCallId"]}
-    name = tool_name(part)
-    events = [{"type": "tool-input-available", **call, "toolName": name, "input": part.get("input")}]
-    ends = {
-        "output-available": {"type": "tool-output-available", "output": part.get("output")},
-        "output-error": {"type": "tool-output-error", "errorText": part.get("errorText", "")},
-        "output-denied": {"type": "tool-output-denied"},
+        return [cast("Event", part)]
+    call_id, name, state = part["toolCallId"], tool_name(part), part.get("state")
+    begun: Event = {
+        "type": "tool-input-available",
+        "toolCallId": call_id,
+        "toolName": name,
+        "input": part.get("input"),
     }
-    end = ends.get(part.get("state", ""))
-    return [*events, {**end, **call}] if end is not None else events
+    if state == ToolState.OUTPUT_AVAILABLE:
+        return [begun, {"type": "tool-output-available", "toolCallId": call_id, "output": part.get("output")}]
+    if state == ToolState.OUTPUT_ERROR:
+        return [begun, {"type": "tool-output-error", "toolCallId": call_id, "errorText": part.get("errorText", "")}]
+    if state == ToolState.OUTPUT_DENIED:
+        return [begun, {"type": "tool-output-denied", "toolCallId": call_id}]
+    return [begun]

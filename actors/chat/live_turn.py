@@ -14,11 +14,10 @@ without that broke off. What becomes of a broken step (transport spec §4.1):
 from __future__ import annotations
 
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.store import Event
 from perdure.actors.chat.toolbox import Toolbox
 from perdure.actors.chat.turn import Turn
-from perdure.actors.events.message_parts import BROKEN, RETRACT, Part
-from perdure.policies import Fate, Remains, caution, is_tool_part, tool_name
+from perdure.actors.events.message_parts import BROKEN, RETRACT
+from perdure.policies import Event, Fate, Part, Remains, caution, is_tool_part, tool_name
 
 
 class LiveTurn:
@@ -91,12 +90,14 @@ class LiveTurn:
 def last_boundary(events: list[Event]) -> Event | None:
     """The last event that opened or closed a step, of steps that were not withdrawn."""
     withdrawn = 0
+    event: Event
     for event in reversed(events):
-        if event.get("type") == RETRACT and event["data"].get("step"):
+        kind = event["type"]
+        if kind == RETRACT and event["data"].get("step"):
             withdrawn += 1
-        elif event.get("type") == "start-step" and withdrawn:
+        elif kind == "start-step" and withdrawn:
             withdrawn -= 1
-        elif event.get("type") in ("start-step", "finish-step") and not withdrawn:
+        elif kind in ("start-step", "finish-step") and not withdrawn:
             return event
     return None
 

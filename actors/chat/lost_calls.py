@@ -11,12 +11,24 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from perdure.actors.chat.store import ChatStore, Message
+from perdure.actors.chat.store import ChatStore
 from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.transcript import Transcript
 from perdure.actors.life.results import RunResult
 from perdure.ledger import HARD, Status
-from perdure.policies import Fate, Remains, RepeatGuard, caution, correction, stop_text, tool_name
+from perdure.policies import (
+    Fate,
+    JsonObject,
+    Message,
+    OurMetadata,
+    Part,
+    Remains,
+    RepeatGuard,
+    caution,
+    correction,
+    stop_text,
+    tool_name,
+)
 
 TOOK_EFFECT = (
     "The call of {tool} died before it could answer, but a check of what it touches shows that it took effect. Its result is lost; do "
@@ -28,7 +40,7 @@ NO_EFFECT = (
 )
 
 
-def evidence_of(part: dict[str, Any], run_id: str, result: RunResult | None, at_ms: int) -> dict[str, Any]:
+def evidence_of(part: Part, run_id: str, result: RunResult | None, at_ms: int) -> OurMetadata:
     """What is known of a call whose outcome is not. It is kept with the call, and found there when a result comes late."""
     still_running = result is not None and result.status == "interrupted" and result.child_still_running is not False
     words = result.error if result is not None else "the agent's own process was lost during the call"
@@ -43,7 +55,7 @@ def evidence_of(part: dict[str, Any], run_id: str, result: RunResult | None, at_
     }
 
 
-def died(part: dict[str, Any], tool: Tool, evidence: dict[str, Any], probed: object) -> str:
+def died(part: Part, tool: Tool, evidence: OurMetadata, probed: object) -> str:
     """What the model is told of a call that died. `probed` is what the author's probe says: True, False, or nothing known."""
     if probed is True or probed is False:
         return (TOOK_EFFECT if probed else NO_EFFECT).format(tool=tool.name)
@@ -62,18 +74,18 @@ def died(part: dict[str, Any], tool: Tool, evidence: dict[str, Any], probed: obj
     )
 
 
-def aborted(part: dict[str, Any], *, began: bool, is_question: bool = False) -> str:
+def aborted(part: Part, *, began: bool, is_question: bool = False) -> str:
     """What the model is told later of a call that a person cancelled. A question is answered by its client, or not at all."""
     remains = Remains(tool=tool_name(part), call_id=part["toolCallId"])
     return caution(Fate.UNANSWERED if is_question else Fate.ABORTED if began else Fate.ABORTED_BEFORE, remains)
 
 
-def never_ran(part: dict[str, Any], why: str) -> str:
+def never_ran(part: Part, why: str) -> str:
     """What the model is told later of a call that had not begun when its turn ended by itself."""
     return caution(Fate.NEVER_RAN, Remains(tool=tool_name(part), call_id=part["toolCallId"], ended_by=why))
 
 
-def timed_out(part: dict[str, Any], tool: Tool, words: str, at_ms: int) -> str:
+def timed_out(part: Part, tool: Tool, words: str, at_ms: int) -> str:
     """What the model is told of a call that was stopped because its time was over."""
     remains = Remains(
         tool=tool.name,
@@ -115,7 +127,7 @@ class LostCalls:
         self._keep(self._guard.stopped(loss))
         return stop_text(loss)
 
-    def settled(self, part: dict[str, Any], tool: Tool) -> None:
+    def settled(self, part: Part, tool: Tool) -> None:
         """A call is over, one way or another."""
         told = (part.get("resultProviderMetadata") or {}).get("perdure") or {}
         if told.get("outcome") == "unknown":
@@ -162,11 +174,11 @@ async def late_results(transcript: Transcript, lost: LostCalls, inspect: Inspect
     return found
 
 
-def _correction(message_id: str, call_id: str, evidence: Mapping[str, Any], told: Mapping[str, Any]) -> Message:
+def _correction(message_id: str, call_id: str, evidence: OurMetadata, told: Mapping[str, Any]) -> Message:
     output = told.get("output")
     if isinstance(output, dict) and "ok" in output:
         output = output.get("output") if output["ok"] else output.get("error")
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=str)
     words = correction(Remains(tool=evidence["tool"], call_id=call_id), text)
-    metadata = {"source": "late-result", "runId": evidence["runId"]}
+    metadata: JsonObject = {"source": "late-result", "runId": evidence["runId"]}
     return {"id": message_id, "role": "user", "parts": [{"type": "text", "text": words}], "metadata": metadata}

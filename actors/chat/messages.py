@@ -12,35 +12,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from perdure.actors.chat.plain_data import checked, checked_text
-from perdure.actors.events.message_parts import Part
 from perdure.ledger import BadRequest, TooLarge, check_id, pack
+from perdure.policies import JsonObject, Message, Part, Role, ToolState, without
 
-Role = Literal["user", "assistant", "system"]
-
-
-class Message(TypedDict):
-    """One message. `metadata` is the client's, but for the reserved keys, which only the agent writes."""
-
-    id: str
-    role: Role
-    parts: list[Part]
-    metadata: NotRequired[dict[str, Any]]
-
-
+T = TypeVar("T")
 ROLES: tuple[Role, ...] = get_args(Role)
 RESERVED_METADATA = frozenset({"channel", "turnMetadata"})
-TOOL_STATES = (
-    "input-streaming",
-    "input-available",
-    "approval-requested",
-    "approval-responded",
-    "output-available",
-    "output-error",
-    "output-denied",
-)
+TOOL_STATES = tuple(ToolState)
 
 MESSAGE_BYTES_MAX = 1_800_000
 RESULT_BYTES_MAX = 1_000_000
@@ -114,12 +95,12 @@ def _message(field: str, given: object, new_id: Callable[[], str], roles: Collec
     return {**message, "metadata": metadata} if metadata else message
 
 
-def _metadata(field: str, given: object) -> dict[str, Any]:
+def _metadata(field: str, given: object) -> JsonObject:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         raise BadRequest(field, f"{given!r:.200} is {type(given).__name__}, not an object")
-    metadata: dict[str, Any] = checked(field, {key: given[key] for key in given if key not in RESERVED_METADATA})
+    metadata: JsonObject = checked(field, {key: given[key] for key in given if key not in RESERVED_METADATA})
     if (size := len(pack(metadata))) > METADATA_BYTES_MAX:
         raise TooLarge(field, f"has {size} bytes encoded; the limit is {METADATA_BYTES_MAX}")
     return metadata
@@ -164,9 +145,9 @@ def _tool_part(field: str, kind: str, part: Part) -> Part:
     state = part.get("state")
     if state not in TOOL_STATES:
         raise BadRequest(f"{field}.state", f"{state!r:.200} is not one of {', '.join(TOOL_STATES)}")
-    if state == "output-available" and "output" not in part and "result" not in part:
+    if state == ToolState.OUTPUT_AVAILABLE and "output" not in part and "result" not in part:
         raise BadRequest(f"{field}.output", "is missing in state output-available")
-    if state == "output-error":
+    if state == ToolState.OUTPUT_ERROR:
         checked_text(f"{field}.errorText", part.get("errorText"))
     if not isinstance(part.get("approval", {}), dict):
         raise BadRequest(f"{field}.approval", f"{part['approval']!r:.200} is not an object")
@@ -181,7 +162,7 @@ def _refuse_repeated(field: str, name: str, values: list[str]) -> None:
         seen.add(value)
 
 
-def checked_data(field: str, value: Any, bytes_max: int = RESULT_BYTES_MAX) -> Any:
+def checked_data(field: str, value: object, bytes_max: int = RESULT_BYTES_MAX) -> Any:
     """Plain data of a client's, that is to stand in a message. Raises `BadRequest`, or `TooLarge` when it could not."""
     data = checked(field, value)
     if (size := _size(data)) > bytes_max:
@@ -212,7 +193,7 @@ def for_storage(message: Message, bytes_max: int = MESSAGE_BYTES_MAX) -> Message
     return message if _size(message) <= bytes_max else _shortened(message, bytes_max)
 
 
-def shortened_result(value: Any) -> Any:
+def shortened_result(value: T) -> T | str:
     """What a tool returned, short enough for an event and for the message. The very same object if it is."""
     return _short(value, RESULT_BYTES_MAX)
 
@@ -242,7 +223,7 @@ def _without_middle(message: Message, bytes_max: int) -> Message:
     sizes = [len(pack(part)) for part in parts]
     first, last = _fitting(sizes, room // 2), _fitting(sizes[::-1], room // 2)
     left_out = len(parts) - first - last
-    note = {"type": "text", "text": f"[{left_out:,} parts were left out: {_REASON}]", "state": "done"}
+    note: Part = {"type": "text", "text": f"[{left_out:,} parts were left out: {_REASON}]", "state": "done"}
     return {**message, "parts": [*parts[:first], note, *parts[len(parts) - last :]]}
 
 
@@ -257,7 +238,7 @@ def _fitting(sizes: list[int], room: int) -> int:
 _REASON = "the message was longer than one may be"
 
 
-def _size(value: Any) -> int:
+def _size(value: object) -> int:
     return len(pack(value))
 
 
@@ -272,10 +253,11 @@ def _clipped(text: str, keep: int) -> str:
 
 
 def _shorter_result(part: Part, keep: int) -> Part:
-    return {**part, **{name: _short(part[name], keep) for name in ("output", "result", "errorText") if name in part}}
+    short = {name: _short(value, keep) for name, value in part.items() if name in ("output", "result", "errorText")}
+    return cast("Part", {**part, **short})
 
 
-def _short(value: Any, keep: int) -> Any:
+def _short(value: T, keep: int) -> T | str:
     if isinstance(value, str):
         return _clipped(value, keep)
     return value if _size(value) <= keep else _clipped(json.dumps(value, ensure_ascii=False), keep)
@@ -291,9 +273,7 @@ def _shorter_reasoning(part: Part, keep: int) -> Part:
     """The provider's signature is over the whole text, so it goes with what is cut."""
     if part["type"] != "reasoning" or len(part["text"].encode()) <= keep:
         return part
-    return {name: value for name, value in part.items() if name != "providerMetadata"} | {
-        "text": _clipped(part["text"], keep)
-    }
+    return {**without(part, "providerMetadata"), "text": _clipped(part["text"], keep)}
 
 
 def _shorter_input(part: Part, keep: int) -> Part:

@@ -24,12 +24,10 @@ from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
 from perdure.actors.chat.call_reader import ENDING
 from perdure.actors.chat.convert import IllegalRequest, assert_paired, to_model
 from perdure.actors.chat.failures import ModelFailed, failure_of, too_long
-from perdure.actors.chat.messages import Message
 from perdure.actors.chat.tools import ToolSpec
-from perdure.actors.events.message_parts import Chunk
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, PerdureError
-from perdure.policies import Failure, FailureKind, stream_ended
+from perdure.policies import Event, Failure, FailureKind, Message, stream_ended
 
 if TYPE_CHECKING:
     import httpx2
@@ -212,7 +210,7 @@ async def stream_model(
     taken_ids: Iterable[str] = (),
     bytes_max: int = ANSWER_BYTES_MAX,
     tail_s: float = TAIL_S,
-) -> AsyncGenerator[Chunk | Finished]:
+) -> AsyncGenerator[Event | Finished]:
     """Ask a model and yield its answer as chunks of a UI message stream, then `Finished`. Closing the iterator closes the socket.
 
     Chunks are those of one step, without `start`, `finish` and the marks of steps. `tool-input-available` comes for calls that are
@@ -294,7 +292,7 @@ def _parameters(tools: Sequence[ToolSpec], instructions: str | None) -> ModelReq
     return ModelRequestParameters(function_tools=definitions, instruction_parts=said)
 
 
-async def _chunks(stream: StreamedResponse, reader: AnswerReader, tail_s: float) -> AsyncGenerator[Chunk | Finished]:
+async def _chunks(stream: StreamedResponse, reader: AnswerReader, tail_s: float) -> AsyncGenerator[Event | Finished]:
     """The chunks of an answer, and its end. A connection that breaks after the provider gave the reason of the end broke nothing."""
     reader.provider = stream.provider_name
     cutter = awaited(_cut_tail(stream, tail_s))
@@ -312,7 +310,7 @@ async def _chunks(stream: StreamedResponse, reader: AnswerReader, tail_s: float)
         yield last
 
 
-async def _read(stream: StreamedResponse, reader: AnswerReader) -> AsyncGenerator[Chunk]:
+async def _read(stream: StreamedResponse, reader: AnswerReader) -> AsyncGenerator[Event]:
     try:
         async for event in stream:
             for chunk in reader.read(event):
@@ -324,7 +322,7 @@ async def _read(stream: StreamedResponse, reader: AnswerReader) -> AsyncGenerato
         raise ModelFailed(failure_of(problem, is_reading=True)) from problem
 
 
-def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Chunk | Finished]:
+def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Event | Finished]:
     reason = reason_of_end(stream, is_over=True)
     if stream.state == "suspended":
         words = "the provider suspended its answer, to be asked for the rest of it later; that is not supported"

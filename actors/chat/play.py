@@ -21,14 +21,12 @@ from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.failures import ModelFailed
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.messages import Message
 from perdure.actors.chat.model import Finished, stream_model
 from perdure.actors.chat.turn_ends import Outcome
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.code.author_call import tried
-from perdure.actors.events.message_parts import Chunk, Part
 from perdure.actors.ports import Faults, KillPoint
-from perdure.policies import FAILURES_MAX, Failure, TurnEvent
+from perdure.policies import FAILURES_MAX, Event, Failure, Part, TurnEvent
 
 T = TypeVar("T")
 
@@ -97,7 +95,7 @@ class Play:
             return problem.failure
         if model is None or problem is not None:
             raise problem or AssertionError("there is neither a model nor a reason")
-        messages = cast("list[Message]", self._history.request_messages(self.live))
+        messages = self._history.request_messages(self.live)
         if resumed is None:
             self.live.stream.add({"type": "start-step"})
         reader = AnswerWriter(self.live, self._tenant.faults, resumed)
@@ -138,12 +136,12 @@ class AnswerWriter:
         self._resumed = resumed
         self._texts: dict[str, str] = {}
 
-    def take(self, item: Chunk | Finished) -> None:
+    def take(self, item: Event | Finished) -> None:
         """One event of the model."""
         if isinstance(item, Finished):
             self._stream.add({"type": "finish-step", "finishReason": item.reason, "usage": item.usage})
             return
-        event = self._mapped(dict(item))
+        event = self._mapped(item)
         if event is None:
             return
         self._stream.add(event)
@@ -151,19 +149,18 @@ class AnswerWriter:
         if event["type"] == "tool-input-available":
             self._toolbox.announced(event["toolCallId"])
 
-    def _mapped(self, event: dict[str, Any]) -> dict[str, Any] | None:
+    def _mapped(self, event: Event) -> Event | None:
         kind = event["type"]
         if self._resumed is not None and kind in ("text-start", "tool-input-start", "reasoning-start"):
             resumed, self._resumed = self._resumed, None
             if kind == "text-start":
                 self._texts[event.get("id", "")] = resumed.get("id", "")
                 return None
-            self._stream.add({"type": "text-end", "id": resumed.get("id")})
+            self._stream.add({"type": "text-end", "id": resumed.get("id", "")})
         if kind.startswith("text-") and event.get("id", "") in self._texts:
-            told = {
-                name: value for name, value in event.items() if name != "providerMetadata"
-            }  # it is of the second half
-            return {**told, "id": self._texts[event.get("id", "")]}
+            resumed_event: Event = {**event, "id": self._texts[event.get("id", "")]}
+            resumed_event.pop("providerMetadata", None)  # it is of the second half
+            return resumed_event
         return event
 
 

@@ -13,20 +13,32 @@ Every `write` is one transaction, or part of the one that is open. Nothing is to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TypedDict
 
 from perdure.actors.chat.turn import Turn
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
 from perdure.ledger.storage.cabinet import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, TURN, Transaction
-
-Message = dict[str, Any]
-Event = dict[str, Any]
-
+from perdure.policies import Event, LossRow, Message
 
 STREAMS_KEPT = 20
+
+
+class InlineCall(TypedDict):
+    """A call of an inline tool that has begun: how often, and when it did last."""
+
+    attempt: int
+    at_ms: int
+
+
+class Beside(TypedDict, total=False):
+    """What one transaction writes beside a turn and its events. `then` is done in memory after the commit."""
+
+    messages: Sequence[tuple[int, Message | None]]
+    calls: Sequence[tuple[str, InlineCall]]
+    then: Callable[[], None]
 
 
 class ChatStore:
@@ -38,9 +50,9 @@ class ChatStore:
         self._turns = Documents(life, TURN, Turn.load, Turn.body)
         self._open = Documents(life, OPEN, bytes, bytes)
         self._keys: Documents[str] = Documents(life, KEY)
-        self._chunks: Documents[list[Any]] = Documents(life, CHUNKS)
-        self._calls: Documents[dict[str, Any]] = Documents(life, CALL)
-        self._guard: Documents[list[dict[str, Any]]] = Documents(life, GUARD)
+        self._chunks: Documents[tuple[int, list[Event]]] = Documents(life, CHUNKS)
+        self._calls: Documents[InlineCall] = Documents(life, CALL)
+        self._guard: Documents[list[LossRow]] = Documents(life, GUARD)
 
     @property
     def is_empty(self) -> bool:
@@ -76,18 +88,18 @@ class ChatStore:
             found += events[max(0, first - start) :]
         return found
 
-    def calls(self, request_id: str) -> dict[str, dict[str, Any]]:
+    def calls(self, request_id: str) -> dict[str, InlineCall]:
         """The inline calls of a turn, by call id."""
         prefix = f"{request_id}\0"
         return {key.removeprefix(prefix): call for key, call in self._calls.all(prefix).items()}
 
-    def guard(self) -> list[dict[str, Any]]:
+    def guard(self) -> list[LossRow]:
         """What the repeat guard remembers."""
         return self._guard.get("") or []
 
     # writing
 
-    def keep_guard(self, rows: list[dict[str, Any]]) -> None:
+    def keep_guard(self, rows: list[LossRow]) -> None:
         """Remember this instead; durable on return."""
         with self._life.storage.transaction() as transaction:
             if rows:
@@ -101,13 +113,13 @@ class ChatStore:
         *,
         messages: Iterable[tuple[int, Message | None]] = (),
         segment: tuple[int, list[Event]] | None = None,
-        calls: Iterable[tuple[str, dict[str, Any]]] = (),
+        calls: Iterable[tuple[str, InlineCall]] = (),
         then: Callable[[], None] | None = None,
     ) -> None:
         """Make all of this durable at once. `then` is done in memory after the commit."""
         with self._life.storage.transaction() as transaction:
             if segment is not None and turn is not None:
-                self._chunks.put(transaction, f"{turn.request_id}\0{turn.segments:06d}", list(segment))
+                self._chunks.put(transaction, f"{turn.request_id}\0{turn.segments:06d}", segment)
                 turn.segments += 1
                 turn.events = segment[0] + len(segment[1])
             if turn is not None:

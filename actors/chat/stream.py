@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
-from perdure.actors.chat.store import ChatStore, Event
+from perdure.actors.chat.store import Beside, ChatStore
 from perdure.actors.chat.turn import Turn
-from perdure.actors.events.message_parts import Part, apply_chunk
+from perdure.actors.events.message_parts import apply_chunk
 from perdure.ledger import StorageError, pack
 from perdure.ledger.storage.cabinet import unbound
-from perdure.policies import earns_credit
+from perdure.policies import Event, Message, Part, earns_credit
 
 GROUP, GROUP_S = 10, 0.05
 LINGER_S, LINGER_UNSEEN_S = 1.0, 5.0
@@ -64,7 +64,7 @@ class Stream:
         self._flushed_s = 0.0
         self._context = unbound()  # a flush that is due joins no transaction that happens to be open then
         self._problem: StorageError | None = None
-        self._beside: dict[str, Any] = {}
+        self._beside: Beside = {}
         self._credited_at_ms: float | None = None
 
     @property
@@ -76,7 +76,7 @@ class Stream:
         return self._parts
 
     @property
-    def message(self) -> dict[str, Any]:
+    def message(self) -> Message:
         """The assistant's message so far."""
         return {"id": self.turn.message_id, "role": "assistant", "parts": self.parts}
 
@@ -84,7 +84,7 @@ class Stream:
         """Go on with a message that is there already."""
         self._parts = parts
 
-    def beside(self, **documents: Any) -> None:
+    def beside(self, **documents: Unpack[Beside]) -> None:
         """Make these durable with the next flush."""
         self._beside = _both(self._beside, documents)
 
@@ -130,7 +130,7 @@ class Stream:
         except StorageError as problem:  # whoever adds the next event hears of it
             self._problem = problem
 
-    def flush(self, **beside: Any) -> None:
+    def flush(self, **beside: Unpack[Beside]) -> None:
         """Make everything durable that was said so far, and in the same transaction what `ChatStore.write` is given beside it."""
         self.rest()
         pending = self.events[self.turn.events :]
@@ -182,10 +182,14 @@ def batch(events: list[Event]) -> list[Event]:
     return events[:BATCH_EVENTS_MAX]
 
 
-def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+def _both(first: Beside, second: Beside) -> Beside:
     """What two would write at once; lists of messages or calls are one list."""
-    lists = {name: [*first[name], *second[name]] for name in first.keys() & second.keys() if name != "then"}
-    return {**first, **second, **lists}
+    both: Beside = {**first, **second}
+    if "messages" in first and "messages" in second:
+        both["messages"] = [*first["messages"], *second["messages"]]
+    if "calls" in first and "calls" in second:
+        both["calls"] = [*first["calls"], *second["calls"]]
+    return both
 
 
 def merged(events: list[Event]) -> list[Event]:

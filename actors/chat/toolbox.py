@@ -34,9 +34,17 @@ from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.ports import KillPoint
 from perdure.ledger import Cancel, Status, derived_run_id
-from perdure.policies import Stage, awaits_client, is_settled, is_tool_part, tool_name
+from perdure.policies import (
+    Event,
+    OurMetadata,
+    Part,
+    Stage,
+    awaits_client,
+    is_settled,
+    is_tool_part,
+    tool_name,
+)
 
-Part = dict[str, Any]
 STATUS_AFTER_S = 5.0
 NO_RESULT = "The provider began this call itself, and its answer ended without the result."
 
@@ -233,9 +241,10 @@ class Toolbox:
         wanted, problem = await tried(_made(lambda: tool.wants_approval(part.get("input"), self._agent)))
         if problem is None and not wanted:
             return False
-        words = {} if problem is None else {"approvalDescriptor": {"problem": in_words(problem)}}
         call_id = part["toolCallId"]
-        event = {"type": "tool-approval-request", "toolCallId": call_id, "approvalId": f"approval-{call_id}", **words}
+        event: Event = {"type": "tool-approval-request", "toolCallId": call_id, "approvalId": f"approval-{call_id}"}
+        if problem is not None:
+            event["approvalDescriptor"] = {"problem": in_words(problem)}
         self._stream.add(event)
         return True
 
@@ -315,15 +324,15 @@ class Toolbox:
         else:
             self._failed(call_id, end["error"])
 
-    def _returned(self, call_id: str, output: Any, evidence: dict[str, Any] | None = None) -> None:
+    def _returned(self, call_id: str, output: object, evidence: OurMetadata | None = None) -> None:
         shown = shortened_result(output)
         self._say({"type": "tool-output-available", "toolCallId": call_id, "output": shown}, evidence)
 
-    def _failed(self, call_id: str, words: str, evidence: dict[str, Any] | None = None) -> None:
+    def _failed(self, call_id: str, words: str, evidence: OurMetadata | None = None) -> None:
         shown = shortened_result(words)
         self._say({"type": "tool-output-error", "toolCallId": call_id, "errorText": shown}, evidence)
 
-    def _say(self, event: dict[str, Any], evidence: dict[str, Any] | None) -> None:
+    def _say(self, event: Event, evidence: OurMetadata | None) -> None:
         """A settled call is durable at once: it must not be lost, whatever happens to the connection (spec §4.11)."""
         if evidence is not None:
             event["providerMetadata"] = {"perdure": evidence}
@@ -352,7 +361,7 @@ class Toolbox:
         is_known = probed is True or probed is False
         self._failed(call_id, died(part, tool, evidence, probed), None if is_known else evidence)
 
-    def _evidence(self, part: Part, result: RunResult | None) -> dict[str, Any]:
+    def _evidence(self, part: Part, result: RunResult | None) -> OurMetadata:
         return evidence_of(part, self.run_id(part["toolCallId"]), result, self._state.now_ms())
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
-from perdure.actors.chat.messages import Message as Checked
 from perdure.actors.chat.messages import for_storage
-from perdure.actors.chat.store import ChatStore, Message
+from perdure.actors.chat.store import ChatStore
+from perdure.policies import Message, OurMetadata
 
 
 class Transcript:
@@ -17,7 +15,7 @@ class Transcript:
     """
 
     def __init__(self, store: ChatStore) -> None:
-        self.uncertain: dict[str, dict[str, Any]] = {}
+        self.uncertain: dict[str, OurMetadata] = {}
         self._positions: dict[str, int] = {}
         self._last = 0
         self._messages: dict[str, Message] = {}
@@ -52,7 +50,7 @@ class Transcript:
         for message in messages:
             self._positions.setdefault(message["id"], self._last + 1)
             self._last = max(self._last, self._positions[message["id"]])
-        return [(self._positions[message["id"]], _short(message)) for message in messages]
+        return [(self._positions[message["id"]], for_storage(message)) for message in messages]
 
     def put(self, position: int, message: Message) -> None:
         """Take in what is durable."""
@@ -81,7 +79,7 @@ class Transcript:
         self.uncertain.clear()
         self._messages.clear()
 
-    def before(self, message_id: str) -> list[dict[str, Any]]:
+    def before(self, message_id: str) -> list[Message]:
         """The messages up to this one, without it; all of them if it is not there."""
         found: list[Message] = []
         for message in self._messages.values():
@@ -89,8 +87,3 @@ class Transcript:
                 break
             found.append(message)
         return found
-
-
-def _short(message: Message) -> Message:
-    """The message, short enough to be kept."""
-    return dict(for_storage(cast("Checked", message)))

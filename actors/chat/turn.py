@@ -19,7 +19,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.actors.life.documents import StoredRow
-from perdure.policies import TURN_ENDED, Cell, IllegalTransition, TurnEvent, TurnStatus, turn_cell
+from perdure.policies import (
+    TURN_ENDED,
+    Cell,
+    IllegalTransition,
+    JsonObject,
+    Message,
+    Part,
+    TurnEvent,
+    TurnStatus,
+    turn_cell,
+)
 
 
 @dataclass
@@ -50,7 +60,7 @@ class Turn(StoredRow):
     message_id: str
     digest: str = ""
     status: TurnStatus = TurnStatus.ACCEPTED
-    messages: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     continues: str = ""
     base: int = 0
     user_message_id: str = ""
@@ -69,7 +79,7 @@ class Turn(StoredRow):
     failures: int = 0
     failures_total: int = 0
     work: int = 0
-    incident: dict[str, Any] | None = None
+    incident: JsonObject | None = None
     cancelled: str | None = None
     stashed: Any = None
     error: str = ""
@@ -185,9 +195,9 @@ class ChatRecoveryContext:
     request_id: str
     recovery_root_request_id: str
     partial_text: str
-    partial_parts: list[dict[str, Any]]
+    partial_parts: list[Part]
     recovery_data: Any
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     last_body: Any
     last_client_tools: Any
     created_at: int
@@ -208,7 +218,7 @@ class TurnResult:
     request_id: str
     status: str
     text: str = ""
-    message: dict[str, Any] | None = None
+    message: Message | None = None
     error: str = ""
     reason: str = ""
     next_event: int = 0

@@ -10,11 +10,10 @@ from collections import deque
 from typing import NamedTuple
 
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.store import Event, Message
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.life.activity import ACTIVITY, Activity
-from perdure.policies import JsonObject, TurnEvent, TurnStatus
+from perdure.policies import Event, JsonObject, Message, TurnEvent, TurnStatus
 
 
 class Outcome(NamedTuple):

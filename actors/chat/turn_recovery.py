@@ -20,7 +20,6 @@ from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn, last_step
 from perdure.actors.chat.lost_calls import late_results
-from perdure.actors.chat.store import Message
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn
 from perdure.actors.chat.turn_ends import Outcome, words_of
@@ -37,7 +36,9 @@ from perdure.policies import (
     Incident,
     IncidentStatus,
     Kind,
+    Message,
     Mode,
+    Part,
     TurnBudget,
     TurnEvent,
     TurnStatus,
@@ -103,7 +104,7 @@ class TurnRecovery:
             is_after_tools=any(is_tool_part(part) for part in earlier),
         )
 
-    def _calls(self, live: LiveTurn, parts: Iterable[dict[str, Any]]) -> Iterable[CallFacts]:
+    def _calls(self, live: LiveTurn, parts: Iterable[Part]) -> Iterable[CallFacts]:
         for part in parts:
             if is_tool_part(part):
                 name = tool_name(part)
@@ -227,10 +228,14 @@ class TurnRecovery:
             seen = seen.declined() if answer is False else seen
         return seen
 
-    def over(self, turn: Turn) -> list[tuple[str, dict[str, Any]]]:
+    def over(self, turn: Turn) -> list[tuple[str, dict[str, object]]]:
         """A turn has ended: its incident is closed with it, in the same commit. What is to be told of that, after it."""
         elapsed_ms = turn.ended_at_ms - (turn.started_at_ms or turn.accepted_at_ms)
-        told = {"status": turn.status, "durationMs": max(0, elapsed_ms), "error": turn.error or None}
+        told: dict[str, object] = {
+            "status": str(turn.status),
+            "durationMs": max(0, elapsed_ms),
+            "error": turn.error or None,
+        }
         finish = ("chat:turn:finish", told)
         incident = None if turn.incident is None else Incident.of_row(turn.incident)
         if incident is None or incident.is_sealed:
@@ -347,7 +352,7 @@ async def abort(live: LiveTurn) -> Outcome:
     return Outcome(TurnEvent.ABORTED, f"The turn was cancelled: {live.turn.cancelled}", "cancelled")
 
 
-def _base(incident: Incident) -> dict[str, Any]:
+def _base(incident: Incident) -> dict[str, object]:
     """What every event of a recovery says."""
     return {
         "incidentId": incident.incident_id,
@@ -362,10 +367,10 @@ async def _called(hook: Any, context: Any) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-def _has_calls(parts: list[dict[str, Any]]) -> bool:
+def _has_calls(parts: list[Part]) -> bool:
     """Whether there is a call that may have begun: dropped, it would be made again under another id, and happen twice."""
     return any(is_tool_part(part) and part.get("state") != "input-streaming" for part in parts)
 
 
-def _text_of(parts: list[dict[str, Any]]) -> str:
+def _text_of(parts: list[Part]) -> str:
     return "".join(part["text"] for part in parts if part["type"] == "text")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.history import History
-from perdure.actors.chat.store import Event
 from perdure.actors.chat.stream import batch
 from perdure.actors.chat.turn import Turn, TurnResult
 from perdure.ledger import BadRequest
+from perdure.policies import Event
 
 HOLD_S = 10.0
 OPENING_S = 0.05  # a turn that says something so soon is begun and told in one answer
@@ -64,7 +63,9 @@ class TurnViews:
         """A turn as its caller sees it."""
         stream = self._state.stream_in_memory(turn)
         message = stream.message if stream is not None else self._state.transcript.get(turn.message_id)
-        text = "".join(part["text"] for part in (message or {"parts": []})["parts"] if part["type"] == "text")
+        text = "".join(
+            part["text"] for part in (message["parts"] if message is not None else ()) if part["type"] == "text"
+        )
         return TurnResult(
             request_id=turn.request_id,
             status=turn.status,
@@ -102,7 +103,7 @@ class TurnViews:
                 return turn, [], turn.events
         return await self.follow(request_id, 0, 0.0)
 
-    def told(self, turn: Turn, events: list[Event], after: int) -> dict[str, Any]:
+    def told(self, turn: Turn, events: list[Event], after: int) -> dict[str, object]:
         """What a follower is told. Of a turn that goes on, its events are enough."""
         if turn.is_over:
             shown = self.result_of(turn)

@@ -19,7 +19,6 @@ from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.overlapping import OverlappingMessages
 from perdure.actors.chat.play import Play
-from perdure.actors.chat.store import Message
 from perdure.actors.chat.stream import batch, merged
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_ends import Outcome, ResponseHook, reported
@@ -29,11 +28,13 @@ from perdure.actors.code.author_call import tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest, ConflictingRequest, StaleIncarnation, StorageError
-from perdure.policies import TurnEvent, TurnStatus
+from perdure.policies import Message, TurnEvent, TurnStatus
 
 RESTART_S = 5.0
-FATAL = (StaleIncarnation, StorageError)  # of the life, not of the turn: it goes on in the next one
 """How long after a failure of its storage a conversation begins again from what is durable."""
+
+FATAL = (StaleIncarnation, StorageError)
+"""What ends the life and not the turn: the turn goes on in the next life."""
 
 
 class Turns:

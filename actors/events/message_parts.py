@@ -5,14 +5,8 @@ is pure and keeps nothing beside the parts, which is what lets the same chunk be
 the same result (spec B23). Two keys therefore live on a part only while it streams: `id`, by which interleaved texts
 find their part, and `inputText`, the raw JSON of a tool's input so far. Both are gone when the part is done.
 
-The states of a tool part, and who may move them (spec chat-recovery §1.2):
-
-    input-streaming → input-available → approval-requested → approval-responded
-                                      → output-available | output-error | output-denied
-
-Providers replay earlier calls in a continued answer, so a chunk about the *input* of a call never moves a part
-backwards; an *output* is taken in any state, because it says what happened. A chunk that is malformed, of an unknown
-type, or about an unknown call changes nothing. `data-retract` is ours: it withdraws what a broken connection left half said.
+The state of a tool part is moved by one table (`call_cell`; spec chat-recovery §1.2). A chunk that is malformed, of an unknown type, or
+about an unknown call changes nothing. `data-retract` is ours: it withdraws what a broken connection left half said.
 """
 
 from __future__ import annotations
@@ -20,22 +14,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeGuard
+from enum import Enum
+from typing import TypeGuard, cast
 
 from pydantic_core import from_json
 
-Part = dict[str, Any]
-"""One part of a message; `type` says which."""
+from perdure.policies import JsonObject, Part, ToolState, without
 
-Chunk = Mapping[str, Any]
-"""One piece of a UI message stream; `type` says which."""
+Chunk = Mapping[str, object]
+"""An event of anybody's UI message stream, to be read with care; `type` says which."""
 
 RETRACT = "data-retract"
 BROKEN = "interrupted"
 """The reason of a step's end if its answer never ended."""
-
-SETTLED = frozenset({"output-available", "output-error", "output-denied"})
-_ANSWERED = SETTLED | {"approval-responded"}
 
 
 def chunk_of(body: object) -> Chunk | None:
@@ -65,13 +56,13 @@ def apply_chunk(parts: list[Part], chunk: Chunk) -> list[Part]:
     return step(parts, chunk) if step else parts
 
 
-def normalized_input(raw: object) -> dict[str, Any]:
+def normalized_input(raw: object) -> JsonObject:
     """A tool's input as the object that providers demand: itself, or the object in its JSON text, or an empty one."""
     if isinstance(raw, dict):
         return raw
     if isinstance(raw, str) and raw.lstrip().startswith("{"):
         parsed = chunk_of(raw)
-        return dict(parsed) if parsed is not None else {}
+        return cast("JsonObject", dict(parsed)) if parsed is not None else {}
     return {}
 
 
@@ -79,9 +70,14 @@ def _replaced(parts: list[Part], index: int, part: Part) -> list[Part]:
     return [*parts[:index], part, *parts[index + 1 :]]
 
 
-def _kept(chunk: Chunk, *names: str) -> Part:
+def _kept(chunk: Chunk, *names: str) -> dict[str, object]:
     """Those of the chunk's fields that are there."""
     return {name: chunk[name] for name in names if chunk.get(name) is not None}
+
+
+def _part(fields: Mapping[str, object]) -> Part:
+    """A part with the values of a chunk. They are as they came: whoever wrote the stream answers for them."""
+    return cast("Part", fields)
 
 
 # --- text and reasoning ----------------------------------------------------------------------------------------------
@@ -112,12 +108,12 @@ def _with_metadata(part: Part, chunk: Chunk) -> Part:
     metadata = chunk.get("providerMetadata")
     if not isinstance(metadata, Mapping):
         return part
-    return {**part, "providerMetadata": {**part.get("providerMetadata", {}), **metadata}}
+    return _part({**part, "providerMetadata": {**part.get("providerMetadata", {}), **metadata}})
 
 
 def _prose_started(parts: list[Part], chunk: Chunk) -> list[Part]:
     part = {"type": _prose_of(chunk), **_kept(chunk, "id"), "text": "", "state": "streaming"}
-    return [*parts, _with_metadata(part, chunk)]
+    return [*parts, _with_metadata(_part(part), chunk)]
 
 
 def _prose_grew(parts: list[Part], chunk: Chunk) -> list[Part]:
@@ -128,12 +124,12 @@ def _prose_grew(parts: list[Part], chunk: Chunk) -> list[Part]:
     if index is None:
         started = _prose_started(parts, chunk)
         return [*parts, {**started[-1], "text": delta}]
-    part = {**parts[index], "text": parts[index]["text"] + delta}
+    part: Part = {**parts[index], "text": parts[index]["text"] + delta}
     return _replaced(parts, index, _with_metadata(part, chunk))
 
 
 def _done(part: Part) -> Part:
-    return {**{name: value for name, value in part.items() if name != "id"}, "state": "done"}
+    return {**without(part, "id"), "state": "done"}
 
 
 def _prose_ended(parts: list[Part], chunk: Chunk) -> list[Part]:
@@ -171,14 +167,14 @@ def _unbound(part: Part) -> Part:
     kept_as = str(ours.get("id", "")) if isinstance(ours, Mapping) else ""
     if not kept_as.startswith(("rs_", "msg_", "fc_")):
         return part
-    return {name: value for name, value in part.items() if name not in ("providerMetadata", "callProviderMetadata")}
+    return without(part, "providerMetadata", "callProviderMetadata")
 
 
 def _whole(*names: str) -> Callable[[list[Part], Chunk], list[Part]]:
     """The step for a chunk that is a part as it stands, with these fields."""
 
     def step(parts: list[Part], chunk: Chunk) -> list[Part]:
-        return [*parts, {"type": chunk["type"], **_kept(chunk, *names, "providerMetadata")}]
+        return [*parts, _part({"type": chunk["type"], **_kept(chunk, *names, "providerMetadata")})]
 
     return step
 
@@ -187,7 +183,7 @@ def _data(parts: list[Part], chunk: Chunk) -> list[Part]:
     """Add an author's data part, or renew the one with the same type and id. A transient one is seen but not kept."""
     if chunk.get("transient"):
         return parts
-    part = {"type": chunk["type"], **_kept(chunk, "id"), "data": chunk.get("data")}
+    part = _part({"type": chunk["type"], **_kept(chunk, "id"), "data": chunk.get("data")})
     if "id" not in part:
         return [*parts, part]
     for index, known in enumerate(parts):
@@ -198,15 +194,68 @@ def _data(parts: list[Part], chunk: Chunk) -> list[Part]:
 
 def _retracted(parts: list[Part], chunk: Chunk) -> list[Part]:
     """Withdraw what an abandoned half step had shown: only the first parts stay. Nothing is spliced silently."""
-    kept = chunk.get("data", {}).get("parts") if isinstance(chunk.get("data"), Mapping) else None
+    data = chunk.get("data")
+    kept = data.get("parts") if isinstance(data, Mapping) else None
     return parts[:kept] if isinstance(kept, int) and 0 <= kept < len(parts) else parts
 
 
 # --- tool calls ------------------------------------------------------------------------------------------------------
 
 
+class CallCell(Enum):
+    """The cell that is not a state: the chunk is an echo, and changes nothing."""
+
+    IGNORED = "ignored"
+
+
+_S = ToolState
+_IS, _IA, _AR, _AD = _S.INPUT_STREAMING, _S.INPUT_AVAILABLE, _S.APPROVAL_REQUESTED, _S.APPROVAL_RESPONDED
+_OA, _OE, _OD = _S.OUTPUT_AVAILABLE, _S.OUTPUT_ERROR, _S.OUTPUT_DENIED
+_no = CallCell.IGNORED
+_ORDER = (None, _IS, _IA, _AR, _AD, _OA, _OE, _OD)
+
+# Providers replay earlier calls in a continued answer, so a chunk about the input of a call never moves it backwards. An output is taken in
+# any state, because it says what happened. An approval that was answered is neither asked for nor answered again.
+#                                 unknown  input-          approval-           output-
+#                                 call     stream. avail.  requested responded avail. error denied
+_CALLS: dict[str, tuple[ToolState | CallCell, ...]] = {
+    "tool-input-start":          (_IS,     _no,    _no,    _no,      _no,      _no,   _no,  _no),
+    "tool-input-delta":          (_no,     _IS,    _no,    _no,      _no,      _no,   _no,  _no),
+    "tool-input-available":      (_IA,     _IA,    _no,    _no,      _no,      _no,   _no,  _no),
+    "tool-input-error":          (_OE,     _OE,    _OE,    _OE,      _OE,      _no,   _no,  _no),
+    "tool-approval-request":     (_no,     _AR,    _AR,    _AR,      _no,      _no,   _no,  _no),
+    "tool-approval-response":    (_no,     _no,    _AD,    _AD,      _no,      _no,   _no,  _no),  # approved; if not: output-denied
+    "tool-output-denied":        (_no,     _OD,    _OD,    _OD,      _no,      _no,   _no,  _no),
+    "tool-output-available":     (_no,     _OA,    _OA,    _OA,      _OA,      _OA,   _OA,  _OA),
+    "tool-output-error":         (_no,     _OE,    _OE,    _OE,      _OE,      _OE,   _OE,  _OE),
+}  # fmt: skip
+_MOVES: dict[str, dict[str | None, str]] = {
+    kind: {before: after.value for before, after in zip(_ORDER, row, strict=True) if isinstance(after, ToolState)}
+    for kind, row in _CALLS.items()
+}
+
+
+def call_cell(kind: str, state: ToolState | None) -> ToolState | CallCell:
+    """What a chunk of this type does to a call in this state; None is a call that nobody has heard of."""
+    return _CALLS[kind][_ORDER.index(state)]
+
+
 def _is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value != ""
+
+
+def _call(parts: list[Part], chunk: Chunk) -> list[Part]:
+    """Move a call, as the table says, and let it take from the chunk what belongs to its new state."""
+    kind, index = str(chunk["type"]), _find_call(parts, chunk)
+    part = None if index is None else parts[index]
+    state = _MOVES[kind].get(None if part is None else part.get("state", _IA))
+    if state is None:
+        return parts
+    new = part or _new_call(chunk)
+    moved = None if new is None else _TAKES[kind](new, state, chunk)
+    if moved is None:
+        return parts
+    return [*parts, moved] if index is None else _replaced(parts, index, moved)
 
 
 def _find_call(parts: list[Part], chunk: Chunk) -> int | None:
@@ -222,10 +271,10 @@ def _new_call(chunk: Chunk) -> Part | None:
     if not _is_name(call_id) or not _is_name(name):
         return None
     kind = "dynamic-tool" if chunk.get("dynamic") else f"tool-{name}"
-    return {"type": kind, "toolCallId": call_id, "toolName": name, "state": "input-streaming"}
+    return {"type": kind, "toolCallId": call_id, "toolName": name, "state": ToolState.INPUT_STREAMING.value}
 
 
-def _about_call(chunk: Chunk) -> Part:
+def _about_call(chunk: Chunk) -> dict[str, object]:
     metadata = chunk.get("providerMetadata")
     return {
         **_kept(chunk, "title", "providerExecuted"),
@@ -233,106 +282,81 @@ def _about_call(chunk: Chunk) -> Part:
     }
 
 
-def _moved(part: Part, state: str, **fields: object) -> Part:
+def _moved(part: Part, state: str, fields: Mapping[str, object]) -> Part:
     """The part in another state, without the raw text of its input."""
-    return {**{name: value for name, value in part.items() if name != "inputText"}, "state": state, **fields}
+    return _part({**without(part, "inputText"), "state": state, **fields})
 
 
-def _input_started(parts: list[Part], chunk: Chunk) -> list[Part]:
-    part = _new_call(chunk)
-    if part is None or _find_call(parts, chunk) is not None:
-        return parts
-    return [*parts, {**part, **_about_call(chunk)}]
+def _input_started(part: Part, _state: str, chunk: Chunk) -> Part:
+    return _part({**part, **_about_call(chunk)})
 
 
-def _input_grew(parts: list[Part], chunk: Chunk) -> list[Part]:
+def _input_grew(part: Part, _state: str, chunk: Chunk) -> Part | None:
     """Add to the raw text of the input, and show as much of it as can be read already."""
-    index, delta = _find_call(parts, chunk), chunk.get("inputTextDelta")
-    if index is None or not isinstance(delta, str) or parts[index].get("state") != "input-streaming":
-        return parts
-    text = parts[index].get("inputText", "") + delta
-    part = {**parts[index], "inputText": text}
+    delta = chunk.get("inputTextDelta")
+    if not isinstance(delta, str):
+        return None
+    text = part.get("inputText", "") + delta
+    grown: Part = {**part, "inputText": text}
     with suppress(ValueError):  # not readable yet, or never: the whole input comes with `tool-input-available`
-        part["input"] = from_json(text, allow_partial="trailing-strings")
-    return _replaced(parts, index, part)
+        grown["input"] = from_json(text, allow_partial="trailing-strings")
+    return grown
 
 
-def _input_arrived(parts: list[Part], chunk: Chunk) -> list[Part]:
-    index = _find_call(parts, chunk)
-    part = _new_call(chunk) if index is None else parts[index]
-    if part is None or part.get("state") != "input-streaming":
-        return parts
-    part = _moved(part, "input-available", input=normalized_input(chunk.get("input")), **_about_call(chunk))
-    return [*parts, part] if index is None else _replaced(parts, index, part)
+def _input_arrived(part: Part, state: str, chunk: Chunk) -> Part:
+    return _moved(part, state, {"input": normalized_input(chunk.get("input")), **_about_call(chunk)})
 
 
-def _input_failed(parts: list[Part], chunk: Chunk) -> list[Part]:
-    index = _find_call(parts, chunk)
-    part = _new_call(chunk) if index is None else parts[index]
-    if part is None or part.get("state") in SETTLED:
-        return parts
+def _input_failed(part: Part, state: str, chunk: Chunk) -> Part:
     given = {"input": normalized_input(chunk.get("input")), "errorText": str(chunk.get("errorText", ""))}
-    part = _moved(part, "output-error", **given, **_about_call(chunk))
-    return [*parts, part] if index is None else _replaced(parts, index, part)
+    return _moved(part, state, {**given, **_about_call(chunk)})
 
 
-def _approval_requested(parts: list[Part], chunk: Chunk) -> list[Part]:
-    """Ask a person. The input stands by what was streamed of it; an approval that was answered is not asked again."""
-    index = _find_call(parts, chunk)
-    if index is None or parts[index].get("state") in _ANSWERED:
-        return parts
+def _approval_requested(part: Part, state: str, chunk: Chunk) -> Part:
+    """Ask a person. The input stands by what was streamed of it."""
     approval = {"id": chunk.get("approvalId")}
     if "approvalDescriptor" in chunk:
         approval["descriptor"] = chunk["approvalDescriptor"]
-    shown = normalized_input(parts[index].get("input"))
-    return _replaced(parts, index, _moved(parts[index], "approval-requested", input=shown, approval=approval))
+    return _moved(part, state, {"input": normalized_input(part.get("input")), "approval": approval})
 
 
-def _approval_answered(parts: list[Part], chunk: Chunk) -> list[Part]:
-    """A person allowed the call, or did not; what is known of the approval is kept. An answered one is not answered again."""
-    index = _find_call(parts, chunk)
-    if index is None or parts[index].get("state") not in ("input-available", "approval-requested"):
-        return parts
-    approval = {
-        **(parts[index].get("approval") or {"id": chunk.get("toolCallId")}),
-        "approved": bool(chunk.get("approved")),
-    }
-    state = "approval-responded" if chunk.get("approved") else "output-denied"
-    reason = _kept(chunk, "reason")
-    return _replaced(parts, index, _moved(parts[index], state, approval={**approval, **reason}))
+def _approval_answered(part: Part, state: str, chunk: Chunk) -> Part:
+    """A person allowed the call, or did not; what is known of the approval is kept."""
+    known = part.get("approval") or {"id": chunk.get("toolCallId")}
+    approval = {**known, "approved": bool(chunk.get("approved")), **_kept(chunk, "reason")}
+    return _moved(part, state if chunk.get("approved") else _OD.value, {"approval": approval})
 
 
-def _denied(parts: list[Part], chunk: Chunk) -> list[Part]:
-    index = _find_call(parts, chunk)
-    if index is None or parts[index].get("state") in _ANSWERED:
-        return parts
-    return _replaced(parts, index, _moved(parts[index], "output-denied"))
+def _denied(part: Part, state: str, _chunk: Chunk) -> Part:
+    return _moved(part, state, {})
 
 
-def _returned(parts: list[Part], chunk: Chunk) -> list[Part]:
-    index = _find_call(parts, chunk)
-    if index is None:
-        return parts
-    bare = {name: value for name, value in parts[index].items() if name not in ("errorText", "preliminary")}
-    part = _moved(
-        bare, "output-available", output=chunk.get("output"), **_kept(chunk, "preliminary", "providerExecuted")
-    )
-    return _replaced(parts, index, _with_result_metadata(part, chunk))
+def _returned(part: Part, state: str, chunk: Chunk) -> Part:
+    fields = {"output": chunk.get("output"), **_kept(chunk, "preliminary", "providerExecuted")}
+    return _moved(without(part, "errorText", "preliminary"), state, {**fields, **_result_metadata(chunk)})
 
 
-def _raised(parts: list[Part], chunk: Chunk) -> list[Part]:
-    index = _find_call(parts, chunk)
-    if index is None:
-        return parts
-    bare = {name: value for name, value in parts[index].items() if name not in ("output", "preliminary")}
-    part = _moved(bare, "output-error", errorText=str(chunk.get("errorText", "")), **_kept(chunk, "providerExecuted"))
-    return _replaced(parts, index, _with_result_metadata(part, chunk))
+def _raised(part: Part, state: str, chunk: Chunk) -> Part:
+    fields = {"errorText": str(chunk.get("errorText", "")), **_kept(chunk, "providerExecuted")}
+    return _moved(without(part, "output", "preliminary"), state, {**fields, **_result_metadata(chunk)})
 
 
-def _with_result_metadata(part: Part, chunk: Chunk) -> Part:
+def _result_metadata(chunk: Chunk) -> dict[str, object]:
     metadata = chunk.get("providerMetadata")
-    return part if metadata is None else {**part, "resultProviderMetadata": metadata}
+    return {} if metadata is None else {"resultProviderMetadata": metadata}
 
+
+_TAKES: dict[str, Callable[[Part, str, Chunk], Part | None]] = {
+    "tool-input-start": _input_started,
+    "tool-input-delta": _input_grew,
+    "tool-input-available": _input_arrived,
+    "tool-input-error": _input_failed,
+    "tool-approval-request": _approval_requested,
+    "tool-approval-response": _approval_answered,
+    "tool-output-denied": _denied,
+    "tool-output-available": _returned,
+    "tool-output-error": _raised,
+}
 
 _STEPS: dict[str, Callable[[list[Part], Chunk], list[Part]]] = {
     "text-start": _prose_started,
@@ -347,13 +371,5 @@ _STEPS: dict[str, Callable[[list[Part], Chunk], list[Part]]] = {
     "file": _whole("mediaType", "url", "filename"),
     "source-url": _whole("sourceId", "url", "title"),
     "source-document": _whole("sourceId", "mediaType", "title", "filename"),
-    "tool-input-start": _input_started,
-    "tool-input-delta": _input_grew,
-    "tool-input-available": _input_arrived,
-    "tool-input-error": _input_failed,
-    "tool-approval-request": _approval_requested,
-    "tool-approval-response": _approval_answered,
-    "tool-output-denied": _denied,
-    "tool-output-available": _returned,
-    "tool-output-error": _raised,
+    **dict.fromkeys(_TAKES, _call),
 }

@@ -34,8 +34,9 @@ from perdure.actors.events.frames import (
     frame_in,
     optional,
 )
-from perdure.actors.events.message_parts import Part, apply_chunk, chunk_of
+from perdure.actors.events.message_parts import apply_chunk, chunk_of
 from perdure.ledger import HARD
+from perdure.policies import Part
 
 WAITING_MAX = 1_000
 

@@ -10,14 +10,13 @@ acknowledged.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.chat.stream import merged
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turns import Turns
 from perdure.actors.code.author_call import tried
-from perdure.actors.events.message_parts import Part, apply_chunk
+from perdure.actors.events.message_parts import apply_chunk
 from perdure.actors.messenger.adapter import Messenger
 from perdure.actors.messenger.events import user_message
 from perdure.actors.messenger.posts import DeliveryParked, Posts
@@ -25,7 +24,7 @@ from perdure.actors.messenger.replies import Replies
 from perdure.actors.messenger.store import ReplyRow
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest
-from perdure.policies import Ending, Outcome, ReplyEvent, ReplyStatus, TurnStatus, ending, spoken
+from perdure.policies import Ending, Event, Outcome, Part, ReplyEvent, ReplyStatus, TurnStatus, ending, spoken
 
 TYPING_S = 4.0
 HOLD_S = 10.0
@@ -38,7 +37,7 @@ class StreamedAnswer:
         self._parts: list[Part] = []
         self.is_recovering = False
 
-    def take(self, events: list[dict[str, Any]]) -> None:
+    def take(self, events: list[Event]) -> None:
         """The next events of the stream."""
         for event in merged(events):
             self._parts = apply_chunk(self._parts, event)

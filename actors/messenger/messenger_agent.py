@@ -26,7 +26,7 @@ from perdure.actors.messenger.adapter import Messenger, declared
 from perdure.actors.messenger.deliveries import Deliveries
 from perdure.actors.messenger.events import Kind, MessengerEvent
 from perdure.ledger import BadRequest, check_id, check_whole
-from perdure.policies import FiberResult, Outcome
+from perdure.policies import FiberResult, Message, Outcome
 
 LISTED_MAX = 500
 NOTICE_CHARS_MAX = 100_000
@@ -119,9 +119,12 @@ class MessengerAgent(ChatAgent):
         with self.transaction():
             row = self._perdure_deliveries.notice(chosen, thread_id, _checked_words(text), kind)
             if inform_model:
-                part = {"type": "text", "text": text}
-                metadata = {"kind": kind, "reply": row.reply_id}
-                message = {"id": f"{kind}-{row.reply_id}", "role": "assistant", "parts": [part], "metadata": metadata}
+                message: Message = {
+                    "id": f"{kind}-{row.reply_id}",
+                    "role": "assistant",
+                    "parts": [{"type": "text", "text": text}],
+                    "metadata": {"kind": kind, "reply": row.reply_id},
+                }
                 self._perdure_conversation.add([message])
         return row.reply_id
 

@@ -10,16 +10,16 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from perdure.actors import apply_chunk
+from perdure.policies import Part
 from perdure.scenarios.provider.script import Script, conclusion, key_of, read
 from perdure.scenarios.provider.scripted import Record
 from perdure.scenarios.stories.chat_agents import EFFECTS, Quiz
 from perdure.scenarios.stories.chat_turns import Told
 
 UNKNOWN: Final = "OUTCOME UNKNOWN"
-Part = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.actors.events.message_parts import Part, apply_chunk, chunk_of, normalized_input
+from perdure.actors.events.message_parts import CallCell, apply_chunk, call_cell, chunk_of, normalized_input
+from perdure.policies import TOOL_SETTLED, Part, ToolState
 
 
 def grown(*chunks: dict[str, Any], parts: list[Part] | None = None) -> list[Part]:
@@ -287,3 +289,49 @@ def test_any_chunks_give_new_lists_and_leave_the_old_parts_and_the_chunks_as_the
         assert (parts, chunk) == (parts_before, chunk_before)
         assert once is not parts or once == parts_before
         parts = once
+
+
+# --- the table of calls
+
+STATES = [None, *ToolState]
+MOVES = """
+    tool-input-start       input-streaming - - - - - - -
+    tool-input-delta       - input-streaming - - - - - -
+    tool-input-available   input-available input-available - - - - - -
+    tool-input-error       output-error output-error output-error output-error output-error - - -
+    tool-approval-request  - approval-requested approval-requested approval-requested - - - -
+    tool-approval-response - - approval-responded approval-responded - - - -
+    tool-output-denied     - output-denied output-denied output-denied - - - -
+    tool-output-available  - output-available output-available output-available output-available output-available \
+        output-available output-available
+    tool-output-error      - output-error output-error output-error output-error output-error output-error output-error
+"""
+ROWS = {row.split()[0]: row.split()[1:] for row in MOVES.replace("\\\n", " ").strip().splitlines()}
+
+
+@pytest.mark.parametrize(("kind", "state"), list(product(ROWS, STATES)))
+def test_each_cell_of_the_table_is_what_it_says_and_a_chunk_moves_a_call_so(kind: str, state: ToolState | None) -> None:
+    expected = ROWS[kind][STATES.index(state)]
+    cell = call_cell(kind, state)
+    assert (cell if isinstance(cell, ToolState) else "-") == expected
+    before: list[Part] = (
+        [] if state is None else [{"type": "tool-search", "toolCallId": "call-1", "state": state.value}]
+    )
+    chunk = call(kind, input={}, inputTextDelta="{", approved=True, output=1, errorText="no")
+    after = apply_chunk(before, chunk)
+    if cell is CallCell.IGNORED:
+        assert after is before
+    else:
+        assert after[0]["state"] == expected
+        assert type(after[0]["state"]) is str, "what stands in a message is plain data"
+
+
+@pytest.mark.parametrize(("kind", "state"), list(product(ROWS, sorted(TOOL_SETTLED))))
+def test_only_another_outcome_moves_a_settled_call(kind: str, state: ToolState) -> None:
+    cell = call_cell(kind, state)
+    assert cell is CallCell.IGNORED or kind in ("tool-output-available", "tool-output-error")
+
+
+def test_a_refused_approval_is_a_denied_call() -> None:
+    asked: list[Part] = [{"type": "tool-search", "toolCallId": "call-1", "state": "approval-requested"}]
+    assert grown(call("tool-approval-response", approved=False), parts=asked)[0]["state"] == "output-denied"

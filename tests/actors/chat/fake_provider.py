@@ -10,8 +10,8 @@ import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from perdure.actors.chat.messages import Message
-from perdure.actors.chat.model import Chunk, Finished, close_models, stream_model
+from perdure.actors.chat.model import Finished, close_models, stream_model
+from perdure.policies import Event, Message
 
 HANG, RESET, STOP = "hang", "reset", "stop"
 Script = Sequence[bytes | str]
@@ -94,10 +94,10 @@ class FakeProvider:
                 await close_models()
 
 
-def asked(provider: FakeProvider, setenv: Callable[[str, str], None], **options: Any) -> list[Chunk | Finished]:
+def asked(provider: FakeProvider, setenv: Callable[[str, str], None], **options: Any) -> list[Event | Finished]:
     """Everything that `stream_model` yields, in a loop of its own."""
 
-    async def ask() -> list[Chunk | Finished]:
+    async def ask() -> list[Event | Finished]:
         async with provider.running() as url:
             setenv("OPENAI_BASE_URL", url)
             setenv("OPENAI_API_KEY", "k")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pydantic_ai import messages as lib
 
 from perdure.actors.chat.convert import CONTINUE, UNANSWERED, IllegalRequest, assert_paired, result_of, to_model
-from perdure.actors.chat.messages import Message
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.ledger import BadRequest
+from perdure.policies import Message
 
 
 def message(role: str, *parts: dict[str, Any]) -> Message:

@@ -13,13 +13,13 @@ from perdure.actors.chat.messages import (
     FILES_BYTES_MAX,
     INPUT_BYTES_MAX,
     MESSAGE_BYTES_MAX,
-    Message,
     as_messages,
     for_storage,
     text_of,
 )
 from perdure.actors.chat.plain_data import Seam, all_mended
 from perdure.ledger import BadRequest, TooLarge, pack
+from perdure.policies import Message
 
 
 def counting() -> Callable[[], str]:

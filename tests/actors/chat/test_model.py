@@ -16,12 +16,11 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from perdure.actors.chat.failures import ModelFailed
-from perdure.actors.chat.messages import Message
 from perdure.actors.chat.model import Finished, UnusableModel, close_models, load_library, resolve_model, stream_model
 from perdure.actors.chat.tools import ToolSpec
-from perdure.actors.events.message_parts import Part, apply_chunk
+from perdure.actors.events.message_parts import apply_chunk
 from perdure.ledger import BadRequest
-from perdure.policies import ApiKind, Failure, FailureKind
+from perdure.policies import ApiKind, Failure, FailureKind, Message, Part
 from tests.actors.chat.fake_provider import (
     BEGIN,
     CHUNKED,

@@ -1,0 +1,135 @@
+"""The shapes of messages, parts and stream events: those of the AI SDK's UI messages, so that existing front ends read them.
+
+A part or an event says by `type` what it is, and which of the keys it has follows from that. Parts of clients may have more keys than
+stand here; they are kept.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal, NotRequired, Required, TypedDict, cast
+
+from perdure.policies.json_types import Json, JsonObject
+
+Role = Literal["user", "assistant", "system"]
+
+
+class OurMetadata(TypedDict, total=False):
+    """What we keep with a part under `providerMetadata.perdure`: what its provider wants back, or the evidence of a lost call."""
+
+    provider: str | None
+    canonical: str | None
+    id: str
+    signature: str
+    details: Json
+    outcome: str
+    cause: str
+    tool: str
+    runId: str
+    toolCallId: str
+    lostAtMs: int
+    stillRunning: bool
+    evidence: str
+
+
+class ProviderMetadata(TypedDict, total=False):
+    """What belongs to the provider of a part. Only our own section is read."""
+
+    perdure: OurMetadata
+
+
+class ToolState(StrEnum):
+    """How far a call of a tool has come (spec chat-recovery §1.2). The values stand in messages."""
+
+    INPUT_STREAMING = "input-streaming"
+    INPUT_AVAILABLE = "input-available"
+    APPROVAL_REQUESTED = "approval-requested"
+    APPROVAL_RESPONDED = "approval-responded"
+    OUTPUT_AVAILABLE = "output-available"
+    OUTPUT_ERROR = "output-error"
+    OUTPUT_DENIED = "output-denied"
+
+
+TOOL_SETTLED = frozenset({ToolState.OUTPUT_AVAILABLE, ToolState.OUTPUT_ERROR, ToolState.OUTPUT_DENIED})
+"""The call has its outcome."""
+
+
+class Approval(TypedDict, total=False):
+    """What a person was asked about a call, and what they answered."""
+
+    id: str
+    approved: bool
+    reason: str
+    descriptor: JsonObject
+
+
+class Part(TypedDict, total=False):
+    """One part of a message."""
+
+    type: Required[str]
+    id: str
+    text: str
+    state: str
+    providerMetadata: ProviderMetadata
+    mediaType: str
+    url: str
+    filename: str
+    sourceId: str
+    title: str
+    data: Any
+    toolCallId: str
+    toolName: str
+    input: Any
+    inputText: str
+    output: Any
+    result: Any
+    errorText: str
+    preliminary: bool
+    providerExecuted: bool
+    approval: Approval
+    callProviderMetadata: ProviderMetadata
+    resultProviderMetadata: ProviderMetadata
+
+
+class Message(TypedDict):
+    """One message. `metadata` is the client's, but for the reserved keys, which only the agent writes."""
+
+    id: str
+    role: Role
+    parts: list[Part]
+    metadata: NotRequired[JsonObject]
+
+
+class Event(TypedDict, total=False):
+    """One event of a stream: a chunk of the UI message stream."""
+
+    type: Required[str]
+    id: str
+    messageId: str
+    delta: str
+    providerMetadata: ProviderMetadata
+    mediaType: str
+    url: str
+    filename: str
+    sourceId: str
+    title: str
+    transient: bool
+    data: Any
+    toolCallId: str
+    toolName: str
+    input: Any
+    inputTextDelta: str
+    output: Any
+    errorText: str
+    reason: str
+    providerExecuted: bool
+    approvalId: str
+    approvalDescriptor: JsonObject
+    approved: bool
+    finishReason: str
+    usage: dict[str, int]
+
+
+def without(part: Part, *names: str) -> Part:
+    """A part but for these keys."""
+    return cast("Part", {name: value for name, value in part.items() if name not in names})
