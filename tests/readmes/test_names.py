@@ -15,6 +15,7 @@ import pytest
 from perdure import actors, ledger, messengers, policies, testing
 from perdure.actors import Agent, ChatAgent, ChatRecovery, Detached, RunContext, RunInfo, Runtime
 from perdure.policies import Limits
+from perdure.scenarios.stories import engine
 from perdure.scenarios.testing import laboratory
 from tests.actors.chat.desk import Listener
 from tests.readmes.commands import command, options_of
@@ -132,6 +133,7 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
         policies,
         laboratory,
         testing,
+        engine,
     )
     elsewhere = {word for there, _ in rows(GUIDE.section(COMING)) for word in CODE.findall(there)}
     words = {word.partition("(")[0] for word in WORDS if word not in elsewhere}
