@@ -1,4 +1,4 @@
-"""One agent's database while it is attached: its creation, whose it is, its cursors, its end.
+"""One agent's database while it is attached: its creation, its owner, its cursors, its end.
 
 `meta` holds the agent's id (a file under a wrong name is found out), the latest incarnation (a lower one is refused) and the
 version of the schema. A new database has its tables already (`ledger.storage.file_disk`), so the log never begins with table definitions,
@@ -63,11 +63,11 @@ class AgentFile:
             raise type(self._ended)(*self._ended.args)
 
     def wake(self) -> None:
-        """Attach what lies on the disk and take it for this incarnation."""
+        """Attach the database on the disk and take it for this incarnation."""
         self._attach()
 
     def create(self) -> None:
-        """Make the storage, for the first write. Another process may have been faster: then the caller has to look again."""
+        """Create the storage for the first write. If another process was faster, raise `StorageConflict`: the caller has to look again."""
         appeared = self.disk.has(self.agent_id)
         self._attach()
         if appeared:
@@ -105,7 +105,7 @@ class AgentFile:
         return records
 
     def borrow(self) -> Lane:
-        """A cursor in this database, for one transaction or one question; before there is one, in an empty place."""
+        """A cursor in this database for one transaction or one query; before the database exists, a cursor in an empty one."""
         self.check()
         if self._idle:
             with suppress(IndexError):  # another thread took the last one
@@ -117,7 +117,7 @@ class AgentFile:
         return lane
 
     def give_back(self, lane: Lane, *, keep: bool = True) -> None:
-        """The transaction or the question is over."""
+        """Take back the cursor of a transaction or a query that is over."""
         if keep and lane.database is not None and len(self._idle) < _LANES_IDLE_MAX:
             self._idle.append(lane)
             return
@@ -125,7 +125,7 @@ class AgentFile:
         self._lanes.discard(lane)
 
     def secure(self) -> None:
-        """Checkpoint. Put off, without an error, while a transaction of the agent keeps DuckDB from it."""
+        """Checkpoint. It is put off, without an error, while an open transaction of the agent prevents it."""
         if self.database is None:
             return
         try:
@@ -136,7 +136,7 @@ class AgentFile:
             raise self.broken(problem) from problem
 
     def broken(self, problem: Exception, what: str = "written") -> StorageError:
-        """What could not be written ends this life. Nothing is read after it: what memory shows may differ from the file."""
+        """End this life after a failed write. Nothing may be read after it, because memory may differ from the file."""
         reason = StorageError(
             self.agent_id,
             f"it could not be {what} ({problem}); what was committed before is safe. "
@@ -146,7 +146,7 @@ class AgentFile:
         return reason
 
     def end(self, reason: StorageError, *, checkpoint: bool = False) -> None:
-        """Shut every cursor, let go of the database, refuse from now on with this reason. Idempotent.
+        """Close every cursor, detach the database, and refuse all further use with this reason. Idempotent.
 
         With `checkpoint` the log is brought into the database first, if the disk lets it be; if not, it stays beside it.
         """
@@ -178,7 +178,7 @@ class AgentFile:
                 self.disk.detach(self.agent_id, database, checkpoint=False)
 
     def _take(self, lane: Lane) -> int:
-        """Make sure that it is this agent's, or nobody's yet, and refuse earlier lives from now on. Returns the clock."""
+        """Check that the database is this agent's, or nobody's yet, and refuse earlier lives from now on. Returns the clock."""
         try:
             meta = lane.run(*owner())
         except duckdb.CatalogException as problem:

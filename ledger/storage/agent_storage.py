@@ -5,8 +5,8 @@ search for conflicts, the commit and the fold in memory are one step for all thr
 beside it, each transaction on its own cursor.
 
 A commit writes the author's statements, which ran already, and at most one of ours. A crash before `COMMIT` returns leaves all
-of it or nothing; a crash after it and before the caller hears of it leaves all of it, and whoever repeats the work finds its
-mail in the inbox. An error in it that is no conflict ends the handle: what memory shows might no longer be what the file holds.
+of it or nothing. A crash after it and before the caller hears of it leaves all of it; if the work is repeated, its mail is found in the
+inbox. An error that is no conflict ends the handle, because memory might no longer match the file.
 
 A conflict is what `Transaction` depends on and another commit changed since: keys of ours by their version, rows of the
 author's by DuckDB, and where DuckDB is blind (`ledger.storage.sql`) by the tables that were updated and deleted from.
@@ -78,7 +78,7 @@ class Storage:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Everything in this block becomes durable together when it ends, or nothing does when it raises.
+        """Everything in this block becomes durable together when the block ends, or not at all when it raises.
 
         Works in async code and threads: the context that entered the block, and what it spawns, share the transaction. A
         block inside a block joins the outer one; if the inner one raises, the outer one can no longer commit. Raises
@@ -109,17 +109,17 @@ class Storage:
     # ------------------------------------------------------------------ what the host uses
 
     def known_inbox(self, mail_ids: Iterable[str]) -> set[str]:
-        """Which of these mails were handled already, durably."""
+        """Which of these mails were handled, durably."""
         records = self.records()
         return {mail_id for mail_id in mail_ids if records.version((INBOX, mail_id))}
 
     def inbox(self) -> dict[str, int]:
-        """All handled mails that were not forgotten, with the numbers of their rows; after a crash also such as had been."""
+        """All handled mails that were not forgotten, with the numbers of their rows. After a crash, some forgotten ones are back."""
         records = self.records()
         return {mail_id: records.version((INBOX, mail_id)) for mail_id in records.keys(INBOX)}
 
     def forget_inbox(self, mail_ids: Iterable[str]) -> None:
-        """The ledger settled these, so they will not come again. Durable with the next commit or a clean close."""
+        """Forget these mails, because the ledger will not deliver them again. Durable with the next commit or a clean close."""
         with self.committing:
             records = self.records()
             gone = {mail_id: number for mail_id in mail_ids if (number := records.version((INBOX, mail_id)))}
@@ -127,12 +127,12 @@ class Storage:
             self.file.disk.witness(self.agent_id, gone)
 
     def outbox(self) -> list[tuple[int, bytes]]:
-        """What was committed to be done outside and not yet forgotten, by number. Numbers rise for ever, with gaps."""
+        """The requests that were committed and are not done yet, by number. Numbers only rise, with gaps."""
         with self.committing:
             return sorted(self.records().outbox.items())
 
     def forget_outbox(self, numbers: Iterable[int]) -> None:
-        """These are done. Durable with the next commit or a clean close; after a crash before that they come back."""
+        """Forget these requests: they are done. Durable with the next commit or a clean close; a crash before that brings them back."""
         with self.committing:
             self.records().forget_outbox(numbers)
 
@@ -146,12 +146,12 @@ class Storage:
         return self.bodies(RESULT, [run_id]).get(run_id)
 
     def save_step(self, run_id: str, name: str, body: bytes) -> None:
-        """Remember what a step of a run returned, in the current transaction or durably at once. The last one counts."""
+        """Keep what a step of a run returned, in the current transaction or durably at once. The last one counts."""
         with self.transaction() as transaction:
             transaction.save_step(run_id, name, body)
 
     def steps(self, run_id: str) -> dict[str, bytes]:
-        """The remembered steps of a run, by name."""
+        """What the steps of a run returned, by name."""
         prefix = step_key(run_id, "")
         transaction = self.current()
         collected = transaction.collected(STEP) if transaction else {}
@@ -170,16 +170,16 @@ class Storage:
         return self.bodies(kind, keys)
 
     def checkpoint(self) -> None:
-        """Delete garbage rows and bring the log into the database. For quiet moments; the host calls it when idle."""
+        """Delete garbage rows and write the log into the database. The host calls this when it is idle."""
         with self.committing:
             self.check()
             self._sweep()
             self.file.secure()
 
     def close(self) -> None:
-        """End this life cleanly: open transactions roll back, the file is checkpointed and let go. Idempotent.
+        """End this life cleanly: open transactions roll back, and the file is checkpointed and detached. Idempotent.
 
-        What sleeps lies in blocks with checksums: of single flipped bytes in DuckDB's log one in eight loses commits without a word.
+        The checkpoint puts everything into blocks with checksums. In DuckDB's log, one in eight flipped bytes loses commits silently.
         """
         with self.committing:
             if self.file.ended:
@@ -189,7 +189,7 @@ class Storage:
                 transaction.over = True
                 if transaction.lane is not None:
                     transaction.lane.shut()
-            with suppress(StorageError):  # then it ended itself, and everything acknowledged is in the log
+            with suppress(StorageError):  # it has ended itself, and everything acknowledged is in the log
                 if self._is_untidy():
                     self._sweep()
             self.file.end(StaleIncarnation(self.agent_id, OVER), checkpoint=True)
@@ -242,7 +242,7 @@ class Storage:
             self.file.give_back(lane)
 
     def refusal(self, problem: duckdb.Error, transaction: Transaction) -> StorageError | None:
-        """What a failed statement means: a conflict, or the end of the handle; None if it is the author's own mistake.
+        """The error that a failed statement means: a conflict, or the end of the handle; None if the author's SQL is at fault.
 
         A duplicate key is a conflict when another commit came between, for DuckDB enforces keys beyond the snapshot: run
         again, the work sees the row.
@@ -312,12 +312,12 @@ class Storage:
             self.file.give_back(lane)
 
     def _is_untidy(self) -> bool:
-        """Whether deleting the garbage is worth its three statements, or something was forgotten that would come back."""
+        """Whether there is enough garbage to delete, or something was forgotten that a crash would bring back."""
         records = self._records
         return records is not None and (len(records.garbage) > _GARBAGE_AT_REST_MAX or records.has_forgotten)
 
     def _create(self) -> None:
-        """Before the first write. If it appeared meanwhile, whoever writes now has seen nothing of it, and must look again."""
+        """Create the storage before the first write. If another process created it meanwhile, this write must be run again."""
         try:
             self.file.create()
         except StorageConflict:
@@ -356,7 +356,7 @@ class Storage:
     def _tidy(self, records: Records, *, altered: bool) -> None:
         """Do what is due after a commit.
 
-        It must not fail the commit, which is durable: a handle that breaks here says so when it is used next.
+        The commit is durable, so nothing here may fail it. A handle that breaks here raises at its next use.
         """
         self._commits += 1
         if not self._open:

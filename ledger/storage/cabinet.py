@@ -140,14 +140,14 @@ class Cabinet:
             self.disk.erase(agent_id, self)
 
     def forget_family(self, agent_id: str) -> None:
-        """Delete the storages of an agent and of all that descends from it. None of them may be open. Idempotent."""
+        """Delete the storages of an agent and its descendants. None of them may be open. Idempotent."""
         self.disk.erase_descendants(agent_id)
         self.forget(agent_id)
 
     def restore(self, agent_id: str, path: Path) -> None:
         """Make a snapshot the storage of an agent that has none.
 
-        Under the id it was taken from, it brings back everything; under another id, what a fork would.
+        Under the id that it was taken from, it restores everything; under another id, what `fork` copies.
         """
         with self._opening:
             self._refuse_taken("agent_id", agent_id)
@@ -157,9 +157,9 @@ class Cabinet:
                 self._plant(agent_id, copy)
 
     def fork(self, source_id: str, target_id: str) -> None:
-        """Give another agent a copy of what is committed in this one: its tables, its state and its messages.
+        """Copy what is committed in one agent's storage to another agent: tables, state and messages.
 
-        Inbox, outbox, results, steps and turns are about the runs and the mail of the source, so they stay behind.
+        Inbox, outbox, results, steps and turns belong to the runs and the mail of the source, so they are not copied.
         """
         with self._opening:
             self._refuse_taken("target_id", target_id)
@@ -167,7 +167,7 @@ class Cabinet:
                 self._plant(target_id, database)
 
     def crash(self) -> None:
-        """As if the process had been killed here: open transactions roll back, logs stay as they are, every handle refuses."""
+        """End as if the process had been killed here: open transactions roll back, logs stay as they are, every handle refuses."""
         self._over = True
         for storage in list(self._open.values()):
             storage.file.end(StaleIncarnation(storage.agent_id, "its process died"))
@@ -220,7 +220,7 @@ class Cabinet:
             self.disk.detach(agent_id, database, checkpoint=True)
 
     def _plant(self, agent_id: str, source: str) -> None:
-        """Copy a database under a name that nobody sees, make it the agent's, and only then give it its place."""
+        """Copy a database under a staging name, make it the agent's, and then publish it."""
         staged = self.disk.stage(agent_id, self)
         planted = False
         try:

@@ -1,7 +1,7 @@
 """The disk of real processes: one DuckDB file for each agent.
 
-Whoever looks for a file, makes, attaches, deletes or publishes it has the agent's lock first (`ledger.storage.agent_locks`), and keeps it
-until the file is detached. So a stray log is moved aside only by the one who creates, and nobody's live log ever is.
+A process takes the agent's lock (`ledger.storage.agent_locks`) before it looks for a file, creates, attaches, deletes or publishes it, and
+keeps the lock until the file is detached. So only the process that creates a file moves a stray log aside, and never a live one.
 
 A new storage is a copy of a blank one that is made once per process. So its tables are on the disk before anything is committed, and a
 creation costs one small file (measured: 1 ms of work instead of 5).
@@ -74,7 +74,7 @@ class FileDisk(Disk):
             self._root().execute(f"DETACH {database}")
         except (
             duckdb.Error
-        ):  # without room for a checkpoint the log stays, in which everything is, and the file is let go even so
+        ):  # without room for a checkpoint everything stays in the log, and the file is detached all the same
             self._detach(database)  # raises if it was something else
 
     def _detach_as_is(self, database: str) -> None:
@@ -86,7 +86,7 @@ class FileDisk(Disk):
             root.execute("PRAGMA enable_checkpoint_on_shutdown")
 
     def secure(self, agent_id: str, database: str) -> None:
-        """Checkpoint the file, on a cursor of its own, for others may attach meanwhile."""
+        """Checkpoint the file on a cursor of its own, because others may attach meanwhile."""
         with self._lock:
             cursor = self._root().cursor()
         try:
@@ -95,7 +95,7 @@ class FileDisk(Disk):
             cursor.close()
 
     def erase(self, agent_id: str, holder: object) -> None:
-        """Delete the file, its log, and what deaths left beside them."""
+        """Delete the file, its log, and the leftovers of crashes beside them."""
         with self._lock:
             self._hold(agent_id, holder)
             try:
@@ -140,7 +140,7 @@ class FileDisk(Disk):
             self._release(agent_id)
 
     def discard(self, agent_id: str, database: str) -> None:
-        """Delete the file that was begun."""
+        """Delete the staged file."""
         with self._lock:
             try:
                 self._detach(database)

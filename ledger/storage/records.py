@@ -1,4 +1,4 @@
-"""What one agent's storage remembers of ours: the rows of `perdure.records`, folded.
+"""Perdure's own records in an agent's storage: the rows of `perdure.records`, folded.
 
 The records are a log. A row is never updated: a new value of a state key, of a result or of a step is a new row with a higher
 number, a deletion of a state key is a row without a body, and rows that nothing needs any more are *garbage*, deleted many at
@@ -84,7 +84,7 @@ class Records:
         self.purge()
 
     def claim(self, rows: list[Row]) -> list[Row]:
-        """The rows of a commit, with the one that makes earlier forgetting durable. They will be numbered from `clock` on."""
+        """The rows of a commit, and one that makes earlier forgetting durable. They are numbered from `clock` on."""
         return [*rows, Row(GONE, "", pack(self._forgotten))] if self._forgotten else rows
 
     def committed(self, rows: list[Row]) -> None:
@@ -97,7 +97,7 @@ class Records:
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether something was forgotten that a life after a crash would remember."""
+        """Whether something was forgotten that a crash would bring back."""
         return bool(self._forgotten)
 
     def version(self, key: Key) -> int:

@@ -65,7 +65,7 @@ _CONFLICT = re.compile(
 
 
 class Script(NamedTuple):
-    """What a text of SQL will do. `selects_only` means that it could not even in principle create anything."""
+    """What a SQL text does. `selects_only` means that it cannot create anything."""
 
     text: str
     empty: bool
@@ -76,7 +76,7 @@ class Script(NamedTuple):
 
 
 def script_of(text: str) -> Script:
-    """Judge a text. Raises `BadRequest` for a statement that is not for an agent, and DuckDB's `ParserException`."""
+    """Classify a text. Raises `BadRequest` for a statement that agents may not use, and DuckDB's `ParserException`."""
     return _remembered(text) if len(text) <= _TEXT_REMEMBERED_MAX else _judge(text)
 
 
@@ -130,7 +130,7 @@ def _changes(kind: StatementType, query: str) -> set[Change]:
 
 
 def collide(mine: Change, other: Change) -> bool:
-    """Whether these two may concern the same rows in the way that DuckDB does not see: one updates, the other deletes."""
+    """Whether these two may conflict in a way that DuckDB does not see: one updates rows that the other deletes."""
     return mine[0] != other[0] and (mine[1] == other[1] or "*" in {mine[1], other[1]})
 
 
@@ -142,8 +142,8 @@ def is_conflict(problem: duckdb.Error) -> bool:
 class Lane:
     """One cursor that stands in one agent's database and runs one statement at a time, from any thread.
 
-    A lane that was shut refuses for ever, also in the middle of a statement that another thread runs on it: so nothing of a
-    life that is over can reach the file after `shut` has returned.
+    After `shut`, a lane refuses every use, and a statement that another thread runs on it is interrupted. So nothing of a life that is
+    over reaches the file after `shut` has returned.
     """
 
     def __init__(self, agent_id: str, cursor: duckdb.DuckDBPyConnection, database: str | None) -> None:
@@ -167,7 +167,7 @@ class Lane:
                 raise
 
     def begin(self) -> None:
-        """Open a transaction, if none is open. Its snapshot is taken by its first statement."""
+        """Open a transaction, if none is open. Its first statement takes the snapshot."""
         with self._lock:
             self._check()
             if not self._in_transaction:

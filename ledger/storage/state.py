@@ -24,7 +24,7 @@ class StateTransaction(Protocol):
         """The keys as the transaction sees them."""
 
     def then(self, job: Callable[[], None]) -> None:
-        """Do this after the commit."""
+        """Call this after the commit."""
 
 
 class StateStorage(Protocol):
@@ -57,7 +57,7 @@ class State(MutableMapping[str, Any]):
         self._changed: Callable[[], None] | None = None
 
     def watch(self, validate: Callable[[dict[str, Any]], None] | None, changed: Callable[[], None] | None) -> None:
-        """Ask `validate` before each change with what the mapping would become, and call `changed` after commits with one."""
+        """Call `validate` before each change with what the mapping would become, and `changed` after each commit that changed it."""
         self._validate, self._changed = validate, changed
 
     def __getitem__(self, key: str) -> Any:
@@ -127,7 +127,7 @@ class State(MutableMapping[str, Any]):
                 self._put(transaction, key, body)
 
     def _ask(self, bodies: Mapping[str, bytes | None]) -> None:
-        """Let the author refuse a change. It stands before the transaction, which a refusal would condemn."""
+        """Let the author refuse a change, before the transaction begins: a refusal inside would doom it."""
         if self._validate is not None:
             after = {key: unpack(body) for key in self._keys() if (body := self._body(key)) is not None}
             for key, body in bodies.items():
@@ -142,7 +142,7 @@ class State(MutableMapping[str, Any]):
             transaction.then(self._changed)
 
     def _take(self, key: str) -> bytes | None:
-        """Remove a key. Its absence is no failure here, for a failure would condemn the transaction that is joined."""
+        """Remove a key. A missing key is no error here, because an error would doom the joined transaction."""
         if self._validate is not None and self._body(key) is not None:
             self._ask({key: None})
         with self._storage.transaction() as transaction:

@@ -22,7 +22,7 @@ _INSERT = (
 _INSERT_VALUES = "INSERT INTO perdure.records VALUES "
 _BODIES = "SELECT number, body FROM perdure.records WHERE number IN "
 _MANY_BODIES = f"{_BODIES} (SELECT unnest($1::BIGINT[]))"
-_LOAD = (  # of the other kinds only whether there is a body: a document without one is deleted
+_LOAD = (  # of other kinds only whether there is a body: without one the document is deleted
     "SELECT number, kind, key, CASE WHEN kind IN ($1, $2, $3) THEN body WHEN body IS NOT NULL THEN ''::BLOB END "
     "FROM perdure.records"
 )
@@ -76,4 +76,4 @@ def _parsed(text: str) -> duckdb.Statement:
     return duckdb.extract_statements(text)[0]
 
 
-atexit.register(_parsed.cache_clear)  # what is left of DuckDB at the very end is called a leak, on stderr
+atexit.register(_parsed.cache_clear)  # DuckDB reports what is left at exit as a leak, on stderr

@@ -4,7 +4,7 @@ It costs nothing until something happens in it. The first SQL statement borrows 
 state, inbox, outbox, results and steps are only collected, and `Storage` writes them as one statement when it commits. A crash
 at any line before the commit loses the whole; DuckDB's log makes the commit itself one step.
 
-A transaction that cannot end well is *doomed*, and says so at its next use: after a failed statement (DuckDB would let the
+A transaction that cannot commit is *doomed*, and raises at its next use: after a failed statement (DuckDB would let the
 commit succeed and store nothing), and after a nested block that raised (there are no savepoints, so its half would be kept).
 """
 
@@ -65,8 +65,8 @@ class TransactionStorage(Protocol):
 def bound_to(storage: object) -> Transaction | None:
     """The transaction of this storage in the current context.
 
-    One whose block was left binds nobody: a task that was spawned inside it and outlives it works on its own. One that ended
-    inside its block still binds, and refuses, for what follows in the block must not become durable piece by piece.
+    After its block, a transaction is bound to nothing: a task that was spawned inside and outlives the block works without it. One that
+    ended inside its block stays bound and refuses, because what follows in the block must not become durable piece by piece.
     """
     for transaction in reversed(_bound.get()):
         if transaction.storage is storage and transaction.entered:
@@ -75,7 +75,7 @@ def bound_to(storage: object) -> Transaction | None:
 
 
 def unbound() -> Context:
-    """The current context without its transactions: for what is begun in the middle of one, and is no part of it."""
+    """The current context without its transactions: for work that is started inside a transaction and is no part of it."""
     context = copy_context()
     context.run(_bound.set, ())
     return context
@@ -122,11 +122,11 @@ class Transaction:
             job()
 
     def then(self, job: Callable[[], None]) -> None:
-        """Do this in memory once everything is durable; after a rollback or a death it is never done."""
+        """Call this once everything is durable. After a rollback or a crash it is never called."""
         self._then.append(job)
 
     def rollback(self) -> None:
-        """Drop everything. Harmless when the transaction is over."""
+        """Drop everything. Does nothing when the transaction is over."""
         self.storage.abandon(self)
 
     def sql(self, query: str, parameters: Parameters = None) -> list[tuple[Any, ...]]:
@@ -134,7 +134,7 @@ class Transaction:
         return self.run(script_of(query), parameters)
 
     def record_inbox(self, mail_ids: list[str]) -> None:
-        """Note that these mails are handled by what this transaction does.
+        """Record that this transaction handles these mails.
 
         One that is known already stays so. If another transaction records the same mail meanwhile, the later commit is a
         `StorageConflict`.
@@ -147,7 +147,7 @@ class Transaction:
                 self._records[key] = b""
 
     def add_outbox(self, body: bytes) -> None:
-        """Ask for something outside the storage, to be done once this is durable."""
+        """Request something of the runtime, to be done once this is durable."""
         self.check()
         self._outbox.append(body)
 
@@ -167,15 +167,15 @@ class Transaction:
         if self.doom is not None:
             raise type(self.doom)(*self.doom.args)
         if self.over:
-            raise StorageError(self.storage.agent_id, "this transaction is over")
+            raise StorageError(self.storage.agent_id, "this transaction has ended; begin another one")
 
     def condemn(self, reason: StorageError) -> None:
-        """From now on this can only roll back. The first reason stays."""
+        """Doom the transaction: from now on it can only roll back. The first reason stays."""
         if self.doom is None and not self.over:
             self.doom = reason
 
     def run(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
-        """Run a script here. A storage that does not exist is not created by a question."""
+        """Run a script here. A query does not create a storage."""
         self.check()
         if script.empty:
             return []

@@ -1,4 +1,4 @@
-"""What a ledger's files say when they are looked at together: database, chain, journal. The boot and `perdure doctor` both begin here."""
+"""What a ledger's files say together: database, chain, journal. A boot and `perdure doctor` both begin here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Assessment(NamedTuple):
 def assess(con: duckdb.DuckDBPyConnection, directory: Path) -> Assessment:
     """Read the facts after the snapshot, follow the chain from the mark, and compare with the journal. Changes nothing.
 
-    The cost is that of the facts after the snapshot; what is retained before costs nothing.
+    The cost grows with the facts after the snapshot, not with what is retained before it.
     """
     snapshot_seq, anchor = get_mark(con)
     rows = facts_after(con, snapshot_seq)

@@ -1,4 +1,4 @@
-"""One DuckDB file, opened the way that survives: settings, lock, schema, migrations, and errors in plain words.
+"""One DuckDB file: settings that survive crashes, lock, schema, migrations, and errors in plain words.
 
 What is set, and why: one thread and no helpers, because there is one writer; small blocks, because a ledger begins small; small row
 groups, because a full one is compressed anew by one checkpoint (122,880 facts at once took 1.6 s); a storage version that every
@@ -54,7 +54,7 @@ _FENCES = ("SET enable_external_access = false", "SET lock_configuration = true"
 
 
 class Lock:
-    """The directory is ours while this lives. The kernel lets go of it with the process, however that ends."""
+    """An exclusive lock on the directory. The kernel releases it with the process, however that ends."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / LOCK
@@ -71,14 +71,14 @@ class Lock:
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let go. Idempotent."""
+        """Release the lock. Idempotent."""
         if self._file is not None:
             os.close(self._file)
         self._file = None
 
 
 class Evidence:
-    """Damaged files set aside, under names that no one uses yet. What is set aside is never deleted."""
+    """Damaged files that are kept under new names. They are never deleted."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -102,7 +102,7 @@ class Evidence:
         return kept.name
 
     def keep(self, name: str) -> str:
-        """Give this file a second name that stays when the first is given to another file, and return it."""
+        """Give this file a second name, which stays when another file takes the first, and return it."""
         kept = self._directory / (name + self._suffix)
         try:
             kept.hardlink_to(self._directory / name)
@@ -203,14 +203,14 @@ def put_mark(con: duckdb.DuckDBPyConnection, snapshot_seq: int, mark: Mark) -> N
 
 
 def transact(con: duckdb.DuckDBPyConnection, work: Callable[[], None]) -> None:
-    """Do this work whole or not at all."""
+    """Run this work in one transaction."""
     con.execute("BEGIN")
     work()
     con.execute("COMMIT")
 
 
 def locked(directory: Path, owner: str) -> LedgerLocked:
-    """The refusal to share a directory with the process `owner`, if that is known."""
+    """The error that another process uses the directory; `owner` names it, if it is known."""
     who = f"process {owner}" if owner else "another process"
     return LedgerLocked(
         str(directory), f"{who} is using this ledger", "ask through its supervisor, or stop that process first"
@@ -218,13 +218,13 @@ def locked(directory: Path, owner: str) -> LedgerLocked:
 
 
 def too_new(directory: Path, version: int) -> LedgerTooNew:
-    """The refusal to guess at a layout that this version does not know."""
+    """The error that a newer version wrote the directory."""
     words = f"a newer Perdure wrote it (layout {version}, known up to {SCHEMA_VERSION})"
     return LedgerTooNew(str(directory), words, "use a newer Perdure")
 
 
 def told(directory: Path, problem: duckdb.Error | OSError) -> LedgerError:
-    """What went wrong, in plain words and with advice."""
+    """The error that DuckDB's or the system's problem means, in plain words and with advice."""
     text = str(problem).partition("\n")[0]
     if "onflicting lock" in text or "Unique file handle conflict" in text or "Could not set lock" in text:
         owner = re.search(r"PID (\d+)", text)
@@ -242,7 +242,7 @@ def told(directory: Path, problem: duckdb.Error | OSError) -> LedgerError:
         return LedgerUnwritable(
             str(directory),
             f"the directory cannot be written ({text})",
-            "check its path, owner and permissions; what shall only be looked at can be copied elsewhere",
+            "check its path, owner and permissions, or copy it elsewhere to read it",
         )
     if isinstance(problem, duckdb.OutOfMemoryException):
         return LedgerUnwritable(

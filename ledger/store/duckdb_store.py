@@ -7,10 +7,10 @@ What is true when a method returns, and which crash each step survives:
 - `checkpoint`: one transaction replaces records, removes forgotten runs, and moves the mark (up to where snapshot and seals reach);
   then DuckDB folds its log into its file; then the journal begins anew. A death between any two of these leaves more facts after the
   mark, or frames before it, than necessary, and both are harmless.
-- `boot`: follows the chain from the mark, compares with the journal, mends what the journal can mend, and says so. What it
-  cannot mend it refuses, with every file as it was found, so a second start sees the same.
+- `boot`: follows the chain from the mark, compares with the journal, mends what the journal can mend, and says so. If something cannot
+  be mended, it refuses and leaves every file as it was found, so a second start sees the same.
 
-A store that failed once refuses everything from then on: after a failed commit DuckDB may show rows that are not there.
+A store that failed once refuses every further use: after a failed commit DuckDB may show rows that are not durable.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class DuckDBStore:
             return ended_runs(con, parent, statuses, older_than_ms, limit, first)
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
-        """The snapshot's runs that an agent or its descendants have asked for, and that are not live."""
+        """The snapshot's runs that an agent or its descendants requested, and that are not live."""
         con = self._ready()
         with self._fatal():
             return family_runs(con, agent, limit)
@@ -176,7 +176,7 @@ class DuckDBStore:
         return None
 
     def rows(self, query: str, parameters: list[object]) -> list[tuple[object, ...]]:
-        """Answer one SELECT, in a transaction that cannot write, on a connection that cannot reach other files."""
+        """Answer one SELECT in a read-only transaction, on a connection that cannot open other files."""
         with self._ready().cursor() as cursor:
             try:
                 kinds = [statement.type for statement in cursor.extract_statements(query)]
@@ -192,7 +192,7 @@ class DuckDBStore:
                 raise BadRequest("query", str(problem).partition("\n")[0]) from problem
 
     def close(self) -> None:
-        """Release the directory. A healthy log is folded in first, so that the next start has nothing to read back."""
+        """Release the directory. A healthy log is written into the file first, so that the next start has nothing to replay."""
         if self._con is not None and self._refusal is None:
             with suppress(duckdb.Error):
                 self._con.execute("CHECKPOINT")
@@ -286,7 +286,7 @@ class DuckDBStore:
         put_mark(con, snapshot_seq, self._mark)
 
     def _stretches(self, con: duckdb.DuckDBPyConnection, run_id: str) -> list[tuple[int, int]]:
-        """Where the facts of a run can be: between the ends that its record knows, and after the snapshot."""
+        """Where the facts of a run can be: between its record's first and last fact, and after the snapshot."""
         row = con.execute("SELECT first_seq, last_seq FROM runs WHERE run_id = $1", [run_id]).fetchone()
         recent = (self._snapshot_seq + 1, _END)
         if row is not None and None not in row:
@@ -309,7 +309,7 @@ class DuckDBStore:
 
     @contextmanager
     def _fatal(self) -> Iterator[None]:
-        """Until this ends well the store refuses every use, whatever ends it otherwise: an error, an interrupt, a bug."""
+        """Refuse every further use of the store if this block does not end well, whatever the cause: an error, an interrupt, a bug."""
         self._refusal = LedgerUnwritable(
             str(self.path), "an earlier commit did not end", "start again from what is durable"
         )

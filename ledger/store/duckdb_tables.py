@@ -32,7 +32,7 @@ _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
 
 
 class Inserter:
-    """The way in for commits, made ready once for a connection: whole commits only, never a statement per row.
+    """Inserts whole commits, by statements that are prepared once for a connection; never a statement per row.
 
     One or two facts go by values, in a statement that was parsed before. More go through the appender, which is one statement too: it
     takes a row in 4 µs where lists take 13.
@@ -136,7 +136,7 @@ def ended_runs(
     limit: int,
     first: First,
 ) -> list[Record]:
-    """The runs that are not live, in the order of their requests or the other way round, chosen by what is given."""
+    """The runs that are not live and meet these conditions, oldest or newest request first."""
     way = "DESC NULLS LAST" if first == "newest" else "ASC NULLS FIRST"
     condition = f"""NOT live AND ($1::VARCHAR IS NULL OR parent = $1) AND ($2::VARCHAR[] IS NULL OR status = ANY($2::VARCHAR[]))
         AND ($3::BIGINT IS NULL OR requested_at_ms < $3) ORDER BY requested_at_ms {way}, first_seq {way}, run_id {way} LIMIT $4"""
@@ -144,7 +144,7 @@ def ended_runs(
 
 
 def family_runs(con: duckdb.DuckDBPyConnection, agent: str, limit: int) -> list[Record]:
-    """The runs that are not live and that an agent or its descendants have asked for (`ledger.ids.is_within`)."""
+    """The runs that are not live and that an agent or its descendants requested (`ledger.ids.is_within`)."""
     condition = "NOT live AND (parent = $1 OR prefix(parent, $2)) ORDER BY requested_at_ms, first_seq LIMIT $3"
     return read(con, "runs", condition, [agent, f"{agent}>", limit])
 

@@ -1,10 +1,9 @@
-"""What `perdure doctor` does with a ledger that no one is using: look at everything, and mend what can be mended.
+"""What `perdure doctor` does with a ledger that nobody uses: examine everything, and repair what can be repaired.
 
-`examine` changes nothing. It says of each proof that the ledger keeps whether it holds: the weights of everything up to the last
-checkpoint, the chain after it, the journal beside it, and that records and facts tell the same story. `repair` gives up what cannot
-be proven: it keeps copies of every file, cuts the facts at the first one that is missing or does not verify, appends what the
-journal has from there, and seals what is left as it is. A file that DuckDB cannot read is built anew (see `salvage`). A repaired
-ledger is consistent; what it lost is in the findings.
+`examine` changes nothing. It checks each proof that the ledger keeps: the weights of everything up to the last checkpoint, the chain
+after it, the journal beside it, and that records and facts agree. `repair` gives up what cannot be proven: it keeps copies of every
+file, cuts the facts at the first one that is missing or does not verify, appends what the journal has from there, and seals what is
+left. A file that DuckDB cannot read is rebuilt (see `salvage`). A repaired ledger is consistent; what it lost is in the findings.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ _REPAIR = "run `perdure doctor --repair`; it keeps copies of every file"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. A `warning` mends itself at the next start, a `damage` does not; what was `refused` could not be
-    looked at."""
+    """One result of an examination. A `warning` mends itself at the next start, a `damage` does not; `refused` is what could not be
+    examined."""
 
     severity: Severity
     what: str
@@ -52,7 +51,7 @@ class Finding:
 
 
 def examine(directory: Path) -> list[Finding]:
-    """Look at every part of a ledger, and change none. A ledger that is in use is left alone."""
+    """Examine every part of a ledger and change none. A ledger that is in use is refused."""
     if not is_begun(directory):
         return [Finding("refused", f"there is no ledger in {directory}", "check the path")]
     try:
@@ -85,7 +84,7 @@ def refuse_if_in_use(directory: Path) -> None:
 
 
 def repair(directory: Path) -> list[Finding]:
-    """Mend what can be mended and give up what cannot, with copies of every file kept. Ends with a new examination."""
+    """Repair what can be repaired and give up the rest. Copies of every file are kept. Ends with a new examination."""
     before = examine(directory)
     severities = {finding.severity for finding in before}
     if severities == {"ok"}:

@@ -10,7 +10,7 @@ synchronised to the disk: it alone decides what was acknowledged. What this surv
 - a checkpoint is cut off: the journal is only begun anew after the database has everything in its own file.
 
 A file is a head (magic, the place in the chain where it begins) and frames (magic, length, numbers, both ends of the link, body), each
-with a digest, so that a reader finds the next whole frame behind a damaged one.
+with a digest. So a reader finds the next whole frame after a damaged one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Journal:
         self._file = file
 
     def resume(self) -> None:
-        """Go on at the end of a journal that was scanned and found whole."""
+        """Continue at the end of a journal that was scanned and found whole."""
         self.close()
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
@@ -121,7 +121,7 @@ def commits(path: Path, entries: list[Entry]) -> Iterator[Commit]:
 
 
 def reconcile(scanned: Scan, mark: Mark, last_seq: int) -> Plan:
-    """Compare the journal to a database that verifies up to `mark` and ends at `last_seq`. Pure; decides nothing that it cannot prove."""
+    """Compare the journal with a database that verifies up to `mark` and ends at `last_seq`. Pure. What cannot be proven is lost."""
     findings = list(scanned.flaws)
     replay: list[Entry] = []
     reached, loss = mark, ""
@@ -198,7 +198,7 @@ def _frame(held: mmap.mmap, place: int) -> Entry | None:
 
 
 def _claim(held: mmap.mmap, place: int, reached: int) -> int:
-    """The last fact that a damaged frame held, as far as it can be believed; 0 for an end that is merely torn.
+    """The last fact that a damaged frame held, if its numbers agree; 0 for a torn end.
 
     A single damaged byte is in the frame's head or in its body, so they only agree if they are right about the count.
     """

@@ -1,6 +1,6 @@
 """The ledger in memory: the store of the simulator and of tests.
 
-It belongs to the world and not to the supervisor, so it outlives a simulated death: `close` and `boot` only shut and open it.
+It belongs to the simulated world, so it outlives a simulated death of the supervisor: `close` and `boot` only shut and open it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class MemoryStore:
         return sorted(filter(wanted, self._records["runs"].values()), key=_age, reverse=first == "newest")[:limit]
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
-        """The snapshot's runs that an agent or its descendants have asked for, and that are not live."""
+        """The snapshot's runs that an agent or its descendants requested, and that are not live."""
         self._check()
         runs = self._records["runs"].values()
         return sorted((run for run in runs if not run.live and is_within(str(run.columns[2]), agent)), key=_age)[:limit]
@@ -122,7 +122,7 @@ class MemoryStore:
         return self._payloads.get((run_id, part), (0, None))[1]
 
     def rows(self, query: str, parameters: list[object]) -> NoReturn:
-        """There is no SQL here."""
+        """Refuse: a ledger in memory has no SQL."""
         raise LedgerError("memory", f"a ledger in memory answers no SQL ({query[:40]!r}, {len(parameters)} parameters)")
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class MemoryStore:
 
 
 def forget_bounds(upto_seq: int, records: list[Record], forgotten: list[str]) -> dict[str, int]:
-    """Before which fact each forgotten run ends: its id may already belong to a new run, which stays."""
+    """The fact before which each forgotten run ends. Its id may belong to a new run already, which stays."""
     begins = {each.key: each.columns[5] for each in records if each.table == "runs"}
     return {key: begin if isinstance(begin := begins.get(key), int) else upto_seq + 1 for key in forgotten}
 

@@ -1,9 +1,9 @@
-"""A ledger built anew, when DuckDB cannot read its file any more.
+"""Rebuilding a ledger whose file DuckDB can no longer read.
 
 Two sources can stand in for the file. **The journal**, if it began at fact 1: then it has every commit, and the file is not needed. Else
 **what DuckDB can still read of the file**: its blocks have checksums, so a damaged block is known, and every other row is what was
-written. Of facts and payloads a part may be missing: that is history. Of the snapshot (`runs`, `agents`, `mail`, `meta`) everything must
-be there, because a boot trusts it; if something is not, all facts from the first must be, and the snapshot is folded anew from them.
+written. Facts and payloads may be missing in part, because they are history. The snapshot (`runs`, `agents`, `mail`, `meta`) must be
+whole, because a boot trusts it. If it is not, all facts from the first must be there, and the snapshot is folded anew from them.
 
 The new file is made beside the old one and takes its name at the end, so a death on the way changes nothing. The old one is kept.
 """
@@ -63,7 +63,7 @@ class Saved(NamedTuple):
 
 @contextmanager
 def without_log(directory: Path) -> Iterator[str]:
-    """A second name of the database for as long as this lasts, by which DuckDB finds no log. The caller holds the directory's lock."""
+    """A second name of the database during this block, under which DuckDB finds no log. The caller holds the directory's lock."""
     second = directory / EXAMINED
     second.unlink(missing_ok=True)
     second.hardlink_to(directory / DATABASE)
@@ -74,7 +74,7 @@ def without_log(directory: Path) -> Iterator[str]:
 
 
 def unreadable(directory: Path) -> str:
-    """Why the database cannot be read in full, in DuckDB's words; nothing if it can. Its log is not looked at."""
+    """Why the database cannot be read in full, in DuckDB's words; empty if it can. Its log is not read."""
     if not (directory / DATABASE).exists():
         return MISSING
     try:
@@ -98,7 +98,7 @@ def read_through(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def way_out(directory: Path) -> str:
-    """What a person can do about a database that cannot be read."""
+    """Advice about a database that cannot be read."""
     scanned = scan(directory / JOURNAL)
     if scanned.base == GENESIS:
         return f"{_REPAIR} builds the ledger anew from its journal, which has every commit from the first on, and keeps what is damaged"
@@ -128,7 +128,7 @@ def rebuild(directory: Path) -> list[str]:
 
 
 def _exchange(directory: Path) -> Iterator[str]:
-    """Let the new file take the name of the old one, which is kept. Its log goes first: it belongs to the old file."""
+    """Give the new file the name of the old one, which is kept. The old file's log is moved first."""
     evidence = Evidence(directory)
     if (directory / WAL).exists():
         yield f"the log is kept as {evidence.move(WAL)}"
@@ -155,7 +155,7 @@ def _saved(directory: Path, scanned: Scan) -> str:
             prepare(con, directory)
             saved = {table: _copy(con, table) for table in (*HISTORY, *SNAPSHOT)}
             if not saved["facts"].read and not saved["runs"].read:
-                raise LedgerDamaged(str(directory), f"nothing of it can be read any more: {_words(saved)}", _ELSEWHERE)
+                raise LedgerDamaged(str(directory), f"nothing of it can be read: {_words(saved)}", _ELSEWHERE)
             mark = get_mark(con)[1] if saved["meta"].whole else None
             if not all(saved[table].whole for table in SNAPSHOT):
                 mark = _without_snapshot(directory, con, saved, mark or scanned.base)
@@ -172,10 +172,10 @@ def _saved(directory: Path, scanned: Scan) -> str:
 def _without_snapshot(
     directory: Path, con: duckdb.DuckDBPyConnection, saved: dict[str, Saved], known: Mark | None
 ) -> Mark:
-    """Do without a snapshot of which a part is lost: a boot folds all facts instead, if none of them is missing."""
+    """Drop an incomplete snapshot: a boot folds all facts instead, if none of them is missing."""
     (count, last_seq) = con.execute("SELECT count(*), max(seq) FROM facts").fetchone() or (0, None)
     if not saved["facts"].whole or count != last_seq:
-        raise LedgerDamaged(str(directory), f"too much cannot be read any more: {_words(saved)}", _ELSEWHERE)
+        raise LedgerDamaged(str(directory), f"too much of it cannot be read: {_words(saved)}", _ELSEWHERE)
     mark = known or Mark(count, bytes(16))
 
     def work() -> None:
@@ -212,7 +212,7 @@ def _copy(con: duckdb.DuckDBPyConnection, table: str) -> Saved:
 
 
 def _piece(con: duckdb.DuckDBPyConnection, table: str, first: int, end: int) -> int:
-    """Copy these rows, or of a piece that cannot be read its halves. Returns how many were copied."""
+    """Copy these rows; if they cannot be read together, copy their halves. Returns how many were copied."""
     copying = f"INSERT INTO {table} BY NAME SELECT * FROM source.{table} WHERE rowid >= $1 AND rowid < $2"
     try:
         (count,) = con.execute(copying, [first, end]).fetchone() or (0,)

@@ -1,4 +1,4 @@
-"""How we know that nothing is missing: a chain since the last checkpoint, weights before it.
+"""Proof that no fact is missing: a chain since the last checkpoint, weights before it.
 
 DuckDB checks every block of its file, but a damaged write-ahead log may lose committed rows without an error (measured: 13 % of
 single flipped bytes). So facts carry proof of their own, in two kinds.
@@ -9,7 +9,7 @@ single flipped bytes). So facts carry proof of their own, in two kinds.
   2^128, so a forgotten run is taken out by subtraction and what remains can still be verified in full. A chain could not do that:
   one row gone breaks it for ever. Only `perdure doctor` weighs everything again, so a boot costs nothing for what is retained.
 
-Both find accidents and bugs. Neither is proof against somebody who may write to the file: the digests have no secret.
+Both find accidents and bugs. Neither protects against somebody who can write to the file, because the digests have no secret.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def broken_seals(con: DuckDBPyConnection, upto_seq: int) -> Iterator[str]:
 
 
 def seal_anew(con: DuckDBPyConnection, upto_seq: int) -> None:
-    """Seal what is there as it is. Only a repair may do this: whatever was lost is not missed from here on."""
+    """Seal what is there. Only a repair may do this: from then on, what was lost is not missed."""
     con.execute("DELETE FROM seals")
     for first_seq in range(1, upto_seq + 1, _SPAN):
         last_seq = min(first_seq + _SPAN - 1, upto_seq)

@@ -1,8 +1,7 @@
 """What a ledger store must do: keep facts in order, and give them back after any crash.
 
-A store knows nothing of what facts mean. It receives *rows* that are already encoded, makes a group of them durable at once,
-and keeps a *snapshot* (one row per record) that lets a boot read only what is alive. Two stores exist: `MemoryStore` here in
-memory, and `DuckDBStore`. One contract test binds both.
+A store does not know what facts mean. It receives encoded *rows*, makes a group of them durable at once, and keeps a *snapshot* (one row
+per record), so that a boot reads only what is live. There are two: `MemoryStore` and `DuckDBStore`. One contract test holds for both.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Store(Protocol):
     """The durable side of the ledger. Every method blocks; the supervisor calls it from one thread."""
 
     def boot(self) -> Boot:
-        """Read what a start needs, healing what the journal can heal; `findings` says what was found and done."""
+        """Read what a start needs, and mend what the journal can mend. `findings` says what was found and done."""
 
     def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
         """Make a group of facts durable: all of them or none. Any error means that the store must not be used again."""
@@ -84,11 +83,11 @@ class Store(Protocol):
         limit: int,
         first: First = "oldest",
     ) -> list[Record]:
-        """The snapshot's runs that are not live, oldest request first or the other way round; optionally those of one parent, of these
-        statuses, or requested before an instant."""
+        """The snapshot's runs that are not live, oldest or newest request first; optionally only those of one parent, of these statuses, or
+        requested before an instant."""
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
-        """The snapshot's runs that are not live and that an agent, or one that descends from it, has asked for; oldest request first."""
+        """The snapshot's runs that are not live and that an agent or its descendants requested, oldest request first."""
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
@@ -99,7 +98,7 @@ class Store(Protocol):
         """A large input or output, or None if it was never stored apart."""
 
     def rows(self, query: str, parameters: list[object]) -> list[tuple[object, ...]]:
-        """Answer a read-only question in SQL over `runs`, `facts`, `agents` and `mail`. The memory store refuses with `LedgerError`."""
+        """Answer a read-only SQL query over `runs`, `facts`, `agents` and `mail`. The memory store refuses with `LedgerError`."""
 
     def close(self) -> None:
         """Release the file. Idempotent."""

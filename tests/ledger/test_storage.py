@@ -269,7 +269,7 @@ def test_the_explicit_form_binds_nothing_until_it_is_active(storage: Storage) ->
     assert "a" not in storage.state
     transaction.commit()
     assert (storage.sql("SELECT * FROM t"), storage.state["a"]) == ([(1,)], 1)
-    with pytest.raises(StorageError, match="is over"):
+    with pytest.raises(StorageError, match="has ended"):
         transaction.commit()
     transaction.rollback()
     assert storage.state["a"] == 1
@@ -280,7 +280,7 @@ def test_what_follows_a_rollback_inside_the_block_does_not_become_durable_by_its
     with storage.transaction() as transaction:
         storage.sql("INSERT INTO t VALUES (1)")
         transaction.rollback()
-        with pytest.raises(StorageError, match="is over"):
+        with pytest.raises(StorageError, match="has ended"):
             storage.sql("INSERT INTO t VALUES (2)")
     assert storage.sql("SELECT * FROM t") == []
 
