@@ -162,7 +162,7 @@ class CallReader:
         text = call.text
         if not text.strip():
             wanted = tool.parameters.get("required") if tool is not None else None
-            if wanted:
+            if isinstance(wanted, list) and wanted:
                 raise BadArguments(f"none came, and these are required: {', '.join(map(str, wanted))}")
             return {}
         return arguments_in(text)

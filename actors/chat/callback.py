@@ -16,11 +16,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from perdure.actors.chat.turn import TurnResult
 from perdure.actors.code.author_call import is_async, tried
+from perdure.actors.ports import Threads
 from perdure.ledger import BadRequest, PerdureError, check_whole
 from perdure.policies import TURN_ENDED, TurnStatus
 
@@ -59,25 +61,27 @@ class StreamCallback(Protocol):
 
 
 class Caller(Protocol):
-    """How a follower reaches its agent."""
+    """How a follower reaches its agent. Sync callbacks run on `threads`."""
+
+    threads: Threads
 
     def token(self) -> str:
         """A new identifier."""
 
-    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    async def call(self, method: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the agent."""
 
 
 class Teller:
     """Tells one callback, and lets nothing that it does come back. Sync methods run on a thread, if there are any."""
 
-    def __init__(self, callback: object, threads: Any) -> None:
+    def __init__(self, callback: object, threads: Threads) -> None:
         if callback is not None and not any(callable(getattr(callback, name, None)) for name in NAMES):
             raise BadRequest("callback", f"{callback!r:.200} has none of the methods {', '.join(NAMES)}")
         self._callback, self._threads = callback, threads
         self._hears_events = True
 
-    async def tell(self, name: str, *args: Any) -> None:
+    async def tell(self, name: str, *args: object) -> None:
         """Call a method of the callback, if it has it, in time."""
         method = getattr(self._callback, name, None)
         if not callable(method) or (name == "on_event" and not self._hears_events):
@@ -91,17 +95,14 @@ class Teller:
             self._hears_events = False
             log.warning("%s of a chat callback failed: %s: %s", name, type(problem).__name__, problem)
 
-    async def _call(self, method: Any, *args: Any) -> None:
-        if is_async(method):
-            await method(*args)
-            return
-        outcome = await self._threads.run(lambda: method(*args))
+    async def _call(self, method: Callable[..., object], *args: object) -> None:
+        outcome = method(*args) if is_async(method) else await self._threads.run(lambda: method(*args))
         if inspect.isawaitable(outcome):
             await outcome
 
 
 async def follow(
-    caller: Any,
+    caller: Caller,
     request_id: str,
     callback: object,
     first: int = 0,
@@ -140,7 +141,7 @@ async def follow(
             return await _ended(teller, told)
 
 
-async def refused(caller: Any, told: dict[str, Any], callback: object) -> TurnResult:
+async def refused(caller: Caller, told: dict[str, Any], callback: object) -> TurnResult:
     """The end of a message that was not taken."""
     teller = Teller(callback, caller.threads)
     await teller.tell("on_start", {"requestId": told["request_id"]})

@@ -141,7 +141,11 @@ class ChatAgent(ChatHooks):
         """`_perdure_accept_turn`, and at once the answer of the first `_perdure_follow_turn`. What `chat` and the others do first."""
         accepted = self._perdure_conversation.accept_request(trigger, messages, request_id, dict(options))
         views = self._perdure_conversation.turns.views
-        return accepted if accepted["reason"] == "dropped" else views.told(*await views.opening(accepted["request_id"]))
+        return (
+            accepted
+            if accepted["reason"] == "dropped"
+            else views.told(*await views.opening(str(accepted["request_id"])))
+        )
 
     @exposed(repeatable=True)
     async def _perdure_follow_turn(self, request_id: str, first: int) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from perdure.actors.chat.chat_hooks import ChatHooks
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data
-from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.turn import Turn, TurnSettings
 from perdure.actors.chat.turns import Turns
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.activity import ACTIVITY
@@ -36,7 +36,9 @@ class Conversation:
 
     # requests
 
-    def accept_request(self, trigger: str, messages: Any, request_id: Any, options: dict[str, Any]) -> dict[str, Any]:
+    def accept_request(
+        self, trigger: str, messages: object, request_id: object, options: Mapping[str, Any]
+    ) -> dict[str, object]:
         """Check a request, and accept the turn for it. Raises `BadRequest`, naming the field; then nothing was written."""
         if trigger not in TRIGGERS:
             raise BadRequest("trigger", f"{trigger!r:.200} is not one of {', '.join(sorted(TRIGGERS))}")
@@ -53,7 +55,7 @@ class Conversation:
         accepted = self.turns.accept(turn)
         return {**self._told(accepted), "accepted": accepted is turn}
 
-    def request(self, trigger: str, messages: Any, request_id: Any, options: dict[str, Any]) -> Turn:
+    def request(self, trigger: str, messages: object, request_id: object, options: Mapping[str, Any]) -> Turn:
         """The turn for a request, not accepted yet."""
         unknown = options.keys() - OPTIONS
         if unknown:
@@ -75,9 +77,7 @@ class Conversation:
             raise BadRequest("messages", "is empty; at least one message is needed")
         self._check_roles(added)
         metadata = checked_data("metadata", options.get("metadata"), METADATA_BYTES_MAX)
-        told: dict[str, Any] = {
-            name: options[name] for name in ("client_tools", "chat_stream_stall_timeout_ms") if name in options
-        }
+        told = {name: options[name] for name in ("client_tools", "chat_stream_stall_timeout_ms") if name in options}
         self._check(told)
         return Turn(
             request_id,
@@ -86,12 +86,12 @@ class Conversation:
             f"{request_id}-answer",
             digest=digest_of(pack([trigger == "continue", added, metadata, told])),
             messages=added,
-            options=told,
+            options=cast("TurnSettings", told),
             metadata=metadata,
             idempotency_key=key,
         )
 
-    def _check(self, told: dict[str, Any]) -> None:
+    def _check(self, told: dict[str, object]) -> None:
         name = "chat_stream_stall_timeout_ms"
         check_number(name, told.get(name, 0), unit="milliseconds", is_finite=True)
         client_tools(told.get("client_tools", ()))
@@ -172,18 +172,18 @@ class Conversation:
         found = transcript.messages if before is None else transcript.before(before)
         return found if limit is None else found[-_limit(limit, MESSAGES_MAX) :]
 
-    def inspect(self, request_id: str) -> dict[str, Any] | None:
+    def inspect(self, request_id: str) -> dict[str, object] | None:
         """What is known of a turn."""
         turn = self.turns.views.find(request_id)
         return None if turn is None else self._told(turn)
 
-    def _told(self, turn: Turn) -> dict[str, Any]:
+    def _told(self, turn: Turn) -> dict[str, object]:
         names = ("request_id", "status", "trigger", "idempotency_key", "metadata", "error", "reason", "attempt")
         instants = ("accepted_at_ms", "started_at_ms", "ended_at_ms", "progress_at_ms")
         told = {name: getattr(turn, name) for name in (*names, *instants, "events", "message_id", "work")}
         return {**told, "incident": turn.incident, "cancelled": turn.cancelled}
 
-    def list(self, status: Any, limit: int) -> list[dict[str, Any]]:
+    def list(self, status: object, limit: int) -> list[dict[str, object]]:
         """The newest turns of some statuses, in order."""
         wanted, most = _statuses(status), _limit(limit, LISTED_MAX)
         found = {turn.request_id: turn for turn in self.state.store.turns()} | self.state.open
@@ -191,7 +191,7 @@ class Conversation:
         chosen.sort(key=lambda turn: turn.number)
         return [self._told(turn) for turn in chosen[-most:]]
 
-    def delete(self, status: Any, ended_before: int | None, limit: int) -> int:
+    def delete(self, status: object, ended_before: int | None, limit: int) -> int:
         """Forget ended turns, the oldest first. One that goes on or waits is never among them, whatever statuses are asked for."""
         wanted, most = TURN_ENDED if status is None else _statuses(status), _limit(limit, DELETED_MAX)
         before = float("inf") if ended_before is None else ended_before
@@ -226,7 +226,7 @@ class LocalCaller:
         """A new identifier."""
         return self._conversation.state.token()
 
-    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    async def call(self, method: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the agent."""
         return await getattr(self._conversation.agent, method)(*args, **kwargs)
 
@@ -241,7 +241,7 @@ def _told_by(run: RunInfo, message_id: str, role: Role, text: str) -> Message:
     return {"id": message_id, "role": role, "parts": [{"type": "text", "text": text}], "metadata": metadata}
 
 
-def _statuses(given: Any) -> frozenset[str] | None:
+def _statuses(given: object) -> frozenset[str] | None:
     """The statuses that were asked for; None for all of them."""
     if given is None:
         return None

@@ -207,7 +207,7 @@ class _Writer:
 # --- one part --------------------------------------------------------------------------------------------------------
 
 
-def result_of(part: Part) -> tuple[Any, Outcome]:
+def result_of(part: Part) -> tuple[object, Outcome]:
     """What the model is told of a call: its output, or in full why there is none. A warning comes before whatever output there is."""
     output = part.get("output", part.get("result"))
     state = part.get("state")

@@ -15,6 +15,7 @@ from perdure.actors.chat.tools import Hook, Tool, check_description, check_hook,
 from perdure.actors.code.schema import run_shapes
 from perdure.actors.life.results import Detached
 from perdure.ledger import BadRequest
+from perdure.policies import JsonObject
 
 
 def agent_tool(
@@ -25,7 +26,7 @@ def agent_tool(
     input: Any = None,
     output: Any = None,
     detached: bool | Detached = False,
-    display: dict[str, Any] | None = None,
+    display: JsonObject | None = None,
     needs_approval: bool | Hook = False,
 ) -> Tool:
     """A child agent as a tool: the model's call becomes a run of this class.
@@ -91,7 +92,7 @@ class Nothing(BaseModel, extra="forbid"):
 
 
 def client_tool(
-    name: str, description: str, parameters: Mapping[str, Any], *, needs_approval: bool | Hook = False
+    name: str, description: str, parameters: Mapping[str, object], *, needs_approval: bool | Hook = False
 ) -> Tool:
     """A tool that the client executes; the turn waits for its answer. `parameters` is a JSON schema of type `object`."""
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
@@ -114,7 +115,7 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def client_tools(given: Any) -> list[Tool]:
+def client_tools(given: object) -> list[Tool]:
     """The tools that a request brings with it, for its own client to execute."""
     if isinstance(given, str) or not isinstance(given, list | tuple):
         raise BadRequest("client_tools", f"{given!r:.200} is not a list of tools")

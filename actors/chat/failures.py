@@ -10,7 +10,6 @@ import errno
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from perdure.ledger import PerdureError
 from perdure.policies import Failure, FailureKind, Raised, classify, is_number, stream_ended
@@ -94,7 +93,7 @@ def _name(kind: type) -> str:
     return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
 
 
-def _first(problem: BaseException, response: object, name: str) -> Any:
+def _first(problem: BaseException, response: object, name: str) -> object:
     found = getattr(problem, name, None)
     return found if found is not None else getattr(response, name, None)
 
@@ -132,7 +131,7 @@ def _body(problem: BaseException, response: object) -> object:
     return dict(body) if isinstance(body, Mapping) else body if isinstance(body, str) else None
 
 
-def _aws(response: object) -> Mapping[str, Any]:
+def _aws(response: object) -> Mapping[str, object]:
     """What botocore calls a response is a plain mapping."""
     return response if isinstance(response, Mapping) else {}
 

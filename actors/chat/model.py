@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
     from pydantic_ai.providers import Provider
+    from pydantic_ai.usage import RequestUsage
 
 LIBRARY_TIMEOUT_S = 3600.0
 CONNECT_TIMEOUT_S = 30.0
@@ -206,7 +207,7 @@ async def stream_model(
     *,
     tools: Sequence[ToolSpec] = (),
     instructions: str | None = None,
-    settings: dict[str, Any] | None = None,
+    settings: dict[str, object] | None = None,
     taken_ids: Iterable[str] = (),
     bytes_max: int = ANSWER_BYTES_MAX,
     tail_s: float = TAIL_S,
@@ -248,8 +249,11 @@ async def stream_model(
         raise ModelFailed(failure_of(problem)) from problem
 
 
+_How = tuple[Sequence[ToolSpec], str | None, dict[str, object] | None]
+
+
 async def _asked(
-    model: Model, messages: Sequence[Message], *how: Any
+    model: Model, messages: Sequence[Message], *how: *_How
 ) -> contextlib.AbstractAsyncContextManager[StreamedResponse]:
     """A long conversation is written for the library on a thread, for 10,000 messages take a fifth of a second, and others live here; and
     a moment later, so that first whoever asked is told that the turn has begun."""
@@ -264,7 +268,7 @@ def _open(
     messages: Sequence[Message],
     tools: Sequence[ToolSpec],
     instructions: str | None,
-    settings: dict[str, Any] | None,
+    settings: dict[str, object] | None,
 ) -> contextlib.AbstractAsyncContextManager[StreamedResponse]:
     from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - as above
     from pydantic_ai.settings import ModelSettings  # noqa: PLC0415 - as above
@@ -272,7 +276,7 @@ def _open(
     parameters = _parameters(tools, instructions)
     history = model.prepare_messages(to_model(messages, provider=model.system), parameters)
     assert_paired(history)
-    ours: dict[str, Any] = {"timeout": LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
+    ours: dict[str, object] = {"timeout": LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
     known = {name: value for name, value in ours.items() if name not in model.unsupported_settings}
     return model_request_stream(
         model, history, model_settings=cast("ModelSettings", known), model_request_parameters=parameters
@@ -374,6 +378,6 @@ def reason_of_end(stream: StreamedResponse, *, is_over: bool) -> str | None:
     return reason
 
 
-def _usage(usage: Any) -> dict[str, int]:
+def _usage(usage: RequestUsage) -> dict[str, int]:
     counts = {each.name: getattr(usage, each.name) for each in fields(usage) if each.name.endswith("_tokens")}
     return {name: count for name, count in counts.items() if isinstance(count, int) and count}

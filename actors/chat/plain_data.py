@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from perdure.ledger import BadRequest
 
+T = TypeVar("T")
 NESTING_MAX = 64
 """Levels of lists and objects in a value; JSON readers in the world give up at some hundred."""
 
@@ -22,7 +23,7 @@ _INTEGER_BITS_MAX = 64
 _WORDS_MAX = 60
 
 
-def checked(field: str, value: Any, depth: int = 0) -> Any:
+def checked(field: str, value: object, depth: int = 0) -> Any:
     """A copy of JSON-like data. Raises `BadRequest`, whose field is the way to what is wrong: `messages[0].parts[1].data.rows[3]`."""
     if value is None or isinstance(value, bool):
         return value
@@ -71,16 +72,20 @@ def mended(text: str) -> str:
     return _UNTAKABLE.sub("\ufffd", text)
 
 
-def all_mended(value: Any) -> Any:
+def all_mended(value: T) -> T:
     """The same for every string in a value of JSON's types, keys included. Numbers that JSON does not know become their names."""
+    return cast("T", _mended(value))
+
+
+def _mended(value: object) -> object:
     if isinstance(value, str):
         return mended(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {mended(key): all_mended(each) for key, each in value.items()}
+        return {mended(key): _mended(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [all_mended(each) for each in value]
+        return [_mended(each) for each in value]
     return value
 
 

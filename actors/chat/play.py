@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.failures import ModelFailed
@@ -40,7 +40,7 @@ class Play:
         self._history, self._recovery = history, recovery
         self._task: asyncio.Task[Outcome | None] | None = None
 
-    async def within(self, job: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
+    async def within(self, job: Coroutine[object, None, Outcome | None]) -> Outcome | None:
         """What the turn comes to, wherever it is: a cancel reaches every wait of it, also those of its recovery (case A12).
 
         A cancelled turn is aborted; a cancelled task is not a cancelled turn.

@@ -7,6 +7,7 @@ error of its own says one thing only: the process died under the call, and nobod
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, ClassVar, NotRequired, TypedDict
 
 from perdure.actors.agent.agent import Agent
@@ -17,6 +18,7 @@ from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.life.life import Life
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest
+from perdure.policies import Json
 
 RAISED, REFUSED, TIMED_OUT = "raised", "refused", "timed_out"
 
@@ -75,7 +77,7 @@ class RepeatableToolRun(ToolRun):
     attempts_max = None
 
 
-async def execute(life: Life, tool: Tool, given: Any, context: ToolContext, timeout_ms: float | None) -> ToolEnd:
+async def execute(life: Life, tool: Tool, given: object, context: ToolContext, timeout_ms: float | None) -> ToolEnd:
     """Execute a tool's function, in time, and say how it ended. Only a death is not said here."""
     job, refusal = await tried(_bound(tool, given, context))
     if job is None or refusal is not None:
@@ -93,9 +95,9 @@ async def execute(life: Life, tool: Tool, given: Any, context: ToolContext, time
     return {"ok": True, "output": value}
 
 
-async def _bound(tool: Tool, given: Any, context: ToolContext) -> Any:
+async def _bound(tool: Tool, given: object, context: ToolContext) -> Callable[[], object]:
     return tool.bound(given, context)
 
 
-async def _encoded(tool: Tool, value: Any) -> Any:
+async def _encoded(tool: Tool, value: object) -> Json:
     return tool.encoded(value)

@@ -10,16 +10,17 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from perdure.ledger import BadRequest
+from perdure.policies import JsonObject
 
 _PROBLEMS_MAX = 5
 _SPHINX = re.compile(r"^\s*:(param|parameter|arg|argument|key|keyword)\b", re.MULTILINE)
@@ -48,7 +49,7 @@ class ToolContext:
     run_id: str
     attempt: int
     idempotency_key: str
-    report_progress: Callable[..., Any]
+    report_progress: Callable[..., object]
     asked_to_stop: Callable[[], bool] = bool
 
 
@@ -68,7 +69,7 @@ class Intake:
             raise BadRequest("parameters", f"no schema can be made of them: {_first_line(problem)}") from problem
 
     @cached_property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JsonObject:
         """The JSON schema, whose type is always `object`. Raises `BadRequest` when a type has none."""
         try:
             schema = self._adapter.json_schema(schema_generator=_WithoutTitles)
@@ -87,7 +88,7 @@ class Intake:
         except ValidationError as problem:
             raise _refusal(problem) from problem
 
-    def arguments(self, given: object) -> dict[str, Any]:
+    def arguments(self, given: object) -> dict[str, object]:
         """By the names of the function's parameters; only those that were given, so that the function's own defaults hold."""
         model = self.checked(given)
         fields = type(model).model_fields
@@ -112,7 +113,7 @@ class _WithoutTitles(GenerateJsonSchema):
 # --- from functions --------------------------------------------------------------------------------------------------
 
 
-def intake_of(function: Callable[..., Any]) -> Intake:
+def intake_of(function: Callable[..., object]) -> Intake:
     """What a function takes; the receiver of a bound method and a `ToolContext` are left out."""
     context = context_name(function)
     parameters = {name: each for name, each in inspect.signature(function).parameters.items() if name != context}
@@ -132,7 +133,7 @@ def intake_of(function: Callable[..., Any]) -> Intake:
     return Intake(adapter, tuple(parameters), lambda: docstring_of(function)[1])
 
 
-def _field(name: str, default: Any) -> Any:
+def _field(name: str, default: object) -> Any:
     """Known by an alias, so that a parameter may bear any name. A default is shown to the model where JSON can write it."""
     if default is inspect.Parameter.empty:
         return Field(alias=name)
@@ -149,7 +150,7 @@ def _is_json(value: object) -> bool:
     return True
 
 
-def context_name(function: Callable[..., Any]) -> str | None:
+def context_name(function: Callable[..., object]) -> str | None:
     """The parameter that wants the `ToolContext`, if there is one."""
     try:
         hints = get_type_hints(function)
@@ -158,13 +159,13 @@ def context_name(function: Callable[..., Any]) -> str | None:
     return next((name for name, hint in hints.items() if name != "return" and _is_context(hint)), None)
 
 
-def _is_context(hint: Any) -> bool:
+def _is_context(hint: object) -> bool:
     if isinstance(hint, str):
         return hint.replace(" ", "").removesuffix("|None").rpartition(".")[2] == ToolContext.__name__
     return hint is ToolContext or ToolContext in get_args(hint)
 
 
-def docstring_of(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+def docstring_of(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
     """What a docstring says of a function, and of each of its parameters."""
     text = inspect.getdoc(function)
     if not text:
@@ -221,20 +222,18 @@ def _plainly(annotation: Any) -> TypeAdapter[Any]:
 # --- schemas ---------------------------------------------------------------------------------------------------------
 
 
-def _object(schema: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
+def _object(schema: JsonObject, texts: dict[str, str]) -> JsonObject:
     """The schema as providers want it: an object at the top, with what the docstring says of each property."""
     top = {name: value for name, value in _at_top(schema).items() if name != "title"}
-    properties = {
-        name: {"description": texts[name], **each} if name in texts else each
-        for name, each in top.get("properties", {}).items()
-    }
+    known = cast("dict[str, JsonObject]", top.get("properties", {}))
+    properties = {name: {"description": texts[name], **each} if name in texts else each for name, each in known.items()}
     return {**top, "type": "object", "properties": properties}
 
 
-def _at_top(schema: dict[str, Any]) -> dict[str, Any]:
+def _at_top(schema: JsonObject) -> JsonObject:
     """A recursive type stands among the definitions, and a reference to it at the top."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
-    definitions: Mapping[str, Any] = schema.get("$defs", {})
+    definitions = cast("dict[str, JsonObject]", schema.get("$defs", {}))
     return {**definitions[name], "$defs": dict(definitions)} if name in definitions else schema
 
 

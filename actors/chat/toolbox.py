@@ -19,7 +19,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out
@@ -36,6 +36,7 @@ from perdure.actors.ports import KillPoint
 from perdure.ledger import Cancel, Status, derived_run_id
 from perdure.policies import (
     Event,
+    JsonObject,
     OurMetadata,
     Part,
     Stage,
@@ -45,6 +46,7 @@ from perdure.policies import (
     tool_name,
 )
 
+T = TypeVar("T")
 STATUS_AFTER_S = 5.0
 NO_RESULT = "The provider began this call itself, and its answer ended without the result."
 
@@ -278,7 +280,9 @@ class Toolbox:
             unknown = result.status == "interrupted" and result.child_still_running is not False
             self._returned(call_id, output, self._evidence(part, result) if unknown else None)
 
-    async def _ask(self, child: Any, given: Any, call_id: str, *, display: Any, detached: Any = False) -> Any:
+    async def _ask(
+        self, child: Any, given: object, call_id: str, *, display: JsonObject | None, detached: Any = False
+    ) -> Any:
         """Ask the ledger for the run of this call, whether it is known there or not."""
         return await self._tenant.dispatch.run(
             child,
@@ -371,7 +375,7 @@ def _heard(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-async def _made(make: Callable[[], Any]) -> Any:
+async def _made(make: Callable[[], T]) -> T:
     """What the author's code gives, awaited if it has to be; what it raises is raised here."""
     value = make()
-    return await value if inspect.isawaitable(value) else value
+    return cast("T", await value) if inspect.isawaitable(value) else value

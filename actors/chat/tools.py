@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Literal, TypeVar, get_args, overload
+from typing import Any, Literal, TypeVar, cast, get_args, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -45,11 +45,12 @@ from perdure.actors.code.author_call import is_async
 from perdure.actors.code.naming import function_name
 from perdure.actors.life.results import Detached, RunResult
 from perdure.ledger import BadRequest, PerdureError, check_number, pack
+from perdure.policies import Json, JsonObject
 
 Effect = Literal["once", "idempotent", "pure"]
 Kind = Literal["function", "inline", "agent", "client"]
-Hook = Callable[..., Any]
-F = TypeVar("F", bound=Callable[..., Any])
+Hook = Callable[..., object]
+F = TypeVar("F", bound=Callable[..., object])
 
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -74,7 +75,7 @@ class ToolSpec:
 
     name: str
     description: str
-    parameters: dict[str, Any]
+    parameters: JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +93,10 @@ class Tool:
     probe: Hook | None = None
     timeout_ms: float | None = None
     needs_approval: bool | Hook = False
-    function: Callable[..., Any] | None = None
+    function: Callable[..., object] | None = None
     agent_class: type[Agent] | None = None
     detached: bool | Detached = False
-    display: dict[str, Any] | None = None
+    display: JsonObject | None = None
     output: TypeAdapter[Any] | None = None
     wrapped_as: str | None = None
 
@@ -117,22 +118,22 @@ class Tool:
         assert isinstance(self.function, FunctionType)
         return function_name(self.function, code_dir)
 
-    def bound(self, given: object, context: ToolContext | None = None) -> Callable[[], Any]:
+    def bound(self, given: object, context: ToolContext | None = None) -> Callable[[], object]:
         """The function with its arguments, ready to be called. Raises `BadToolInput`; the author's code has not run then."""
         assert self.function is not None
         arguments = self.intake.arguments(given)
         wants = context_name(self.function)
         return functools.partial(self.function, **arguments, **({wants: context} if wants else {}))
 
-    def agent_input(self, given: object) -> Any:
+    def agent_input(self, given: object) -> Json:
         """What the child agent is given, as plain data. Raises `BadToolInput`."""
         plain = self.intake.plain(given)
-        return plain[self.wrapped_as] if self.wrapped_as is not None else plain
+        return cast("Json", plain[self.wrapped_as] if self.wrapped_as is not None else plain)
 
-    def encoded(self, value: Any, bytes_max: int = OUTPUT_BYTES_MAX) -> Any:
+    def encoded(self, value: object, bytes_max: int = OUTPUT_BYTES_MAX) -> Json:
         """What the function returned, as plain data of JSON's types. Raises `BadToolOutput`."""
         try:
-            plain = all_mended(to_jsonable_python(value, by_alias=True))
+            plain: Json = all_mended(to_jsonable_python(value, by_alias=True))
             size = len(pack(plain))
         except (PydanticSerializationError, ValueError, TypeError, OverflowError, RecursionError) as problem:
             raise BadToolOutput(self.name, f"cannot be encoded as plain data ({problem})") from problem
@@ -140,21 +141,21 @@ class Tool:
             raise BadToolOutput(self.name, f"has {size} bytes encoded, and the limit is {bytes_max}")
         return plain
 
-    def answer(self, result: RunResult) -> Any:
+    def answer(self, result: RunResult) -> Json:
         """The end of a child's run as this tool's output: its summary or checked output, or why there is none (spec §3.2)."""
         if result.ok and self.output is None:
             return result.summary or ("" if result.output is None else self.encoded(result.output))
         if result.ok and result.output is not None and self.output is not None:
             return self._checked_output(result)
         failure = result.failure
-        told: dict[str, Any] = {"ok": False, "status": "error", "error": "the child has no output", "retryable": False}
+        told: JsonObject = {"ok": False, "status": "error", "error": "the child has no output", "retryable": False}
         if failure is not None:
             told = {"ok": False, "status": failure.status, "error": failure.error, "retryable": failure.retryable}
             more = {"reason": failure.reason, "childStillRunning": failure.child_still_running}
             told.update({name: value for name, value in more.items() if value is not None})
         return told
 
-    def _checked_output(self, result: RunResult) -> Any:
+    def _checked_output(self, result: RunResult) -> Json:
         assert self.output is not None
         try:
             return self.encoded(self.output.validate_python(result.output))
@@ -163,13 +164,13 @@ class Tool:
             place = ".".join(map(str, first["loc"])) or "output"
             raise BadToolOutput(self.name, f"is not what was declared ({place}: {first['msg']})") from problem
 
-    def wants_approval(self, given: object, agent: object = None) -> Any:
+    def wants_approval(self, given: object, agent: object = None) -> object:
         """Whether a person must approve this call: a bool, or an awaitable of one. The author's predicate may raise."""
         if isinstance(self.needs_approval, bool):
             return self.needs_approval
         return _called(self.needs_approval, {"input": given, "agent": agent})
 
-    def probed(self, given: object, context: ToolContext, agent: object = None) -> Any:
+    def probed(self, given: object, context: ToolContext, agent: object = None) -> object:
         """What the author's probe says of a call that died: True (it took effect), False, or None (nobody knows); or an awaitable."""
         return None if self.probe is None else _called(self.probe, {"input": given, "context": context, "agent": agent})
 
@@ -177,7 +178,7 @@ class Tool:
 _WHO = {"inline": "executed by the agent itself", "agent": "a child agent", "client": "executed by the client"}
 
 
-def _called(hook: Hook, offered: dict[str, Any]) -> Any:
+def _called(hook: Hook, offered: dict[str, object]) -> object:
     return hook(**{name: offered[name] for name in inspect.signature(hook).parameters})
 
 
@@ -262,7 +263,7 @@ def options_of(thing: object) -> ToolOptions | None:
     return options if isinstance(options, ToolOptions) else None
 
 
-def function_tool(function: Callable[..., Any]) -> Tool:
+def function_tool(function: Callable[..., object]) -> Tool:
     """A function, or a method bound to its agent, as a tool; without a mark it has every option's default.
 
     Raises:

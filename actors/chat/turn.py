@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 from perdure.actors.life.documents import StoredRow
 from perdure.policies import (
     TURN_ENDED,
     Cell,
     IllegalTransition,
+    Json,
     JsonObject,
     Message,
     Part,
@@ -30,6 +31,13 @@ from perdure.policies import (
     TurnStatus,
     turn_cell,
 )
+
+
+class TurnSettings(TypedDict, total=False):
+    """What a request sets for its own turn, in place of the agent's: checked, and stored with the turn."""
+
+    client_tools: list[JsonObject]
+    chat_stream_stall_timeout_ms: float
 
 
 @dataclass
@@ -64,8 +72,8 @@ class Turn(StoredRow):
     continues: str = ""
     base: int = 0
     user_message_id: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    metadata: Any = None
+    options: TurnSettings = field(default_factory=TurnSettings)
+    metadata: Json = None
     idempotency_key: str = ""
     run_id: str = ""
     accepted_at_ms: int = 0
@@ -81,7 +89,7 @@ class Turn(StoredRow):
     work: int = 0
     incident: JsonObject | None = None
     cancelled: str | None = None
-    stashed: Any = None
+    stashed: Json = None
     error: str = ""
     reason: str = ""
     is_overlapping: bool = False
@@ -164,8 +172,8 @@ class ActiveTurn:
     trigger: str
     continuation: bool
     attempt: int
-    metadata: Any
-    client_tools: Any
+    metadata: Json
+    client_tools: Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,10 +204,10 @@ class ChatRecoveryContext:
     recovery_root_request_id: str
     partial_text: str
     partial_parts: list[Part]
-    recovery_data: Any
+    recovery_data: Json
     messages: list[Message]
-    last_body: Any
-    last_client_tools: Any
+    last_body: Json
+    last_client_tools: Json
     created_at: int
     cause: str
 
