@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
@@ -40,9 +40,11 @@ from perdure.actors.jobs.occurrence import QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
+from perdure.actors.life.life import Pending
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult
 from perdure.actors.link.messages import ListRuns
 from perdure.ledger import AwaitedInsideHandler, BadRequest, Cancel, check_id, check_ms, path_of
+from perdure.ledger.storage.cabinet import State
 from perdure.policies import FiberResult, FiberRetry, Retries
 
 A = TypeVar("A", bound="Agent")
@@ -86,16 +88,16 @@ class Agent:
         """The agent's name; for the child of a run it is the run's id."""
         return self._perdure.name
 
-    def sql(self, query: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+    def sql(self, query: str, parameters: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
         """Run SQL on the agent's own storage: in the open transaction if there is one, else durable on return."""
         return self._perdure.storage.sql(query, parameters)
 
-    def transaction(self) -> AbstractContextManager[Any]:
+    def transaction(self) -> AbstractContextManager[object]:
         """Everything inside takes effect together or not at all: SQL, `state`, and the detached runs that are asked for."""
         return self._perdure.outbox.transact()
 
     @property
-    def state(self) -> Any:
+    def state(self) -> State:
         """A small durable mapping of plain data. Assign to change it; a value that was read is a copy."""
         return self._perdure.storage.state
 
@@ -168,7 +170,7 @@ class Agent:
         *,
         detached: Literal[False] = False,
         **options: Unpack[RunOptions],
-    ) -> Coroutine[Any, Any, RunResult[Output]]: ...
+    ) -> Pending[RunResult[Output]]: ...
 
     @overload
     def run_agent_tool(
@@ -178,7 +180,7 @@ class Agent:
         *,
         detached: Literal[False] = False,
         **options: Unpack[RunOptions],
-    ) -> Coroutine[Any, Any, RunResult[Output]]: ...
+    ) -> Pending[RunResult[Output]]: ...
 
     @overload
     def run_agent_tool(
@@ -188,7 +190,7 @@ class Agent:
         *,
         detached: Literal[False] = False,
         **options: Unpack[RunOptions],
-    ) -> Coroutine[Any, Any, RunResult[Output]]: ...
+    ) -> Pending[RunResult[Output]]: ...
 
     @overload
     def run_agent_tool(
@@ -198,7 +200,7 @@ class Agent:
         *,
         detached: Literal[False] = False,
         **options: Unpack[RunOptions],
-    ) -> Coroutine[Any, Any, RunResult[Output]]: ...
+    ) -> Pending[RunResult[Output]]: ...
 
     @overload
     def run_agent_tool(
@@ -239,17 +241,17 @@ class Agent:
     @overload
     def run_agent_tools(
         self, requests: Sequence[tuple[AsyncChild[Input, Output], Input]], *, detached: Literal[False] = False
-    ) -> Coroutine[Any, Any, list[RunResult[Output]]]: ...
+    ) -> Pending[list[RunResult[Output]]]: ...
 
     @overload
     def run_agent_tools(
         self, requests: Sequence[tuple[Child[Input, Output], Input]], *, detached: Literal[False] = False
-    ) -> Coroutine[Any, Any, list[RunResult[Output]]]: ...
+    ) -> Pending[list[RunResult[Output]]]: ...
 
     @overload
     def run_agent_tools(
-        self, requests: Sequence[Mapping[str, Any]], *, detached: Literal[False] = False
-    ) -> Coroutine[Any, Any, list[RunResult[Any]]]: ...
+        self, requests: Sequence[Mapping[str, object]], *, detached: Literal[False] = False
+    ) -> Pending[list[RunResult[Any]]]: ...
 
     @overload
     def run_agent_tools(
@@ -258,7 +260,7 @@ class Agent:
 
     @overload
     def run_agent_tools(
-        self, requests: Sequence[Mapping[str, Any]], *, detached: Detached | Literal[True]
+        self, requests: Sequence[Mapping[str, object]], *, detached: Detached | Literal[True]
     ) -> RunHandles: ...
 
     def run_agent_tools(self, requests: Sequence[Any], *, detached: bool | Detached = False) -> Any:
@@ -280,7 +282,7 @@ class Agent:
     ) -> AsyncIterator[RunResult[Output]]: ...
 
     @overload
-    def as_completed(self, requests: Sequence[Mapping[str, Any]]) -> AsyncIterator[RunResult[Any]]: ...
+    def as_completed(self, requests: Sequence[Mapping[str, object]]) -> AsyncIterator[RunResult[Any]]: ...
 
     def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult[Any]]:
         """Ask for many runs as `run_agent_tools` does, and iterate over their results in the order of completion."""
@@ -288,32 +290,26 @@ class Agent:
 
     def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Awaitable[Any]:
         """Cancel a run of this agent, and what its child waits for. Durable on return; a run that has ended stays as it is."""
-        return cast(
-            "Awaitable[Any]",
-            self._perdure.bridge(self._perdure.ask(Cancel(run_id, self._perdure.agent_id, str(reason)))),
-        )
+        return self._perdure.bridge(self._perdure.ask(Cancel(run_id, self._perdure.agent_id, str(reason))))
 
-    def inspect_agent_tool_run(self, run_id: str) -> Awaitable[dict[str, Any] | Any]:
+    def inspect_agent_tool_run(self, run_id: str) -> Pending[dict[str, Any] | Any]:
         """What is known of a run: status, outcome, progress, milestones. None means *not known yet*, never failed."""
-        return cast("Awaitable[Any]", self._perdure.bridge(self._perdure.dispatch.inspect(run_id)))
+        return self._perdure.bridge(self._perdure.dispatch.inspect(run_id))
 
-    def has_agent_tool_run(self, agent_class: type[Any] | str, run_id: str) -> Awaitable[bool]:
+    def has_agent_tool_run(self, agent_class: type[Any] | str, run_id: str) -> Pending[bool]:
         """Whether this agent has a run of that class under that id which was ever given a place."""
-        return cast("Awaitable[Any]", self._perdure.bridge(self._perdure.dispatch.has(agent_class, run_id)))
+        return self._perdure.bridge(self._perdure.dispatch.has(agent_class, run_id))
 
     def list_agent_tool_runs(
         self, status: Sequence[str] | None = None, *, limit: int = 1000
-    ) -> Awaitable[list[dict[str, Any]]]:
+    ) -> Pending[list[dict[str, Any]]]:
         """This agent's runs, oldest first."""
         statuses = None if status is None else list(status)
-        return cast(
-            "Awaitable[Any]",
-            self._perdure.bridge(self._perdure.ask(ListRuns(self._perdure.agent_id, statuses, None, limit))),
-        )
+        return self._perdure.bridge(self._perdure.ask(ListRuns(self._perdure.agent_id, statuses, None, limit)))
 
     def clear_agent_tool_runs(
         self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None
-    ) -> Awaitable[int]:
+    ) -> Pending[int]:
         """Forget retained runs and their children's storage; live ones are cancelled first. Returns how many were cleared.
 
         Args:
@@ -321,7 +317,7 @@ class Agent:
             older_than: only runs requested before this instant: milliseconds since the epoch, or an aware datetime.
         """
         before_ms = None if older_than is None else instant("older_than", older_than)
-        return cast("Awaitable[Any]", self._perdure.bridge(self._perdure.dispatch.clear(status, before_ms)))
+        return self._perdure.bridge(self._perdure.dispatch.clear(status, before_ms))
 
     def report_progress(self, fraction: float | None = None, **signal: Any) -> Awaitable[None]:
         """Report progress of the run that the current code belongs to; outside of a run a no-op with a warning."""
@@ -330,16 +326,16 @@ class Agent:
             warnings.warn(
                 "report_progress was called outside of a run; nothing was reported", RuntimeWarning, stacklevel=2
             )
-            return cast("Awaitable[None]", self._perdure.done())
+            return self._perdure.done()
         return activity.run.report_progress(fraction, **signal)
 
     # durable jobs of its own
 
     @overload
-    def run_fiber(self, name: str, fn: Callable[[FiberContext], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]: ...
+    def run_fiber(self, name: str, fn: Callable[[FiberContext], Pending[T]]) -> Pending[T]: ...
 
     @overload
-    def run_fiber(self, name: str, fn: Callable[[FiberContext], T]) -> Coroutine[Any, Any, T]: ...
+    def run_fiber(self, name: str, fn: Callable[[FiberContext], T]) -> Pending[T]: ...
 
     def run_fiber(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
         """Do something now, in a way that is noticed if its process dies: `await self.run_fiber("import", self.work)`.
@@ -356,7 +352,7 @@ class Agent:
             )
         return self._perdure.bridge(self._perdure.fibers.run(name, fn))
 
-    def stash(self, data: Any) -> bool:
+    def stash(self, data: object) -> bool:
         """Remember a value with the fiber that the current code belongs to; see `FiberContext.stash`."""
         fiber = CURRENT.get()
         if fiber is None:
@@ -367,46 +363,46 @@ class Agent:
     def start_fiber(
         self,
         name: str,
-        fn_name: str | Callable[..., Any],
-        input: Any = None,
+        fn_name: str | Callable[..., object],
+        input: object = None,
         *,
         idempotency_key: str | None = None,
         fiber_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         wait_for_completion: Literal[False] = False,
         retry: FiberRetry | int | bool | None = None,
-        on_recovered: str | Callable[..., Any] | None = None,
+        on_recovered: str | Callable[..., object] | None = None,
     ) -> FiberInspection: ...
 
     @overload
     def start_fiber(
         self,
         name: str,
-        fn_name: str | Callable[..., Any],
-        input: Any = None,
+        fn_name: str | Callable[..., object],
+        input: object = None,
         *,
         idempotency_key: str | None = None,
         fiber_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         wait_for_completion: Literal[True],
         timeout_ms: float | None = None,
         retry: FiberRetry | int | bool | None = None,
-        on_recovered: str | Callable[..., Any] | None = None,
-    ) -> Coroutine[Any, Any, FiberInspection]: ...
+        on_recovered: str | Callable[..., object] | None = None,
+    ) -> Pending[FiberInspection]: ...
 
     def start_fiber(
         self,
         name: str,
-        fn_name: str | Callable[..., Any],
-        input: Any = None,
+        fn_name: str | Callable[..., object],
+        input: object = None,
         *,
         idempotency_key: str | None = None,
         fiber_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         wait_for_completion: bool = False,
         timeout_ms: float | None = None,
         retry: FiberRetry | int | bool | None = None,
-        on_recovered: str | Callable[..., Any] | None = None,
+        on_recovered: str | Callable[..., object] | None = None,
     ) -> Any:
         """Accept a durable job: a method of this agent, called with `(fiber, input)`. Gives its `FiberInspection`.
 
@@ -501,8 +497,8 @@ class Agent:
     def schedule(
         self,
         when: datetime | float | str,
-        callback: str | Callable[..., Any],
-        payload: Any = None,
+        callback: str | Callable[..., object],
+        payload: object = None,
         *,
         key: str | None = None,
         time_zone: str = "UTC",
@@ -539,8 +535,8 @@ class Agent:
     def schedule_every(
         self,
         interval_s: float,
-        callback: str | Callable[..., Any],
-        payload: Any = None,
+        callback: str | Callable[..., object],
+        payload: object = None,
         *,
         key: str | None = None,
         catch_up: str = "once",
@@ -563,8 +559,8 @@ class Agent:
 
     def queue(
         self,
-        callback: str | Callable[..., Any],
-        payload: Any = None,
+        callback: str | Callable[..., object],
+        payload: object = None,
         *,
         key: str | None = None,
         retry: Retries | dict[str, Any] | None = None,
@@ -601,7 +597,7 @@ class Agent:
 
     def destroy(self) -> Awaitable[None]:
         """Delete this agent and all that descends from it. The life that asks for it ends soon, and need not expect an answer."""
-        return cast("Awaitable[Any]", self._perdure.bridge(self._perdure.family.destroy()))
+        return self._perdure.bridge(self._perdure.family.destroy())
 
     def keep_alive(self) -> AbstractContextManager[None]:
         """While this is open the agent is not put to sleep for idleness. A death ends it, like everything else in memory."""

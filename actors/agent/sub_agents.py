@@ -28,8 +28,7 @@ class SubAgentGroup:
 
         Durable on return. Storage stays, and the next call, mail or alarm begins another life.
         """
-        done: Awaitable[None] = self._perdure.bridge(self._perdure.family.abort(agent_class, name, reason))
-        return done
+        return self._perdure.bridge(self._perdure.family.abort(agent_class, name, reason))
 
     def delete(self, agent_class: type[Any], name: str) -> None:
         """Delete a sub-agent and all that descends from it: storages, runs, alarms and mail. Harmless if it does not exist.

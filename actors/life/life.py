@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from perdure.actors.code.author_call import is_async, overrides, tried
 from perdure.actors.life.host_services import Premises
@@ -25,6 +25,8 @@ from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to
 T = TypeVar("T")
 
 Part = TypeVar("Part")
+Pending: TypeAlias = Coroutine[Any, Any, T]
+"""What async code awaits, and sync code has waited for."""
 
 Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
@@ -197,12 +199,16 @@ class Life:
         """Do something on the host's loop, from whichever thread."""
         self.premises.on_loop(job)
 
-    def bridge(self, job: Coroutine[Any, Any, Any]) -> Any:
+    def bridge(self, job: Pending[T]) -> Pending[T]:
         """The way from sync code on a worker thread into the loop; in async code just the coroutine.
+
+        Its type is that of async code.
 
         A thread that waits here lends its slot. Raises `StaleIncarnation` there as soon as this life is over.
         """
-        return job if self.premises.is_on_loop else wait_for(self.premises.from_thread(self._for_thread(job)))
+        if self.premises.is_on_loop:
+            return job
+        return cast("Pending[T]", wait_for(self.premises.from_thread(self._for_thread(job))))
 
     async def _for_thread(self, job: Coroutine[Any, Any, Any]) -> Any:
         """What a thread waits for is a task of this life, and ends with it."""
@@ -216,9 +222,11 @@ class Life:
         job.close()
         raise StaleIncarnation(self.agent_id, "this life of the agent was told to stop")
 
-    def done(self) -> Any:
+    def done(self) -> Pending[None]:
         """Nothing to wait for. A thread waits for the loop's turn even so, lest it run away from it; for that it lends no slot."""
-        return _nothing() if self.premises.is_on_loop else self.premises.from_thread(_nothing()).result()
+        if self.premises.is_on_loop:
+            return _nothing()
+        return cast("Pending[None]", self.premises.from_thread(_nothing()).result())
 
     def touch(self) -> None:
         """Something was done; the idle time begins anew."""

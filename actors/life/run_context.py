@@ -83,11 +83,9 @@ class RunContext(RemembersSteps):
             raise TooLarge("data", f"a progress signal of {len(signal)} bytes; the limit is {limit}")
         self._life.faults.at(KillPoint.MID_RUN, "progress")
         if milestone is not None:
-            told: Awaitable[None] = self._life.bridge(self._milestone(milestone, signal))
-            return told
+            return self._life.bridge(self._milestone(milestone, signal))
         self._life.on_loop(lambda: self._progress(signal, urgent=fraction is not None and fraction >= 1))
-        done: Awaitable[None] = self._life.done()
-        return done
+        return self._life.done()
 
     async def _milestone(self, name: str, body: bytes) -> None:
         if not isinstance(name, str) or not name:
