@@ -22,7 +22,6 @@ USED_OTHERWISE = {
     "pyright": "a command",
     "pytest-xdist": "a plugin of pytest",
 }
-UNDECIDED = {"tenacity"}  # whether our retries are done by it
 
 
 @cache
@@ -74,6 +73,6 @@ def test_the_tests_import_only_what_the_test_extra_adds() -> None:
 
 def test_what_is_declared_is_imported() -> None:
     package, tests = imported([*sources(*FOLDERS), *surface()]), imported(sources("tests"))
-    assert declared() - package.keys() - USED_OTHERWISE.keys() - UNDECIDED == set()
+    assert declared() - package.keys() - USED_OTHERWISE.keys() == set()
     assert declared("test") - tests.keys() - USED_OTHERWISE.keys() == set()
     assert USED_OTHERWISE.keys() <= (declared() | declared("test")) - package.keys() - tests.keys()

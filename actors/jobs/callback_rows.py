@@ -14,16 +14,15 @@ Rows are kept in memory under the version that they were read with.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeVar
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.life.documents import RememberedDocuments, StoredRow
 from perdure.actors.life.life import Life
-from perdure.actors.life.one_transaction import CONFLICTS_MAX
-from perdure.ledger import StorageConflict
+from perdure.actors.retries import despite_conflicts
 from perdure.ledger.storage.cabinet import SCHEDULE, Transaction
 from perdure.policies import CALLBACK_DUE, CALLBACK_TRANSITIONS, CallbackEvent, CallbackStatus, CatchUp, TickOverlap
 
@@ -147,9 +146,9 @@ class Rows(RememberedDocuments[Row]):
         transaction = self._life.transaction
         if transaction is not None:
             return job(transaction)
-        for _ in range(CONFLICTS_MAX):
-            with suppress(StorageConflict), self._life.storage.transaction() as own:
-                return job(own)
+        return despite_conflicts(partial(self._write, job))
+
+    def _write(self, job: Callable[[Transaction], T]) -> T:
         with self._life.storage.transaction() as own:
             return job(own)
 

@@ -15,6 +15,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 from perdure.actors.code.author_call import in_words, is_async, tried
@@ -22,10 +23,9 @@ from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.ports import KillPoint
+from perdure.actors.retries import despite_more_conflicts
 from perdure.ledger import StaleIncarnation, StorageConflict
 from perdure.ledger.storage.cabinet import Transaction
-
-CONFLICTS_MAX = 20
 
 Step = tuple[Any, tuple[Any, ...], Activity]
 """A method, its arguments, and for whom it works."""
@@ -56,11 +56,7 @@ async def done_in_one(
     if not isinstance(problem, StorageConflict):
         return problem
     async with turn or nullcontext():
-        for _ in range(CONFLICTS_MAX - 1):
-            problem = await _once(life, outbox, piece)
-            if not isinstance(problem, StorageConflict):
-                break
-    return problem
+        return await despite_more_conflicts(partial(_once, life, outbox, piece))
 
 
 def failure(life: Life, problem: Exception, what: str) -> str:

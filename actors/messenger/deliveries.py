@@ -10,8 +10,8 @@ The agent is the lock of its threads. It has one life at a time, fenced by the l
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from perdure.actors.chat.chat_agent import ChatAgent
@@ -22,6 +22,7 @@ from perdure.actors.messenger.delivery import ReplyDelivery
 from perdure.actors.messenger.events import MessengerEvent
 from perdure.actors.messenger.replies import Replies
 from perdure.actors.messenger.store import ReplyRow, heard_key
+from perdure.actors.retries import until
 from perdure.ledger import BadRequest
 from perdure.policies import FiberRetry, ReplyEvent, ReplyStatus, ready_at_ms
 
@@ -132,13 +133,20 @@ class Deliveries:
     async def deliver(self, reply_id: str) -> ReplyRow | None:
         """Deliver a reply to its end; what the fiber does, however often it is entered. The reply as it is then."""
         reply = self._replies.open.get(reply_id)
-        while reply is not None and reply.is_open:
-            _, problem = await tried(self._delivering(reply).run())
-            if problem is None or self._tenant.is_leaving:
-                break
-            self._tenant.trouble(f"delivering reply {reply.reply_id}", problem)
-            await asyncio.sleep(AGAIN_S)
-        return reply or self._store.reply(reply_id)
+        if reply is None:
+            return self._store.reply(reply_id)
+        await until(bool, partial(self._try, reply), lambda: AGAIN_S)
+        return reply
+
+    async def _try(self, reply: ReplyRow) -> bool:
+        """Whether nothing more is to be done. What is wrong here is the storage, or a bug: a person reads it, and it is tried again."""
+        if not reply.is_open:
+            return True
+        _, problem = await tried(self._delivering(reply).run())
+        if problem is None or self._tenant.is_leaving:
+            return True
+        self._tenant.trouble(f"delivering reply {reply.reply_id}", problem)
+        return False
 
     def _delivering(self, reply: ReplyRow) -> ReplyDelivery:
         return ReplyDelivery(self._agent, self._replies, reply, self.messenger(reply.messenger_id))

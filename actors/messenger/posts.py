@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from perdure.actors.code.author_call import in_words, tried
@@ -22,6 +23,7 @@ from perdure.actors.messenger.adapter import Messenger, ProviderRefused, Provide
 from perdure.actors.messenger.replies import Replies
 from perdure.actors.messenger.store import PostRow, ReplyRow, digest
 from perdure.actors.ports import KillPoint
+from perdure.actors.retries import until
 from perdure.policies import Next, after_failure, after_unknown, length_of, pause_ms, sendable, split
 
 CALL_S = 30.0
@@ -75,15 +77,18 @@ class Posts:
         """Make the messages say exactly this. Raises `Parked` if that cannot be."""
         pieces = self.pieces(text)
         for index, piece in enumerate(pieces):
-            while (what := await self._make(index, piece)) is not Next.DONE:
-                await self._wait(what)
+            if await self._repeated(partial(self._make, index, piece)) is Next.PARK:
+                raise DeliveryParked(self._reply.problem)
         for index in sorted(each for each in self.rows if each >= len(pieces)):
             await self._take_away(index)
 
-    async def _wait(self, what: Next) -> None:
-        if what is Next.PARK:
-            raise DeliveryParked(self._reply.problem)
-        await asyncio.sleep(max(0.0, self._quiet_until_s - asyncio.get_running_loop().time()))
+    async def _repeated(self, request: Callable[[], Awaitable[Next]]) -> Next:
+        """Make a request again, after the pause that each failure asks for, until it is done or there is nothing to be done."""
+        return await until(
+            lambda what: what in (Next.DONE, Next.PARK),
+            request,
+            lambda: max(0.0, self._quiet_until_s - asyncio.get_running_loop().time()),
+        )
 
     async def _make(self, index: int, text: str) -> Next:
         """Make one message say this: one request, if one is needed."""
@@ -134,20 +139,19 @@ class Posts:
 
     async def _take_away(self, index: int) -> None:
         """A message too many: an earlier attempt had more to say."""
-        row = self.rows[index]
-        where = self._reply.thread_id, row.message_id
-        while row.message_id:
-            _, trouble = await self._asked("delete", lambda: self._adapter.delete(*where))
-            what = Next.DONE if trouble is None else self._after(trouble, is_edit=True)
-            if what in (
-                Next.DONE,
-                Next.ANEW,
-                Next.PARK,
-            ):  # what cannot be taken away stays; the answer is whole without it
-                break
-            await self._wait(what)
+        message_id = self.rows[index].message_id
+        if message_id:
+            await self._repeated(
+                partial(self._delete, message_id)
+            )  # what cannot be taken away stays; the answer is whole
         del self.rows[index]
         self._replies.store.forget_post(self._reply, index)
+
+    async def _delete(self, message_id: str) -> Next:
+        where = self._reply.thread_id, message_id
+        _, trouble = await self._asked("delete", lambda: self._adapter.delete(*where))
+        what = Next.DONE if trouble is None else self._after(trouble, is_edit=True)
+        return Next.DONE if what is Next.ANEW else what  # it is gone
 
     async def _asked(self, what: str, request: Callable[[], Awaitable[Any]]) -> tuple[Any, ProviderTrouble | None]:
         """One request, and what went wrong with it. An adapter that raises anything else is broken, and asking again does not mend it."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import time
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
 from perdure.actors.ray_world.cluster_record import refuse_if_stopped
 from perdure.actors.ray_world.courier import find_supervisor
@@ -20,6 +20,8 @@ from perdure.actors.ray_world.ray_metrics import RayMetrics
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import SupervisorUnreachable
 
+PAUSES_S = (0.05, 0.2, 1.0)  # until the supervisor is looked for again
+
 
 class RaySupervisor(SupervisorProcess):
     """The supervisor's actor."""
@@ -31,15 +33,24 @@ class RaySupervisor(SupervisorProcess):
 
 def ensure_supervisor(deployment: Deployment) -> Handle:
     """Find the supervisor or create it. Several may try at once, and a name may be on its way out."""
-    for pause_s in (0.0, 0.05, 0.2, 1.0):
-        time.sleep(pause_s)
-        with contextlib.suppress(ValueError):
-            return find_supervisor(deployment)
-        with contextlib.suppress(ValueError):
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-            options = {"name": deployment.supervisor, "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": here}
-            return create(RaySupervisor, deployment, **options)
-    raise SupervisorUnreachable(f"the name {deployment.supervisor} is neither free nor taken")
+    again = Retrying(
+        retry=retry_if_exception_type(ValueError),
+        wait=wait_chain(*map(wait_fixed, PAUSES_S)),
+        stop=stop_after_attempt(len(PAUSES_S) + 1),
+        reraise=True,
+    )
+    try:
+        return again(_find_or_create, deployment)
+    except ValueError:
+        raise SupervisorUnreachable(f"the name {deployment.supervisor} is neither free nor taken") from None
+
+
+def _find_or_create(deployment: Deployment) -> Handle:
+    with contextlib.suppress(ValueError):
+        return find_supervisor(deployment)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    options = {"name": deployment.supervisor, "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": here}
+    return create(RaySupervisor, deployment, **options)
 
 
 def find_again(deployment: Deployment) -> Handle:
