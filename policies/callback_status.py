@@ -4,7 +4,7 @@
 one that is cancelled, is deleted: it has no status any more. What each column survives:
 
 - `waiting` and `retrying` are due at an instant. A death in the middle of a callback leaves them so, and it is called again.
-- `paused` and `parked` are never due. A person moves them: `resume_schedule` the one, `retry_schedule` and `retry_queued` the other.
+- `paused` and `parked` are never due. A person moves them: `schedules.resume` the one, `schedules.retry` and `queued.retry` the other.
 
 Items of a queue are never paused: nothing asks for that.
 """

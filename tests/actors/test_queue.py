@@ -30,7 +30,7 @@ def test_items_are_done_in_the_order_in_which_they_were_queued() -> None:
             await do(stage, "queue", "slow", pause_ms)
         await asyncio.sleep(5)
         assert await payloads(stage) == ["300", "20", "100", "1"]
-        assert await do(stage, "list_queue") == []
+        assert await do(stage, "queued.list") == []
 
     play(story)
 
@@ -40,7 +40,7 @@ def test_one_item_is_done_at_a_time() -> None:
         for _ in range(3):
             await do(stage, "queue", "slow", 1_000)
         await asyncio.sleep(1.5)
-        assert len(await do(stage, "list_queue")) == 2
+        assert len(await do(stage, "queued.list")) == 2
         await asyncio.sleep(3)
         at = [note.at_ms for note in await notes(stage)]
         assert at[1] - at[0] >= 1_000
@@ -92,10 +92,10 @@ def test_an_item_that_always_raises_is_parked_and_the_others_go_on() -> None:
             await do(stage, "queue", "note", number)
         await asyncio.sleep(5)
         assert await payloads(stage) == ["0", "1", "2"]
-        (parked,) = await do(stage, "list_queue", status="parked")
+        (parked,) = await do(stage, "queued.list", status="parked")
         assert (parked["item_id"], parked["attempt"], parked["error"]) == (bad["item_id"], 2, "RuntimeError: never")
-        assert await do(stage, "dequeue", bad["item_id"])
-        assert not await do(stage, "dequeue", bad["item_id"])
+        assert await do(stage, "queued.drop", bad["item_id"])
+        assert not await do(stage, "queued.drop", bad["item_id"])
 
     play(story)
 
@@ -118,8 +118,8 @@ def test_a_parked_item_can_be_tried_again() -> None:
         told = await do(stage, "queue", "flaky", "x", retry=STUBBORN)
         await asyncio.sleep(5)
         assert await payloads(stage) == []
-        assert await do(stage, "retry_queued", told["item_id"])
-        assert not await do(stage, "retry_queued", "nobody")
+        assert await do(stage, "queued.retry", told["item_id"])
+        assert not await do(stage, "queued.retry", "nobody")
         await asyncio.sleep(2)
         assert await payloads(stage) == ["x"]
 
@@ -143,11 +143,11 @@ def test_items_are_taken_out_one_by_one_by_callback_or_all_together() -> None:
     async def story(stage: Stage) -> None:
         await do(stage, "queue", "slow", 10_000)
         told = [await do(stage, "queue", callback, "x") for callback in ("note", "slow", "note", "flaky", "note")]
-        assert [item["callback"] for item in await do(stage, "list_queue", callback="note")] == ["note"] * 3
-        assert await do(stage, "dequeue", told[0]["item_id"])
-        assert await do(stage, "dequeue_all", "note") == 2
-        assert [item["callback"] for item in await do(stage, "list_queue")] == ["slow", "slow", "flaky"]
-        assert await do(stage, "dequeue_all") == 3
+        assert [item["callback"] for item in await do(stage, "queued.list", callback="note")] == ["note"] * 3
+        assert await do(stage, "queued.drop", told[0]["item_id"])
+        assert await do(stage, "queued.drop_all", "note") == 2
+        assert [item["callback"] for item in await do(stage, "queued.list")] == ["slow", "slow", "flaky"]
+        assert await do(stage, "queued.drop_all") == 3
         await asyncio.sleep(20)
         assert await payloads(stage) == []
 
@@ -158,7 +158,7 @@ def test_what_an_item_takes_out_of_the_line_is_not_done() -> None:
     async def story(stage: Stage) -> None:
         await do(stage, "queue", "slow", 100)
         victim = await do(stage, "queue", "note", "victim", key="victim")
-        await do(stage, "dequeue", victim["item_id"])
+        await do(stage, "queued.drop", victim["item_id"])
         await do(stage, "queue", "cancels", victim["item_id"])
         await do(stage, "queue", "note", "victim", key="victim")
         await asyncio.sleep(5)
@@ -192,7 +192,7 @@ def test_an_item_whose_callback_was_taken_away_is_parked(monkeypatch: pytest.Mon
         monkeypatch.delattr(Planner, "flaky")
         await asyncio.sleep(10)
         assert await payloads(stage) == ["2000", "y"]
-        (parked,) = await do(stage, "list_queue")
+        (parked,) = await do(stage, "queued.list")
         assert (parked["status"], "no method 'flaky' any more" in parked["error"]) == ("parked", True)
 
     play(story)
