@@ -11,6 +11,7 @@ import pytest
 
 from perdure.actors import Agent, AgentToolEvents, KillPoint, RunFailed
 from perdure.actors.life.results import run_result
+from perdure.actors.link.messages import Follow
 from perdure.ledger import AdmissionRefused, BadRequest, ConflictingRequest, InterruptedReason
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Doubler, Failing, Hooked, Liar, Number, Sleeper, Talker, Worker
@@ -257,7 +258,7 @@ def test_a_follower_of_the_top_hears_of_the_middle_only() -> None:
     async def story(stage: Stage) -> None:
         heard: list[str] = []
         stage.client._frames.setdefault(address(Boss, "p"), []).append(lambda frame: heard.append(frame["run_id"]))  # noqa: SLF001
-        await stage.client.peer.durable(["follow", address(Boss, "p")])
+        await stage.client.peer.durable(Follow(address(Boss, "p"), wanted=True))
         assert (await stage.call(Boss, "wait_for", "Boss", {"wait": ["Doubler", {"n": 1}, "below"]}, "middle"))[
             "output"
         ]
