@@ -79,7 +79,7 @@ class Agent:
 
     @classmethod
     def prepare(cls) -> None:
-        """Called on a thread of a process that may soon be given agents of this class: load what takes long. Never relied upon."""
+        """Load what takes long. Called on a thread of a process that may get agents of this class; it need not be called at all."""
 
     # what the agent is and has
 
@@ -93,7 +93,7 @@ class Agent:
         return self._perdure.storage.sql(query, parameters)
 
     def transaction(self) -> AbstractContextManager[object]:
-        """Everything inside takes effect together or not at all: SQL, `state`, and the detached runs that are asked for."""
+        """A block that takes effect as a whole or not at all: SQL, `state`, and whatever the runtime is asked for in it."""
         return self._perdure.outbox.transact()
 
     @property
@@ -105,14 +105,14 @@ class Agent:
 
     @hook
     async def on_start(self) -> None:
-        """Called when the agent has come up, before any other work of this life."""
+        """Called when the agent is woken, before any other work of this life."""
 
     @hook
     async def on_agent_tool_start(self, run: RunInfo) -> None:
         """Called before a run is asked for, once for each run. An exception refuses it, and nothing has happened.
 
-        A run that a transaction or a handler asks for begins with its commit. So there the hook is mail: called when the run has been
-        accepted, in a transaction, exactly once in effect. It cannot refuse any more; if it raises it is tried again like a handler.
+        A run that a transaction or a handler asks for begins when that commits. For such a run the hook is a handler: it is called after
+        the run was accepted, in a transaction, exactly once in effect. It cannot refuse the run; if it raises it is tried again.
         """
 
     @hook
@@ -121,13 +121,13 @@ class Agent:
 
     @hook
     async def on_progress(self, run: RunInfo, progress: dict[str, Any]) -> None:
-        """Called, at best effort, for progress and milestones of this agent's runs while it is awake."""
+        """Called at best effort for progress and milestones of this agent's runs, while the agent is awake."""
 
     async def on_before_sub_agent(self, agent_type: str, name: str) -> bool:
-        """Whether somebody outside may reach a child of this agent: asked for every call that comes by way of it.
+        """Return whether a call from outside may reach a child of this agent. Asked for every call that passes through this agent.
 
-        By default a sub-agent on record, or the child of a run which began here (spec W-50). If it is allowed, a sub-agent that does
-        not exist yet is made.
+        By default it may reach a known sub-agent, and the child of a run that was started here (spec W-50). If a call may pass to a
+        sub-agent that does not exist, the sub-agent is created.
         """
         if self._perdure.family.has(agent_type, name):
             return True
@@ -136,29 +136,29 @@ class Agent:
 
     @hook
     def validate_state(self, state: dict[str, Any]) -> None:
-        """Called before a change of `state` with what it would become. An exception refuses the change: nothing is written."""
+        """Called before `state` changes, with its new value. An exception refuses the change, and nothing is written."""
 
     @hook
     async def on_state_changed(self, state: dict[str, Any]) -> None:
-        """Called, at best effort, after changes of `state` became durable, with what it is then; several changes may be told as one."""
+        """Called at best effort after `state` has changed durably, with its value. Several changes may come as one."""
 
     @hook
     async def on_error(self, error: Exception, doing: str) -> None:
-        """Called, at best effort, when a hook or something in the background failed, where no caller, run or mail carries the error."""
+        """Called at best effort when a hook or background work fails and no caller, run or mail carries the error."""
 
     @hook
     async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult | str | None:
-        """Called for a fiber whose process died, after the agent has come up: what becomes of it?
+        """Decide what becomes of a fiber whose process died. Called when the agent is up again.
 
-        Return a `FiberResult`, or `"retry"` to enter it again. None leaves it to its `retry`; without one it stays interrupted until
-        somebody resolves it. The hook is called at least once for an interruption, and again after a pause when it raises, takes longer
-        than `Limits.fiber_recovery_timeout_ms`, or dies; `fiber.recoveries` counts. For one of `run_fiber` what it returns does not
-        matter. If you do not override this, `retry` decides alone.
+        Return a `FiberResult`, or `"retry"` to enter the fiber again. None leaves the decision to its `retry`; without one the fiber stays
+        interrupted until `resolve_fiber`. The hook is called at least once for each interruption. It is called again after a pause if it
+        raises, dies, or takes longer than `Limits.fiber_recovery_timeout_ms`; `fiber.recoveries` counts the calls. For a fiber of
+        `run_fiber` the return value is ignored. Without this hook `retry` decides alone.
         """
         return None
 
     def _perdure_woken(self) -> None:
-        """Called after `on_start` when the agent has a storage: what an earlier life left undone is taken up."""
+        """Take up what an earlier life left undone. Called after `on_start` if the agent has a storage."""
 
     # agents as tools
 
@@ -289,28 +289,28 @@ class Agent:
         return self._perdure.dispatch.as_completed(requests)
 
     def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Awaitable[Any]:
-        """Cancel a run of this agent, and what its child waits for. Durable on return; a run that has ended stays as it is."""
+        """Cancel a run of this agent, and the runs that its child waits for. Durable on return. A run that has ended is left as it is."""
         return self._perdure.bridge(self._perdure.ask(Cancel(run_id, self._perdure.agent_id, str(reason))))
 
     def inspect_agent_tool_run(self, run_id: str) -> Pending[dict[str, Any] | Any]:
-        """What is known of a run: status, outcome, progress, milestones. None means *not known yet*, never failed."""
+        """Return what is known of a run: status, outcome, progress, milestones. None means *not known yet*, never failed."""
         return self._perdure.bridge(self._perdure.dispatch.inspect(run_id))
 
     def has_agent_tool_run(self, agent_class: type[Any] | str, run_id: str) -> Pending[bool]:
-        """Whether this agent has a run of that class under that id which was ever given a place."""
+        """Return whether this agent has a run of that class under that id which has been started."""
         return self._perdure.bridge(self._perdure.dispatch.has(agent_class, run_id))
 
     def list_agent_tool_runs(
         self, status: Sequence[str] | None = None, *, limit: int = 1000
     ) -> Pending[list[dict[str, Any]]]:
-        """This agent's runs, oldest first."""
+        """Return this agent's runs, oldest first."""
         statuses = None if status is None else list(status)
         return self._perdure.bridge(self._perdure.ask(ListRuns(self._perdure.agent_id, statuses, None, limit)))
 
     def clear_agent_tool_runs(
         self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None
     ) -> Pending[int]:
-        """Forget retained runs and their children's storage; live ones are cancelled first. Returns how many were cleared.
+        """Delete retained runs and their children's storage. Live runs are cancelled first. Returns how many were cleared.
 
         Args:
             status: only runs with one of these statuses.
@@ -320,7 +320,7 @@ class Agent:
         return self._perdure.bridge(self._perdure.dispatch.clear(status, before_ms))
 
     def report_progress(self, fraction: float | None = None, **signal: Any) -> Awaitable[None]:
-        """Report progress of the run that the current code belongs to; outside of a run a no-op with a warning."""
+        """Report progress of the current run; see `RunContext.report_progress`. Outside of a run it does nothing and warns."""
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:
             warnings.warn(
@@ -338,10 +338,10 @@ class Agent:
     def run_fiber(self, name: str, fn: Callable[[FiberContext], T]) -> Pending[T]: ...
 
     def run_fiber(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
-        """Do something now, in a way that is noticed if its process dies: `await self.run_fiber("import", self.work)`.
+        """Run a function now, and notice if the process dies meanwhile: `await self.run_fiber("import", self.work)`.
 
-        Gives what `fn` gives. Nothing is kept of it afterwards. If the process dies meanwhile, `on_fiber_recovered` is told, with what was
-        stashed last; the function itself cannot be entered again. `start_fiber` can.
+        Returns what `fn` returns, and keeps nothing of it. If the process dies, `on_fiber_recovered` is called with what was stashed last.
+        The function itself cannot be entered again; the method of a `start_fiber` can.
         """
         check_id("name", name, self._perdure.limits.id_max)
         if not callable(fn):
@@ -353,7 +353,7 @@ class Agent:
         return self._perdure.bridge(self._perdure.fibers.run(name, fn))
 
     def stash(self, data: object) -> bool:
-        """Remember a value with the fiber that the current code belongs to; see `FiberContext.stash`."""
+        """Remember a value with the current fiber; see `FiberContext.stash`."""
         fiber = CURRENT.get()
         if fiber is None:
             raise BadRequest("stash", "stash() was called outside of a fiber")
@@ -404,16 +404,16 @@ class Agent:
         retry: FiberRetry | int | bool | None = None,
         on_recovered: str | Callable[..., object] | None = None,
     ) -> Any:
-        """Accept a durable job: a method of this agent, called with `(fiber, input)`. Gives its `FiberInspection`.
+        """Accept a durable job: a method of this agent, called with `(fiber, input)`. Returns its `FiberInspection`.
 
-        Under an id or a key that is known nothing new begins: `accepted` is False, and the fiber is shown as it is. Other content under it
-        is a `ConflictingRequest`. Without both, an id is derived from where and what is asked.
+        A known id or key starts nothing: the fiber is returned as it is, with `accepted` False. With other content it raises
+        `ConflictingRequest`. Without id and key, an id is derived from where and what is asked.
 
         Args:
-            wait_for_completion: come back when the fiber is over, whoever began it and whatever dies; then this is to be awaited.
-            timeout_ms: wait only for so long; then the fiber is shown as it is, and goes on.
+            wait_for_completion: return when the fiber has ended, whoever started it and whatever dies. Await it in async code.
+            timeout_ms: wait at most so long. Then the fiber is returned as it is, and goes on.
             retry: whether the body may be entered again, and how often (`FiberRetry`).
-            on_recovered: the method that is asked after a death, in place of `on_fiber_recovered`.
+            on_recovered: the method that is called after a death instead of `on_fiber_recovered`.
         """
         tenant, fibers = self._perdure, self._perdure.fibers
         if timeout_ms is not None:
@@ -439,11 +439,11 @@ class Agent:
         return fibers.store.inspected(fiber, accepted=is_new)
 
     def inspect_fiber(self, fiber_id: str) -> FiberInspection | None:
-        """A fiber as it is, or None if there is none under this id."""
+        """Return a fiber, or None if the id is unknown."""
         return self._perdure.fibers.store.inspect(check_id("fiber_id", fiber_id, self._perdure.limits.id_max))
 
     def inspect_fiber_by_key(self, idempotency_key: str) -> FiberInspection | None:
-        """The fiber that was accepted under a key, or None."""
+        """Return the fiber that was accepted under a key, or None."""
         check_id("idempotency_key", idempotency_key, self._perdure.limits.id_max)
         fiber_id = self._perdure.fibers.store.id_of_key(idempotency_key)
         return None if fiber_id is None else self._perdure.fibers.store.inspect(fiber_id)
@@ -455,26 +455,26 @@ class Agent:
         limit: int = 50,
         cursor: str | None = None,
     ) -> FiberPage:
-        """The fibers of this agent, the newest first, up to 500 at a time; `cursor` is that of the page before."""
+        """Return a page of this agent's fibers, newest first, at most 500. `cursor` is the one of the page before."""
         return self._perdure.fibers.records.page(status, name, limit, cursor)
 
     def cancel_fiber(self, fiber_id: str, reason: str | None = None) -> bool:
-        """End a fiber at once as `aborted`, durably; whether there was one that was open.
+        """End a fiber at once as `aborted`, durably. Returns whether it was open.
 
-        Its async code is cancelled, sync code finds `fiber.is_cancelled`. Code that goes on all the same changes nothing of the fiber any
-        more, but what it does outside cannot be stopped (spec §11, 17).
+        Its async code is cancelled; sync code finds `fiber.is_cancelled`. Code that goes on cannot change the fiber any more, but what it
+        does outside of the agent cannot be stopped (spec §11, 17).
         """
         check_id("fiber_id", fiber_id, self._perdure.limits.id_max)
         return self._perdure.fibers.cancel(fiber_id, None if reason is None else str(reason))
 
     def cancel_fiber_by_key(self, idempotency_key: str, reason: str | None = None) -> bool:
-        """The same for the fiber that was accepted under a key."""
+        """Cancel the fiber that was accepted under a key; see `cancel_fiber`."""
         check_id("idempotency_key", idempotency_key, self._perdure.limits.id_max)
         fiber_id = self._perdure.fibers.store.id_of_key(idempotency_key)
         return fiber_id is not None and self.cancel_fiber(fiber_id, reason)
 
     def resolve_fiber(self, fiber_id: str, result: FiberResult | str) -> bool:
-        """Decide about an interrupted fiber; `"retry"` enters it again. False if it is not interrupted (any more)."""
+        """Settle an interrupted fiber, or enter it again with `"retry"`. Returns False if it is not interrupted."""
         check_id("fiber_id", fiber_id, self._perdure.limits.id_max)
         return self._perdure.fibers.resolve(fiber_id, result)
 
@@ -484,11 +484,11 @@ class Agent:
         status: str | Sequence[str] | None = None,
         limit: int = 100,
     ) -> int:
-        """Delete the records of settled fibers, the longest settled first; returns how many. Their ids and keys are free again.
+        """Delete records of settled fibers, those settled longest ago first. Returns how many. Their ids and keys become free.
 
         Args:
-            settled_before: only those settled before this instant: milliseconds since the epoch, or an aware datetime.
-            status: of which statuses. By default not `interrupted`: those wait for somebody to look at them.
+            settled_before: only fibers settled before this instant: milliseconds since the epoch, or an aware datetime.
+            status: only fibers with these statuses. By default all but `interrupted`, which wait for a person.
         """
         return self._perdure.fibers.records.delete(settled_before, status, limit)
 
@@ -508,9 +508,9 @@ class Agent:
         jitter_ms: float = 0,
         schedule_id: str | None = None,
     ) -> Schedule:
-        """Have a callback called at a time: an aware datetime, a number of seconds from now, or a cron text of five fields.
+        """Call a callback at a time: an aware datetime, a number of seconds from now, or a cron text of five fields.
 
-        It is never called early; a time that is past runs at once. What becomes of a cron schedule on days when clocks are changed, of
+        It is never called early. A time in the past is due at once. What becomes of a cron schedule on days when clocks are changed, of
         ticks that were missed (`catch_up`) and of those that come while the callback is at work (`overlap`) is told in `policies.schedule`.
 
         With a `key` the same request finds the schedule that exists, whatever time it names; one with other content is a
@@ -545,7 +545,7 @@ class Agent:
         jitter_ms: float = 0,
         schedule_id: str | None = None,
     ) -> Schedule:
-        """Have a callback called each so many seconds, for the first time after one interval. The times do not drift.
+        """Call a callback every `interval_s` seconds, first after one interval. The times do not drift.
 
         The same interval, callback and payload are the same schedule, as for cron texts.
         """
@@ -565,10 +565,10 @@ class Agent:
         key: str | None = None,
         retry: Retries | dict[str, Any] | None = None,
     ) -> QueuedItem:
-        """Have a callback called as soon as those that were queued before are done: in order, one at a time.
+        """Call a callback when those queued before it are done: in order, one at a time.
 
-        An item that fails, or is parked, holds up nobody. With a `key` the same request finds the item that waits; one with other content
-        is a `ConflictingRequest`.
+        An item that fails or is parked does not hold up the others. With a `key` the same request finds the item that waits; one with
+        other content is a `ConflictingRequest`.
         """
         tenant = self._perdure
         told = {"key": key, "retry": retry}
@@ -580,27 +580,27 @@ class Agent:
     def sub_agent(self, agent_class: type[A], name: str) -> A:
         """A typed handle of a sub-agent: an agent of its own, with storage of its own, that belongs to this one.
 
-        It is put on record when it is first asked for, and begins with the first call. Exposed methods are called as over any handle;
-        what they raise is raised here as the error that it is.
+        It is recorded when it is first asked for, and starts with the first call. Errors of its methods are raised here. Raises
+        `BadRequest` for a class that is no agent, and for a name that is not allowed.
         """
         return cast("A", self._perdure.family.child(agent_class, name))
 
     @property
     def parent(self) -> Any:
-        """A handle of the agent to which this one belongs, or None."""
+        """A handle of the agent whose sub-agent this is, or None."""
         return self._perdure.family.parent()
 
     @property
     def path(self) -> list[tuple[str, str]]:
-        """The way from the root of the family to this agent: pairs of type and name, the agent itself last."""
+        """The ancestors of this agent from the root on, then itself: pairs of type and name."""
         return path_of(self._perdure.agent_id)
 
     def destroy(self) -> Awaitable[None]:
-        """Delete this agent and all that descends from it. The life that asks for it ends soon, and need not expect an answer."""
+        """Delete this agent and all its descendants. This life of the agent ends soon, perhaps before the call returns."""
         return self._perdure.bridge(self._perdure.family.destroy())
 
     def keep_alive(self) -> AbstractContextManager[None]:
-        """While this is open the agent is not put to sleep for idleness. A death ends it, like everything else in memory."""
+        """A block during which the agent is not put to sleep for idleness. It does not outlive the process."""
         return self._perdure.kept_awake()
 
     # what is rarely done

@@ -17,13 +17,13 @@ class FiberGroup:
         self._perdure = tenant
 
     def start(self, requests: Sequence[Mapping[str, object]]) -> list[FiberInspection]:
-        """Accept many in one commit: all or none. Each request holds the arguments of `start_fiber`, without those for waiting."""
+        """Accept many fibers in one commit: all or none. A request holds the arguments of `start_fiber`, without those for waiting."""
         fibers = self._perdure.fibers
         asked = [fibers.requests.named(fibers.requests.from_plain(each)) for each in requests]
         return [fibers.store.inspected(fiber, accepted=is_new) for fiber, is_new in fibers.requests.accept(asked)]
 
     def wait(self, fiber_id: str, timeout_ms: float | None = None) -> Pending[FiberInspection]:
-        """Wait until a fiber is over, or for so long. Gives its `FiberInspection`; await it in async code."""
+        """Wait until a fiber has ended, at most `timeout_ms`. Returns its `FiberInspection`; await it in async code."""
         check_id("fiber_id", fiber_id, self._perdure.limits.id_max)
         if timeout_ms is not None:
             check_ms("timeout_ms", timeout_ms)

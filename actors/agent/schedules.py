@@ -22,28 +22,28 @@ class ScheduleGroup:
         self._perdure = tenant
 
     def get(self, schedule_id: str) -> Schedule | None:
-        """A schedule, or None."""
+        """Return a schedule, or None."""
         row = self._perdure.schedules.rows.get(str(schedule_id))
         return None if row is None else shown_schedule(self._perdure, row)
 
     def cancel(self, schedule_id: str) -> bool:
-        """Delete a schedule. If its callback is just being called, that has no effect. False if there is none."""
+        """Delete a schedule, and roll back a call of its callback that is under way. Returns False if there is none."""
         return self._perdure.schedules.cancel(str(schedule_id))
 
     def pause(self, schedule_id: str) -> bool:
-        """Let a schedule rest until it is resumed. Whether it rests now: False for one that is parked or does not exist."""
+        """Suspend a schedule until it is resumed. Returns False if it is parked or does not exist."""
         return self._perdure.schedules.pause(str(schedule_id))
 
     def resume(self, schedule_id: str) -> bool:
-        """End a pause. Ticks that came meanwhile are passed over; a single time that came runs at once. False if it was not paused."""
+        """End a pause. Ticks of the pause are skipped; a single time that has passed is due at once. Returns False if it was not paused."""
         return self._perdure.schedules.resume(str(schedule_id))
 
     def retry(self, schedule_id: str) -> bool:
-        """Try a parked schedule again now, with all its tries, or one that waits for its next try. False if it is neither."""
+        """Retry now a schedule that is parked, with all its tries, or that waits for its next try. Returns False if it is neither."""
         return self._perdure.schedules.retry(str(schedule_id))
 
     def history(self, schedule_id: str) -> Sequence[Past]:
-        """The last tries of a schedule's callback, and what was dropped, the oldest first. Of one that is gone it is kept for a while."""
+        """Return the last tries of a callback, and what was dropped, oldest first. It is kept for a while after the schedule is gone."""
         names = ("scheduled_at_ms", "began_at_ms", "ended_at_ms", "attempt", "missed", "outcome", "error")
         found = [dict(zip(names, each, strict=False)) for each in self._perdure.schedules.history(str(schedule_id))]
         return [
@@ -59,7 +59,7 @@ class ScheduleGroup:
         limit: int = 100,
         cursor: int = 0,
     ) -> Sequence[Schedule]:
-        """Schedules, in the order in which they were made.
+        """Return schedules, in the order of their creation.
 
         Args:
             between: two instants, both inclusive, within which it is called next (milliseconds, aware datetimes, or None for an open end).
@@ -87,7 +87,7 @@ class QueueGroup:
         self._perdure = tenant
 
     def drop(self, item_id: str) -> bool:
-        """Delete an item. If it is just being done, that has no effect. False if there is none."""
+        """Delete an item, and roll back a call of its callback that is under way. Returns False if there is none."""
         return self._perdure.callback_queue.drop_one(str(item_id))
 
     def drop_all(self, callback: str | None = None) -> int:
@@ -95,11 +95,11 @@ class QueueGroup:
         return self._perdure.callback_queue.drop(lambda row: callback in (None, row.callback))
 
     def retry(self, item_id: str) -> bool:
-        """Try a parked item again now, with all its tries, or one that waits for its next try. False if it is neither."""
+        """Retry now an item that is parked, with all its tries, or that waits for its next try. Returns False if it is neither."""
         return self._perdure.callback_queue.retry(str(item_id))
 
     def list(self, callback: str | None = None, status: str | Sequence[str] | None = None) -> Sequence[QueuedItem]:
-        """The items that are not done yet, in their order."""
+        """Return the items that are not done yet, in their order."""
         statuses, rows = chosen_statuses(status), self._perdure.callback_queue.rows.in_order()
         return [
             shown_item(self._perdure, row)

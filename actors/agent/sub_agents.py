@@ -16,23 +16,23 @@ class SubAgentGroup:
         self._perdure = tenant
 
     def has(self, agent_class: type[Any] | str, name: str) -> bool:
-        """Whether that sub-agent is on record."""
+        """Return whether that sub-agent is known."""
         return any(each.name == name for each in self._perdure.family.children(agent_class))
 
     def list(self, agent_class: type[Any] | str | None = None) -> Sequence[SubAgentInfo]:
-        """The sub-agents on record, in the order of their creation; optionally of one class, or of the name of one."""
+        """Return the known sub-agents, in the order of their creation; optionally of one class, given itself or by its type name."""
         return self._perdure.family.children(agent_class)
 
     def abort(self, agent_class: type[Any], name: str, reason: str = "aborted") -> Awaitable[None]:
-        """End the present lives of a sub-agent and of all that descends from it: who waits for a call gets `AgentAborted`.
+        """End the lives of a sub-agent and its descendants. Pending calls raise `AgentAborted`.
 
-        Durable on return. Storage stays, and the next call, mail or alarm begins another life.
+        Durable on return. Storage stays; the next call, mail or alarm wakes the agent again.
         """
         return self._perdure.bridge(self._perdure.family.abort(agent_class, name, reason))
 
     def delete(self, agent_class: type[Any], name: str) -> None:
-        """Delete a sub-agent and all that descends from it: storages, runs, alarms and mail. Harmless if it does not exist.
+        """Delete a sub-agent and its descendants: storages, runs, alarms and mail. Does nothing if it does not exist.
 
-        Durable on return, or with the transaction in which it is asked for. Whoever asks for the name again gets a new sub-agent.
+        Durable on return, or with the open transaction. The same name then means a new sub-agent.
         """
         self._perdure.family.delete(agent_class, name)

@@ -5,7 +5,7 @@ written before the child is first reached. Its storage, runs, alarms and mail en
 the ledger, where the tombstone stands before anything is deleted, and no parent is needed to see it through. Children of a name that is
 still being deleted begin when it is free.
 
-Nobody is asked on the way up: a child that comes up reads its own address.
+A child knows its parent from its own address; nobody is asked.
 """
 
 from __future__ import annotations
