@@ -14,24 +14,24 @@ A turn survives the process, the provider and the network (`actors.chat.turns`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypedDict, Unpack, cast
 
 from perdure.actors.agent.exposing import Marking, exposed
-from perdure.actors.chat.callback import follow, refused
+from perdure.actors.chat.callback import Caller, follow, refused
 from perdure.actors.chat.chat_hooks import ChatHooks
 from perdure.actors.chat.conversation import Conversation
-from perdure.actors.chat.messages import as_messages, checked_data
+from perdure.actors.chat.messages import Messages, as_messages, checked_data
 from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.turn import ActiveTurn, TurnResult
 from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import digest_of, pack, unpack
-from perdure.policies import Event
+from perdure.policies import Event, Json, JsonObject
 
-Afar = Callable[..., Any]
+Afar = Callable[..., object]
 
 
 def afar(function: Afar) -> Marking:
@@ -45,8 +45,12 @@ def afar(function: Afar) -> Marking:
 
 
 async def _ask_and_follow(
-    trigger: str, caller: Any, messages: Any = None, callback: object = None, **options: Any
-) -> Any:
+    trigger: str,
+    caller: Caller,
+    messages: Messages | None = None,
+    callback: object = None,
+    **options: Unpack[TurnOptions],
+) -> TurnResult:
     """Ask for a turn under an id that is known here, so that it can be asked for again, and follow it."""
     request_id = options.pop("request_id", None) or caller.token()
     told = await caller.call("_perdure_begin_turn", trigger, messages, request_id, options)
@@ -55,19 +59,20 @@ async def _ask_and_follow(
     return await follow(caller, request_id, callback, opening=told)
 
 
-async def _continue(caller: Any, callback: object = None, **options: Any) -> Any:
+async def _continue(caller: Caller, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
     return await _ask_and_follow("continue", caller, None, callback, **options)
 
 
-async def _follow(caller: Any, request_id: str, callback: object = None, *, first: int = 0) -> Any:
+async def _follow(caller: Caller, request_id: str, callback: object = None, *, first: int = 0) -> TurnResult:
     return await follow(caller, request_id, callback, first, was_accepted=first > 0)  # who has heard of it knows it
 
 
-async def _submit(caller: Any, messages: Any, **options: Any) -> Any:
+async def _submit(caller: Caller, messages: Messages, **options: Unpack[TurnOptions]) -> dict[str, Any]:
     request_id = options.pop("request_id", None)
     if request_id is None and not options.get("idempotency_key"):
         request_id = caller.token()
-    return await caller.call("_perdure_accept_turn", "submission", messages, request_id, options)
+    told: dict[str, Any] = await caller.call("_perdure_accept_turn", "submission", messages, request_id, options)
+    return told
 
 
 class TurnOptions(TypedDict, total=False):
@@ -83,8 +88,8 @@ class TurnOptions(TypedDict, total=False):
 
     request_id: str | None
     idempotency_key: str | None
-    metadata: Any
-    client_tools: list[dict[str, Any]]
+    metadata: Json
+    client_tools: list[JsonObject]
     chat_stream_stall_timeout_ms: float
 
 
@@ -94,7 +99,7 @@ class ChatAgent(ChatHooks):
     # asking for turns
 
     @afar(partial(_ask_and_follow, "chat"))
-    async def chat(self, message: Any, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
+    async def chat(self, message: Messages, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
         """Send a message and follow the answer; see `StreamCallback`. Returns when the attempt that the callback sees has ended.
 
         Args:
@@ -103,49 +108,49 @@ class ChatAgent(ChatHooks):
             **options: see `TurnOptions`.
         """
         self._perdure_conversation.refuse_nested("chat")
-        return await _ask_and_follow("chat", self._perdure_conversation.local_caller, message, callback, **options)  # type: ignore[no-any-return]
+        return await _ask_and_follow("chat", self._perdure_conversation.local_caller, message, callback, **options)
 
     @afar(partial(_ask_and_follow, "save"))
-    async def save_messages(self, messages: Any, **options: Unpack[TurnOptions]) -> TurnResult:
+    async def save_messages(self, messages: Messages, **options: Unpack[TurnOptions]) -> TurnResult:
         """Add messages and wait for the turn that they bring about."""
         self._perdure_conversation.refuse_nested("save_messages")
-        return await _ask_and_follow("save", self._perdure_conversation.local_caller, messages, None, **options)  # type: ignore[no-any-return]
+        return await _ask_and_follow("save", self._perdure_conversation.local_caller, messages, None, **options)
 
     @afar(_continue)
     async def continue_last_turn(self, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
         """Go on with the newest message of the assistant; skipped if the newest message is none, or waits for a person."""
         self._perdure_conversation.refuse_nested("continue_last_turn")
-        return await _continue(self._perdure_conversation.local_caller, callback, **options)  # type: ignore[no-any-return]
+        return await _continue(self._perdure_conversation.local_caller, callback, **options)
 
     @afar(_submit)
-    async def submit_messages(self, messages: Any, **options: Unpack[TurnOptions]) -> dict[str, Any]:
+    async def submit_messages(self, messages: Messages, **options: Unpack[TurnOptions]) -> dict[str, Any]:
         """Ask for a turn and come back as soon as it is durable; inside a handler it is part of the handler's transaction.
 
         Returns what `inspect_turn` gives, and `accepted`: whether the turn is new. The same `request_id` or `idempotency_key` with the
         same content is the same turn; with other content it is `ConflictingRequest`.
         """
-        return await _submit(self._perdure_conversation.local_caller, messages, **options)  # type: ignore[no-any-return]
+        return await _submit(self._perdure_conversation.local_caller, messages, **options)
 
     @afar(_follow)
     async def attach(self, request_id: str, callback: object = None, *, first: int = 0) -> TurnResult:
         """Follow a turn from an event's number on, after an interruption or from elsewhere."""
-        return await _follow(self._perdure_conversation.local_caller, request_id, callback, first=first)  # type: ignore[no-any-return]
+        return await _follow(self._perdure_conversation.local_caller, request_id, callback, first=first)
 
     @exposed(repeatable=True)
-    async def _perdure_accept_turn(self, trigger: str, messages: Any, request_id: Any, options: Any) -> Any:
+    async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
         """Make a turn durable, or find it. What `submit_messages` does."""
-        return self._perdure_conversation.accept_request(trigger, messages, request_id, dict(options))
+        given = cast("Mapping[str, Any]", options)
+        return cast("Json", self._perdure_conversation.accept_request(trigger, messages, request_id, given))
 
     @exposed(repeatable=True)
-    async def _perdure_begin_turn(self, trigger: str, messages: Any, request_id: Any, options: Any) -> Any:
+    async def _perdure_begin_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
         """`_perdure_accept_turn`, and at once the answer of the first `_perdure_follow_turn`. What `chat` and the others do first."""
-        accepted = self._perdure_conversation.accept_request(trigger, messages, request_id, dict(options))
+        given = cast("Mapping[str, Any]", options)
+        accepted = self._perdure_conversation.accept_request(trigger, messages, request_id, given)
+        if accepted["reason"] == "dropped":
+            return cast("Json", accepted)
         views = self._perdure_conversation.turns.views
-        return (
-            accepted
-            if accepted["reason"] == "dropped"
-            else views.told(*await views.opening(str(accepted["request_id"])))
-        )
+        return cast("Json", views.told(*await views.opening(str(accepted["request_id"]))))
 
     @exposed(repeatable=True)
     async def _perdure_follow_turn(self, request_id: str, first: int) -> Any:
@@ -177,7 +182,7 @@ class ChatAgent(ChatHooks):
         await self._perdure_conversation.clear()
 
     @exposed(repeatable=True)
-    async def resolve_tool_call(self, call_id: str, output: Any = None, error: str | None = None) -> bool:
+    async def resolve_tool_call(self, call_id: str, output: Json = None, error: str | None = None) -> bool:
         """The answer to a call that the client executes. Whether it was waited for; the first answer counts."""
         words = (
             None
@@ -200,7 +205,7 @@ class ChatAgent(ChatHooks):
         return self._perdure_conversation.turns.answers.answer(event)
 
     @exposed(repeatable=True)
-    async def add_messages(self, messages: Any) -> int:
+    async def add_messages(self, messages: Messages) -> int:
         """Add messages to the transcript, or replace those of the same id, without a turn. Returns how many."""
         return self._perdure_conversation.add(as_messages(messages, new_id=self._perdure_conversation.state.token))
 
@@ -209,7 +214,8 @@ class ChatAgent(ChatHooks):
     @exposed(repeatable=True)
     async def get_messages(self, limit: int | None = None, before: str | None = None) -> list[dict[str, Any]]:
         """The transcript, oldest message first: a copy. Of a long one the newest `limit`, and those in front of a message's id."""
-        return unpack(pack(self._perdure_conversation.messages(limit, before)))  # type: ignore[no-any-return]
+        copy: list[dict[str, Any]] = unpack(pack(self._perdure_conversation.messages(limit, before)))
+        return copy
 
     @exposed(repeatable=True)
     async def inspect_turn(self, request_id: str) -> Any:
@@ -217,12 +223,12 @@ class ChatAgent(ChatHooks):
         return self._perdure_conversation.inspect(request_id)
 
     @exposed(repeatable=True)
-    async def list_turns(self, status: Any = None, limit: int = 50) -> list[dict[str, Any]]:
+    async def list_turns(self, status: Json = None, limit: int = 50) -> list[dict[str, Any]]:
         """The newest turns, oldest of them first."""
         return self._perdure_conversation.list(status, limit)
 
     @exposed(repeatable=True)
-    async def delete_turns(self, status: Any = None, ended_before: int | None = None, limit: int = 100) -> int:
+    async def delete_turns(self, status: Json = None, ended_before: int | None = None, limit: int = 100) -> int:
         """Forget ended turns and their streams; their messages stay. Returns how many."""
         return self._perdure_conversation.delete(status, ended_before, limit)
 
@@ -243,7 +249,7 @@ class ChatAgent(ChatHooks):
         playing = self._perdure_conversation.turns.playing
         return None if playing is None else playing.live.turn.shown
 
-    def stash(self, data: Any) -> Any:
+    def stash(self, data: Json) -> Any:
         """Remember a value with the fiber that the code belongs to, or else with the turn that is being played; its recovery is given it.
         Durable on return."""
         playing = self._perdure_conversation.turns.playing

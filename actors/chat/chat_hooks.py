@@ -49,11 +49,11 @@ class ChatHooks(Agent):
 
     # what an author overrides
 
-    def tools(self) -> Sequence[Any]:
+    def tools(self) -> Sequence[object]:
         """The tools: functions marked with `@tool`, and what `agent_tool` and `client_tool` make. Marked methods are added."""
         return ()
 
-    def get_model(self) -> Any:
+    def get_model(self) -> object:
         """The model of the next request."""
         return self.model
 
@@ -100,5 +100,5 @@ class ChatHooks(Agent):
         return Notices.milestone(run, milestone)
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -11,14 +11,21 @@ missing, which the model and the person both see: first what tools returned, las
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar, cast, get_args
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args
 
 from perdure.actors.chat.plain_data import checked, checked_text
 from perdure.ledger import BadRequest, TooLarge, check_id, pack
 from perdure.policies import JsonObject, Message, Part, Role, ToolState, without
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Messages: TypeAlias = str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
+else:
+    Messages = Any
+    """What may be given for messages: a text, a message, or a list of either. `as_messages` checks it."""
+
 ROLES: tuple[Role, ...] = get_args(Role)
 RESERVED_METADATA = frozenset({"channel", "turnMetadata"})
 TOOL_STATES = tuple(ToolState)
