@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
-Method = TypeVar("Method", bound=Callable[..., Any])
+Method = TypeVar("Method", bound=Callable[..., object])
 
 
 async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
@@ -47,13 +47,13 @@ def in_words(problem: Exception) -> str:
     return f"{type(problem).__name__}: {words}" if words else type(problem).__name__
 
 
-def is_async(method: Callable[..., Any]) -> bool:
+def is_async(method: Callable[..., object]) -> bool:
     """Whether calling the method gives a coroutine."""
     return _is_async(getattr(method, "__func__", method))
 
 
 @lru_cache(maxsize=4096)
-def _is_async(function: Callable[..., Any]) -> bool:
+def _is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function)
 
 

@@ -20,12 +20,11 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Hashable
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, TracebackType
-from typing import Any, cast
+from typing import cast
 
 from perdure.actors.code.excerpt import bound_names, definitions, excerpt, is_main_block, typed_texts
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent
@@ -35,6 +34,7 @@ FIELD = "agent_type"
 TOOL_FIELD = "tool"
 ROOTS = "roots.txt"
 
+Named = type | FunctionType
 Unknown = functools.partial[UnknownAgentType] | functools.partial[UnknownTool]
 
 _loading: ContextVar[bool] = ContextVar("perdure_loading", default=False)
@@ -52,7 +52,7 @@ def type_name(cls: type, code_dir: Path | None = None) -> str:
     """Name a class. Text typed at a prompt is written to `code_dir`. Raises `BadRequest` when no other process could find it."""
     if not isinstance(cls, type):
         raise BadRequest(FIELD, f"{cls!r} is not a class")
-    return _name(cast("Hashable", cls), code_dir, FIELD)
+    return _name(cls, code_dir, FIELD)
 
 
 def function_name(function: FunctionType, code_dir: Path | None = None) -> str:
@@ -63,7 +63,7 @@ def function_name(function: FunctionType, code_dir: Path | None = None) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _name(thing: Any, code_dir: Path | None, field: str) -> str:
+def _name(thing: Named, code_dir: Path | None, field: str) -> str:
     if "<locals>" in thing.__qualname__:
         raise BadRequest(
             field, f"{thing.__qualname__} is defined inside a function, where no other process can find it; move it out"
@@ -93,7 +93,7 @@ def _kind(thing: object) -> str:
     return "class" if isinstance(thing, type) else "function"
 
 
-def _main_name(module: ModuleType, thing: Any, code_dir: Path | None, field: str) -> str:
+def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: str) -> str:
     spec = module.__spec__
     if spec is not None and spec.name != "__main__":  # python -m package.module
         return f"{permanent(spec.name, code_dir)}:{thing.__qualname__}"
@@ -125,7 +125,7 @@ def _file(module: ModuleType) -> Path | None:
     return Path(file).resolve() if file and Path(file).is_file() else None
 
 
-def _lookup(module: ModuleType, qualname: str) -> Any:
+def _lookup(module: ModuleType, qualname: str) -> object:
     return functools.reduce(
         lambda holder, part: getattr(holder, part, None), qualname.split("."), cast("object", module)
     )

@@ -22,12 +22,12 @@ _PLAIN = {None, type(None), bool, int, float, str, bytes, list, dict, Any}
 class Shape:
     """The type of one value. `adapter` is None where plain data passes as it is."""
 
-    def __init__(self, annotation: Any) -> None:
+    def __init__(self, annotation: object) -> None:
         self.annotation = annotation
         self._plain = type(None) if annotation is None else annotation if isinstance(annotation, type) else object
         self.adapter = None if annotation in _PLAIN else _adapter(annotation)
 
-    def encode(self, field: str, value: Any, bytes_max: int) -> bytes:
+    def encode(self, field: str, value: object, bytes_max: int) -> bytes:
         """Check a value and turn it into bytes. Raises `BadRequest` naming the field, `TooLarge` naming the limit."""
         if self.adapter is not None:
             try:
@@ -57,7 +57,7 @@ class Shape:
             raise BadRequest(field, _words(problem)) from problem
 
 
-def _adapter(annotation: Any) -> TypeAdapter[Any]:
+def _adapter(annotation: Any) -> TypeAdapter[object]:
     """Infinity stays infinity; without this pydantic makes it null. A model has its author's own configuration."""
     try:
         return TypeAdapter(annotation, config=ConfigDict(ser_json_inf_nan="constants"))
@@ -77,7 +77,7 @@ def _words(problem: Exception) -> str:
 
 
 @cache
-def shapes_of(method: Callable[..., Any]) -> tuple[dict[str, Shape], Shape]:
+def shapes_of(method: Callable[..., object]) -> tuple[dict[str, Shape], Shape]:
     """The shapes of a method's parameters (without `self`) and of what it returns."""
     hints, parameters = _hints(method)
     kinds = {name: each.kind for name, each in inspect.signature(method).parameters.items()}
@@ -85,7 +85,7 @@ def shapes_of(method: Callable[..., Any]) -> tuple[dict[str, Shape], Shape]:
     return found, Shape(hints.get("return", Any))
 
 
-def _of_kind(hint: Any, kind: Any) -> Any:
+def _of_kind(hint: object, kind: object) -> object:
     """What a parameter holds: `*words: str` holds several, and `**counts: int` holds named ones."""
     if kind is inspect.Parameter.VAR_POSITIONAL:
         return GenericAlias(list, (hint,))
@@ -106,14 +106,14 @@ def _run_shapes(agent_class: Any) -> tuple[Shape, Shape, int]:
 
 
 @cache
-def fiber_shape(method: Callable[..., Any]) -> tuple[int, Shape]:
+def fiber_shape(method: Callable[..., object]) -> tuple[int, Shape]:
     """How many arguments the body of a fiber takes beside `self` (none, the fiber, or both the fiber and the input), and the input's
     shape."""
     hints, parameters = _hints(method)
     return min(len(parameters), 2), Shape(hints.get(parameters[1], Any) if len(parameters) > 1 else Any)
 
 
-def _hints(method: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
+def _hints(method: Callable[..., object]) -> tuple[dict[str, object], list[str]]:
     try:
         hints = get_type_hints(method)
     except (NameError, TypeError):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError
 
+from perdure.actors.ray_world.named_actors import Remote, remote
 from perdure.actors.ray_world.os_processes import ProcessId, kill, this_process
-
-Handle = Any  # Ray's handles are untyped
 
 
 class Echo:
@@ -75,7 +73,7 @@ class PlainRay:
         return took_ms
 
     @staticmethod
-    def _is_another(actor: Handle, victim: ProcessId) -> bool:
+    def _is_another(actor: Remote, victim: ProcessId) -> bool:
         try:
             return bool(ray.get(actor.process.remote()) != victim)
         except RayError:
@@ -86,5 +84,5 @@ class PlainRay:
         ray.kill(self._actor)
 
 
-def _echo(**options: object) -> Handle:
-    return cast("Any", ray).remote(num_cpus=0, max_concurrency=1000, **options)(Echo).remote()
+def _echo(**options: object) -> Remote:
+    return remote(Echo, num_cpus=0, max_concurrency=1000, **options).remote()

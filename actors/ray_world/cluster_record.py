@@ -1,4 +1,4 @@
-"""Where the Ray of a data directory is: a small file in it, so that a second command joins the Ray that the first one started."""
+"""The record of a data directory: a small file that says where its Ray is, so that a second command joins the Ray of the first."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ RECORD: Final = "cluster.json"
 LOCK: Final = "cluster.lock"
 AUTH: Final = "RAY_AUTH_MODE"
 PACKAGE: Final = Path(__file__).absolute().parents[2]  # not resolved: in a checkout it is made of links
-KNOCK_S: Final = 3.0
-HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # how HTTP/2, and so gRPC, begins
+KNOCK_S: Final = 3.0  # for a Ray to answer
+HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # the first bytes of HTTP/2, which gRPC speaks
 
-# What a Ray of our own is started with. Whoever sets one of these in the environment is obeyed.
+# The settings of a Ray of our own. A variable that is set already keeps its value.
 SETTINGS: Final = {
     "OMP_NUM_THREADS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_enable_open_telemetry": "0",
-    "RAY_num_workers_soft_limit": "4",  # idle processes that Ray keeps
-    "RAY_worker_niceness": "0",  # Ray would put its workers, our supervisor among them, behind everything else on the machine
-    "RAY_core_worker_internal_heartbeat_ms": "50",  # after the supervisor's death, callers find its next life so soon, not in 1 s
-    "RAY_timeout_ms_task_wait_for_death_info": "50",  # and a call that went down with it fails so soon, not in 1 s
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000000",  # or Ray ends a process whose GCS was away for a minute
+    "RAY_num_workers_soft_limit": "4",  # idle workers that Ray keeps
+    "RAY_worker_niceness": "0",  # by default Ray's workers, our supervisor among them, yield to every other process
+    "RAY_core_worker_internal_heartbeat_ms": "50",  # how soon callers find a supervisor that was restarted; by default 1 s
+    "RAY_timeout_ms_task_wait_for_death_info": "50",  # how soon a call fails that was under way then; by default 1 s
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000000",  # by default Ray ends a process whose GCS was away for 60 s
     "RAY_preload_python_modules": ",".join(
         f"perdure.actors.{module}"
         for module in (
@@ -47,9 +47,9 @@ SETTINGS: Final = {
     ),
 }
 
-# How long Ray tries to reach a cluster: some 15 s. By itself it tries a quarter of an hour if the cluster dies while it is joined.
+# Together some 15 s. By default Ray tries for 15 minutes to join a cluster that dies meanwhile.
 CONNECT_TIMEOUTS: Final = {
-    "RAY_gcs_server_port_wait_time_s": "2",  # which is a number of attempts
+    "RAY_gcs_server_port_wait_time_s": "2",  # in truth a number of attempts
     "RAY_gcs_rpc_server_connect_timeout_s": "1",
     "RAY_py_gcs_connect_timeout_s": "5",
 }
@@ -57,7 +57,7 @@ CONNECT_TIMEOUTS: Final = {
 
 @contextlib.contextmanager
 def startup_lock(data: Path) -> Iterator[None]:
-    """Let one process at a time decide whether the directory's Ray is there or must be started."""
+    """Held by the process that looks for the directory's Ray and starts one if there is none. Raises `LedgerUnwritable`."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         lock = (data / LOCK).open("a")
@@ -81,10 +81,13 @@ def _unwritable(data: Path, error: OSError) -> LedgerUnwritable:
 
 
 class Record(NamedTuple):
-    """Where a Ray is, and how it wants to be spoken to: `auth` is Ray's `RAY_AUTH_MODE` (the token itself is Ray's business).
+    """Where the Ray of a directory is.
 
-    `starter` is the process that started that Ray for this directory, and 0 if the Ray was there before. `stopped` says that somebody has
-    stopped what served the directory there, so that nobody who is still connected makes it anew.
+    Args:
+        address: of its GCS, `host:port`.
+        auth: its `RAY_AUTH_MODE`. Ray keeps the token itself.
+        starter: the number of the process that started it for this directory; 0 if the Ray was there before.
+        stopped: the directory was stopped on purpose (`perdure stop`), so clients that are still connected start no supervisor.
     """
 
     address: str
@@ -94,7 +97,7 @@ class Record(NamedTuple):
 
 
 def read_record(data: Path) -> Record | None:
-    """The Ray that was last used with this directory, if somebody answers there and nobody has stopped what served it."""
+    """The Ray that the directory used last; None if it does not answer, or if the directory was stopped since."""
     record = _written(data)
     with contextlib.suppress(BadRequest):
         return record if record is not None and not record.stopped and answers(record.address) else None
@@ -109,7 +112,7 @@ def _written(data: Path) -> Record | None:
 
 
 def write_record(data: Path, address: str, starter: int = 0) -> None:
-    """Remember where this directory's Ray is."""
+    """Record where this directory's Ray is."""
     _write(data, Record(address, os.environ.get(AUTH, ""), starter))
 
 
@@ -125,12 +128,12 @@ def _write(data: Path, record: Record) -> None:
 
 
 def mark_stopped(data: Path, address: str) -> None:
-    """What serves this directory at that address is being stopped."""
+    """Record that the directory was stopped on purpose at this address."""
     _write(data, Record(address, stopped=True))
 
 
 def refuse_if_stopped(data: Path, address: str) -> None:
-    """Raises `NoLongerServed` if what served this directory at that address was stopped, and nobody serves it anew since."""
+    """Raise `NoLongerServed` if the directory was stopped on purpose at this address and has not been opened since."""
     record = _written(data)
     if record is not None and record.stopped and record.address == address:
         advice = "open it anew: what was under way goes on then"
@@ -138,14 +141,14 @@ def refuse_if_stopped(data: Path, address: str) -> None:
 
 
 def forget_record(data: Path, address: str) -> None:
-    """This directory's Ray is no more, unless another one has come meanwhile."""
+    """Remove the record of a Ray that has ended, unless it names another one by now."""
     with contextlib.suppress(OSError, ValueError):
         if json.loads((data / RECORD).read_text(encoding="utf-8")).get("address") == address:
             (data / RECORD).unlink()
 
 
 def explain_refusal(problem: SupervisorUnreachable, address: str | None) -> SupervisorUnreachable:
-    """The same refusal, with what to look at when a cluster that was named does not let us in: Ray says nothing of its token then."""
+    """Add advice about Ray's token to the refusal of a named cluster, since Ray's own message does not mention it."""
     if address in (None, "local") or "joined" not in str(problem):
         return problem
     held = "see that ~/.ray/auth_token holds the cluster's token"
@@ -154,9 +157,9 @@ def explain_refusal(problem: SupervisorUnreachable, address: str | None) -> Supe
 
 
 def answers(address: str) -> bool:
-    """Whether a Ray says anything at `host:port`. The port of one that was just killed can still be connected to, but stays silent.
+    """Whether a Ray answers at `host:port`. To connect is not enough: the port of a Ray that was just killed still accepts connections.
 
-    Raises `BadRequest` if it is no such address.
+    Raises `BadRequest` if the address has another form.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
@@ -164,7 +167,7 @@ def answers(address: str) -> bool:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), KNOCK_S) as knocking:
             if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
-                return True  # it would have to be greeted in another way
+                return True  # it answers only after a TLS handshake
             knocking.sendall(HELLO)
             return knocking.recv(1) != b""
     except OSError:
@@ -173,7 +176,7 @@ def answers(address: str) -> bool:
 
 @contextlib.contextmanager
 def ray_environment(more: Mapping[str, str] = SETTINGS) -> Iterator[None]:
-    """The environment in which Ray is started and joined. What is set already stays, and what we set is taken back afterwards."""
+    """Set the environment in which Ray is started and joined. Variables that are set already stay; ours are removed afterwards."""
     ours = {name: value for name, value in more.items() if value and name not in os.environ}
     before = os.environ.get("PYTHONPATH")
     os.environ.update(ours)
@@ -187,7 +190,7 @@ def ray_environment(more: Mapping[str, str] = SETTINGS) -> Iterator[None]:
 
 
 def _import_path(known: str) -> list[str]:
-    """Where our own code is, and all that this process can import but a fresh one could not."""
+    """The places of our own code, and all others that this process imports from and a new process would not."""
     usual = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
     places = [str(PACKAGE.parent), *(path for path in sys.path if path and Path(path).is_dir())]
     special = [path for path in places if not any(Path(path).resolve().is_relative_to(prefix) for prefix in usual)]

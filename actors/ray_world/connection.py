@@ -1,6 +1,6 @@
-"""How a process gets into a Ray, and what is odd about Ray there.
+"""Starting, joining and leaving a Ray, with the workarounds that Ray needs.
 
-All of it is for one thread, the driver's keeper.
+Only the driver's own thread calls these functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import ray
 
@@ -42,20 +42,20 @@ from perdure.ledger import SupervisorUnreachable
 from perdure.policies import Limits
 
 NAMESPACE: Final = "perdure"
-STORE_BYTES: Final = 80 * 1024 * 1024  # what we send travels inside the calls; Ray accepts no less than 75 MB
+STORE_BYTES: Final = 80 * 1024 * 1024  # small, since calls carry their data; Ray accepts no less than 75 MB
 SIGACTION_BYTES: Final = 512  # more than any system's `struct sigaction`
-STOPPED: Final = 143  # what shells expect of a process that was asked to end
+STOPPED: Final = 143  # the exit code of a process that SIGTERM ended
 
 
 class Connection(NamedTuple):
-    """Where this process is connected: the address of the GCS, and Ray's name for that cluster, which is in its command lines."""
+    """The Ray of this process: the address of its GCS, and its session, which stands in the command lines of its processes."""
 
     address: str
     session: str
 
 
 def connection() -> Connection | None:
-    """What this process is connected to now, by whomever."""
+    """The Ray that this process is connected to; None if there is none."""
     if not ray.is_initialized():
         return None
     context = ray.get_runtime_context()
@@ -63,13 +63,13 @@ def connection() -> Connection | None:
 
 
 def start(num_cpus: int | None) -> bool:
-    """Start a Ray of our own. True, since it is."""
+    """Start a Ray of our own. Returns True: it is our own."""
     _init(address="local", num_cpus=num_cpus, object_store_memory=STORE_BYTES, include_dashboard=False)
     return True
 
 
 def join(data: Path, address: str | None) -> bool:
-    """Join the Ray at this address, or the one that serves the directory already; False if there is none."""
+    """Join the Ray at this address, or the one that serves the directory. Returns whether there was one."""
     if address not in (None, "local"):
         _join_named(str(address))
         return True
@@ -81,7 +81,7 @@ def join(data: Path, address: str | None) -> bool:
 
 
 def join_recorded(data: Path) -> bool:
-    """Join the Ray that serves the directory. True, since it was joined.
+    """Join the Ray that serves the directory. Returns True: it was joined.
 
     Raises `SupervisorUnreachable` if it cannot be joined, and `ValueError` if nothing serves the directory.
     """
@@ -101,14 +101,14 @@ def join_recorded(data: Path) -> bool:
 
 
 def join_again(data: Path, address: str | None) -> bool:
-    """Join once more. False, since it is not our own. Raises `SupervisorUnreachable` if there is none any more."""
+    """Join again. Returns False: it is not our own. Raises `SupervisorUnreachable` if that Ray has ended."""
     if not join(data, address):
         raise SupervisorUnreachable(f"the Ray that served {data} has ended. Open it anew to start one from here")
     return False
 
 
 def _join_named(address: str) -> None:
-    """Join a cluster, and send our code along if it is not installed there."""
+    """Join a cluster, and send our code to it if Perdure is not installed there."""
 
     def has_us() -> bool:  # an inner function, because Ray sends those by value
         return importlib.util.find_spec("perdure") is not None
@@ -137,7 +137,7 @@ def _init(**options: Any) -> None:
 
 
 def cause_of(error: BaseException) -> str:
-    """One line of what Ray tells in many."""
+    """The line of Ray's long message that tells the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     _, mark, detail = lines[-1].rpartition(EXIT_DETAIL)
     return (detail.partition(EXIT_ADVICE)[0] if mark else lines[-1])[:300]
@@ -148,12 +148,12 @@ def canonical(address: str) -> tuple[str, str]:
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError):
         host = socket.gethostbyname(host)
-    return "here" if host.startswith("127.") or host == cast("Any", ray).util.get_node_ip_address() else host, port
+    own: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return "here" if host.startswith("127.") or host == own else host, port
 
 
 def exit_on_sigterm() -> None:
-    """Where nobody handles `SIGTERM`, let it end this process by `SystemExit`, so that what is open is closed. Only the main thread can
-    see to that."""
+    """Let `SIGTERM` raise `SystemExit` unless somebody handles it, so that `with` blocks are left. Does nothing outside the main thread."""
     here = threading.current_thread() is threading.main_thread()
     if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
@@ -161,7 +161,7 @@ def exit_on_sigterm() -> None:
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Leave `SIGTERM` to who has it. Ray takes it for itself, and answers it with a stack and an abort."""
+    """Restore the handler of `SIGTERM`, which `ray.init` replaces by one that prints a stack and aborts."""
     libc, kept = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
     libc.sigaction(signal.SIGTERM, None, kept)
     try:

@@ -1,4 +1,4 @@
-"""What every process of one data directory is told at its birth."""
+"""The configuration that every process of one data directory is started with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.policies import Limits
 
 
 class Implementations(NamedTuple):
-    """By which classes the processes are played. Names, so that a test may put toys in their places."""
+    """The names of the classes that the processes run, so that a test may replace them."""
 
     supervisor: str = "perdure.actors.supervisor.supervisor:Supervisor"
     host: str = "perdure.actors.host.host:Host"
@@ -24,8 +24,15 @@ class Implementations(NamedTuple):
 
 
 class Deployment(NamedTuple):
-    """The directory, its limits, and its players. `own` says that Ray was started for this directory, by us, on this machine;
-    `package` is what a host's agents came in, if they are not installed."""
+    """What a supervisor and its hosts are started with.
+
+    Args:
+        data: the directory.
+        limits: those in force.
+        own: this machine's Ray was started by us, for this directory.
+        implementations: the classes that are run.
+        package: the package with the code of a host's agents; empty if that is installed.
+    """
 
     data: Path
     limits: Limits
@@ -35,7 +42,7 @@ class Deployment(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The directory's share in the names of its actors."""
+        """What the names of the directory's actors have in common."""
         return hashlib.blake2b(str(self.data).encode(), digest_size=8).hexdigest()
 
     @property
@@ -44,11 +51,11 @@ class Deployment(NamedTuple):
         return f"supervisor-{self.key}"
 
     def host(self, host_id: str, spec: PoolSpec) -> str:
-        """The name of a host. It says the host's pool too, so that a supervisor need not ask the hosts that it finds."""
+        """The name of a host's actor. It contains the pool, so that a supervisor knows the pools of the hosts that it finds."""
         return f"{self._hosts}{host_id}" + (f" {json.dumps(spec)}" if spec != PoolSpec() else "")
 
     def hosts_among(self, names: Iterable[str]) -> dict[str, PoolSpec]:
-        """The directory's hosts, by id, among all names that there are."""
+        """The pools of the directory's hosts, by id, among the names of all actors."""
         ours = (name.removeprefix(self._hosts).partition(" ") for name in names if name.startswith(self._hosts))
         return {host_id: _spec_from(text) for host_id, _, text in ours}
 
@@ -58,12 +65,12 @@ class Deployment(NamedTuple):
 
     @property
     def ledger_dir(self) -> Path:
-        """Where the ledger lies."""
+        """The directory of the ledger."""
         return self.data / "ledger"
 
     @property
     def code_dir(self) -> Path:
-        """Where the text of notebooks is kept."""
+        """The directory of the packages and of what was typed into notebooks."""
         return self.data / "code"
 
     def part(self, name: str, *arguments: object) -> Any:

@@ -1,10 +1,12 @@
-"""This process's place in a Ray. Ray knows one cluster in a process, so all that this process opens share it: the first one starts or
-joins it, the last one leaves it, and ends it if it is our own.
+"""The connection of this process to a Ray.
 
-One thread does all that, and it never ends, because the kernel kills the processes of a Ray together with the *thread* that started them.
-In between it keeps watch. When the GCS or the raylet of a Ray of our own is dead, or a cluster has not answered for half a minute, that
-life is over: whoever waits within it is told, what is left of it is put away, and the next life begins, since the work goes on as soon as
-a supervisor is found again. Left to itself, Ray would end this process a minute after its GCS has died.
+Ray connects a process to one cluster at a time, so everything that the process opens shares the connection: the first one starts or joins
+a Ray, the last one leaves it, and ends it if it is our own.
+
+All that is done by one thread that never ends, because the kernel kills the processes of a Ray when the *thread* that started them ends.
+The thread also watches: when the GCS or the raylet of a Ray of our own has died, or a cluster has not answered for 30 s, that life is
+over. Whoever waits for an answer gets an error, what is left of that Ray is killed, and the next life begins; work goes on when its
+supervisor is found. Without this Ray would end the process 60 s after its GCS has died.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from perdure.actors.ray_world.cluster_record import (
     answers,
@@ -52,24 +54,26 @@ from perdure.actors.ray_world.ray_internals import GCS, RAYLET, allow_auto_conne
 from perdure.ledger import BadRequest, PerdureError, SupervisorUnreachable
 from perdure.policies import backoff_ms
 
-WATCH_S: Final = 0.5  # between two looks
-KNOCK_S: Final = 5.0  # between two knocks at a cluster that is not ours
-KNOCKS_MAX: Final = 6  # that nobody answers
+T = TypeVar("T")
+
+WATCH_S: Final = 0.5  # between two checks
+PROBE_S: Final = 5.0  # between two probes of a cluster that is not our own
+PROBES_MAX: Final = 6  # without an answer, in a row
 DEATH_S: Final = 2.0  # for a killed process to be gone
 EXIT_S: Final = 20.0
-ENSURE_S: Final = 20.0  # for a supervisor to be found or made
+ENSURE_S: Final = 20.0  # for a supervisor to be found or created
 SHUT_DOWN: Final = "this process has shut Ray down"
 
 
 class Life(Lifetime):
-    """One life of the Ray that this process is in.
+    """One connection to a Ray, from its start to its end.
 
     Args:
         address: where its GCS is.
-        own: whether this process started that Ray, and ends it.
-        borrowed: whether somebody else in this process connected it.
-        session: Ray's name for that cluster; the command lines of its processes have it.
-        vital: the processes of a Ray of our own without which it is dead, by name.
+        own: this process started that Ray, and ends it.
+        borrowed: other code of this process has connected it.
+        session: its name, which stands in the command lines of its processes.
+        vital: by name, the processes without which a Ray of our own is dead.
     """
 
     def __init__(self, address: str, session: str, vital: dict[str, ProcessId], *, own: bool, borrowed: bool) -> None:
@@ -79,28 +83,28 @@ class Life(Lifetime):
 
 
 class Member(NamedTuple):
-    """A directory that is served there. `ensure` sees that its supervisor exists; it is told whether the Ray is our own."""
+    """A directory that this process has open. `ensure` finds or creates its supervisor, given whether the Ray is our own."""
 
     data: Path
-    ensure: Callable[[bool], Any]
+    ensure: Callable[[bool], object]
 
 
 class Driver:
-    """There is one of them in a process, `DRIVER`. The public methods may be called on any thread; the others belong to the keeper's."""
+    """The one instance is `DRIVER`. Public methods may be called from any thread; the others run on the driver's own thread."""
 
     def __init__(self) -> None:
         self._life: Life | None = None
         self._why = "this process is in no Ray"
         self._members: list[Member] = []
-        self._again: Callable[[], bool] | None = None  # begins the next life, and says whether it is our own
+        self._again: Callable[[], bool] | None = None  # begins the next life; returns whether it is our own
         self._failures, self._not_before_s = 0, 0.0
-        self._knocks, self._knocked_s = 0, 0.0
+        self._unanswered, self._probed_s = 0, 0.0
         self._lock = threading.Lock()
-        self._keeper: threading.Thread | None = None
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
     def living(self) -> Life:
-        """The present life. Raises `SupervisorUnreachable` between two lives."""
+        """The present life. Raises `SupervisorUnreachable` if there is none."""
         life = self._life
         if life is None:
             raise SupervisorUnreachable(self._why)
@@ -109,62 +113,62 @@ class Driver:
     def enter(
         self, member: Member, address: str | None, num_cpus: int | None = None, *, may_start: bool = True
     ) -> Life:
-        """Start or join the Ray of this directory, or share the one that this process is in.
+        """Start or join the Ray of this directory, or share the connection that this process has.
 
-        Raises `LedgerUnwritable`, `BadRequest` for another address than that of the Ray it is in, and `SupervisorUnreachable` if nobody
-        answers there. If none may be started, `ValueError` says that nothing serves the directory.
+        Raises `LedgerUnwritable`; `BadRequest` if the process is connected to a Ray at another address; `SupervisorUnreachable` if
+        nobody answers; and `ValueError` if nothing serves the directory and nothing may be started.
         """
         start_with = functools.partial(start, num_cpus) if may_start else None
-        entered: Future[Life] = self._kept(functools.partial(self._enter, member, address, start_with))
+        entered = self._submit(functools.partial(self._enter, member, address, start_with))
         try:
             return entered.result()
         except BaseException:
-            if not entered.done():  # Ctrl-C, say: what goes on there has nobody who would end it
-                self._kept(functools.partial(self._leave, member))
+            if not entered.done():  # Ctrl-C, for example: nobody else would leave what is entered meanwhile
+                self._submit(functools.partial(self._leave, member))
             raise
 
     def is_last(self, member: Member) -> bool:
-        """Whether nothing else that this process has opened uses this directory."""
+        """Whether this is the only member of this process with this directory."""
         return [each.data for each in self._members].count(member.data) == 1
 
     def leave(self, member: Member) -> None:
-        """The end of what `enter` began."""
-        self._kept(functools.partial(self._leave, member)).result()
+        """Undo `enter`."""
+        self._submit(functools.partial(self._leave, member)).result()
 
     def kill(self, member: Member) -> None:
-        """Kill the Ray of our own at once, with all that runs in it, and leave. For others that use it a new one is started."""
-        self._kept(functools.partial(self._kill, member)).result()
+        """Kill the Ray of our own at once, with all that runs in it, and leave. If other members are left, the next life begins."""
+        self._submit(functools.partial(self._kill, member)).result()
 
-    def _kept(self, job: Callable[[], Any]) -> Future[Any]:
-        """Have it done by the keeper."""
+    def _submit(self, job: Callable[[], T]) -> Future[T]:
+        """Have it done on the driver's own thread."""
         with self._lock:
-            if self._keeper is None:
-                self._keeper = threading.Thread(target=self._keep, name="perdure-ray", daemon=True)
-                self._keeper.start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="perdure-ray", daemon=True)
+                self._thread.start()
                 atexit.register(self._at_exit)
-        future: Future[Any] = Future()
-        self._jobs.put((job, future))
+        future: Future[T] = Future()
+        self._jobs.put(functools.partial(resolve, future, job))
         return future
 
     def _at_exit(self) -> None:
-        """This process ends without having left. Whoever serves its directories next goes on from what is durable."""
+        """The process ends without `leave`. Whoever opens its directories next goes on from what is durable."""
         self._members.clear()
         with contextlib.suppress(TimeoutError):
-            self._kept(functools.partial(self._end, "its process ended")).result(EXIT_S)
+            self._submit(functools.partial(self._end, "its process ended")).result(EXIT_S)
 
-    # on the keeper's thread
+    # on the driver's own thread
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while True:
             try:
-                job, future = self._jobs.get(timeout=WATCH_S if self._members else None)
+                job = self._jobs.get(timeout=WATCH_S if self._members else None)
             except Empty:
                 seen: Future[None] = Future()
                 resolve(seen, self._look)
                 if (problem := seen.exception()) is not None:
                     traceback.print_exception(problem)
             else:
-                resolve(future, job)
+                job()
 
     def _enter(self, member: Member, address: str | None, start_with: Callable[[], bool] | None) -> Life:
         if self._life is not None and connection() is None:
@@ -194,7 +198,7 @@ class Driver:
             self._life = _life(own=not joined)
 
     def _serve(self, member: Member) -> Life:
-        """See that there is a supervisor, and put on record where. Others who want to know wait for `startup_lock` meanwhile."""
+        """Find or create the supervisor, and record where it is. Other processes that open the directory wait for `startup_lock`."""
         life = self.living()
         try:
             life.bound(on_own_thread(functools.partial(member.ensure, life.own))).result(ENSURE_S)
@@ -202,7 +206,6 @@ class Driver:
             raise SupervisorUnreachable(f"the Ray at {life.address} does not answer") from None
         known = read_record(member.data)
         if life.own or (not life.borrowed and (known is None or known.address != life.address)):
-            # who joins what is on record knows no more than the record does
             write_record(member.data, life.address, os.getpid() if life.own else 0)
         return life
 
@@ -220,7 +223,7 @@ class Driver:
         self._leave(member)
 
     def _end(self, why: str) -> None:
-        """This life is over. What is left of a Ray of our own is killed; whoever had something to put away has done so."""
+        """End this life, and kill what is left of a Ray of our own."""
         life, self._life = self._life, None
         if life is None:
             return
@@ -231,13 +234,15 @@ class Driver:
             for member in self._members:
                 forget_record(member.data, life.address)
         if not life.borrowed:
-            kill(each for each in family if each != life.vital.get("GCS"))  # without it Ray's farewell takes longer
+            kill(
+                each for each in family if each != life.vital.get("GCS")
+            )  # without the GCS `ray.shutdown` takes longer
             shut_down()
             kill(family)
             wait_until_gone(family, DEATH_S)
 
     def _look(self) -> None:
-        """Whether this life goes on, or the next one may begin."""
+        """End a life whose Ray has died, or begin the next one."""
         life = self._life
         if life is None:
             self._live_again()
@@ -250,10 +255,10 @@ class Driver:
             self._end("it does not answer any more")
 
     def _is_silent(self, life: Life) -> bool:
-        if time.monotonic() >= self._knocked_s + KNOCK_S:
-            self._knocks = 0 if answers(life.address) else self._knocks + 1
-            self._knocked_s = time.monotonic()
-        return self._knocks >= KNOCKS_MAX
+        if time.monotonic() >= self._probed_s + PROBE_S:
+            self._unanswered = 0 if answers(life.address) else self._unanswered + 1
+            self._probed_s = time.monotonic()
+        return self._unanswered >= PROBES_MAX
 
     def _live_again(self) -> None:
         if self._again is None or time.monotonic() < self._not_before_s:
@@ -270,16 +275,16 @@ class Driver:
             self._end(str(problem))
             self._why = str(problem)
         else:
-            self._failures, self._knocks = 0, 0
+            self._failures, self._unanswered = 0, 0
 
 
 DRIVER: Final = Driver()
 
 
 def _life(*, own: bool = False, borrowed: bool = False) -> Life:
-    """What is connected now."""
+    """The life of the present connection."""
     here = connection()
-    assert here is not None, "a life begins when it is connected"
+    assert here is not None, "a life begins when this process is connected"
     marks = {"GCS": GCS, "raylet": RAYLET} if own else {}
     found = {name: children(this_process(), here.session, mark) for name, mark in marks.items()}
     vital = {name: processes[0] for name, processes in found.items() if processes}
@@ -287,7 +292,7 @@ def _life(*, own: bool = False, borrowed: bool = False) -> Life:
 
 
 def _family(life: Life) -> list[ProcessId]:
-    """The processes of a Ray of our own, those included that a dead raylet has left behind."""
+    """The processes of a Ray of our own, with the workers that a dead raylet has left behind."""
     if not life.own:
         return []
     left = workers_of(life.vital["raylet"]) if "raylet" in life.vital else []
@@ -295,7 +300,7 @@ def _family(life: Life) -> list[ProcessId]:
 
 
 def _refuse_another(address: str | None, here: str) -> None:
-    """Raises `BadRequest` if the address is none, or that of another cluster than this process is in."""
+    """Raise `BadRequest` if the address is not that of the cluster that this process is connected to."""
     if address in (None, "local", "auto") or canonical(str(address)) == canonical(here):
         return
     answers(str(address))

@@ -1,7 +1,7 @@
-"""The supervisor's hosts as real processes: created in the background, watched until they are truly gone, adopted after a restart.
+"""The supervisor's hosts as real processes: created in the background, watched until they have ended, adopted after a restart.
 
-A host counts as dead only when its process can no longer write. So whatever ended it, or seemed to, its process is looked for, and
-struck down if it is still there and within reach.
+A host counts as dead only when its process cannot write any more. So whatever reported its end, its process is looked for, and killed if it
+still runs and is within reach.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from perdure.actors.tasks import Tasks, awaited
 
 H = TypeVar("H")  # what stands for an actor
 
-DEATH_S: Final = 2.0  # for a killed process to be gone, before it is struck down
-GONE_S: Final = 10.0  # for one that was struck down
-AGAIN_S: Final = 0.2  # until a host that could not be reached is asked again
-SPARE_S: Final = 1.0  # after a process was used up, until another one is started ahead: not during the rush
+DEATH_S: Final = 2.0  # for a process that is said to have ended to be gone, before it is killed
+GONE_S: Final = 10.0  # for one that was killed
+AGAIN_S: Final = 0.2  # until a host that did not answer is asked again
+SPARE_S: Final = 1.0  # after an idle process was used, until the next one is started: not while hosts are being created
 
 
 class HostGone(Exception):
@@ -26,17 +26,17 @@ class HostGone(Exception):
 
 
 class HostSilent(Exception):
-    """The host could not be reached. It may well be alive."""
+    """The host did not answer. It may still be alive."""
 
 
 class Actors(Protocol[H]):
-    """What the fleet needs of the system that keeps the actors. The plain methods block."""
+    """What the fleet needs of the actor system. The methods that are not `async` block."""
 
     def create(self, host_id: str, spec: PoolSpec) -> H:
         """Ask for a host. Raises `HostUnavailable`."""
 
     def hosts(self) -> dict[str, PoolSpec]:
-        """All hosts of this data directory that live or are about to."""
+        """All hosts of this data directory that live or are starting."""
 
     def find(self, host_id: str, spec: PoolSpec) -> H | None:
         """A host that an earlier life created."""
@@ -51,7 +51,7 @@ class Actors(Protocol[H]):
         """Wait until the host ends of itself. Raises `HostGone` or `HostSilent`."""
 
     async def start_ahead(self) -> None:
-        """Start a process that the next host, or the next supervisor, will find ready. May do nothing."""
+        """Start an idle process for the next host or supervisor. May do nothing."""
 
 
 class _Watched(Generic[H]):
@@ -98,7 +98,7 @@ class ActorFleet(Generic[H]):
         self._replenish()
 
     def _replenish(self) -> None:
-        """Have a spare process soon: what was there has been used."""
+        """Start an idle process soon, since the last one was used."""
         if not self._spare:
             self._spare.start(self._start_ahead())
 
@@ -107,13 +107,13 @@ class ActorFleet(Generic[H]):
         await self._actors.start_ahead()
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> None:
-        """Ask for a host; that it could not come up, `death` tells later. Raises `HostUnavailable`."""
+        """Create a host. `death` tells if it does not come up. Raises `HostUnavailable`."""
         handle = await asyncio.to_thread(self._actors.create, host_id, spec)
         self._hosts[host_id] = _Watched(self._actors, handle)
         self._replenish()
 
     async def survivors(self) -> dict[str, PoolSpec]:
-        """The hosts of earlier lives, those included that are still coming up. Whether they answer shows later."""
+        """The hosts of earlier lives, those included that are still starting. They need not answer."""
         found = {}
         for host_id, spec in (await asyncio.to_thread(self._actors.hosts)).items():
             handle = await asyncio.to_thread(self._actors.find, host_id, spec)

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
@@ -21,7 +21,7 @@ from perdure.actors.ray_world.connection import cause_of
 from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.fleet import HostGone, HostSilent
-from perdure.actors.ray_world.named_actors import Handle, Reference, ask_info, call, create, find, kill, names
+from perdure.actors.ray_world.named_actors import Handle, Remote, ask_info, call, create, find, kill, names, remote
 from perdure.actors.ray_world.os_processes import ProcessInfo, children, parent_process, this_process_info
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.parent_death import die_with_parent
@@ -31,6 +31,7 @@ from perdure.actors.ray_world.system import system_world
 from perdure.ledger import HostUnavailable
 
 T = TypeVar("T")
+RuntimeEnv = dict[str, Any]
 
 START_S = 0.1  # until Ray has begun to start a process
 
@@ -96,7 +97,7 @@ class RayActors:
         raylet = parent_process()
         if not self._deployment.own or raylet is None or children(raylet, IDLE_WORKER):
             return
-        waiting: Reference = _errand().remote()
+        waiting: Remote = _errand().remote()
         await asyncio.sleep(START_S)
         ray.cancel(waiting)
         with contextlib.suppress(RayError):
@@ -113,20 +114,22 @@ async def _translated(answer: Awaitable[T]) -> T:
 
 
 def _check_room(spec: PoolSpec) -> None:
-    """Ray would wait forever for a node that can never come; a cluster that grows by itself is not ours to judge."""
+    """Raise `ValueError` if no node is large enough. Ray would wait for one for ever."""
     wanted = {**dict(spec.resources), **({"CPU": spec.num_cpus} if spec.num_cpus else {})}
-    nodes = [node["Resources"] for node in cast("Any", ray).nodes() if node["Alive"]] if wanted else [{}]
+    if not wanted:
+        return
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in nodes):
         raise ValueError(f"no node has {wanted}")
 
 
-def _with_code(environment: dict[str, Any], deployment: Deployment) -> dict[str, Any]:
-    """A host's own environment replaces its supervisor's, so our code goes along if it was sent, after what its agents come in."""
+def _with_code(environment: RuntimeEnv, deployment: Deployment) -> RuntimeEnv:
+    """Add the agents' package, and our own code if it was sent, since a host's environment replaces its supervisor's."""
     theirs = [*package_uris(deployment.package, deployment.code_dir), *environment.get("py_modules", [])]
     modules = [*theirs, *ray.get_runtime_context().runtime_env.get("py_modules", [])]
-    return {**environment, "py_modules": modules} if modules else environment  # Ray stumbles over an empty list
+    return {**environment, "py_modules": modules} if modules else environment  # Ray fails on an empty list
 
 
 @functools.cache
-def _errand() -> Any:
-    return cast("Any", ray).remote(num_cpus=0, max_retries=0, enable_task_events=False)(this_process_info)
+def _errand() -> Remote:
+    return remote(this_process_info, num_cpus=0, max_retries=0, enable_task_events=False)

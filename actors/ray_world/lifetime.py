@@ -1,7 +1,7 @@
-"""A lifetime, and waiting within it: what is waited for fails when it is over.
+"""Waiting that ends with the connection to a Ray.
 
-Ray answers no call of a cluster that is gone, and a look-up in one blocks for ever. So whatever a driver waits for is bound to the lifetime
-in which it was asked for, and what may block is done on a thread that nobody waits for.
+Ray never answers a call of a cluster that is gone, and a look-up in one blocks for ever. So a driver binds whatever it waits for to the
+`Lifetime` of its connection, and makes calls that may block on threads of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Lifetime:
-    """How long something can be waited for. On whichever thread, any number of times; `end` counts once."""
+    """Fails everything that waits within it when it ends. Thread-safe; only the first `end` counts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,11 +25,11 @@ class Lifetime:
 
     @property
     def is_over(self) -> bool:
-        """Whether `end` was said."""
+        """Whether it has ended."""
         return self._problem is not None
 
     def bound(self, source: Future[T]) -> Future[T]:
-        """What comes of this future, or the problem that ends the lifetime if that is first. Who cancels it cancels the source."""
+        """A future with the outcome of `source`, or with the error that ends the lifetime first. Cancelling it cancels `source`."""
         told: Future[T] = Future()
         with self._lock:
             problem = self._problem
@@ -53,7 +53,7 @@ class Lifetime:
             resolve(told, source.result)
 
     def end(self, problem: Exception) -> None:
-        """It is over. Whoever waits gets the problem, and so does whoever comes later."""
+        """End it. Everything that waits, and everything that is bound later, fails with this error."""
         with self._lock:
             if self._problem is not None:
                 return
@@ -65,14 +65,14 @@ class Lifetime:
 
 
 def on_own_thread(work: Callable[[], T]) -> Future[T]:
-    """Do this on a thread of its own. If it never comes back, the process can end all the same."""
+    """Run this on a daemon thread of its own, so that the process can end even if it never returns."""
     future: Future[T] = Future()
     threading.Thread(target=resolve, args=(future, work), name="perdure-on_own_thread", daemon=True).start()
     return future
 
 
 def resolve(future: Future[T], work: Callable[[], T]) -> None:
-    """Do this now, and let the future tell what came of it."""
+    """Run this now, and put its result or error into the future."""
     try:
         result = work()
     except BaseException as problem:

@@ -16,8 +16,8 @@ from perdure.actors.ray_world.connection import NAMESPACE
 from perdure.actors.ray_world.os_processes import ProcessInfo
 from perdure.actors.ray_world.processes import Process
 
-Handle = ActorHandle[Any]
-Reference = Any  # of what a call will return; Ray's own type cannot be awaited by its stubs
+Remote = Any  # what `ray.remote` makes, and the answers of its calls: no type of Ray's fits them
+Handle = ActorHandle[Remote]
 K = TypeVar("K")
 
 CALLS_MAX: Final = 100_000  # calls that one actor holds open
@@ -26,23 +26,28 @@ CALLS_MAX: Final = 100_000  # calls that one actor holds open
 def create(cls: Callable[..., Process], *arguments: object, **options: object) -> Handle:
     """Ask Ray for an actor. Ray repeats none of its calls: what is to be done again is for the ledger to say."""
     fixed = {"namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": CALLS_MAX}
-    found: Handle = _remote(cls).options(**fixed, **options).remote(*arguments)
+    found: Handle = _actor_class(cls).options(**fixed, **options).remote(*arguments)
     return found
 
 
 @functools.cache
-def _remote(cls: Callable[..., Process]) -> Any:
-    return cast("Any", ray).remote(concurrency_groups={"control": 2}, max_task_retries=0, enable_task_events=False)(cls)
+def _actor_class(cls: Callable[..., Process]) -> Remote:
+    return remote(cls, concurrency_groups={"control": 2}, max_task_retries=0, enable_task_events=False)
 
 
-def call(handle: Handle, method: str, *arguments: object) -> Reference:
+def remote(thing: Callable[..., object], **options: object) -> Remote:
+    """A class or function as Ray calls it remotely."""
+    return cast("Remote", ray).remote(**options)(thing)
+
+
+def call(handle: Handle, method: str, *arguments: object) -> Remote:
     """Call a method of an actor."""
     return getattr(handle, method).remote(*arguments)
 
 
-def ask_info(handle: Handle) -> Reference:
+def ask_info(handle: Handle) -> Remote:
     """Ask an actor for its `ProcessInfo`. It answers on a loop of its own, even while it is busy."""
-    return cast("Any", handle).info.options(concurrency_group="control").remote()
+    return cast("Remote", handle).info.options(concurrency_group="control").remote()
 
 
 def find(name: str) -> Handle | None:
@@ -73,7 +78,7 @@ def infos(handles: Mapping[K, Handle], timeout_s: float) -> dict[K, ProcessInfo]
     return found
 
 
-def wait_for(calls: Mapping[K, Reference], timeout_s: float) -> list[K]:
+def wait_for(calls: Mapping[K, Remote], timeout_s: float) -> list[K]:
     """Which of these calls have returned or failed in time."""
     waiting = list(calls.values())
     ready = ray.wait(waiting, num_returns=len(waiting), timeout=timeout_s)[0] if waiting else []

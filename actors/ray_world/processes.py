@@ -1,7 +1,6 @@
-"""A supervisor's and a host's process: what stands around the plain `Supervisor` and `Host` when they live in a real one.
+"""The processes of a supervisor and of a host: what surrounds the plain `Supervisor` and `Host`.
 
-A process begins to serve by itself when it is made, and its *life* is one task. When the life is over, so is the process: the
-operating system cleans up more thoroughly than we could.
+A process begins to serve as soon as it is created. Its life is one task, and the process exits when that task ends.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import asyncio
 import gc
 import os
 import traceback
-from typing import Any, Final
+from typing import Final
 
 from perdure.actors.ports import Courier, Fleet, World
 from perdure.actors.ray_world.deployment import Deployment
@@ -18,31 +17,31 @@ from perdure.actors.ray_world.os_processes import ProcessInfo, this_process_info
 from perdure.actors.tasks import awaited
 from perdure.ledger import LedgerError, SupervisorUnreachable
 
-BREATH_S: Final = 1.0  # a life that ends sooner is not followed at once by the next, which would end the same way
-FAREWELL_S: Final = 0.2  # for the reason to go out before the process does
+BREATH_S: Final = 1.0  # the least time between two lives, of which the second would fail like the first
+FAREWELL_S: Final = 0.2  # for the reason to be sent before the process exits
 
 
 class Process:
-    """What both kinds have in common."""
+    """What supervisors and hosts have in common."""
 
-    _life: asyncio.Task[Any]
+    _life: asyncio.Task[object]
 
     def __init__(self) -> None:
-        gc.freeze()  # what was imported stays for ever; a busy process makes few cycles, and looking for them costs a quarter of its time
-        # Small generations, for nobody is answered meanwhile: with large ones calls waited 0.4 s beside a crowd of tasks.
+        gc.freeze()  # imported modules are never collected; searching them for cycles took a quarter of a busy process's time
+        # Small generations, because calls wait while the collector runs: with large ones they waited 0.4 s beside many tasks.
         gc.set_threshold(20_000, 5, 1_000)
 
     async def info(self) -> ProcessInfo:
-        """Who this is. Ray answers it on a loop of its own, even while the life is busy."""
+        """Which process this is. It is answered on an event loop of its own, even while the life is busy."""
         return this_process_info()
 
     async def stop(self) -> None:
-        """Cancel the life and wait until it has put everything away."""
+        """Cancel the life and wait until it has closed everything."""
         self._life.cancel()
         await asyncio.wait({self._life})
 
 
-def _error_of(life: asyncio.Task[Any]) -> BaseException | None:
+def _error_of(life: asyncio.Task[object]) -> BaseException | None:
     return None if life.cancelled() else life.exception()
 
 
@@ -51,9 +50,10 @@ def _leave(delay_s: float, code: int) -> None:
 
 
 class SupervisorProcess(Process):
-    """A supervisor with its store. Ray makes the process anew after each death.
+    """A supervisor with its store. Ray restarts the process when it dies.
 
-    Every error ends the process but one: a ledger that refuses to open. That is told to whoever asks, and tried again, once a second.
+    Every error ends the process, except for a ledger that cannot be opened: callers get that error, and at most once a second their
+    calls begin another life.
     """
 
     def __init__(self, deployment: Deployment, world: World, fleet: Fleet) -> None:
@@ -65,7 +65,7 @@ class SupervisorProcess(Process):
     def _begin(self) -> None:
         loop = asyncio.get_running_loop()
         self._began_s = loop.time()
-        self._made: asyncio.Future[Any] = loop.create_future()
+        self._made: asyncio.Future[None] = loop.create_future()
         self._life = awaited(self._live())
         self._life.add_done_callback(self._ended)
 
@@ -83,7 +83,7 @@ class SupervisorProcess(Process):
             raise
         await threads.commit(store.close)
 
-    def _ended(self, life: asyncio.Task[Any]) -> None:
+    def _ended(self, life: asyncio.Task[object]) -> None:
         error = _error_of(life)
         if error is None:
             return
@@ -92,7 +92,7 @@ class SupervisorProcess(Process):
             _leave(self._began_s + BREATH_S - asyncio.get_running_loop().time(), 1)
 
     async def exchange(self, frame: bytes) -> bytes:
-        """Pass a frame on. Until this life has answered once, its end is an answer too."""
+        """Pass a frame on. Until this life has answered its first call, its end is an answer too."""
         if self._proven:
             answer: bytes = await self._supervisor.exchange(frame)
             return answer
@@ -114,7 +114,7 @@ class SupervisorProcess(Process):
 
 
 class HostProcess(Process):
-    """A host. Its process ends with it."""
+    """A host. The process exits with it."""
 
     def __init__(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> None:
         super().__init__()
@@ -126,12 +126,12 @@ class HostProcess(Process):
         host = deployment.part("host", world, courier, deployment.cabinet(), host_id, deployment.limits, *place)
         return str(await host.serve())
 
-    def _ended(self, life: asyncio.Task[Any]) -> None:
+    def _ended(self, life: asyncio.Task[object]) -> None:
         error = _error_of(life)
         if error is not None:
             traceback.print_exception(error)
         _leave(FAREWELL_S, 0 if error is None else 1)
 
     async def watch(self) -> str:
-        """Wait until the host ends and say why."""
+        """Wait until the host ends, and return why."""
         return str(await asyncio.shield(self._life))

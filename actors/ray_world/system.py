@@ -1,4 +1,4 @@
-"""The part of the real world that is not Ray: the clock, dice, threads and sudden death of one operating-system process."""
+"""The ports of a real process, except for Ray: clock, dice, threads, kill points and vitals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KILL: Final = "PERDURE_KILL"
 
 
 class SystemClock:
-    """Wall time, as the machine has it."""
+    """The wall clock of the machine."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
@@ -76,13 +76,13 @@ class NoFaults:
 
 
 class KillOrder:
-    """Dies by `SIGKILL` at the nth visit of one kill point; with a `once` file, only in the first process that comes so far."""
+    """Kills the process at the nth visit of one kill point; with a `once` file, only the first process that gets there."""
 
     def __init__(self, point: KillPoint, visits: int = 1, once: Path | None = None) -> None:
         self._point, self._left, self._once = point, visits, once
 
     def at(self, point: KillPoint, detail: str = "") -> None:
-        """Count a visit, and perhaps do not return."""
+        """Count a visit, and kill the process if it is the one that was ordered."""
         if point is not self._point:
             return
         self._left -= 1
@@ -110,7 +110,7 @@ def faults_from(order: str) -> Faults:
 
 
 class SystemVitals:
-    """This process as the kernel sees it."""
+    """The process as the operating system sees it."""
 
     def pid(self) -> int:
         """Its process number."""

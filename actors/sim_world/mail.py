@@ -20,14 +20,13 @@ import asyncio
 import zlib
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
 
 from perdure.actors.sim_world.ports import KillPlan
 from perdure.actors.sim_world.process import Nature, Process
 from perdure.actors.sim_world.weather import Weather
 from perdure.ledger import PerdureError, SupervisorUnreachable
 
-Exchange = Callable[[bytes], Coroutine[Any, Any, bytes]]
+Exchange = Callable[[bytes], Coroutine[object, None, bytes]]
 
 
 class _Call:

@@ -123,7 +123,7 @@ class SimClock:
 
 
 class _Job(NamedTuple):
-    work: Callable[[], Any]
+    work: Callable[[], object]
     answer: asyncio.Future[Any]
     context: contextvars.Context
 
@@ -157,7 +157,7 @@ class SimThreads:
         """None: a job is over the moment that it takes effect."""
         return 0
 
-    def _entry(self, job: Callable[[], Any]) -> _Job:
+    def _entry(self, job: Callable[[], object]) -> _Job:
         self._process.check()
         return _Job(job, self._nature.loop.create_future(), contextvars.copy_context())
 
@@ -189,7 +189,7 @@ class SimThreads:
     def _perform(self, job: _Job, rest_ms: float, fault: DiskFault | None, then: Callable[[], None]) -> None:
         if not self._process.alive:
             return
-        result: Any = None
+        result: object = None
         error: Exception | None = None
         if not job.answer.cancelled() and (fault is None or fault.took_effect):
             try:

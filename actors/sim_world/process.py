@@ -139,7 +139,9 @@ class Process:
             raise Killed(f"{self.name} is dead: {self.cause}")
 
     def start(
-        self, coroutine: Coroutine[Any, Any, Any], on_done: Callable[[asyncio.Task[Any]], object] | None = None
+        self,
+        coroutine: Coroutine[object, None, object],
+        on_done: Callable[[asyncio.Task[object]], object] | None = None,
     ) -> None:
         """Run a coroutine as a task of this process, from wherever this is called."""
         task = self._context.copy().run(self.nature.loop.create_task, coroutine)
@@ -220,11 +222,11 @@ class Process:
 class Gate(Coroutine[object, object, object]):
     """Stands between a task and its coroutine, so that a process can hang and die at any await."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], process: Process) -> None:
+    def __init__(self, coroutine: Coroutine[object, None, object], process: Process) -> None:
         self._inner = coroutine
         self._process = process
         self._held: BaseException | type[BaseException] | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[object] | None = None
         self._number = process.admit(self)
         self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
         self.__qualname__ = f"{process.name}: {getattr(coroutine, '__qualname__', self.__name__)}"
@@ -238,7 +240,7 @@ class Gate(Coroutine[object, object, object]):
         """Whose task this is."""
         return self._process
 
-    def bind(self, task: asyncio.Task[Any]) -> None:
+    def bind(self, task: asyncio.Task[object]) -> None:
         """Know one's task as long as it runs."""
         self._task = task
 

@@ -177,7 +177,7 @@ def _settle(future: asyncio.Future[T], settle: Callable[[Any], None], value: obj
         settle(value)
 
 
-def _title(task: asyncio.Task[Any]) -> str:
+def _title(task: asyncio.Task[object]) -> str:
     return getattr(task.get_coro(), "__qualname__", task.get_name())
 
 
