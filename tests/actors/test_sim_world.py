@@ -29,7 +29,7 @@ from tests.actors.echo import (
     supervised,
     whats,
 )
-from tests.tidy import ROOT
+from tests.tidy import IMPORT_PATH, ROOT
 
 STORMS = list(range(10, 18))
 
@@ -44,8 +44,8 @@ def test_the_digest_does_not_depend_on_the_hash_seed() -> None:
     program = "from tests.actors.echo import *; print([digest_of_storm(seed) for seed in STORMS])"
     program = program.replace("STORMS", repr(STORMS))
     here = [digest_of_storm(seed) for seed in STORMS]
-    command = [sys.executable, "-c", program]
-    there = subprocess.run(command, cwd=ROOT, env={"PYTHONHASHSEED": "77"}, capture_output=True, text=True, check=True)
+    command, environment = [sys.executable, "-c", program], {"PYTHONHASHSEED": "77", "PYTHONPATH": IMPORT_PATH}
+    there = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert there.stdout.strip() == repr(here)
 
 
