@@ -11,7 +11,7 @@ TERMINATED: Final = 143  # and after SIGTERM
 
 
 class Terminated(KeyboardInterrupt):
-    """Somebody asked this process to end (`SIGTERM`). What stops for Ctrl-C stops for this in the same way."""
+    """This process was asked to end (`SIGTERM`). It stops as for Ctrl-C."""
 
 
 def heed_sigterm() -> None:
@@ -24,5 +24,5 @@ def heed_sigterm() -> None:
 
 
 def code_of(stop: KeyboardInterrupt) -> int:
-    """The exit code that shells expect of whoever was stopped."""
+    """The exit code that shells expect of a stopped process."""
     return TERMINATED if isinstance(stop, Terminated) else STOPPED

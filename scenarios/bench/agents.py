@@ -15,7 +15,7 @@ STEP_S = 1.0
 
 
 class Nap(BaseModel):
-    """How long to sleep. Whoever has `marks` leaves the time of its beginning in that directory."""
+    """How long to sleep. With `marks` the sleeper leaves the time of its beginning in that directory."""
 
     seconds: float
     number: int = 0
@@ -23,7 +23,7 @@ class Nap(BaseModel):
 
 
 def mark(directory: str, name: str) -> None:
-    """Note the machine's steady time, which all its processes share, under a name that nobody else uses."""
+    """Note the machine's steady time, which all its processes share, under a name of its own."""
     draft = Path(f"{directory}.{name}")
     draft.write_text(repr(time.monotonic()))
     draft.rename(Path(directory, name))
@@ -104,7 +104,7 @@ class Parent(Agent):
 
 
 class Idler(Agent):
-    """Somebody who has nothing to do."""
+    """Has nothing to do."""
 
     @exposed
     async def ping(self) -> bool:

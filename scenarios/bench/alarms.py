@@ -27,7 +27,7 @@ from perdure.ledger import (
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench.ledger import AT_MS, CHUNK, HOST, LIMITS, boot_apart
-from perdure.scenarios.bench.report import Bench, Figure, at_most, handle, percentile, wait_for
+from perdure.scenarios.bench.report import Bench, Figure, at_most, handle, percentile, until_asleep, wait_for
 
 PER_AGENT = 10  # alarms of one agent; they ring together
 SLOWLY, PER_SECOND = 50, 500  # alarms that ring in one second
@@ -69,7 +69,7 @@ def alarms(bench: Bench) -> list[Figure]:
     with bench.cluster("alarms", idle_ms=300) as runtime:
         _plan(runtime, agents, lambda _: (datetime.now(UTC) + FAR).timestamp(), marks / "never")
         bench.say(f"{agents * PER_AGENT:,} alarms of {agents:,} agents are set")
-        _until_asleep(runtime)
+        until_asleep(runtime, PATIENCE_S)
         idle = Figure(
             f"{agents * PER_AGENT:,} alarms asleep, processor time", "% of a core", [_busy_share(runtime) * 100]
         )
@@ -95,7 +95,7 @@ def _rung(runtime: Runtime, file: Path, agents: int, pace: int) -> list[float]:
     """How late each alarm of so many agents was, at so many in a second. Raises if one did not ring, or twice."""
     begin_s = time.time() + max(5.0, agents / 25)
     _plan(runtime, agents, lambda number: begin_s + number * PER_AGENT / pace, file)
-    _until_asleep(runtime, until_s=begin_s)
+    until_asleep(runtime, PATIENCE_S, begin_s)
     wait_for(lambda: len(_late(file)) >= agents * PER_AGENT, PATIENCE_S, pause_s=0.2)
     time.sleep(QUIET_S)
     late = _late(file)
@@ -110,15 +110,6 @@ def _plan(runtime: Runtime, agents: int, at_s: Callable[[int], float], file: Pat
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(plan, range(agents)))
-
-
-def _until_asleep(runtime: Runtime, until_s: float = 0.0) -> None:
-    """Until no agent is awake, or that time has come."""
-
-    def is_so() -> bool:
-        return not any(host["tenants"] for host in runtime.ps()["hosts"]) or 0 < until_s <= time.time()
-
-    wait_for(is_so, PATIENCE_S)
 
 
 def _busy_share(runtime: Runtime) -> float:

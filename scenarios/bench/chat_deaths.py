@@ -20,6 +20,7 @@ from perdure.scenarios.bench.report import (
     at_most,
     calm,
     handle,
+    host_of_agent,
     hosts_up,
     process_of,
     wait_for,
@@ -86,7 +87,7 @@ def _death_ms(runtime: Runtime, place: Path, number: int) -> float:
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(lambda: handle(runtime, Mortal, name).chat(str(note), None))
         wait_for(note.exists)
-        process = process_of(runtime, _host_of(runtime, name))
+        process = process_of(runtime, host_of_agent(runtime, name))
         killed_s = time.monotonic()
         kill([process])
         again_s = float(wait_for(lambda: note.read_text().split()[1:])[0])
@@ -94,12 +95,8 @@ def _death_ms(runtime: Runtime, place: Path, number: int) -> float:
     return (again_s - killed_s) * 1000
 
 
-def _host_of(runtime: Runtime, name: str) -> str:
-    return str(next(host for agent, host, _ in runtime.ask("ps", 0)["agents"] if agent.partition("@")[0] == name))
-
-
 def reconnection(bench: Bench) -> list[Figure]:
-    """A parent with many ended runs: how soon somebody who comes back sees the first of a run's frames, and the list of all."""
+    """A parent with many ended runs: how soon a client that comes back sees the first of a run's frames, and the list of all."""
     count = bench.size(2_000, 200)
     with bench.cluster("reconnection") as runtime:
         parent = handle(runtime, Parent, "parent")

@@ -14,7 +14,7 @@ from perdure.actors.ray_world.os_processes import kill
 from perdure.ledger import LIVE
 from perdure.policies import Limits
 from perdure.scenarios.bench.agents import Crowd, Keeper, Nap, Parent, Sleeper
-from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, handle, process_of, wait_for
+from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, handle, host_of_agent, process_of, wait_for
 
 LONG_S = 600.0
 SOON_S = 0.005
@@ -121,7 +121,7 @@ def handlers_death(bench: Bench) -> list[Figure]:
             keeper.keep(Crowd(count=count, at_s=time.monotonic() + 1.5, marks=str(marks)))
             wait_for(partial(_has, marks, "handler-*", count // 3))
             killed_s = time.monotonic()
-            kill([process_of(runtime, _host_of_agent(runtime, f"keeper-{repeat}"))])
+            kill([process_of(runtime, host_of_agent(runtime, f"keeper-{repeat}"))])
             returned_s = wait_for(partial(_first, marks, "start-*", killed_s), pause_s=SOON_S)
             again_s = wait_for(partial(_first, marks, "handler-*", returned_s), pause_s=SOON_S)
             later.append((again_s - returned_s) * 1000)
@@ -172,7 +172,3 @@ def _host_of(runtime: Runtime, run_id: str) -> str:
     overview = runtime.ps()
     home = next((run["host"] for run in overview["live"] if run["run_id"] == run_id and run["status"] in LIVE), "")
     return next((each["host"] for each in overview["hosts"] if each["host"] == home and each["pid"]), "")
-
-
-def _host_of_agent(runtime: Runtime, name: str) -> str:
-    return str(next(host for agent, host, _ in runtime.ps()["agents"] if agent.startswith(f"{name}@") and host))

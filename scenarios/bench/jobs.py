@@ -1,4 +1,4 @@
-"""An agent's own jobs: how fast fibers are accepted and done, and whether the recovery of many holds up those who call the agent."""
+"""An agent's own jobs: how fast fibers are accepted and done, and whether the recovery of many delays calls of the agent."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Bench:
-    """What every measurement is given: how thorough to be, a directory for itself, and somebody to tell."""
+    """What every measurement is given: how thorough to be, a directory for itself, and where to say what it does."""
 
     data: Path
     quick: bool = False
@@ -147,6 +147,20 @@ def hosts_up(runtime: Runtime) -> int:
 def process_of(runtime: Runtime, key: str) -> ProcessId:
     """The process of a host, by its id, or of the `supervisor`."""
     return runtime.cluster.processes()[key].process
+
+
+def host_of_agent(runtime: Runtime, name: str) -> str:
+    """The id of the host in which an agent lives. Raises `StopIteration` if it sleeps."""
+    return str(next(host for agent, host, _ in runtime.ps()["agents"] if agent.partition("@")[0] == name and host))
+
+
+def until_asleep(runtime: Runtime, patience_s: float, until_s: float = 0.0) -> None:
+    """Wait until no agent is awake, or that time has come."""
+
+    def is_so() -> bool:
+        return not any(host["tenants"] for host in runtime.ps()["hosts"]) or 0 < until_s <= time.time()
+
+    wait_for(is_so, patience_s)
 
 
 def calm(runtime: Runtime, patience_s: float = 20.0) -> None:

@@ -23,7 +23,7 @@ from perdure.scenarios.bench.report import (
     handle,
     percentile,
     pss_mb,
-    wait_for,
+    until_asleep,
 )
 
 PAYLOAD = pack(7)
@@ -149,11 +149,11 @@ def passivated(bench: Bench) -> list[Figure]:
         others = [handle(runtime, Idler, f"other-{number}") for number in range(count)]
         for agent in writers:
             agent.write()
-        _until_asleep(runtime)
+        until_asleep(runtime, PATIENCE_S)
         written = disk_bytes(runtime.data / "agents")
         for agent in others:
             agent.ping()
-        _until_asleep(runtime)
+        until_asleep(runtime, PATIENCE_S)
         unwritten = disk_bytes(runtime.data / "agents") - written
         held = sum(host["tenants"] for host in runtime.ps()["hosts"])
         waking, live = [], []
@@ -172,10 +172,6 @@ def passivated(bench: Bench) -> list[Figure]:
             Baseline("call of a live agent", statistics.median(live)),
         ),
     ]
-
-
-def _until_asleep(runtime: Runtime) -> None:
-    wait_for(lambda: not any(host["tenants"] for host in runtime.ps()["hosts"]), PATIENCE_S)
 
 
 def _ms(agent: Any) -> float:

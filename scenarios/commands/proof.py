@@ -19,7 +19,7 @@ from perdure.scenarios.bench import runner as benchmark
 from perdure.scenarios.commands.options import AsJson
 from perdure.scenarios.swarm.explorer import ExploreReport, explore
 from perdure.scenarios.swarm.play_context import PlayContext
-from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, outside_of, play, swarm
+from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story, play, swarm
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Violation
 
@@ -103,7 +103,7 @@ def explore_command(
 
     async def play_once(client: Client) -> None:
         around.close()  # the last play's; this one begins anew
-        wrong = around.enter_context(outside_of(story))
+        wrong = around.enter_context(around_story(story))
         complaints: list[str] = []
         await play_parts(STORIES[story], PlayContext(client, Random(seed), patient=True, complaints=complaints), seed)
         complaints += wrong()

@@ -165,7 +165,7 @@ def error_of(failure: Failure) -> dict[str, Any]:
 
 
 def completion(events: Sequence[Event], response_id: str, model: str) -> bytes:
-    """The same reply for who did not ask for a stream: one JSON object."""
+    """The same reply as one JSON object, for a request without `stream`."""
     failed = next((event for event in events if isinstance(event, Failure)), None)
     if failed is not None:
         return dumped({"error": error_of(failed)}).encode()

@@ -11,7 +11,7 @@ server and the simulated transport do nothing but carry them out, so a fault mea
 | `stall` | everything before the place, then silence; after `duration_ms`, or when released, it goes on |
 | `error` | everything before the place, then an error object in the stream, then a clean end |
 | `status` | an HTTP status with an error body, `Retry-After` if given, instead of a reply |
-| `refused` | nobody listens: from the moment the request before came in, until `duration_ms` after the last open reply, or until opened |
+| `refused` | the port is closed: from when the request before came in, until `duration_ms` after the last open reply, or until opened |
 
 Any other fault but a refusal may be silent for `duration_ms`, or `held` until it is released, before it breaks: so a connection can be
 lost while a tool that it asked for is at work.
@@ -100,7 +100,7 @@ class Rule(Plain):
     """When a fault happens: for the first `times` requests that fit.
 
     Every condition that is given must hold: the request is the `number`-th since the plan was set (from 1), the newest user message
-    contains `asks`, the question has so many tool `results`. A refusal knows only the number: nobody saw the request.
+    contains `asks`, the question has so many tool `results`. A refusal knows only the number, because its request is never seen.
     """
 
     fault: Fault
@@ -151,7 +151,7 @@ class Send(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Silence, or (None) until somebody releases it."""
+    """Silence for so many milliseconds, or (None) until it is released."""
 
     ms: float | None
 

@@ -123,4 +123,4 @@ def _missing(at: int, due: dict[str, None]) -> Iterator[str]:
 def _orphan(call_id: str, seen: set[str]) -> str:
     if call_id in seen:
         return f"a second or late result for tool call {call_id}"
-    return f"a result for tool call {call_id}, which nobody made"
+    return f"a result for tool call {call_id}, which was never made"

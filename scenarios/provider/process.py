@@ -26,7 +26,7 @@ MODULE: Final = "perdure.scenarios.provider.server"
 
 
 class ProviderProcess:
-    """One provider on one port, through all its lives. The port is reserved while nobody lives; the log outlives each life."""
+    """One provider on one port, through all its lives. The port stays reserved between two lives; the log outlives each life."""
 
     def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
         self._first = {"script": script, "plan": plan, "pace": pace}
@@ -79,7 +79,7 @@ class ProviderProcess:
             self._process = ServerProcess(MODULE, *options)
 
     def kill(self) -> None:
-        """`SIGKILL`, if it lives. Open replies break off; whoever connects is refused."""
+        """Send `SIGKILL`, if it lives. Open replies break off, and connections are refused."""
         if self._process is not None:
             self._process.kill()
         self._process = None

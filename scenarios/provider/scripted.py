@@ -1,4 +1,4 @@
-"""The scripted provider without its wires: takes requests, decides what each gets, and keeps the log.
+"""The scripted provider without a network: it takes requests, decides what each gets, and keeps the log.
 
 The socket server and the simulated transport have one each; whatever both must agree on is decided here. Nothing here waits or reads
 a clock: every call says what time it is.
@@ -138,7 +138,7 @@ class ScriptedProvider:
     # requests
 
     def connected(self) -> None:
-        """Somebody connected."""
+        """Count a connection."""
         self.connections += 1
         self._settle({"connected": True})
 
@@ -215,7 +215,7 @@ class ScriptedProvider:
     # the door
 
     def is_shut(self, at_ms: float) -> bool:
-        """Whether nobody may connect now."""
+        """Whether connections are refused now."""
         index = self._refusal()
         if index is None:
             return False

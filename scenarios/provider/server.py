@@ -7,7 +7,7 @@ script (`provider_script`), what goes wrong is a plan (`provider_faults`). It lo
 conversation whose tool calls and results do not pair (`provider_pairing`). It may be killed at any time: with `--journal` the next one
 takes over its log, its script and the state of its plan.
 
-Under `/_control` on the other port, which also answers while nobody may connect to the first, bodies and answers are JSON:
+Under `/_control` on the other port, which also answers while the first is closed, bodies and answers are JSON:
 
 | | |
 |---|---|
@@ -52,7 +52,7 @@ def wall_ms() -> float:
 
 
 class Server:
-    """The scripted provider behind sockets. The port stays reserved while nobody listens on it, so that it can be opened again."""
+    """The scripted provider behind sockets. The port stays reserved while it is closed, so that it can be opened again."""
 
     def __init__(self, scripted: ScriptedProvider, host: str) -> None:
         self.scripted = scripted
@@ -84,7 +84,7 @@ class Server:
     # the door
 
     def _changed(self) -> None:
-        """Something happened: whoever waits looks again, and the door is as the plan says. Once for a burst."""
+        """Wake the waiters, and open or close the port as the plan says. Once for a burst of events."""
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._look)
@@ -134,7 +134,7 @@ class Server:
 
     async def _chat(self, wire: Wire, body: bytes) -> None:
         number, acts = self.scripted.receive(body, wall_ms())
-        self._turn_the_door()  # before the answer: who has heard it finds the door as the plan says
+        self._turn_the_door()  # before the answer, so that a client that has it finds the port as the plan says
         wire.keep_alive = wire.keep_alive and not self.scripted.is_shut(wall_ms())
         sent, how = 0, "gone"
 
@@ -245,7 +245,7 @@ def _journal(path: Path, scripted: ScriptedProvider) -> None:
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Serve until killed, or until whoever holds the other end of stdin is gone."""
+    """Serve until killed, or `--with-parent` until stdin is closed."""
     scripted = ScriptedProvider(pace=Pace(first_ms=options.first_ms, between_ms=options.between_ms))
     server = Server(scripted, options.host)
     if options.journal is not None:

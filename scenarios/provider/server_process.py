@@ -1,4 +1,4 @@
-"""A server of ours in a process of its own: start it, ask it over its control port, kill it. It ends with whoever started it.
+"""A server of ours in a process of its own: start it, ask it over its control port, kill it. It ends with the process that started it.
 
 The server is a module that prints one line of JSON when it listens, `control_port` among it, and then waits for `until_abandoned`.
 """
@@ -55,7 +55,7 @@ class ServerProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """`SIGKILL`. Open replies break off."""
+        """Send `SIGKILL`. Open replies break off."""
         with self._process as process:
             process.kill()
 
@@ -78,7 +78,7 @@ class ServerProcess:
 
 
 async def until_abandoned() -> None:
-    """Wait until whoever holds the other end of stdin is gone."""
+    """Wait until stdin is closed: the process that started this one is gone."""
     over = asyncio.Event()
 
     def hear() -> None:

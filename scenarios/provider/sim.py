@@ -54,7 +54,7 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
     # what a story does to it
 
     def kill(self) -> None:
-        """Open replies break off; whoever connects is refused. The log stays."""
+        """End all open replies, and refuse connections. The log stays."""
         self._is_alive = False
         for exchange in list(self._exchanges.values()):
             exchange.break_off()
@@ -92,7 +92,7 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
             super().ended(number, how, sent, at_ms)
 
     async def aclose(self) -> None:
-        """A client that is closed leaves the provider as it is."""
+        """Do nothing: closing a client leaves the provider as it is."""
 
 
 class _Exchange(httpx2.AsyncByteStream):
@@ -101,9 +101,7 @@ class _Exchange(httpx2.AsyncByteStream):
     def __init__(self, provider: SimProvider, request: httpx2.Request, number: int, acts: tuple[Act, ...]) -> None:
         self._provider, self._request, self._number = provider, request, number
         self._acts = iter(acts)
-        self._loop = (
-            asyncio.get_running_loop()
-        )  # who dies or is swept up is not running any more, and leaves all the same
+        self._loop = asyncio.get_running_loop()  # kept, because an exchange may also end when no loop runs
         self._sent = 0
         self._silent_s = 0.0
         self._patience_s: float | None = request.extensions.get("timeout", {}).get("read")
@@ -171,7 +169,7 @@ class _Exchange(httpx2.AsyncByteStream):
         left_s = None if self._patience_s is None else max(0.0, self._patience_s - self._silent_s)
         is_too_long = left_s is not None and (limit_s is None or left_s < limit_s)
         self._interruption = self._loop.create_future()
-        self._is_silent = True  # also for who leaves meanwhile
+        self._is_silent = True  # a client that leaves now left during a silence
         try:
             async with asyncio.timeout(left_s if is_too_long else limit_s):
                 await self._interruption

@@ -70,7 +70,7 @@ class Wire(asyncio.Protocol):
         self._advance()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Stop serving: nobody listens any more."""
+        """Stop serving: the client is gone."""
         self._lost(self)
         self._writable.set()
         if self._task is not None:

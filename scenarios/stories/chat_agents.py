@@ -1,4 +1,4 @@
-"""Who plays in `perdure run chat-recovery` and `tool-disconnect`: a guide with four real tools and two sub-agents, and what it is asked.
+"""The agents of `perdure run chat-recovery` and `tool-disconnect`: a guide with four real tools and two sub-agents, and what it is asked.
 
 The guide answers questions about the files of a workspace (`scenarios.stories.chat_workspace`). To one question it reads and searches in
 parallel; then it writes a report, while one sub-agent counts the words of a file and another one, a chat agent with the same model, sums

@@ -150,7 +150,7 @@ def seen_results(script: Script, records: Sequence[Record], asks: str) -> dict[s
 
 
 def count_effects(quiz: Quiz, told: Told, effects: Counter[str], *, is_scripted: bool) -> Iterator[str]:
-    """Each side effect of a turn must have begun once; it may be missing if the turn says that nobody knows, or stopped before."""
+    """Each side effect of a turn must have begun once; it may be missing if its outcome is unknown, or the turn stopped before."""
     begun = Counter(effect.key for effect in quiz.workspace.effects())
     results = results_of(told)
     asked = Counter(key_of(part["toolName"], part["input"]) for part in parts_of(told) if "toolCallId" in part)

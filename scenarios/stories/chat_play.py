@@ -82,7 +82,7 @@ class Point:
         fault: of the provider, for the request of the guide's question with so many `results`, or of the child's if `child`.
         number: the same, for the so-manieth request of the turn; refusals know nothing else.
         times: for how many requests; None for all that fit.
-        victim: who is killed: `agent`, `tool`, `child`, `supervisor`, or nobody.
+        victim: the process to kill: `agent`, `tool`, `child`, `supervisor`, or none.
         at_tool: kill while this tool is at work; else while the request is held that `fault` stalls.
         stall_ms: after how much silence the turn gives a stream up.
         ending: how the turn must end.
@@ -264,11 +264,11 @@ class ChatScenario(Scenario):
     def _go_on(self, held: int) -> None:
         self.quiz.workspace.set_pace()
         if held and self.provider is not None:
-            with contextlib.suppress(KeyError, ServerFailed):  # who was killed has left already
+            with contextlib.suppress(KeyError, ServerFailed):  # a client that was killed has left already
                 self.provider.release(held)
 
     async def _victim(self, stage: Stage, point: Point, name: str, number: int) -> tuple[str, Victim] | None:
-        """Who is to be killed, if the moment is now."""
+        """The process to kill, or None if the moment has not come."""
         if not point.at_tool:
             await stage.sleep(HOLD_S)
         overview = await stage.ask("ps", ROWS)
@@ -292,7 +292,7 @@ class ChatScenario(Scenario):
     # the end
 
     def figures(self) -> dict[str, Any]:
-        """See the help of the command. The provider's figures are null for a real one, which tells nobody."""
+        """See the help of the command. The provider's figures are null for a real one, which gives none."""
         counts = self._provider_counts if self._model is None else None
         return {
             "model": self._model or SCRIPTED,
@@ -316,7 +316,7 @@ class ChatScenario(Scenario):
             f"Side effects: {effects['seen']} of {effects['expected']} happened, {effects['doubled']} twice, {effects['lost']} lost.",
         ]
         if effects["unknown"]:
-            said.append(f"Of {effects['unknown']} of them the model was told that nobody knows how they ended.")
+            said.append(f"Of {effects['unknown']} of them the model was told that their outcome is unknown.")
         if told["requests"] is not None:
             said.append(f"The provider saw {told['requests']} requests, {told['illegal']} of them illegal.")
         if told["verified"]:

@@ -5,7 +5,7 @@ of the guide, of a tool or of the sub-agent, or the supervisor is killed. In the
 them a death at every kill point of the code that a turn visits (half of the points).
 
 Each time the client is told of exactly one end of each attempt, attaches again, and gets the real end; every side effect has begun once,
-or the guide was told that nobody knows; and the answer is whole.
+or the guide was told that its outcome is unknown; and the answer is whole.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ChatRecovery(ChatScenario):
 
 
 def moments_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
-    """Every moment of a turn like the one in peace; of a real model nobody sees the requests, so it is the tools that are watched."""
+    """Every moment of a turn like the one in peace; the requests of a real model are not seen, so only its tools are watched."""
     points: list[Point] = []
     for record in records:
         points += _in_the_midst(record, child=record.asks == quiz.child_question(0).asks)
@@ -114,7 +114,7 @@ def _at_work(tool: str) -> Iterator[Point]:
 
 
 def _kind(laboratory: Laboratory, process: str) -> str:
-    """Who dies with this process."""
+    """The kind of a process that dies."""
     host = laboratory.hosts.get(process)
     if host is None:
         return "supervisor"

@@ -272,7 +272,7 @@ async def shell(command: str) -> str:
         )
     )
     try:
-        process = await asyncio.shield(starting)  # who is stopped while it starts must still know whom to stop
+        process = await asyncio.shield(starting)  # cancelled while the command starts, it must still learn what to stop
         output, _ = await process.communicate()
     except BaseException:
         await _stop(await starting)

@@ -1,8 +1,8 @@
-"""Kills by progress: who dies when, and how long it takes until everything that died is at work again.
+"""Kills by progress: which process dies when, and how long it takes until everything that it carried is at work again.
 
 A kill is due by progress and not by time, so it happens in the midst of the work on any machine. The director looks at the work, strikes
 when as much of it is done as the seed has drawn, waits until everything that the dead process carried is at work again, and looks on.
-If nobody is there to be killed just now, the kill changes places with the next one that has a victim. When little work is left, the kills
+A kill that has no victim just now changes places with the next one that has. When little work is left, the kills
 that are left come at once and do not wait for recoveries; so all that were asked for happen as long as anything lives.
 """
 
@@ -26,7 +26,7 @@ DUE_SHARE: Final = 0.7  # of the work, in which the kills are due; what is left 
 PRESSING_SHARE: Final = 0.5  # of that rest; when no more is left, kills are made at once
 
 Due = list[tuple[int, str]]
-"""After how many ends of work who dies, in order."""
+"""After how many ended pieces of work which kind of process dies, in order."""
 
 
 class Plot(Protocol):
@@ -44,7 +44,7 @@ class Plot(Protocol):
         """The hosts of which one dies when this kind is due."""
 
     def wake(self, kinds: set[str]) -> None:
-        """None of these can be killed just now; those who sleep may be woken for it."""
+        """None of these kinds can be killed just now: wake what sleeps, if that helps."""
 
     async def strike(self, kind: str, victim: Victim, aside: str) -> None:
         """Kill."""
@@ -54,7 +54,7 @@ class Plot(Protocol):
 
 
 def draw_kills(kinds: Sequence[str], count: int, work: int, seed: int) -> Due:
-    """Who dies when: after how many ended pieces of work, spread over the first part of it, every kind before any kind twice."""
+    """Draw kills, spread over the first part of the work, with every kind once before any kind is repeated."""
     die = random.Random(seed)
     drawn: list[str] = []
     while len(drawn) < count:
@@ -93,7 +93,7 @@ class Director:
             await self._stage.sleep(self._pause(AIM_S if self.due else LOOK_S))
 
     def _is_pressing(self, scene: Scene) -> bool:
-        """Whether so little work is left that the kills which are left must be made now, or there will be nobody to kill."""
+        """Whether so little work is left that the kills which are left must be made now, or there will be nothing to kill."""
         rest = scene.requested * (1 - DUE_SHARE) * PRESSING_SHARE
         return bool(self.due) and scene.requested - scene.ended <= max(rest, 1)
 
@@ -112,7 +112,7 @@ class Director:
         return max(seconds, 3 * min(self._looks_s))
 
     async def _strike(self, scene: Scene) -> None:
-        """Kill, and wait until what was killed is at work again. If there is nobody to kill just now, the next look tries again."""
+        """Kill, and wait until what was killed is at work again. Without a victim the next look tries again."""
         for place, (_, kind) in enumerate(self.due):
             victim = self._choose(kind, scene.overview)
             if victim is not None and (kind != "cluster" or place == 0):
@@ -185,7 +185,7 @@ class Loss:
     def told(self) -> str:
         """In words."""
         if self.epoch is not None and not self.runs:
-            return "nobody decides anything now"
+            return "nothing is decided until it is back"
         runs = "1 run was" if len(self.runs) == 1 else f"{len(self.runs)} runs were"
         return f"{runs} on it" + (", and their parent" if self.agents else "")
 

@@ -29,7 +29,7 @@ SLOWNESS: Final = 0.5  # of the time that the world took to start, for a kill on
 
 
 def kills_of(order: Order) -> Due:
-    """Who dies when, the whole cluster in the middle if that was asked for."""
+    """The kills of an order: processes, and half-way the whole cluster if that was asked for."""
     due = draw_kills(KINDS[:3], order.kills, order.children, order.seed)
     if order.cold_restart:
         due.append((order.children // 2, "cluster"))
@@ -189,7 +189,7 @@ class FanOut(Scenario):
         return parents if kind == "parent" else (busy - parents or busy)
 
     def wake(self, kinds: set[str]) -> None:
-        """Call the parent, which sleeps while nothing happens: who sleeps is nowhere, and cannot be killed."""
+        """Call the parent. It sleeps while nothing happens, and then has no process that could be killed."""
         if "parent" in kinds and not self._order.awaited and (self._call is None or self._call.done()):
             call = self._stage.call(Census, self._parent, "report")
             self._call = asyncio.get_running_loop().create_task(call)

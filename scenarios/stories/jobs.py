@@ -1,7 +1,6 @@
 """`perdure run jobs`: desks accept jobs, twice; some are cancelled; processes die; in the end each job is accounted for.
 
-What the desks have accepted needs nobody who remembers it. Whoever plays the same seed on the same directory again finds the same jobs,
-and carries on.
+What the desks have accepted is durable, and the jobs follow from the seed. So the same command on the same directory carries on.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Jobs(Scenario):
             await self._stage.call(JobDesk, desk, "accept", jobs[first : first + BATCH])
 
     async def _trouble(self, desk: str, jobs: list[Job]) -> None:
-        """Ask for everything a second time, as a provider would that has heard no answer, and cancel what nobody wants any more."""
+        """Ask for everything a second time, as after a lost answer, and cancel some jobs."""
         await self._accept(desk, jobs)
         cancelled = [job.key for job in jobs if job.kind == "cancelled"]
         await self._stage.call(JobDesk, desk, "cancel", cancelled)

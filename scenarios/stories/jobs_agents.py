@@ -149,7 +149,7 @@ class JobDesk(Agent):
     @exposed(repeatable=True)
     def cancel(self, keys: list[str]) -> int:
         """Cancel these; returns how many were open."""
-        return sum(self.cancel_fiber_by_key(key, "nobody wants it") for key in keys)
+        return sum(self.cancel_fiber_by_key(key, "not wanted any more") for key in keys)
 
     @exposed(repeatable=True)
     def progress(self) -> Progress:

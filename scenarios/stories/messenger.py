@@ -121,7 +121,7 @@ async def served(app: Any, port: int = 0, host: str = HOST) -> AsyncIterator[str
     """Serve an app over HTTP meanwhile; gives its address."""
     server = WebServer(uvicorn.Config(app, host, port, log_level="warning", access_log=False, timeout_keep_alive=75))
     serving = asyncio.ensure_future(server.serve())
-    while not server.started and not serving.done():  # noqa: ASYNC110 - it tells nobody
+    while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
         await asyncio.sleep(0.01)
     if serving.done():
         raise BadRequest("port", f"nothing can be served on {host}:{port}")

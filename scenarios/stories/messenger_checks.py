@@ -91,7 +91,7 @@ class Seen:
     def _wrong_orphans(
         self, chat_id: int, rows: list[Row], here: dict[int, Row], recorded: dict[int, Row]
     ) -> Iterator[str]:
-        """What stands there and in no row was sent by somebody who never knew; its successor must say so."""
+        """A message that no row records was sent by a life that died before it knew; its successor must say so."""
         orphans = [each for each in here.values() if each["message_id"] not in recorded and not each["is_deleted"]]
         said_so = sum(post["is_repeated"] for row in rows for post in row["posts"])
         said_so += sum(each["said"][-1][1].startswith(NOTE) for each in orphans)

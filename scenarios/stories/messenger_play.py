@@ -38,7 +38,7 @@ class Way:
     """What goes wrong with one exchange.
 
     Attributes:
-        victim: who is killed: `agent`, `supervisor`, or nobody.
+        victim: the process to kill: `agent`, `supervisor`, or none.
         moment: when: `before` the webhook, `accepted`, `streaming`, `posted` (before the reply of a post is seen), `edited` (the same of an
             edit).
         messages: how many are sent at once; `late` is one more while the first is answered.
@@ -61,7 +61,7 @@ CALM: Final = (
     Way("a message comes during an answer", late=True),
     Way("Telegram asks for a pause", fault=BotFault(method="sendMessage", kind="busy", seconds=1)),
     Way("an edit is refused for a while", fault=BotFault(method="editMessageText", kind="busy", seconds=1, times=2)),
-    Way("a post is done and nobody is told", fault=BotFault(method="sendMessage", kind="silent")),
+    Way("a post is done and its answer lost", fault=BotFault(method="sendMessage", kind="silent")),
     Way("a post is lost", fault=BotFault(method="sendMessage", kind="lost")),
     Way("an edit is lost", fault=BotFault(method="editMessageText", kind="lost")),
 )
@@ -211,11 +211,11 @@ class Exchanges:
 
     async def _kill(self, way: Way, chat_id: int) -> None:
         if way.moment == "before":
-            await self.rows(chat_id)  # who sleeps has no process that could die
+            await self.rows(chat_id)  # wakes the agent: asleep, it has no process that could die
         overview = await self.stage.ask("ps", ROWS)
         home = home_of(overview, self.stage.agent_id(Clerk, clerk_of(chat_id)))
         victim = supervisor_in(overview) if way.victim == "supervisor" else hosts_in(overview).get(home)
-        if victim is not None:  # who sleeps has no process
+        if victim is not None:  # asleep, it has no process
             await self.kill(way.victim, victim)
 
     async def _rest(self, way: Way, chat_id: int) -> None:

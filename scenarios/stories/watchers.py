@@ -34,13 +34,13 @@ class Scene:
 
 
 class Watcher(Protocol):
-    """Who looks on while a scenario plays."""
+    """Shows a scenario while it plays."""
 
     def show(self, scene: Scene) -> None:
-        """The state of affairs, some times a second."""
+        """Show how far the work is. Called a few times a second."""
 
     def say(self, text: str) -> None:
-        """Something happened."""
+        """Tell of one event."""
 
     def __enter__(self) -> Self: ...
 
@@ -48,7 +48,7 @@ class Watcher(Protocol):
 
 
 def watcher_for(*, as_json: bool) -> Watcher:
-    """Who looks on: nobody with `--json`, a live table on a terminal, plain lines in a pipe."""
+    """Silence with `--json`, a live table on a terminal, plain lines in a pipe."""
     return Silence() if as_json else LiveTable() if sys.stdout.isatty() else Lines()
 
 

@@ -1,17 +1,13 @@
 """Chat agents under the fire of the swarm: turns with parallel tool calls, lost connections and deaths, and what must come of them.
 
-What is outside of every simulated process, the provider and the effects that tools had, is one `Outside` for each seed. At the end each
-effect happened once at most, every request that the provider saw was legal, and whoever asked has the whole answer, unless a call died at
+At the end each
+effect happened once at most, every request that the provider saw was legal, and the caller has the whole answer, unless a call died at
 work (then the model says that its outcome is unknown) or the patience of recovery was exhausted.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -20,7 +16,7 @@ from perdure.actors import ChatAgent, TurnResult, tool
 from perdure.policies import ChatRecovery
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Call, Question, Round, Script, conclusion
-from perdure.scenarios.provider.sim import SimProvider
+from perdure.scenarios.swarm.outside import outside, outside_of
 from perdure.scenarios.swarm.play_context import OFTEN, PlayContext, persist
 
 TOPICS: Final = 8
@@ -55,42 +51,16 @@ def _question(topic: int) -> Question:
 QUESTIONS: Final = tuple(_question(topic) for topic in range(TOPICS))
 
 
-@dataclass
-class Outside:
-    """The provider of one seed, and the effects that tools had."""
+around_chats = partial(outside, "chats", Script(questions=QUESTIONS))
+"""What chats need outside of the simulated processes."""
 
-    provider: SimProvider = field(default_factory=lambda: SimProvider(Script(questions=QUESTIONS)))
-    effects: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.model = self.provider.model()
-
-    def complaints(self) -> Iterator[str]:
-        """What is wrong in the end."""
-        for effect, times in self.effects.items():
-            if times > 1:
-                yield f"the effect of {effect} happened {times} times"
-        if self.provider.counters().illegal:
-            yield f"{self.provider.counters().illegal} requests to the model were illegal"
-
-
-_here: list[Outside] = []
-
-
-@contextlib.contextmanager
-def outside() -> Iterator[Outside]:
-    """A new world around the simulated one."""
-    _here.append(Outside())
-    try:
-        yield _here[-1]
-    finally:
-        _here.pop()
+outside_of_chats = partial(outside_of, "chats")
 
 
 @tool
 async def add(a: int, b: int) -> str:
     """Add two numbers, in a run of its own."""
-    _here[-1].effects[f"add {a}"] += 1
+    outside_of_chats().effects[f"add {a}"] += 1
     await asyncio.sleep(0.4)
     return str(a + b)
 
@@ -103,7 +73,7 @@ class Calculator(ChatAgent):
 
     def get_model(self) -> Any:
         """The scripted provider."""
-        return _here[-1].model
+        return outside_of_chats().model
 
     def tools(self) -> list[Any]:
         """The function; the method is found by its mark."""
@@ -112,7 +82,7 @@ class Calculator(ChatAgent):
     @tool
     async def double(self, a: int) -> str:
         """Double a number in this very process."""
-        _here[-1].effects[f"double {a}"] += 1
+        outside_of_chats().effects[f"double {a}"] += 1
         await asyncio.sleep(0.02)
         return str(2 * a)
 
@@ -121,8 +91,8 @@ async def chats(context: PlayContext) -> None:
     """Questions to one or two chat agents, some at the same time, while connections break."""
     die = context.die
     topics = die.sample(range(TOPICS), die.randint(1, 4))
-    _here[-1].provider.set_plan(FaultPlan() if context.patient else FaultPlan(rules=_rules(die)))
-    _here[-1].provider.open_door()
+    outside_of_chats().provider.set_plan(FaultPlan() if context.patient else FaultPlan(rules=_rules(die)))
+    outside_of_chats().provider.open_door()
     await asyncio.gather(*(_chat(context, f"{context.tag}chat-{topic % 2}", topic) for topic in topics))
 
 

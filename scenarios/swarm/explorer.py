@@ -1,8 +1,8 @@
 """The explorer: the same story again and again, killed each time one kill point later, until every place to die has been tried.
 
-First a calm run counts the visits of kill points. Then, for each visit, a new world with the same seed plays the story; whoever visits
-that point is killed there, once. Up to that moment both worlds are the same, so the death hits just that line at that time. Afterwards
-everything must converge, and all invariants must hold.
+First a calm run counts the visits of kill points. Then, for each visit, a new world with the same seed plays the story; the process
+that visits that point is killed there, once. Up to that moment both worlds are the same, so the death hits just that line at that time.
+Afterwards everything must converge, and all invariants must hold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMEOUT_MS = 900_000.0
 
 @dataclass(frozen=True)
 class Death:
-    """One place to die: which visit it is, who dies there, and what came of it."""
+    """One place to die: which visit it is, which process dies there, and what came of it."""
 
     visit: int
     victim: str

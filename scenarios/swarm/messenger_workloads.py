@@ -8,8 +8,7 @@ stand in a chat twice says so.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -20,12 +19,11 @@ from perdure.actors import Messenger, MessengerAgent, Telegram, Webhook, convers
 from perdure.policies import ChatRecovery, Delivery
 from perdure.scenarios.provider.events import dumped
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.messenger_agents import PRETENDED_SECRET, PRETENDED_TOKEN, script_of, update_of
 from perdure.scenarios.stories.messenger_checks import Seen
+from perdure.scenarios.swarm.outside import outside, outside_of
 from perdure.scenarios.swarm.play_context import OFTEN, PlayContext, persist
 from perdure.scenarios.telegram.bot_api import BotFault
-from perdure.scenarios.telegram.sim import SimTelegram
 
 LETTERS: Final = 40
 ANSWERS: Final = 7  # the seed of what is answered
@@ -39,35 +37,14 @@ FAULTS: Final = (
 LOOK_S: Final = 0.5
 
 
-class Post:
-    """The pretended Telegram of one seed, and the model."""
+around_letters = partial(outside, "letters", script_of(LETTERS, ANSWERS), Pace(between_ms=20))
+"""What letters need outside of the simulated processes."""
 
-    def __init__(self) -> None:
-        self.telegram = SimTelegram()
-        self.provider = SimProvider(script_of(LETTERS, ANSWERS), pace=Pace(between_ms=20))
-        self.model = self.provider.model()
-
-    def complaints(self) -> Iterator[str]:
-        """What is wrong in the end."""
-        if self.provider.counters().illegal:
-            yield f"{self.provider.counters().illegal} requests to the model were illegal"
-
-
-_here: list[Post] = []
-
-
-@contextlib.contextmanager
-def post_office() -> Iterator[Post]:
-    """A new one around the simulated world."""
-    _here.append(Post())
-    try:
-        yield _here[-1]
-    finally:
-        _here.pop()
+outside_of_letters = partial(outside_of, "letters")
 
 
 def _wire_of_now() -> BaseRequest:
-    return _here[-1].telegram.wire()
+    return outside_of_letters().telegram.wire()
 
 
 class Reception(MessengerAgent):
@@ -91,12 +68,12 @@ class Reception(MessengerAgent):
 
     def get_model(self) -> Any:
         """The scripted one."""
-        return _here[-1].model
+        return outside_of_letters().model
 
 
 async def letters(context: PlayContext) -> None:
     """Some letters in one or two chats, some at the same time, while posts get lost and connections break."""
-    die, office = context.die, _here[-1]
+    die, office = context.die, outside_of_letters()
     faults = [_fault(die) for _ in range(die.randint(0, 6))]
     rules = tuple(Rule(fault=each, times=die.randint(1, 2)) for each in FAULTS if die.random() < OFTEN)
     count = die.randint(1, 8)
@@ -127,7 +104,7 @@ async def _call(context: PlayContext, chat_id: int, method: str, *args: Any) -> 
 
 async def _judge(context: PlayContext, chat_of: dict[int, int]) -> None:
     """Wait until everything is answered, with whatever was parked tried again, and look at all sides."""
-    office = _here[-1]
+    office = outside_of_letters()
     rows = {chat_id: await _settled(context, chat_id) for chat_id in sorted(set(chat_of.values()))}
     messages = office.telegram.log()["messages"]
     asked = [str(record.body) for record in office.provider.log()]

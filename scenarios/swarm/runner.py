@@ -23,8 +23,8 @@ from perdure.actors import Client, KillPoint
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.sim_world.world import Span
 from perdure.policies import Limits
-from perdure.scenarios.swarm.chat_workloads import chats, outside
-from perdure.scenarios.swarm.messenger_workloads import letters, post_office
+from perdure.scenarios.swarm.chat_workloads import around_chats, chats
+from perdure.scenarios.swarm.messenger_workloads import around_letters, letters
 from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding
@@ -47,7 +47,7 @@ MIXTURE = (
     "letters",
 )
 
-AROUND: dict[Any, Callable[[], Any]] = {chats: outside, letters: post_office}
+AROUND: dict[Any, Callable[[], Any]] = {chats: around_chats, letters: around_letters}
 """What a part of a story needs outside of the simulated processes."""
 
 SWIFT = Limits(
@@ -175,15 +175,15 @@ def _play_ours(laboratory: Laboratory, name: str) -> None:
     async def calm(client: Client) -> None:
         await play_parts(STORIES[name], PlayContext(client, Random(seed), True, "", meddled, complaints), seed)
 
-    with outside_of(name) as outside:
+    with around_story(name) as complaints_outside:
         _play(laboratory, fire, calm)
-        complaints += outside()
+        complaints += complaints_outside()
     if complaints:
         raise Violation("; ".join(complaints))
 
 
 @contextmanager
-def outside_of(name: str) -> Iterator[Callable[[], Iterable[str]]]:
+def around_story(name: str) -> Iterator[Callable[[], Iterable[str]]]:
     """What a story needs outside of the simulated processes, and what is wrong there in the end."""
     with ExitStack() as stack:
         worlds = [stack.enter_context(around()) for part, around in AROUND.items() if part in STORIES[name]]

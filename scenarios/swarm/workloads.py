@@ -40,7 +40,7 @@ class Task(BaseModel):
     detached: list[Task] = []
 
     def total(self) -> int:
-        """What the worker returns when nobody interferes: its own weight and that of all it waits for."""
+        """What the worker returns without interference: its own weight and that of all it waits for."""
         return 0 if self.fault else self.weight + sum(child.total() for child in self.awaited)
 
 

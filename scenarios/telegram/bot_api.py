@@ -24,7 +24,7 @@ BOT_NAME: Final = "perdure_bot"
 class BotFault(Plain):
     """One request that goes wrong: the next one of a method, perhaps of one chat.
 
-    `busy` is refused with a pause, `silent` is done and nobody is told, `lost` is not done and nobody is told, `hold` is done and told
+    `busy` is refused with a pause, `silent` is done without an answer, `lost` is neither done nor answered, `hold` is done and told
     after so many seconds, `error` is refused with a status of 500, `forbidden` for good.
     """
 
@@ -36,7 +36,7 @@ class BotFault(Plain):
 
 
 class Answer(NamedTuple):
-    """What a request is answered. Without a status nobody answers; `after_s` is how long it takes."""
+    """What a request is answered. Without a status there is no answer; `after_s` is how long it takes."""
 
     status: int | None
     body: Any = None

@@ -3,7 +3,7 @@
     telegram = SimTelegram()
     bot = Telegram("1:token", secret_token="…", wire=telegram.wire)
 
-It lives outside of every simulated process, so what it was told outlives whoever told it.
+It lives outside of every simulated process, so what was posted outlives the process that posted it.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Ledger(MemoryStore):
         for run_id in forgotten:
             run = self.shadow.runs.get(run_id)
             if run is not None and not run.cleared:
-                self.violations.append(f"run {run_id} was deleted, but nobody cleared it")
+                self.violations.append(f"run {run_id} was deleted, but never cleared")
             for key in map(run.mail_id, run.slots) if run is not None else ():
                 self.shadow.mail.pop(key, None)
             self.shadow.runs.pop(run_id, None)
@@ -223,7 +223,7 @@ def _queues(view: View) -> Iterator[str]:
     for run in view.runs.values():
         seen = run.run_id in waiting or run.run_id in view.timers.armed
         if run.is_live and not run.is_placed and not run.teardown and not seen:
-            yield f"run {run.run_id} waits for a place, and nobody will ever look at it"
+            yield f"run {run.run_id} waits for a place, and is in no queue and no timer"
 
 
 def _loads(view: View) -> Iterator[str]:
@@ -327,7 +327,7 @@ def _unlike_the_slots(run: Run, told: Counter[str]) -> Iterator[str]:
         if written and state in (MailState.PENDING, MailState.PARKED):
             yield f"mail {slot} of run {run.run_id} took effect, and counts as {state}"
     if run.wants_mail and run.is_hard and Slot.FINISH not in run.slots:
-        yield f"nobody was ever told of the end of run {run.run_id}"
+        yield f"the end of run {run.run_id} was never told to its parent"
 
 
 def left_behind(disk: Disk, view: View, run_ids: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -368,9 +368,9 @@ def premature(message: Message, shadow: View) -> Iterator[str]:
             yield f"agent {agent} was woken in incarnation {incarnation} before that was durable"
         case RunEnded(run_id, outcome):
             run = shadow.runs.get(run_id)
-            of_an_earlier_run = outcome.get("error") == "the run was cleared"  # and somebody asked for it anew since
+            of_an_earlier_run = outcome.get("error") == "the run was cleared"  # and it was asked for anew since
             if run is not None and not run.has_ended and not run.reattached_at_ms and not of_an_earlier_run:
-                yield f"somebody was told that run {run_id} ended {outcome['status']} before that was durable"
+                yield f"the end {outcome['status']} of run {run_id} was told before that was durable"
         case Deliver(mails=mails):
             for mail_id, slot, _, about, _ in mails:
                 run = shadow.runs.get(about.get("run_id", ""))

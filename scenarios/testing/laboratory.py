@@ -48,7 +48,7 @@ A = TypeVar("A", bound=Agent)
 T = TypeVar("T")
 
 Story = Callable[[Client], Awaitable[Any]]
-"""What a client does. Who plays it twice in one world expects that it asks for its work under ids of its own."""
+"""What a client does. To be played twice in one world it must ask for its work under ids of its own."""
 
 QUICK = Limits(hosts_max=3, hosts_warm=1, idle_ms=2_000, orphan_ms=20_000, turn_max=8)
 LOOK_STRIDE = 7

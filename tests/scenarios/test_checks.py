@@ -86,7 +86,7 @@ def test_a_run_that_nobody_will_look_at_is_found(view: View) -> None:
     run = view.runs["two"]
     run.host_id = ""
     view.timers.armed.pop("two", None)
-    assert any("nobody will ever look" in each for each in out_of_step(view))
+    assert any("is in no queue" in each for each in out_of_step(view))
 
 
 def test_a_record_that_is_not_the_fold_of_its_facts_is_found(laboratory: Laboratory, view: View) -> None:
@@ -181,7 +181,8 @@ def test_an_end_of_which_nobody_was_told_is_found(laboratory: Laboratory, view: 
     laboratory.simulation.close()
     view.runs["one"].slots.clear()
     assert any(
-        "nobody was ever told" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True)
+        "was never told to its parent" in each
+        for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True)
     )
 
 
