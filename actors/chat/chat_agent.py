@@ -249,14 +249,14 @@ class ChatAgent(ChatHooks):
         playing = self._perdure_conversation.turns.playing
         return None if playing is None else playing.live.turn.shown
 
-    def stash(self, data: Json) -> Any:
+    def stash(self, data: object) -> bool:
         """Remember a value with the fiber that the code belongs to, or else with the turn that is being played; its recovery is given it.
         Durable on return."""
         playing = self._perdure_conversation.turns.playing
         if playing is None or CURRENT.get() is not None:
             return super().stash(data)
         pack(data)
-        playing.live.turn.stashed = data
+        playing.live.turn.stashed = cast("Json", data)
         self._perdure_conversation.state.store.write(playing.live.turn)
         return True
 
