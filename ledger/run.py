@@ -235,7 +235,7 @@ def _failed(run: Run, fact: RunFailed, at_ms: int) -> None:
 
 def _aborted(run: Run, fact: RunAborted, at_ms: int) -> None:
     _end(run, at_ms, released=False)
-    run.error, run.teardown, run.teardown_at_ms = fact.reason, "aborted" if run.host_id else "", at_ms
+    run.error, run.teardown, run.teardown_at_ms = fact.reason, str(Status.ABORTED) if run.host_id else "", at_ms
 
 
 def _interrupted(run: Run, fact: RunInterrupted, at_ms: int) -> None:

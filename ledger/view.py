@@ -21,7 +21,11 @@ _DROPPED = (MailState.DELIVERED, MailState.SUPPRESSED)
 
 
 class View:
-    """What is true after all facts until now, as far as it is in memory: ended runs may be in the snapshot alone."""
+    """What is true after all facts until now, as far as it is in memory: ended runs may be in the snapshot alone.
+
+    Decisions read it. Facts and notes change it (`folds.enact`). Besides, the supervisor enters the hosts that it starts or adopts and the
+    agents that are called, arms the timers of the runs it touched, and takes out what it has performed, made durable or deleted.
+    """
 
     def __init__(self) -> None:
         self.epoch = 0

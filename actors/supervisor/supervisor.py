@@ -1,6 +1,7 @@
 """The supervisor: the one process that decides what must survive. A plain class; a world wraps it.
 
-Its turn has one order: take everything that has come in → decide (pure) → fold → **commit** → perform what is outstanding → answer.
+Its turn has one order: take everything that has come in → decide and fold, fact by fact → **commit** → perform what is outstanding →
+answer.
 Nothing leaves before the facts behind it are durable, and nothing is remembered that the ledger does not say, but for pacing. A
 crash at any line is therefore a boot: the snapshot and the facts after it give the same view, the hosts say hello, and a sweep performs
 what is still outstanding. An error of a commit ends the life at once, because after it nobody can know what is on disk.
