@@ -12,6 +12,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tests" / "typed").glob("*.py"))
 EXPECTED = re.compile(r"# error:(.*)")
@@ -32,6 +34,7 @@ def expected(checker: str) -> Found:
     return found
 
 
+@pytest.mark.slow
 def test_mypy_says_what_is_expected_of_each_line() -> None:
     command = [sys.executable, "-m", "mypy", "--explicit-package-bases", *map(str, FILES)]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -41,6 +44,7 @@ def test_mypy_says_what_is_expected_of_each_line() -> None:
     assert dict(found) == expected("mypy"), said.stdout + said.stderr
 
 
+@pytest.mark.slow
 def test_pyright_says_what_is_expected_of_each_line() -> None:
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec
 
 from perdure.actors.link.caller import Address
@@ -46,7 +46,7 @@ class Handle:
         return f"<handle of {self._to.agent_id}>"
 
 
-def tell(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Any:
+def tell(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Awaitable[None]:
     """Have an exposed method of another agent called exactly once, some time soon, in a transaction of that agent.
 
         tell(handle.add, 5)
@@ -57,7 +57,8 @@ def tell(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Any:
     """
     if not isinstance(method, Method):
         raise BadRequest("method", f"{method!r} is no exposed method of a handle: tell(handle.method, …)")
-    return method.tell(*args, **kwargs)
+    told: Awaitable[None] = method.tell(*args, **kwargs)
+    return told
 
 
 def address_of(handle: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import assert_type
 
 from pydantic import BaseModel
@@ -171,6 +172,8 @@ class Librarian(Agent):
         branch = self.sub_agent(Librarian, "branch")
         assert_type(await branch.count(["a"]), int)
         await tell(branch.shelf, "a", upper=True)
+        assert_type(tell(branch.count, ["a"]), Awaitable[None])
+        assert_type([each.name for each in self.sub_agents.list(Librarian)], list[str])
         await tell(branch.shelf, 3)  # error: mypy[arg-type] pyright[reportArgumentType]
         await branch.count("a")  # error: mypy[arg-type] pyright[reportArgumentType]
         branch.coutn(["a"])  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]
