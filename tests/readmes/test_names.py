@@ -222,6 +222,14 @@ def test_the_commands_and_options_that_are_named_exist() -> None:
         assert set(re.findall(r"(?<!\S)--[a-z-]+", line)) <= options_of(known), line
 
 
+def test_the_extras_markers_and_folders_in_shell_blocks_exist() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert set(re.findall(r"\.\[(\w+)\]", SHELL)) <= config["project"]["optional-dependencies"].keys()
+    markers = {marker.partition(":")[0] for marker in config["tool"]["pytest"]["ini_options"]["markers"]}
+    assert set(re.findall(r"pytest -m (\w+)", SHELL)) <= markers
+    assert [path for path in re.findall(r"pytest -n0 (\S+)", SHELL) if not (ROOT / path).exists()] == []
+
+
 def test_the_launchers_commands_are_those_of_the_configuration() -> None:
     config = (ROOT / "ray_cluster.yaml").read_text("utf-8")
     for line in SHELL.splitlines():
