@@ -2,8 +2,7 @@
 
 Three tables.
 
-How a turn ended, and what had been seen of it, gives the outcome and the words (`ending`; spec messenger §7.6, where every one of these
-was called *completed*):
+How a turn ended, and what had been seen of it, gives the outcome and the words (`ending`):
 
     turn                       text    outcome      shown
     completed                  yes     answered     the whole answer
@@ -11,7 +10,7 @@ was called *completed*):
     cancelled, by anybody      yes     cancelled    what was said, and `cancelled_text`
     cancelled, by anybody      no      cancelled    nothing, or `cancelled_text` where something stands already
     broke off for good         yes     apologised   what was said, and `interrupted_text`
-    broke off for good         no      failed       `error_text`, which never has anything of the inside in it (case M41)
+    broke off for good         no      failed       `error_text`, which never has anything of the inside in it
     never began, or was lost   any     failed       `error_text`
 
 A request to the provider that went wrong (`after_failure`):

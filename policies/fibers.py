@@ -1,4 +1,4 @@
-"""What becomes of a fiber: a durable job inside one agent (seed 002).
+"""What becomes of a fiber: a durable job inside one agent.
 
     pending ──► running ──► completed | error | aborted
        ▲           │ (its process died)
@@ -236,7 +236,7 @@ class Settled(NamedTuple):
 def outlived(settled: Iterable[Settled], now_ms: int, limits: Limits) -> list[str]:
     """The fibers whose record need not be kept any longer, the oldest first: by age, and beyond a number.
 
-    Interrupted ones are kept until somebody has looked at them (seed 002).
+    Interrupted ones are kept until somebody has looked at them.
     """
     cleaned = sorted((each for each in settled if each.status in FIBER_CLEANED), key=lambda each: each.settled_at_ms)
     surplus = max(0, len(cleaned) - limits.fibers_kept_max)

@@ -265,5 +265,5 @@ def _check_retries(told: dict[str, object]) -> None:
 
 
 def full_jitter_ms(failures: int, first_ms: float, most_ms: float, roll: float) -> int:
-    """The pause after so many failures, anywhere below its bound (spec 4.6)."""
+    """The pause after so many failures, anywhere below its bound."""
     return int(backoff_ms(failures, first_ms, most_ms) * roll)

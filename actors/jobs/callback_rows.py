@@ -4,11 +4,8 @@
     schedule_history  <schedule id>   the history of one that is gone
     queued            <item id>       one item of the queue
 
-A row is never changed in place: a transaction that has read one and writes another *depends* on what it read, so of two that change the
-same row the later one is run again and sees what the first one did. That is all the locking there is. It is why a schedule that was
-cancelled, paused or changed while its callback was at work has not been run: the callback's transaction finds that it was overtaken.
-
-Rows are kept in memory under the version that they were read with.
+Of two transactions that change the same row, the later one is run again and sees what the first one did. There is no other lock. So a
+schedule that is cancelled, paused or changed while its callback runs has not run: the callback's transaction conflicts, and is run again.
 """
 
 from __future__ import annotations
@@ -80,7 +77,7 @@ class Row(StoredRow):
 
     @property
     def ready_at_ms(self) -> int | None:
-        """When its callback is to be called, if at all."""
+        """When its callback is called; None if it is paused or parked."""
         return self.due_at_ms if self.status in CALLBACK_DUE else None
 
     @property
@@ -90,7 +87,7 @@ class Row(StoredRow):
 
     @property
     def delivery_id(self) -> str:
-        """The occurrence that it waits for, to the world outside."""
+        """The idempotency key of the occurrence that it waits for."""
         return f"{self.id}#{self.number}!{self.tick_ms}"
 
     def after(self, event: CallbackEvent, **changes: Any) -> Row | None:
@@ -99,7 +96,7 @@ class Row(StoredRow):
         return None if status is None else replace(self, status=status, **changes)
 
     def afresh(self, tick_ms: int, due_at_ms: int) -> Row:
-        """The row with an occurrence of which nothing was tried."""
+        """The row at an occurrence that was not tried yet."""
         return replace(
             self, tick_ms=tick_ms, due_at_ms=due_at_ms, attempt=0, began_at_ms=0, missed=0, losses=0, error=""
         )
@@ -109,7 +106,7 @@ class Rows(RememberedDocuments[Row]):
     """The rows of one kind of document, in one life of an agent."""
 
     def __init__(self, life: Life, kind: str, changed: Callable[[Row], None]) -> None:
-        """`changed` is told on the loop, after each commit, of every row that was written."""
+        """`changed` is called on the loop with every row that was written, after its commit."""
         super().__init__(life, kind, Row.load, Row.body)
         self._changed = changed
         self._number = 0
@@ -127,14 +124,14 @@ class Rows(RememberedDocuments[Row]):
         return sorted(found, key=lambda row: row.number)
 
     def read(self, transaction: Transaction, row_id: str) -> Row | None:
-        """A row that the transaction depends on from now on."""
+        """A row, on which the transaction depends from now on."""
         self.depend_on(transaction, row_id)
         return self.get(row_id)
 
     # writing
 
     def number(self) -> int:
-        """A number that is greater than those of all rows."""
+        """A number greater than those of all rows."""
         with self._life.storage.committing:
             if not self._number:
                 self._number = max((row.number for row in self.in_order()), default=0)
@@ -142,7 +139,7 @@ class Rows(RememberedDocuments[Row]):
             return self._number
 
     def write(self, job: Callable[[Transaction], T]) -> T:
-        """Change rows in the open transaction, or in one of their own: that one is begun again when it is overtaken."""
+        """Change rows in the open transaction, or in one of their own, which is repeated after a conflict."""
         transaction = self._life.transaction
         if transaction is not None:
             return job(transaction)
@@ -153,14 +150,14 @@ class Rows(RememberedDocuments[Row]):
             return job(own)
 
     def keep(self, transaction: Transaction, row: Row) -> Row:
-        """Keep a row in place of what was read under its id."""
+        """Write a row in place of the one that was read under its id."""
         self.depend_on(transaction, row.id)
         self.put(transaction, row.id, row)
         transaction.then(lambda: self._life.on_loop(lambda: self._changed(row)))
         return row
 
     def try_again(self, row_id: str) -> bool:
-        """A row that is parked, or waits for its next try, gets all its tries again, from now. Whether there was one."""
+        """Give a row that is parked or retrying all its tries again, from now. Returns whether there was one."""
 
         def renew(transaction: Transaction) -> bool:
             row = self.read(transaction, row_id)
@@ -173,7 +170,7 @@ class Rows(RememberedDocuments[Row]):
         return self.write(renew)
 
     def tell(self, transaction: Transaction, what: str, row: Row, payload: dict[str, Any] | None = None) -> None:
-        """Have an event told when this is durable, such as `schedule:create` or `queue:error`."""
+        """Emit an event after the commit, such as `schedule:create` or `queue:error`."""
         domain = "schedule" if self.kind == SCHEDULE else "queue"
         told = {"id": row.id, "callback": row.callback, **(payload or {})}
         address, at_ms = self._life.agent_id, self._life.now_ms()

@@ -1,19 +1,17 @@
-"""One try of the callback of a row that is due, in one transaction of the agent's storage (`actors.life.one_transaction`).
+"""Calls the callbacks of rows that are due, each try in one transaction of the agent's storage (`actors.life.one_transaction`).
 
 The transaction first moves the row on (to its next tick, or out of the storage), then calls the author's method, then writes the history.
 So the method finds its occurrence consumed: it may schedule itself again, also under the same key or id, and may cancel, pause or change
-its own schedule. If it raises, nothing of it was, and a second transaction writes down the failure: the pause until the next try, or that
-the row is parked. A kill between the two costs the count of one failure.
+its own schedule. If it raises, the transaction rolls back, and a second one records the failure: the pause until the next try, or that the
+row is parked. A kill between the two loses the count of that failure.
 
-A callback that kills its process is no failure that anybody could write down. So a row that is long overdue is marked, durably, before its
-callback is called. One that was marked and has not ended is a suspect, and suspects are called one at a time, lest one be blamed for what
-another did; after `callback_losses_max` marks the row is parked.
+A callback that kills its process cannot record its failure. So a row that is long overdue is marked, durably, before its callback is
+called. A marked row that has not ended is a suspect. Suspects are called one at a time, so that none is blamed for what another did; after
+`callback_losses_max` marks the row is parked.
 
-Callbacks that are known to be quick are called together: one transaction for many rows that are due, for a commit takes longer than most
-callbacks do, and what is due at the full hour comes in crowds. The rows of a round whose callbacks have been quick on this host of late
-are called one after the other, each with its own occurrence, history and end, as if each had a transaction of its own: what one cancels
-is not called after it. If anything goes wrong, nothing of it was, and each is called by itself. So one that raises, or an async one that
-turns out to be slow, costs its neighbours a little time once.
+Quick callbacks share a transaction, because a commit takes longer than most callbacks do, and many are due at the full hour. Rows whose
+callbacks were quick on this host recently are called one after the other, each with its own occurrence, history and end. What one cancels
+is not called after it. If one raises or is slow, the transaction rolls back, and each is called in a transaction of its own.
 """
 
 from __future__ import annotations
@@ -42,14 +40,14 @@ LATE_MS = 10_000  # so long overdue, a row may have ended the lives that were to
 
 
 class RowsOwner(Protocol):
-    """What schedules and the queue know of their rows."""
+    """What schedules and the queue do with their rows."""
 
     @property
     def rows(self) -> Rows:
         """The rows."""
 
     def firing(self, row: Row, now_ms: int) -> Firing:
-        """What is run now."""
+        """The occurrence that is called now."""
 
     def moved(self, row: Row, done: Firing, began_at_ms: int, ended_at_ms: int) -> Row | None:
         """The row after an occurrence, or None if that was its last."""
@@ -59,7 +57,7 @@ class RowsOwner(Protocol):
 
 
 class Callbacks:
-    """A row whose callback is called once."""
+    """One call of the callback of one row."""
 
     def __init__(self, life: Life, outbox: Outbox, book: RowsOwner, row_id: str) -> None:
         self._life, self._outbox, self._book, self._rows, self._id = life, outbox, book, book.rows, row_id
@@ -69,7 +67,7 @@ class Callbacks:
         self._began_at_ms = self._called_at_ms = 0
 
     async def call(self, turn: AbstractAsyncContextManager[None], *, marks: bool = True) -> None:
-        """Call it. Raises only what keeps the storage from being written."""
+        """Call it. Raises only errors of the storage."""
         if marks and self._is_spent():
             return
         problem = await done_in_one(self._life, self._outbox, Piece(self._id, self._steps, self._seal), turn)
@@ -85,12 +83,12 @@ class Callbacks:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a life of the agent ended after the row was marked. Such rows are called one at a time."""
+        """Whether a life of the agent ended after the row was marked."""
         row = self._rows.get(self._id)
         return row is not None and row.losses > 0
 
     def _is_spent(self) -> bool:
-        """Mark what is late; what has been marked too often is parked instead of being called."""
+        """Mark a late row. Returns whether it is parked instead of being called: it was marked too often."""
         row = self._rows.get(self._id)
         is_late = row is not None and self._life.now_ms() - row.due_at_ms > LATE_MS
         return is_late and self._rows.write(self._mark)
@@ -113,7 +111,7 @@ class Callbacks:
     # in the transaction
 
     def whole(self, transaction: Transaction) -> None:
-        """All of it, within a transaction of several."""
+        """The whole call, in a transaction that several share."""
         for method, args, activity in self._steps(transaction):
             with at_work(activity):
                 method(*args)
@@ -187,7 +185,7 @@ class Callbacks:
     # after a failure
 
     def _fail(self, transaction: Transaction, error: str, is_gone: bool) -> bool:
-        """Write down a failure. Whether the row is parked now."""
+        """Record a failure. Returns whether the row is parked now."""
         tried, now_ms = self._row, self._life.now_ms()
         if tried is None or self._rows.read(transaction, self._id) != tried:
             return False  # cancelled or changed meanwhile
@@ -215,11 +213,11 @@ class Callbacks:
 
 
 class _NoCallback(BadRequest):
-    """The method does not exist on this class any more."""
+    """The class no longer has the method."""
 
 
 def rounds(life: Life, rows: Sequence[Row], now_ms: int, late_ms: float = LATE_MS) -> Iterator[list[Row]]:
-    """Rows that are due, in order: those that are called together, and each of the others by itself; so too what is later than that."""
+    """Rows that are due, in groups that share a transaction. Rows overdue by more than `late_ms` are groups of one."""
 
     def kind(row: Row) -> int | str:
         method: Any = getattr(life.agent, row.callback, None)
@@ -235,7 +233,7 @@ def rounds(life: Life, rows: Sequence[Row], now_ms: int, late_ms: float = LATE_M
 async def called_together(
     life: Life, outbox: Outbox, book: RowsOwner, rows: Sequence[Row], turn: AbstractAsyncContextManager[None]
 ) -> bool:
-    """Call the callbacks of these rows in one transaction; False if nothing came of it, and each must be called by itself."""
+    """Call the callbacks of these rows in one transaction. False if it rolled back; then each is to be called by itself."""
     callings = [Callbacks(life, outbox, book, row.id) for row in rows]
     waits = is_async(getattr(life.agent, rows[0].callback))  # like all of the same round
 

@@ -1,4 +1,4 @@
-"""Which fibers are to be attended to, when, and how many at once.
+"""Which fibers are entered or recovered, when, and how many at once.
 
 What waits for an instant lies in `later`; what is due lies in one of two lanes, by the order of acceptance: `entering` a body, and
 `recovering` what was cut off. Each lane has so many places. Nothing here is durable: every entry stands for a row, and the next life finds
@@ -23,7 +23,7 @@ PART = "fibers"
 
 
 class Lane:
-    """What is due of one kind, oldest first, and the places for it."""
+    """Fibers that are due for one kind of work, oldest first, and the free places for it."""
 
     def __init__(self, places: int, attend: Callable[[str], Awaitable[None]]) -> None:
         self.places, self.attend = places, attend
@@ -31,7 +31,7 @@ class Lane:
 
 
 class FiberAgenda:
-    """What is to be done about the fibers of one agent."""
+    """The work that the fibers of one agent wait for."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FiberAgenda:
         self._is_looking = False
 
     def add(self, fiber: Fiber, *, after_ms: int = 0) -> None:
-        """Attend to this fiber when it is due, if nobody does. The earliest instant that was given counts."""
+        """Enter or recover this fiber when it is due, unless that is under way. The earliest instant given counts."""
         fiber_id = fiber.fiber_id
         at_ms = max(fiber.due_at_ms, self._life.now_ms() + after_ms if after_ms else 0)
         if fiber_id in self._attended or self._waiting.get(fiber_id, at_ms + 1) <= at_ms:
@@ -64,13 +64,13 @@ class FiberAgenda:
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Look at what is due in the next turn of the loop; before the agent is up nothing is."""
+        """Begin what is due in the next turn of the loop. Before the agent is up nothing is due."""
         if not self._is_looking and self._life.is_up:
             self._is_looking = True
             asyncio.get_running_loop().call_soon(self._look)
 
     def give_place(self, count: int) -> None:
-        """Somebody who is at a body lends its place, or has it back."""
+        """Add free places, or take some back: a body that waits for another fiber lends its own."""
         self.entering.places += count
         self.look_soon()
 
@@ -104,7 +104,7 @@ class FiberAgenda:
             raise problem
 
     def _done(self, lane: Lane, fiber_id: str, task: asyncio.Task[None]) -> None:
-        """Nobody is at the fiber any more. If it is still open it has its next turn; after an error of the storage that is in a while."""
+        """The work on a fiber has ended. If it is still open it is due again; after an error of the storage, some seconds later."""
         lane.places += 1
         self._attended.pop(fiber_id, None)
         has_failed = not task.cancelled() and task.exception() is not None

@@ -1,4 +1,4 @@
-"""What the body of a fiber, and its recovery hook, are given."""
+"""The first argument of a fiber's body and of its recovery hook."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class FiberContext(RemembersSteps):
 
     @property
     def snapshot(self) -> Any:
-        """What was stashed last, in this attempt or in an earlier one, or None."""
+        """The value stashed last, in this attempt or an earlier one, or None."""
         if self._snapshot is not UNSET and self._life.transaction is None:
             return self._snapshot
         return self._store.stashed(self.id)[1]  # a transaction sees what it stashed itself, and may roll back
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nothing counts any more that this code does; for sync code, which cannot be interrupted."""
+        """Whether the fiber is over, so that what this code still does has no effect. For sync code, which cannot be interrupted."""
         return self.cancelled.is_set() or self._life.is_leaving
 
     def stash(self, data: Any) -> bool:
-        """Remember a value in place of the one before; durable on return, or with the open transaction.
+        """Replace the stashed value. Durable on return, or with the open transaction.
 
         False, and nothing is overwritten, if the fiber is over or somebody else is at it: it was cancelled, say.
         """
@@ -74,22 +74,22 @@ class FiberContext(RemembersSteps):
     # for the engine
 
     def begin(self, task: asyncio.Task[Any], *, can_be_cancelled: bool) -> None:
-        """The author's code begins, in this task. Sync code cannot be cancelled: it asks."""
+        """The author's code begins, in this task. Sync code is not cancelled: it asks `is_cancelled`."""
         self._task = task if can_be_cancelled else None
 
     def finished(self) -> None:
-        """The author's code has ended; what is left is ours, and not to be cancelled."""
+        """The author's code has ended. The rest of the task is not cancelled."""
         self._task = None
 
     def stop(self) -> None:
-        """The fiber is over: say so, and cancel code that can be. Code that ended it itself goes on."""
+        """The fiber is over: set `cancelled`, and cancel async code, unless it is that code which ended the fiber."""
         self.cancelled.set()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
     def holds(self, fiber: Fiber | None) -> bool:
-        """Whether this is the code that is at the fiber."""
+        """Whether the row names this attempt as the one at work."""
         mine = self._life.incarnation, self.attempt
         return fiber is not None and fiber.status == FiberStatus.RUNNING and (fiber.life, fiber.attempt) == mine
 
@@ -110,7 +110,7 @@ class FiberContext(RemembersSteps):
             raise FiberStopped(self.id, name)
 
     def _keep_step(self, name: str, body: bytes, transaction: Transaction) -> bool:
-        """Keep a finished step, if the fiber is in these hands. It is progress: the attempts without any begin anew."""
+        """Keep a finished step, if the row names this attempt. It is progress, so the count of attempts without progress starts anew."""
         fiber = self._store.find(self.id)
         if fiber is None or not self.holds(fiber):
             return False
@@ -142,12 +142,12 @@ class FiberRecovery(FiberContext):
 
     @cached_property
     def input(self) -> Any:
-        """What its body was given, as plain data."""
+        """The input of its body, as plain data."""
         body = self._store.input(self._row)
         return None if body is None else unpack(body)
 
     def holds(self, fiber: Fiber | None) -> bool:
-        """Whether this is the recovery that is at the fiber."""
+        """Whether the row names this recovery as the one at work."""
         return (
             fiber is not None
             and fiber.state is FiberState.RECOVERING

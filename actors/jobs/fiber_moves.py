@@ -1,4 +1,4 @@
-"""How a fiber gets to where a verdict wants it, and what is told of it on the way."""
+"""Applies verdicts to the rows of fibers, and emits the events of fibers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FiberMoves:
         verdict: Enter | Settle | Drop,
         result: FiberResult | None = None,
     ) -> None:
-        """Bring a fiber to where a verdict wants it, with what its result says beside."""
+        """Apply a verdict, with the snapshot and the metadata of its result."""
         now_ms, most = self._life.now_ms(), self._life.limits.error_chars_max
         if isinstance(verdict, Drop):
             self._store.drop(transaction, fiber)
@@ -50,7 +50,7 @@ class FiberMoves:
         self._store.put(transaction, moved)
 
     def cancel(self, transaction: Transaction, fiber: Fiber, reason: str | None) -> bool:
-        """End a fiber as aborted, if it is open. Whether it was."""
+        """End an open fiber as aborted. Returns whether it was open."""
         error = reason and reason[: self._life.limits.error_chars_max]
         moved = fiber.after(FiberEvent.CANCELLED, self._life.now_ms(), due_at_ms=0, is_recovering=False, error=error)
         if moved is not None:
@@ -59,7 +59,7 @@ class FiberMoves:
         return moved is not None
 
     def checked(self, result: Any) -> FiberResult | None:
-        """What a hook or a body returned, if it is a verdict that can be kept."""
+        """The verdict that a hook or a body returned. Raises `BadRequest` or `TooLarge` for anything else."""
         if result is None:
             return None
         if result == FiberEvent.RETRIED:
@@ -75,10 +75,10 @@ class FiberMoves:
         return result
 
     def tell(self, name: str, fiber: Fiber, payload: dict[str, Any]) -> None:
-        """Tell those who observe what happened to a fiber."""
+        """Emit an event of a fiber."""
         told = {"fiber_id": fiber.fiber_id, "fiber_name": fiber.name, "managed": fiber.is_managed, **payload}
         emit(Channel.FIBER, name, agent=self._life.agent_id, payload=told, at_ms=self._life.now_ms())
 
     def tell_after(self, transaction: Transaction, name: str, fiber: Fiber, payload: dict[str, Any]) -> None:
-        """Tell it once it is durable."""
+        """Emit an event of a fiber after the commit."""
         transaction.then(partial(self.tell, name, fiber, payload))

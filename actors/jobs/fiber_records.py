@@ -1,4 +1,4 @@
-"""The records of an agent's fibers: listed page by page, deleted when asked, and in time by themselves.
+"""The records of an agent's fibers: listed page by page, and deleted on request or by age.
 
 What is asked about many fibers is answered from a catalogue in memory: a few fields of each row. It is trusted by the versions of the rows,
 so nobody has to keep it up to date, and it is read piece by piece where nobody waits for it.
@@ -67,7 +67,7 @@ class FiberRecords:
         return FiberPage(shown, f"{number}:{last_id}" if last_id else None)
 
     def delete(self, settled_before: float | datetime | None, status: str | Sequence[str] | None, limit: int) -> int:
-        """Delete settled fibers, the longest settled first; interrupted ones only if it is said so."""
+        """Delete settled fibers, the longest settled first. Interrupted ones are deleted only if `status` names them."""
         statuses = chosen("status", status, FIBER_SETTLED) if status is not None else frozenset(FIBER_CLEANED)
         before_ms = None if settled_before is None else instant("settled_before", settled_before)
         check_whole("limit", limit, most=DELETED_MAX)
@@ -104,7 +104,7 @@ class FiberRecords:
         return FiberStatus.INTERRUPTED if is_cut_off else entry.status
 
     def _stale(self) -> list[str]:
-        """The fibers whose entry is not true any more. Those that are gone lose it."""
+        """The fibers whose entry is outdated. Entries of deleted fibers are removed."""
         versions, known = self._store.rows.versions(), self._entries
         if len(versions) < len(known):
             known = self._entries = {each: known[each] for each in versions if each in known}
@@ -123,7 +123,7 @@ class FiberRecords:
     # retention
 
     def woken(self) -> None:
-        """Once a day, if it is awake at all, somebody looks for what has been kept long enough."""
+        """Delete old records, if the last time was a day ago."""
         if not self._store.rows.keys():
             return
         at_ms = self._care_at_ms.get("")
@@ -137,7 +137,7 @@ class FiberRecords:
         self._care_at_ms.put(transaction, "", int(self._life.now_ms() + interval_ms))
 
     def settled(self) -> None:
-        """One more fiber is over. There is some slack, so that not every end is followed by a deletion."""
+        """One more fiber is over. The limit has some slack, so that not every end is followed by a deletion."""
         if self._settled is None:
             self._settled = len(self._store.rows.keys()) - len(self._store.open_ids())
         else:

@@ -1,8 +1,8 @@
-"""The recovery of fibers whose process died: what `policies.fibers` decides is done here, and the author's hook is called.
+"""The recovery of fibers whose process died: applies what `policies.fibers` decides, and calls the author's hook.
 
-A hook is called at least once, and each call is durable before it is made: a death in its middle has it called again, after a pause that
-is durable too, until its budget is used up. It is a task of its own, with a limit of time; one that does not even let itself be cancelled
-keeps no place. Whatever it does late is fenced off by the number of the call.
+A hook is called at least once. Each call is recorded before it is made: after a death in its middle it is called again, after a durable
+pause, until its budget is used up. It is a task of its own with a time limit; one that ignores its cancellation holds no place. What it
+does late has no effect, because it bears the number of an earlier call.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class FiberRecoveries:
         self._life, self._store, self._moves, self._together, self._at_work = life, store, moves, together, at_work
 
     def has_hook(self, fiber: Fiber) -> bool:
-        """Whether somebody is to be asked what becomes of the fiber."""
+        """Whether the author has a recovery hook for the fiber."""
         return bool(fiber.on_recovered) or self._life.overrides("on_fiber_recovered")
 
     async def recover(self, fiber_id: str) -> None:
-        """Decide about a fiber that was cut off, or ask its author."""
+        """Decide about a fiber whose process died, or call its hook."""
         fiber = self._store.find(fiber_id)
         if fiber is None or fiber.state not in (FiberState.RUNNING, FiberState.RECOVERING):
             return
@@ -67,7 +67,7 @@ class FiberRecoveries:
             await self._together(lambda transaction: self._decide(transaction, fiber, verdict))
 
     def _decide(self, transaction: Transaction, seen: Fiber, verdict: Enter | Settle | Drop) -> None:
-        """Do what was decided about a fiber, unless somebody moved it since it was seen."""
+        """Apply a verdict, unless the fiber has changed since it was decided."""
         if self._store.find(seen.fiber_id) == seen:
             moved = seen.but(recoveries=0, is_recovering=isinstance(verdict, Enter))
             self._moves.move(transaction, moved, verdict)
@@ -75,7 +75,7 @@ class FiberRecoveries:
                 transaction.then(partial(self._lost, seen, verdict.why))
 
     def _lost(self, fiber: Fiber, why: str) -> None:
-        """Work without a record has ended, and nobody took it up: at least the log is told."""
+        """An unmanaged fiber is over, and no hook took it up. It leaves a line in the log."""
         self._moves.tell("fiber:recovery:skipped", fiber, {"error": why})
         self._life.trouble(f"fiber {fiber.name!r}", RuntimeError(why))
 
@@ -109,7 +109,7 @@ class FiberRecoveries:
         await self._together(lambda transaction: self._answered(transaction, context, result, problem))
 
     async def _called(self, context: FiberRecovery, asked: Fiber) -> tuple[Any, Exception | None]:
-        """What the hook returned, or what is wrong. After its time it is cancelled, and left to itself."""
+        """What the hook returned, or its error. After its time limit it is cancelled, and not waited for."""
         name = asked.on_recovered or "on_fiber_recovered"
         hook = method_named(self._life.agent, name)
         if not callable(hook):
@@ -134,7 +134,7 @@ class FiberRecoveries:
     def _answered(
         self, transaction: Transaction, context: FiberRecovery, result: Any, problem: Exception | None
     ) -> None:
-        """Do what the hook decided, if the fiber is still in its hands; one that failed is called again after a while."""
+        """Apply the hook's verdict, if this call still counts. A hook that failed is called again after a pause."""
         fiber = self._store.find(context.id)
         if fiber is None or not context.holds(fiber):
             return

@@ -1,7 +1,7 @@
 """Asking for a fiber: checked before anything is written, and accepted at most once under its id and its key.
 
 A fiber names a method, for its body must be found again after a death. Asked for again with the same content it is the same fiber, in
-whatever state it is; with other content that is a conflict (spec §11, 13).
+whatever state it is; with other content that is a conflict.
 """
 
 from __future__ import annotations

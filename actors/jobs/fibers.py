@@ -3,7 +3,7 @@
     start ─► row (pending) ─► `_enter`: row (running, attempt + 1) ─► the body ─► row (settled, or pending again)
 
 A row is the truth; memory knows only who is at work. So whatever a death leaves is found by its row: the next life of the agent takes up
-every open fiber after it has come up, never before (spec §11, 16), oldest first. One that was waiting is entered; one that was running is
+every open fiber after it has come up, never before, oldest first. One that was waiting is entered; one that was running is
 recovered (`fiber_recovery`). What died before a commit did not happen, and what died after it is not done again. Between the end of a
 body and the commit of its end there is a moment in which a death has it taken up like any other.
 
@@ -242,7 +242,7 @@ class Fibers:
         return result
 
     def _forget(self, fiber: Fiber) -> None:
-        """It is over. If that cannot be written down its result counts all the same (spec W5)."""
+        """It is over. If that cannot be written down its result counts all the same."""
         self._at_work.pop(fiber.fiber_id).finished()
         if self._life.is_leaving:
             return

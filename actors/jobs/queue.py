@@ -1,10 +1,10 @@
 """The queue of one agent: items that call a method of the agent, one after the other, in the order in which they were queued.
 
-An item is done in one transaction with its own deletion (`callbacks`), so it is done once in effect, wherever the agent dies. The line is
-drained whenever the agent is awake, and an agent that sleeps over items is woken: an alarm is set as long as one waits. An item that failed
-steps aside until its next try, and one that is parked until somebody says so; neither holds up those behind it.
+An item's callback and its deletion are one transaction (`callbacks`), so it takes effect once, wherever the agent dies. The queue is
+drained while the agent is awake. An alarm is set as long as an item waits, so a sleeping agent is woken. An item that failed waits aside
+for its next try; one that is parked waits for a person. Neither holds up the items behind it.
 
-Items whose callbacks are known to be quick share transactions; their order is the same.
+Items with quick callbacks share transactions; their order stays.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CallbackQueue:
     # the line
 
     def woken(self) -> None:
-        """Look at all items: after waking, and after the storage failed."""
+        """Read all items: after waking, and after the storage failed."""
         self._line, self._aside = [], []
         for row in self.rows.in_order():
             self._place(row)
@@ -68,7 +68,7 @@ class CallbackQueue:
             self._go_on()
 
     def _go_on(self) -> None:
-        """See to it that the line is drained, now or when its next item is due."""
+        """Drain the queue now, or set the alarm for its next item."""
         if self._drain is None and not self._life.is_leaving:
             at_ms = 0 if self._line else self._aside[0][0] if self._aside else None
             if at_ms is not None and at_ms <= self._life.now_ms():
@@ -92,7 +92,7 @@ class CallbackQueue:
                 await self._do(group)
 
     async def _do(self, group: list[Row]) -> None:
-        """One item, or several that are known to be quick."""
+        """Call one item, or several with quick callbacks."""
         if len(group) > 1 and await called_together(self._life, self._outbox, self, group, self._turn):
             return
         for row in group:
@@ -100,12 +100,12 @@ class CallbackQueue:
             self._is_first = False
 
     def _next_few(self) -> list[Row]:
-        """The first items of the line. Of a new life it is one, which is tried with care."""
+        """The first items. The first of a new life comes alone, because it may be what ended the last one."""
         most = 1 if self._is_first else TOGETHER_MAX
         return list(islice(iter(self._next, None), most))
 
     def _next(self) -> Row | None:
-        """The first item of the line. Who stepped aside comes back to its old place when its time has come."""
+        """The first item that is due. An item that waited aside returns to its old place."""
         now_ms = self._life.now_ms()
         while self._aside and self._aside[0][0] <= now_ms:
             at_ms, row_id = heappop(self._aside)
@@ -122,15 +122,15 @@ class CallbackQueue:
     # what an item does
 
     def firing(self, row: Row, now_ms: int) -> Firing:
-        """What is run now."""
+        """The occurrence that is called now."""
         return Firing(row.tick_ms, 0)
 
     def moved(self, row: Row, done: Firing, began_at_ms: int, ended_at_ms: int) -> Row | None:
-        """Nothing is left of an item that was done."""
+        """None: an item that was done is deleted."""
         return None
 
     def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
-        """Write the item; what happened to it is told by its error alone. One that took its id meanwhile stays."""
+        """Write the item. It has no history. An item that took its id meanwhile stays."""
         if done is None:
             self.rows.drop(transaction, row.id)
         elif done.number == row.number:
@@ -139,7 +139,7 @@ class CallbackQueue:
     # what authors ask for
 
     def add(self, asked: Row) -> Row:
-        """Queue an item, or find the one that waits under its key: durable on return, or with the open transaction."""
+        """Queue an item, or return the one that waits under its key. Durable on return, or with the open transaction."""
         return self.rows.write(lambda transaction: self._add(transaction, asked))
 
     def _add(self, transaction: Transaction, asked: Row) -> Row:
@@ -159,7 +159,7 @@ class CallbackQueue:
         return known
 
     def drop(self, chosen: Callable[[Row], bool]) -> int:
-        """Delete items; one that is being done has no effect then. Returns how many there were."""
+        """Delete items, and return how many there were. An item whose callback is running has no effect then."""
 
         def drop(transaction: Transaction) -> int:
             found = [row.id for row in self.rows.in_order() if chosen(row)]
@@ -168,7 +168,7 @@ class CallbackQueue:
         return self.rows.write(drop)
 
     def drop_one(self, row_id: str) -> bool:
-        """Delete one item. Whether it was there."""
+        """Delete one item. Returns whether there was one."""
         return self.rows.write(lambda transaction: self._drop(transaction, row_id))
 
     def _drop(self, transaction: Transaction, row_id: str) -> bool:
@@ -177,5 +177,5 @@ class CallbackQueue:
         return is_there
 
     def retry(self, row_id: str) -> bool:
-        """Try a parked item again now, or one that waits for its next try. Whether it was one."""
+        """Try an item that is parked or retrying again now. Returns whether there was one."""
         return self.rows.try_again(row_id)

@@ -1,4 +1,4 @@
-"""The schedules of one agent, in one life of it: rows that are due call a method of the agent, each occurrence exactly once in effect.
+"""The schedules of one agent, in one life of it: rows that are due call a method, each occurrence exactly once in effect.
 
 The rows are the truth, and everything here can be made from them again. What is due first is known by a heap of *reminders*, one for each
 time that a row was written; a reminder whose row has changed since is passed over. The earliest one is what the agent's alarm is set to, so
@@ -49,7 +49,7 @@ class Schedules:
     # the clock
 
     def woken(self) -> None:
-        """Look at all rows: after waking, and after the storage failed."""
+        """Read all rows: after waking, and after the storage failed."""
         self._reminders = [
             (row.ready_at_ms, row.number, row.id) for row in self.rows.in_order() if row.ready_at_ms is not None
         ]
@@ -72,7 +72,7 @@ class Schedules:
         self.storage_retry.safely(self._begin_due)
 
     def _begin_due(self) -> None:
-        """Begin what is due, in the order of the times."""
+        """Call the rows that are due, in the order of their times."""
         now_ms, most = self._life.now_ms(), self._life.limits.schedules_at_once_max
         due: list[Row] = []
         while self._reminders and not self._life.is_leaving:
@@ -128,7 +128,7 @@ class Schedules:
     # what a row does
 
     def firing(self, row: Row, now_ms: int) -> Firing:
-        """What is run now."""
+        """The occurrence that is called now."""
         if not row.is_recurring:
             return Firing(row.tick_ms, 0)
         limits = self._life.limits
@@ -147,7 +147,7 @@ class Schedules:
         return None if tick_ms is None or moved is None else at_tick(moved, tick_ms, self._life.dice.roll)
 
     def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
-        """Write the row with what happened to it. The history of a row that is gone stays behind for a while."""
+        """Write the row with one more entry of its history. The history of a deleted row is kept for a while."""
         most = self._life.limits.schedule_history_max
         if done is not None and done.number == row.number:
             self.rows.keep(transaction, replace(done, history=[*done.history, entry][-most:]))
@@ -163,7 +163,7 @@ class Schedules:
         self._histories.put(transaction, row_id, kept)
 
     def _forget_oldest(self) -> None:
-        """In a transaction of its own, for it must not stand in the way of callbacks."""
+        """Use a transaction of its own, so that callbacks do not conflict with it."""
         known, most = self._histories.keys(), self._life.limits.schedule_histories_max
         if len(known) < most + HISTORIES_OVER:
             return
@@ -177,7 +177,7 @@ class Schedules:
     # what authors ask for
 
     def add(self, asked: Row) -> Row:
-        """Keep a schedule, or find the one that it is: durable on return, or with the open transaction."""
+        """Keep a schedule, or return the one that exists. Durable on return, or with the open transaction."""
         return self.rows.write(lambda transaction: self._add(transaction, asked))
 
     def _add(self, transaction: Transaction, asked: Row) -> Row:
@@ -192,7 +192,7 @@ class Schedules:
         return self.rows.keep(transaction, replace(asked, number=self.rows.number()))
 
     def _found(self, transaction: Transaction, known: Row, asked: Row) -> Row:
-        """What recurs and was given no name is the same by what it does. How it does it is as was said last: code may have been changed."""
+        """A recurring schedule without a key or id is found by what it does; its other arguments are those of the latest request."""
         what = {name: getattr(asked, name) for name in CONTENT}
         if not asked.is_named:
             changed = replace(known, **what)
@@ -206,7 +206,7 @@ class Schedules:
         return known
 
     def cancel(self, row_id: str) -> bool:
-        """Delete a schedule; if its callback is at work that has no effect. Whether there was one."""
+        """Delete a schedule, and return whether there was one. If its callback is running, that has no effect."""
 
         def drop(transaction: Transaction) -> bool:
             row = self.rows.read(transaction, row_id)
@@ -219,7 +219,7 @@ class Schedules:
         return self.rows.write(drop)
 
     def pause(self, row_id: str) -> bool:
-        """Whether the schedule is paused now. A parked one is not."""
+        """Pause a schedule. Returns whether it is paused now; a parked one is not."""
 
         def stop(transaction: Transaction) -> bool:
             row = self.rows.read(transaction, row_id)
@@ -231,7 +231,7 @@ class Schedules:
         return self.rows.write(stop)
 
     def resume(self, row_id: str) -> bool:
-        """Go on. The ticks of the pause are passed over; a single time that came meanwhile runs at once."""
+        """End a pause. Ticks of the pause are skipped; a single time that came meanwhile runs at once."""
 
         def go_on(transaction: Transaction) -> bool:
             row, now_ms = self.rows.read(transaction, row_id), self._life.now_ms()
@@ -249,10 +249,10 @@ class Schedules:
         return self.rows.write(go_on)
 
     def retry(self, row_id: str) -> bool:
-        """Try a parked row again now, or one that waits for its next try. Whether it was one."""
+        """Try a row that is parked or retrying again now. Returns whether there was one."""
         return self.rows.try_again(row_id)
 
     def history(self, row_id: str) -> list[list[Any]]:
-        """What happened to a schedule, the oldest first; also when it is gone."""
+        """The history of a schedule, oldest first; for a while also after it was deleted."""
         row = self.rows.get(row_id)
         return [*self._left_behind(row_id), *(row.history if row is not None else [])]

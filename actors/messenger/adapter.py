@@ -1,4 +1,4 @@
-"""What a messenger's adapter does, what it may say went wrong, and how a messenger is declared.
+"""The interface of a messenger's adapter, its errors, and the declaration of a messenger.
 
     class Bot(MessengerAgent):
         model = "openai:gpt-5"
@@ -39,37 +39,37 @@ class ProviderTrouble(PerdureError):
 
 
 class ProviderBusy(ProviderTrouble):
-    """It was not done, and may be asked for again after a while."""
+    """The request was not done; it may be repeated after a pause."""
 
     trouble = Trouble.BUSY
 
 
 class ProviderUnreached(ProviderTrouble):
-    """It was certainly not sent."""
+    """The request was certainly not sent."""
 
     trouble = Trouble.UNREACHED
 
 
 class ProviderSilent(ProviderTrouble):
-    """It was sent, or may have been, and no reply was seen."""
+    """The request was sent, or may have been, and no response was seen."""
 
     trouble = Trouble.UNKNOWN
 
 
 class MessageUnchanged(ProviderTrouble):
-    """The message is already as the edit wants it."""
+    """The message already has the text of the edit."""
 
     trouble = Trouble.UNCHANGED
 
 
 class MessageGone(ProviderTrouble):
-    """There is no such message to edit any more."""
+    """The message to edit no longer exists."""
 
     trouble = Trouble.GONE
 
 
 class ProviderRefused(ProviderTrouble):
-    """It will never be done: the agent was blocked, the thread does not exist, the token is wrong."""
+    """The request will never be done: the agent was blocked, the thread does not exist, the token is wrong."""
 
     trouble = Trouble.REFUSED
 
@@ -95,7 +95,7 @@ class Reply(NamedTuple):
 
 
 class TextLimits(NamedTuple):
-    """What one message may be, and how often it may be changed."""
+    """The longest text of a message, how it is counted, and the least time between two edits in milliseconds."""
 
     text_max: int
     counting: Counting
@@ -103,31 +103,31 @@ class TextLimits(NamedTuple):
 
 
 class Adapter(Protocol):
-    """One provider of messages. What it raises is a `ProviderTrouble`, or a bug."""
+    """One provider of messages. It raises `ProviderTrouble`; anything else is a bug."""
 
     provider: str
     verifies: bool  # whether `verify` can tell a webhook of the provider's from anybody's
 
     def verify(self, webhook: Webhook) -> bool | Reply:
-        """Whether the webhook is the provider's. Called before anything in it is looked at."""
+        """Whether the webhook is the provider's. Called before the body is parsed."""
 
     def parse(self, messenger_id: str, webhook: Webhook) -> list[MessengerEvent]:
-        """What happened, by a verified webhook; nothing if it is of no interest here. Raises `MalformedUpdate`."""
+        """The events of a verified webhook, none if it is of no interest. Raises `MalformedUpdate`."""
 
     def limits(self, thread_id: str) -> TextLimits:
-        """What holds in a thread."""
+        """The limits of texts in a thread."""
 
     async def post(self, thread_id: str, text: str) -> str:
-        """Post a message; returns its id."""
+        """Post a message, and return its id."""
 
     async def edit(self, thread_id: str, message_id: str, text: str) -> None:
-        """Make a message say this instead."""
+        """Replace the text of a message."""
 
     async def delete(self, thread_id: str, message_id: str) -> None:
-        """Take a message away."""
+        """Delete a message."""
 
     async def typing(self, thread_id: str) -> None:
-        """Show that an answer is being written."""
+        """Show the typing indicator."""
 
 
 Verifier = Callable[[Webhook], "bool | Reply"]
@@ -170,18 +170,18 @@ class Messenger:
 
     @property
     def webhook_path(self) -> str:
-        """Where its webhooks come in."""
+        """The path of its webhooks."""
         return self.path or f"/messengers/{self.id}/webhook"
 
     def verified(self, webhook: Webhook) -> bool | Reply:
-        """Whether a webhook may come in."""
+        """Whether a webhook is accepted, or what is answered instead."""
         if self.verify is False:
             return True
         return self.adapter.verify(webhook) if self.verify == "adapter" else self.verify(webhook)
 
 
 def declared(messengers: Iterable[Messenger]) -> dict[str, Messenger]:
-    """The messengers of a class by id. Raises `BadRequest` for what could not work (cases M10 to M13)."""
+    """The messengers of a class by id. Raises `BadRequest` for what could not work."""
     found: dict[str, Messenger] = {}
     paths: dict[str, str] = {}
     for each in messengers:

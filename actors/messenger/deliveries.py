@@ -1,11 +1,11 @@
 """The replies of one agent: accepted in one commit, delivered one after the other in each thread, settled exactly once.
 
 `accept` is all that stands before the acknowledgement of a webhook: the event, the reply that it belongs to, and the fiber that will
-deliver it are one commit. An event that was heard before is found by its key and changes nothing (spec W21, weaknesses 41 and 42). While
-a reply waits for the ones before it, events of its thread join it: all of them reach the model, none is dropped (weakness 43).
+deliver it are one commit. An event that was accepted before is found by its key and changes nothing. While a reply waits for the ones
+before it, events of its thread join it: all of them reach the model.
 
-The agent is the lock of its threads. It has one life at a time, fenced by the ledger, so no lease can run out under a long answer
-(weakness 44), and who was overtaken finds its storage closed.
+The agent is the lock of its threads. It has one life at a time, fenced by the ledger, so no lease can run out during a long answer, and an
+earlier life finds its storage closed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Deliveries:
     # accepting
 
     def accept(self, event: MessengerEvent, words: str | None = None) -> dict[str, Any]:
-        """Accept an event, or find it; durable on return, or with the open transaction. With `words` those are the answer."""
+        """Accept an event, unless it was accepted before; durable on return, or with the open transaction. `words` are its answer."""
         known = self._store.heard(heard_key(event))
         if known is not None:
             return {"accepted": False, "reply": known["reply"], "why": "heard before"}
@@ -69,7 +69,7 @@ class Deliveries:
         return {"accepted": True, "reply": row.reply_id}
 
     def notice(self, messenger_id: str, thread_id: str, text: str, kind: str) -> ReplyRow:
-        """Something to be posted without a turn, in its place among the replies."""
+        """Accept a text that is posted without a turn, in its place among the replies."""
         self.messenger(messenger_id)
         number, now_ms = self._next_number(), self._replies.now_ms()
         key = f"messenger:{messenger_id}:{kind}:{number}"
@@ -78,7 +78,7 @@ class Deliveries:
         return row
 
     def _joinable(self, event: MessengerEvent) -> ReplyRow | None:
-        """The reply that takes this event in: the newest of its thread, if it waits."""
+        """The reply that this event joins: the newest of its thread, if it waits."""
         mine = [each for each in self._replies.open.values() if each.is_of(event.messenger_id, event.thread_id)]
         newest = max(mine, key=lambda each: each.number, default=None)
         fits = (
@@ -106,7 +106,7 @@ class Deliveries:
                 self._start_fiber(row)
 
     def _start_fiber(self, row: ReplyRow) -> None:
-        """The fiber begins with the commit. It is told how it ended by the reply's own row, and by its metadata."""
+        """Start the fiber that delivers the reply; it begins with the commit."""
         about = {"messenger": row.messenger_id, "thread": row.thread_id, "key": row.key, "reply": row.reply_id}
         self._agent.start_fiber(
             FIBER,
@@ -121,7 +121,7 @@ class Deliveries:
     # delivering
 
     def wake(self) -> None:
-        """Take up what an earlier life owed."""
+        """Go on with the replies that an earlier life left open."""
         for row in self._store.replies():
             if not row.is_open:
                 continue
@@ -131,7 +131,7 @@ class Deliveries:
                 self._tenant.spawn(self._without_fiber(row.reply_id, "" if fiber is None else fiber.error or ""))
 
     async def deliver(self, reply_id: str) -> ReplyRow | None:
-        """Deliver a reply to its end; what the fiber does, however often it is entered. The reply as it is then."""
+        """Deliver a reply to its end, and return it. The body of the reply's fiber, however often it is entered."""
         reply = self._replies.open.get(reply_id)
         if reply is None:
             return self._store.reply(reply_id)
@@ -139,7 +139,7 @@ class Deliveries:
         return reply
 
     async def _try(self, reply: ReplyRow) -> bool:
-        """Whether nothing more is to be done. What is wrong here is the storage, or a bug: a person reads it, and it is tried again."""
+        """Try to deliver a reply. Returns whether that is done; an error of the storage, or a bug, is logged, and it is tried again."""
         if not reply.is_open:
             return True
         _, problem = await tried(self._delivering(reply).run())
@@ -152,7 +152,7 @@ class Deliveries:
         return ReplyDelivery(self._agent, self._replies, reply, self.messenger(reply.messenger_id))
 
     def let_go(self, reply_id: str, reason: str) -> None:
-        """The fiber of a reply was cancelled. The turn is cancelled with it, and people are told beside the fiber, for that one is over."""
+        """The fiber of a reply was cancelled: cancel the turn too, and deliver the rest of the reply in a task."""
         reply = self._replies.open.get(reply_id)
         if reply is not None and reply.is_open and not self._tenant.is_leaving:
             if reply.cancelled is None:
@@ -160,7 +160,7 @@ class Deliveries:
             self._tenant.spawn(self._without_fiber(reply_id, reason))
 
     async def _without_fiber(self, reply_id: str, why: str) -> None:
-        """A reply is open and its fiber is not: it was cancelled, or nothing more is tried."""
+        """End an open reply whose fiber is over: deliver it if it was cancelled, else park it."""
         reply = self._replies.open.get(reply_id)
         if reply is not None and reply.cancelled is None:
             self._replies.park(reply, f"its fiber is over: {why or 'it was deleted'}")
@@ -168,13 +168,13 @@ class Deliveries:
             await self.deliver(reply_id)
 
     def give_up(self, reply_id: str, attempts: int) -> None:
-        """A reply in whose delivery the process died again and again."""
+        """Park a reply whose delivery ended the process too often."""
         reply = self._replies.open.get(reply_id)
         if reply is not None:
             self._replies.park(reply, f"the process died {attempts} times while it was delivered")
 
     def retry(self, reply_id: str) -> bool:
-        """Try a parked reply again; whether there is one of that id."""
+        """Try a parked reply again. Returns whether there was one."""
         row = self._store.reply(reply_id)
         if row is None:
             return False
@@ -186,7 +186,7 @@ class Deliveries:
         return True
 
     async def cancel(self, reply_id: str, reason: str) -> bool:
-        """Cancel a reply and its turn; whether it was open."""
+        """Cancel a reply and its turn. Returns whether it was open."""
         reply = self._replies.open.get(reply_id)
         if reply is None or reply.cancelled is not None:
             return False
@@ -204,7 +204,7 @@ class Deliveries:
         return [self.told(each) for each in found[-limit:]]
 
     def told(self, reply: ReplyRow) -> dict[str, Any]:
-        """What is known of a reply."""
+        """A reply as plain data, with its stage and its visible messages."""
         posts = [vars(post) for post in self._store.posts(reply).values()]
         stage = (
             "accepted"

@@ -1,10 +1,9 @@
 """One reply, from its acceptance to its end: it waits for its place, asks for a turn, shows the answer as it grows, and settles.
 
-It may be entered again at any line. The turn was asked for in the commit that made the reply `running`, so whoever comes later finds it
-under the same id, follows its stream from the first event, and gets the whole answer: a turn that was interrupted goes on by itself
-(`actors.chat.turn_recovery`), and meanwhile the message says that it recovers (seed 001: what was said so far is never taken for the
-answer). What has been shown is in the outbox (`posts`), so the same messages are edited on. No end is told before every message of it is
-acknowledged.
+It may be entered again at any line. The turn was asked for in the commit that made the reply `running`, so a later life finds it under the
+same id, follows its stream from the first event, and gets the whole answer. A turn that was interrupted goes on by itself
+(`actors.chat.turn_recovery`); meanwhile the message says that it is being recovered, and what was said so far is not taken for the answer.
+`posts` records what has been shown, so the same messages are edited. A reply settles when each of its messages is acknowledged.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ HOLD_S = 10.0
 
 
 class StreamedAnswer:
-    """What a follower of a turn has heard so far: the answer, and whether it goes on."""
+    """The answer of a turn as far as it was streamed, and whether the turn is being recovered."""
 
     def __init__(self) -> None:
         self._parts: list[Part] = []
         self.is_recovering = False
 
     def take(self, events: list[Event]) -> None:
-        """The next events of the stream."""
+        """Add the next events of the stream."""
         for event in merged(events):
             self._parts = apply_chunk(self._parts, event)
             kind = event.get("type", "")
@@ -63,7 +62,7 @@ class ReplyDelivery:
 
     @property
     def _turns(self) -> Turns:
-        """The turns of the agent; they are others after its storage failed."""
+        """The turns of the agent. After a failure of its storage they are other objects."""
         return self._agent._perdure_conversation.turns
 
     async def run(self) -> None:
@@ -135,7 +134,7 @@ class ReplyDelivery:
         self._stop_typing()
 
     async def _pause(self, turn: Turn) -> None:
-        """Leave the provider in peace for a while, but not beyond the turn's end."""
+        """Wait until the next edit is allowed, or until the turn ends."""
         ended = awaited(self._turns.ended(turn.request_id))
         await asyncio.wait([ended], timeout=self._posts.pace_s)
         if ended.done() and not ended.cancelled() and ended.exception() is not None:
@@ -157,7 +156,7 @@ class ReplyDelivery:
             self._typing = self._replies.tenant.spawn(self._type())
 
     async def _type(self) -> None:
-        """Show that an answer is on its way, as long as nothing of it is to be seen. It is not worth a word if that fails."""
+        """Show the typing indicator until something of the answer is visible. Failures are ignored."""
         while True:
             try:
                 async with asyncio.timeout(TYPING_S):

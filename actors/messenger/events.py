@@ -1,7 +1,7 @@
 """What comes from a messenger, whichever it is: a message or the press of a button, by whom, where, and under which ids.
 
 An event is plain data: it stands in the agent's storage from its acceptance on, and everything that follows can be done from there again.
-What a provider sent beside it is not kept (case M30); what is needed to fetch an attachment later is (`Attachment.metadata`).
+What a provider sent beside it is not kept; what is needed to fetch an attachment later is (`Attachment.metadata`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Plain(BaseModel):
 
 
 class Person(Plain):
-    """Somebody who writes. What speaks for them is the full name, else the user name, else the id (case M20)."""
+    """Somebody who writes. What speaks for them is the full name, else the user name, else the id."""
 
     id: str
     user_name: str = ""
@@ -39,7 +39,7 @@ class Person(Plain):
 
 
 class Attachment(Plain):
-    """Something that is no text. `id` names it at the provider; without one of its own it is the provider's file id (case M31)."""
+    """Something that is no text. `id` names it at the provider; without one of its own it is the provider's file id."""
 
     kind: str
     id: str | None = None
@@ -99,7 +99,7 @@ class MessengerEvent(Plain):
 
     @property
     def key(self) -> str:
-        """What names it for people and as an idempotency key (case M17)."""
+        """What names it for people and as an idempotency key."""
         kind = "message" if self.action is None else "action"
         more = "" if self.action is None else f":{self.action.id}:{self.author.id}:{self.action.value}"
         return f"messenger:{self.messenger_id}:{kind}:{self.thread_id}:{self.message_id}{more}"
@@ -109,7 +109,7 @@ Speaker = Callable[[MessengerEvent], str | None] | Literal["author"] | None
 
 
 def user_text(event: MessengerEvent, speaker: Speaker = "author") -> str:
-    """What the model is told: what was written, by whom where others read along, and what was attached (cases M18 to M25)."""
+    """What the model is told: what was written, by whom where others read along, and what was attached."""
     text = event.text if event.action is None else _action_text(event.action)
     if event.attachments:
         text = "\n".join([*([text] if text else []), "Attachments:", *(each.line for each in event.attachments)])
@@ -135,7 +135,7 @@ def user_message(event: MessengerEvent, speaker: Speaker = "author") -> dict[str
 
 
 def own_mentions(text: str, bot_id: str, user_name: str) -> str:
-    """A text in which the agent's own id is its name, for adapters whose provider writes ids (cases M26 to M29)."""
+    """A text in which the agent's own id is its name, for adapters whose provider writes ids."""
     if not bot_id or not user_name:
         return text
     own = re.escape(bot_id)
@@ -143,7 +143,7 @@ def own_mentions(text: str, bot_id: str, user_name: str) -> str:
 
 
 def conversation_name(messenger_id: str, thread_id: str) -> str:
-    """The name of the agent of one thread. Different threads have different names (case 23 of §13.7)."""
+    """The name of the agent of one thread. Different threads have different names."""
     escaped = messenger_id.replace("%", "%25").replace(":", "%3A")
     return short(f"{escaped}:{thread_id}")
 

@@ -1,4 +1,4 @@
-"""Where webhooks come in: an ASGI app that acknowledges what is durable, and nothing else.
+"""The ASGI app for webhooks: it acknowledges an event when it is durable, and never before.
 
     too long            413     nobody reads more of it
     not verified        401     or what the verifier answers
@@ -36,7 +36,7 @@ log = logging.getLogger("perdure.messenger")
 
 
 class Handles(Protocol):
-    """Who gives handles of agents: a `Runtime`, or a `Client`."""
+    """What gives handles of agents: a `Runtime` or a `Client`."""
 
     def agent(self, agent_class: Any, name: str) -> Any:
         """A handle."""
@@ -79,7 +79,7 @@ def messenger_app(
 
 
 class WebhookEndpoint:
-    """Where the webhooks of one messenger come in."""
+    """The endpoint for the webhooks of one messenger."""
 
     def __init__(
         self,
@@ -93,20 +93,20 @@ class WebhookEndpoint:
         self._handles, self._body_max, self._accept_s = handles, body_max, accept_timeout_s
 
     async def prepare(self) -> None:
-        """Let the adapter learn what it wants to know; without that it goes on as well as it can."""
+        """Let the adapter prepare, such as ask for its own name. If that fails, it works without."""
         job = getattr(self.messenger.adapter, "prepare", None)
         _, problem = (None, None) if job is None else await tried(job())
         if problem is not None:
             log.warning("messenger %s could not prepare: %s; it goes on without", self.messenger.id, in_words(problem))
 
     async def close(self) -> None:
-        """Let go of what the adapter holds."""
+        """Close the adapter."""
         job = getattr(self.messenger.adapter, "close", None)
         if job is not None:
             await tried(job())
 
     async def serve(self, request: Request) -> Response:
-        """One webhook."""
+        """Answer one webhook."""
         body = await self._body(request)
         if body is None:
             return self._refused(413, f"a webhook is over {self._body_max} bytes")
@@ -123,7 +123,7 @@ class WebhookEndpoint:
         return await self._accepted([each for each in events if self.messenger.may_answer(each)])
 
     async def _body(self, request: Request) -> bytes | None:
-        """The body, as far as it is not too long. Of whoever hangs up before its end, what there was."""
+        """The body; None if it is too long, and empty if the client hung up before its end."""
         said = request.headers.get("content-length", "")
         if said.isascii() and said.isdigit() and int(said[:20]) > self._body_max:
             return None
@@ -147,7 +147,7 @@ class WebhookEndpoint:
         return JSONResponse({"ok": True, "accepted": accepted})
 
     async def _tell(self, event: MessengerEvent) -> Any:
-        """Ask the agent to accept an event; done when it is durable."""
+        """Have the agent accept an event. It is durable on return."""
         name = self.messenger.agent_name(event)
         async with asyncio.timeout(self._accept_s):
             return await self._handles.agent(self.agent_class, name).receive(event)

@@ -105,7 +105,7 @@ class MessengerAgent(ChatAgent):
         inform_model: bool = False,
         kind: str = "notice",
     ) -> str:
-        """Post something that is no answer, in its place among the replies. Returns its id; never begins a turn (spec §7.8).
+        """Post something that is no answer, in its place among the replies. Returns its id. It begins no turn.
 
         With `inform_model` it stands in the transcript too, as said by the assistant.
         """
@@ -130,12 +130,12 @@ class MessengerAgent(ChatAgent):
 
     @exposed(repeatable=True)
     async def cancel_reply(self, reply_id: str, reason: str = "cancelled") -> bool:
-        """Cancel a reply, and with it the model's turn. Durable on return; whether it was open."""
+        """Cancel a reply, and with it the model's turn. Durable on return. Returns whether it was open."""
         return await self._perdure_deliveries.cancel(reply_id, reason)
 
     @exposed(repeatable=True)
     async def retry_delivery(self, reply_id: str) -> bool:
-        """Try a parked reply again; whether there was one. The model is not asked again."""
+        """Try a parked reply again, without asking the model again. Returns whether there was one."""
         return self._perdure_deliveries.retry(reply_id)
 
     @exposed(repeatable=True)
@@ -160,7 +160,7 @@ class MessengerAgent(ChatAgent):
         return FiberResult(end, reply.problem or None, metadata={**(fiber.metadata or {}), **about})
 
     async def _perdure_recover_reply(self, fiber: FiberRecovery) -> FiberResult | str:
-        """A process died in the middle of a delivery, and it is entered again: it finds in its rows how far it had come."""
+        """Enter the delivery again after a death: its rows tell how far it had come. After `DEATHS_MAX` deaths it is parked."""
         if fiber.attempt < DEATHS_MAX:
             return "retry"
         self._perdure_deliveries.give_up(str((fiber.input or {}).get("reply")), fiber.attempt)
@@ -172,7 +172,7 @@ class MessengerAgent(ChatAgent):
         return self._perdure.part(Deliveries, lambda: Deliveries(self, self._perdure, messengers_of(type(self))))
 
     def _perdure_woken(self) -> None:
-        """The agent has come up: turns and replies of an earlier life are taken up."""
+        """The agent has come up: go on with the turns and replies of an earlier life."""
         super()._perdure_woken()
         self._perdure_deliveries.wake()
 

@@ -1,4 +1,4 @@
-"""The visible messages of one reply: made to say what is intended, whatever became of the requests before.
+"""The visible messages of one reply, brought to the intended text whatever became of earlier requests.
 
 Each request to the provider lies between two commits: before it, what is intended and that a post is on its way; after it, the id and
 what is acknowledged. So a life that takes over finds one of these:
@@ -31,7 +31,7 @@ POSTS_MAX = 200
 
 
 class DeliveryParked(Exception):
-    """This reply cannot be delivered as things are; a person decides."""
+    """The reply cannot be delivered as things are; a person decides."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -50,23 +50,23 @@ class Posts:
 
     @property
     def is_visible(self) -> bool:
-        """Whether anything may stand there."""
+        """Whether a message may be visible."""
         return bool(self.rows)
 
     @property
     def pace_s(self) -> float:
-        """The least time between two looks."""
+        """The least time between two edits, in seconds."""
         least_ms = self._policy.edit_every_ms
         return max(0, self._limits.edit_every_ms if least_ms is None else least_ms) / 1000
 
     def pieces(self, text: str) -> list[str]:
-        """A text as messages. There is room left for what may have to be said above one."""
+        """A text as messages, each with room for `repeated_text` above it."""
         room = length_of(self._policy.repeated_text, self._limits.counting) + 2
         found = split(sendable(text), self._limits.text_max - room, self._limits.counting)
         return [each.shown for each in found if each.shown.strip()][:POSTS_MAX]
 
     async def show(self, text: str) -> None:
-        """Show this as far as it goes just now."""
+        """Bring the messages to this text as far as single requests succeed now."""
         if asyncio.get_running_loop().time() < self._quiet_until_s:
             return
         for index, piece in enumerate(self.pieces(text)):
@@ -74,7 +74,7 @@ class Posts:
                 return
 
     async def finish(self, text: str) -> None:
-        """Make the messages say exactly this. Raises `Parked` if that cannot be."""
+        """Make the messages say exactly this. Raises `DeliveryParked` if that is impossible."""
         pieces = self.pieces(text)
         for index, piece in enumerate(pieces):
             if await self._repeated(partial(self._make, index, piece)) is Next.PARK:
@@ -83,7 +83,7 @@ class Posts:
             await self._take_away(index)
 
     async def _repeated(self, request: Callable[[], Awaitable[Next]]) -> Next:
-        """Make a request again, after the pause that each failure asks for, until it is done or there is nothing to be done."""
+        """Repeat a request, after the pause that each failure set, until it is done or is to be parked."""
         return await until(
             lambda what: what in (Next.DONE, Next.PARK),
             request,
@@ -91,7 +91,7 @@ class Posts:
         )
 
     async def _make(self, index: int, text: str) -> Next:
-        """Make one message say this: one request, if one is needed."""
+        """Bring one message to this text, with at most one request."""
         row = self.rows.get(index) or PostRow(index)
         if row.is_sent and not row.message_id:
             if after_unknown(self._policy) is Next.PARK:
@@ -138,7 +138,7 @@ class Posts:
         return Next.DONE if what is Next.DONE else Next.AGAIN
 
     async def _take_away(self, index: int) -> None:
-        """A message too many: an earlier attempt had more to say."""
+        """Delete a message beyond the end of the text: an earlier attempt had a longer one."""
         message_id = self.rows[index].message_id
         if message_id:
             await self._repeated(
@@ -154,7 +154,7 @@ class Posts:
         return Next.DONE if what is Next.ANEW else what  # it is gone
 
     async def _asked(self, what: str, request: Callable[[], Awaitable[Any]]) -> tuple[Any, ProviderTrouble | None]:
-        """One request, and what went wrong with it. An adapter that raises anything else is broken, and asking again does not mend it."""
+        """One request: its answer, or what went wrong. Errors other than `ProviderTrouble` are bugs of the adapter, and not repeated."""
         self._replies.tenant.faults.at(KillPoint.BEFORE_EFFECT, f"messenger {what}")
         try:
             async with asyncio.timeout(CALL_S):
@@ -169,7 +169,7 @@ class Posts:
         return None, ProviderRefused(f"the adapter failed: {in_words(problem)}")
 
     def _after(self, trouble: ProviderTrouble, *, is_edit: bool) -> Next:
-        """What follows, with the count kept and the pause noted."""
+        """What follows a failure. The count is made durable, and the pause is set."""
         reply = self._reply
         is_busy = trouble.trouble is trouble.trouble.BUSY
         reply.busy, reply.tries = reply.busy + is_busy, reply.tries + (not is_busy)

@@ -1,4 +1,4 @@
-"""The open replies of one agent: their rows, their places in each thread, and what becomes of them.
+"""The open replies of one agent: their rows, their order in each thread, and their ends.
 
 Those who deliver them (`deliveries`, `delivery`, `posts`) stand on this.
 """
@@ -28,21 +28,21 @@ class Replies:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def now_ms(self) -> int:
-        """Wall time."""
+        """Wall time, in milliseconds since the epoch."""
         return self.tenant.now_ms()
 
     def roll(self) -> float:
-        """A throw of the dice."""
+        """A number from 0 to 1 from the host's dice."""
         return self.tenant.dice.roll()
 
     def join(self, row: ReplyRow) -> None:
-        """A reply has become durable, or what joined it."""
+        """A reply, or an event that joined it, has become durable."""
         known = self.open.setdefault(row.reply_id, row)
         known.heard, known.ready_at_ms = row.heard, row.ready_at_ms
         self.look()
 
     async def place_of(self, reply: ReplyRow) -> None:
-        """Wait until it is this reply's turn, and until no more is to be expected to join it."""
+        """Wait until this reply is the first of its thread, and its burst is over."""
         while reply.cancelled is None and reply.status == ReplyStatus.WAITING:
             left_ms = reply.ready_at_ms - self.now_ms()
             is_first = self._is_first(reply)
@@ -65,14 +65,14 @@ class Replies:
         self._waiters.discard(waiter)
 
     def look(self) -> None:
-        """Something has changed: whoever waits for its place looks again."""
+        """Wake the replies that wait for their place: something has changed."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     def step_aside(self, reply: ReplyRow, *, is_aside: bool) -> None:
-        """A reply whose turn waits for a person keeps nobody waiting behind it."""
+        """Let the replies behind this one pass, or not, while its turn waits for a person."""
         if is_aside is not (reply.reply_id in self._aside):
             (self._aside.add if is_aside else self._aside.discard)(reply.reply_id)
             self.look()
@@ -80,7 +80,7 @@ class Replies:
     # ends
 
     def change(self, reply: ReplyRow, **fields: Any) -> None:
-        """Change a reply: durable with the open transaction or on return, and only then in memory."""
+        """Change a reply: in memory only after the commit, which is the open transaction's, or one before return."""
         with self.tenant.storage.transaction() as transaction:
             self.store.keep(replace(reply, **fields))
             transaction.then(lambda: vars(reply).update(fields))
@@ -93,7 +93,7 @@ class Replies:
         return status is not None
 
     def settle(self, reply: ReplyRow, outcome: Outcome, problem: str, kept_max: int) -> None:
-        """A reply is over. So many that are over are kept."""
+        """Settle a reply, and delete the oldest settled ones beyond `kept_max`."""
         ended = {"outcome": str(outcome), "problem": problem, "settled_at_ms": self.now_ms()}
         if self.move(reply, ReplyEvent.SETTLED, **ended):
             self.tell("messenger:settled", reply, {"outcome": reply.outcome, "error": problem or None})
@@ -101,7 +101,7 @@ class Replies:
         self._leave(reply)
 
     def park(self, reply: ReplyRow, problem: str) -> None:
-        """A reply cannot be delivered. It stays visible, and keeps nobody waiting."""
+        """Park a reply that cannot be delivered. The replies behind it go on."""
         if self.move(reply, ReplyEvent.PARKED, problem=problem, settled_at_ms=self.now_ms()):
             log.warning(
                 "reply %s to thread %s was parked: %s. The turn is over and its answer is kept; retry_delivery(%r) tries again.",
@@ -119,6 +119,6 @@ class Replies:
         self.look()
 
     def tell(self, name: str, reply: ReplyRow, payload: dict[str, Any]) -> None:
-        """Tell those who observe the channel."""
+        """Emit an event of the channel."""
         told = {"replyId": reply.reply_id, "messengerId": reply.messenger_id, "threadId": reply.thread_id, **payload}
         emit(Channel.MESSENGER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())

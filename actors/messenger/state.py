@@ -1,14 +1,14 @@
-"""What adapters of messengers want kept: subscriptions, locks, lists, a cache and queues, in an agent's storage (spec messenger §6).
+"""What adapters of messengers want kept: subscriptions, locks, lists, a cache and queues, in an agent's storage.
 
     shelf = runtime.agent(ChatState, shard_of("telegram:42:7"))
     lock = await shelf.acquire_lock("telegram:42:7", ttl_ms=30_000)
     if lock is not None and await shelf.extend_lock(lock, ttl_ms=30_000): ...
 
-One rule for times everywhere: `ttl_ms` is None for ever, or a number above 0 (weakness 38). What has expired is never seen again,
-whatever is added to it (weakness 37); a document that nobody looks at any more is deleted when the agent next wakes.
+One rule for times everywhere: `ttl_ms` is None for ever, or a number above 0. What has expired is never seen again,
+whatever is added to it; a document that nobody looks at any more is deleted when the agent next wakes.
 
 A lock has a *fence*, a number that rises with each holder. `check_lock` in the storage of the same agent, or the fence itself handed to
-whatever is written to, is what keeps out a holder whose time ran out without its notice (weakness 39).
+whatever is written to, is what keeps out a holder whose time ran out without its notice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT: Final = "default"
 
 
 def shard_of(thread_id: str) -> str:
-    """The name of the agent that keeps what belongs to a thread: of its chat, the first two parts of its id (case M8)."""
+    """The name of the agent that keeps what belongs to a thread: of its chat, the first two parts of its id."""
     parts = thread_id.split(":")
     return ":".join(parts[:2]) if len(parts) > 1 and all(parts[:2]) else DEFAULT
 
@@ -40,7 +40,7 @@ def shard_of(thread_id: str) -> str:
 def key_shard(key: str) -> str | None:
     """The same for a key of the cache or of a list; None if the key does not say where it belongs.
 
-    Keys by which messages are known again are spread like their threads: `dedupe:<adapter>:<thread>` (weakness 40).
+    Keys by which messages are known again are spread like their threads: `dedupe:<adapter>:<thread>`.
     """
     for prefix in THREAD_KEYS:
         if key.startswith(prefix):

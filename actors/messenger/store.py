@@ -71,7 +71,7 @@ class ReplyRow(StoredRow):
 
     @property
     def is_open(self) -> bool:
-        """Whether it will be gone on with by itself."""
+        """Whether it goes on by itself."""
         return self.status in REPLY_OPEN
 
     def next(self, event: ReplyEvent) -> ReplyStatus | None:
@@ -133,7 +133,7 @@ class MessengerStore:
         return list(self._replies.all().values())
 
     def reply(self, reply_id: str) -> ReplyRow | None:
-        """One reply."""
+        """One reply, or None."""
         return self._replies.get(reply_id)
 
     def posts(self, reply: ReplyRow) -> dict[int, PostRow]:
@@ -149,17 +149,17 @@ class MessengerStore:
                 self._heard.put(transaction, heard_key(event), row)
 
     def keep_post(self, reply: ReplyRow, post: PostRow) -> None:
-        """Make a line of the outbox durable."""
+        """Make the state of one message durable."""
         with self._life.storage.transaction() as transaction:
             self._posts.put(transaction, _post_key(reply, post.index), post)
 
     def forget_post(self, reply: ReplyRow, index: int) -> None:
-        """A message was taken away."""
+        """Delete the row of a message."""
         with self._life.storage.transaction() as transaction:
             self._posts.drop(transaction, _post_key(reply, index))
 
     def prune(self, kept: int) -> None:
-        """Forget the oldest settled replies beyond so many, with their events and posts."""
+        """Delete the oldest settled replies beyond `kept`, with their events and posts."""
         known = len(self._replies.keys())
         if known <= kept + kept // 10:
             return
@@ -173,12 +173,12 @@ class MessengerStore:
 
 
 def heard_key(event: MessengerEvent) -> str:
-    """Under which an event is found again."""
+    """The key under which an event is stored."""
     return f"{event.messenger_id}\0{event.dedupe_key}"
 
 
 def digest(text: str) -> str:
-    """By which an intended text is compared with an acknowledged one."""
+    """A digest by which an intended text is compared with an acknowledged one."""
     return digest_of(text.encode("utf-8", "replace"))
 
 

@@ -192,7 +192,7 @@ class Telegram:
         await self._asked(lambda: self._bot.send_chat_action(chat_id, "typing", message_thread_id=topic))
 
     async def set_webhook(self, url: str) -> None:
-        """Tell Telegram where webhooks go. Raises `BadRequest` if that is no address over HTTPS (case M60)."""
+        """Tell Telegram where webhooks go. Raises `BadRequest` if that is no address over HTTPS."""
         if not url.startswith("https://"):
             raise BadRequest("url", f"{url!r:.200} is not an address over HTTPS, as Telegram demands")
         updates = ["message", "callback_query"]
