@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable
 from typing import TypeVar, cast
@@ -18,9 +19,9 @@ def blocking(call: Awaitable[T]) -> T:
 
     Raises `BadRequest` in async code, where the call is to be awaited.
     """
-    if inspect.isawaitable(call) and (inspect.iscoroutine(call) or hasattr(call, "add_done_callback")):
-        if inspect.iscoroutine(call):
-            call.close()
+    if inspect.iscoroutine(call):
+        call.close()  # nobody will await it
+    if inspect.iscoroutine(call) or asyncio.isfuture(call):
         raise BadRequest("call", "this is async code, where the call is to be awaited")
     return cast("T", call)
 
