@@ -12,7 +12,7 @@ import contextlib
 import tempfile
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -37,10 +37,11 @@ from perdure.scenarios.stories.chat_checks import (
 )
 from perdure.scenarios.stories.chat_turns import Told, ask
 from perdure.scenarios.stories.chat_workspace import Workspace
-from perdure.scenarios.stories.engine import Scenario, in_words, simulate_in_one_world
+from perdure.scenarios.stories.engine import Play, Scenario, in_words, simulate_in_one_world
 from perdure.scenarios.stories.environment import MODEL, SCRIPTED, SIMULATED, simulated_model, with_environment
 from perdure.scenarios.stories.stage import Stage, Victim, home_of, hosts_in, supervisor_in
 from perdure.scenarios.stories.watchers import Watcher
+from perdure.scenarios.testing.laboratory import Laboratory
 
 LOOK_S: Final = 0.02
 MOMENT_S: Final = 60.0  # how long a moment may be in coming, and a turn take that is asked then
@@ -153,7 +154,7 @@ class ChatScenario(Scenario):
         """All points in one world."""
         self.simulate_turns(self.play)
 
-    def simulate_turns(self, play: Any, *begun: Any, **simulation: Any) -> None:
+    def simulate_turns(self, play: Play, *begun: Callable[[Laboratory], None], **simulation: Any) -> None:
         """Play in a simulated world with a provider of its own."""
         self.provider = provider = SimProvider(self.script)
         with simulated_model(provider.model(SIMULATED)):
