@@ -4,7 +4,7 @@ A text about a call is the *result* of that call, so that it travels wherever re
 last what may be long: whoever cuts it at the end cuts partial output, never the warning (spec transport-recovery §4.3). At the system that
 we answer partial output replaced the warning, and a cancelled command was reported as one that had never run (B2, B7).
 
-| fate | what happened | what the model is told |
+| why | what happened | what the model is told |
 |---|---|---|
 | `died` | it was at work, and it is certain that it is gone | outcome unknown; verify or ask; do not repeat blindly |
 | `still_running` | the connection is gone, the tool is not | do not repeat; its result will come; how to wait for it |
@@ -30,7 +30,7 @@ CAUTION_MAX = 4_000
 EVIDENCE_MAX = 300
 
 
-class Fate(StrEnum):
+class NoResult(StrEnum):
     """What became of a call that has no result of its own."""
 
     DIED = "died"
@@ -43,7 +43,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True)
-class Remains:
+class CallEvidence:
     """What is known of such a call: facts that help to verify. Instants in ms since 1970; whatever is empty is not mentioned.
 
     `ended_by` says in a few words what ended it (`the connection to the provider broke`, `its process was killed`).
@@ -62,99 +62,99 @@ class Remains:
     output_tail: str = ""
 
 
-def caution(fate: Fate, left: Remains) -> str:
+def caution(why: NoResult, known: CallEvidence) -> str:
     """The result that stands in for one that does not exist. At most `CAUTION_MAX` characters; the warning comes first."""
-    head = " ".join([*_OPENING[fate](left), *_advice(fate, left), *_evidence(left)])
-    tail = left.output_tail.strip()
+    head = " ".join([*_OPENING[why](known), *_advice(why, known), *_evidence(known)])
+    tail = known.output_tail.strip()
     room = CAUTION_MAX - len(head) - 40
-    if fate not in _MAY_HAVE_BEGUN or not tail or room <= 0:
+    if why not in _MAY_HAVE_BEGUN or not tail or room <= 0:
         return head
     kept = tail if len(tail) <= room else "…" + tail[-(room - 1) :]
     return f"{head}\nLast output before that:\n{kept}"
 
 
-_MAY_HAVE_BEGUN = frozenset({Fate.DIED, Fate.STILL_RUNNING, Fate.ABORTED})
+_MAY_HAVE_BEGUN = frozenset({NoResult.DIED, NoResult.STILL_RUNNING, NoResult.ABORTED})
 
 
-def _died(left: Remains) -> list[str]:
-    cause = one_line(left.ended_by or "the transport broke")
+def _died(known: CallEvidence) -> list[str]:
+    cause = one_line(known.ended_by or "the transport broke")
     return [
-        f"OUTCOME UNKNOWN: {cause} while this call of {left.tool} was running; the user did not stop it.",
+        f"OUTCOME UNKNOWN: {cause} while this call of {known.tool} was running; the user did not stop it.",
         "It had started. Its effects may be none, partial or complete.",
     ]
 
 
-def _aborted(left: Remains) -> list[str]:
+def _aborted(known: CallEvidence) -> list[str]:
     return [
-        f"OUTCOME UNKNOWN: the user stopped this call of {left.tool} while it was running.",
+        f"OUTCOME UNKNOWN: the user stopped this call of {known.tool} while it was running.",
         "It had started. Its effects may be none, partial or complete.",
     ]
 
 
-def _still_running(left: Remains) -> list[str]:
-    cause = one_line(left.ended_by or "the transport broke")
+def _still_running(known: CallEvidence) -> list[str]:
+    cause = one_line(known.ended_by or "the transport broke")
     return [
-        f"STILL RUNNING: {cause}, but this call of {left.tool} goes on (call id {left.call_id}).",
+        f"STILL RUNNING: {cause}, but this call of {known.tool} goes on (call id {known.call_id}).",
         "Its result will be given to you when it is there. Do not issue it again.",
     ]
 
 
-def _never_ran(left: Remains) -> list[str]:
-    cause = one_line(left.ended_by or "the transport broke")
-    return [f"NOT RUN: this call of {left.tool} was complete, but {cause} before it began, so it never ran."]
+def _never_ran(known: CallEvidence) -> list[str]:
+    cause = one_line(known.ended_by or "the transport broke")
+    return [f"NOT RUN: this call of {known.tool} was complete, but {cause} before it began, so it never ran."]
 
 
-def _cut_off(left: Remains) -> list[str]:
-    return [f"NOT RUN: this call of {left.tool} was cut off while it was still being written; it never ran."]
+def _cut_off(known: CallEvidence) -> list[str]:
+    return [f"NOT RUN: this call of {known.tool} was cut off while it was still being written; it never ran."]
 
 
-def _aborted_before(left: Remains) -> list[str]:
-    return [f"NOT RUN: the user stopped the turn before this call of {left.tool} began. It had no effect."]
+def _aborted_before(known: CallEvidence) -> list[str]:
+    return [f"NOT RUN: the user stopped the turn before this call of {known.tool} began. It had no effect."]
 
 
-def _unanswered(left: Remains) -> list[str]:
-    return [f"NOT ANSWERED: the user stopped the turn while {left.tool} waited for their answer, so there is none."]
+def _unanswered(known: CallEvidence) -> list[str]:
+    return [f"NOT ANSWERED: the user stopped the turn while {known.tool} waited for their answer, so there is none."]
 
 
 _OPENING = {
-    Fate.DIED: _died,
-    Fate.ABORTED: _aborted,
-    Fate.STILL_RUNNING: _still_running,
-    Fate.NEVER_RAN: _never_ran,
-    Fate.CUT_OFF: _cut_off,
-    Fate.ABORTED_BEFORE: _aborted_before,
-    Fate.UNANSWERED: _unanswered,
+    NoResult.DIED: _died,
+    NoResult.ABORTED: _aborted,
+    NoResult.STILL_RUNNING: _still_running,
+    NoResult.NEVER_RAN: _never_ran,
+    NoResult.CUT_OFF: _cut_off,
+    NoResult.ABORTED_BEFORE: _aborted_before,
+    NoResult.UNANSWERED: _unanswered,
 }
 
 
-def _advice(fate: Fate, left: Remains) -> list[str]:
-    if fate is Fate.STILL_RUNNING:
-        return [f"To wait for it: {one_line(left.wait_with)}."] if left.wait_with else []
-    if fate is Fate.UNANSWERED:
+def _advice(why: NoResult, known: CallEvidence) -> list[str]:
+    if why is NoResult.STILL_RUNNING:
+        return [f"To wait for it: {one_line(known.wait_with)}."] if known.wait_with else []
+    if why is NoResult.UNANSWERED:
         return ["Ask again only if it is still needed."]
-    if fate is Fate.ABORTED_BEFORE:
+    if why is NoResult.ABORTED_BEFORE:
         return ["Do not issue it again unless the user asks for it."]
-    if fate not in _MAY_HAVE_BEGUN:
+    if why not in _MAY_HAVE_BEGUN:
         return ["It had no effect. Call it again if it is still needed."]
-    if left.effect == "pure":
+    if known.effect == "pure":
         return ["This tool only reads, so it is safe to call it again."]
-    if left.effect == "idempotent":
+    if known.effect == "idempotent":
         return [
             "Do not issue it again blindly: verify first. The same call with the same key has its effect at most once."
         ]
     return ["Do not issue it again blindly. First verify the state of what it touches, or ask the user."]
 
 
-def _evidence(left: Remains) -> list[str]:
+def _evidence(known: CallEvidence) -> list[str]:
     said = []
-    if left.started_at_ms is not None:
-        said.append(f"started {_instant(left.started_at_ms)}")
-        if left.lost_at_ms is not None:
-            said.append(f"lost {max(0.0, left.lost_at_ms - left.started_at_ms) / 1000:g} s later")
+    if known.started_at_ms is not None:
+        said.append(f"started {_instant(known.started_at_ms)}")
+        if known.lost_at_ms is not None:
+            said.append(f"lost {max(0.0, known.lost_at_ms - known.started_at_ms) / 1000:g} s later")
     for name, value in (
-        ("evidence", left.exit_evidence),
-        ("touched", left.touched),
-        ("idempotency key", left.idempotency_key),
+        ("evidence", known.exit_evidence),
+        ("touched", known.touched),
+        ("idempotency key", known.idempotency_key),
     ):
         if value:
             said.append(f"{name} {one_line(value)[:EVIDENCE_MAX]}")
@@ -165,10 +165,10 @@ def _instant(at_ms: float) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-def correction(left: Remains, output: str) -> str:
+def correction(known: CallEvidence, output: str) -> str:
     """What the model is told when a call that was declared dead reports after all (A17). The result follows the announcement."""
     return (
-        f"CORRECTION: the call of {left.tool} with id {left.call_id}, reported above as lost, has finished after all. "
+        f"CORRECTION: the call of {known.tool} with id {known.call_id}, reported above as lost, has finished after all. "
         f"What was said about its outcome no longer holds. Its result:\n{output}"
     )
 

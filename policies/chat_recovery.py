@@ -43,7 +43,7 @@ FIRST_PAUSE_MS = 1_000
 PAUSE_MAX_MS = 30_000
 
 
-class Kind(StrEnum):
+class RecoveryKind(StrEnum):
     """What a turn that was cut off needs."""
 
     RETRY = "retry"
@@ -58,7 +58,7 @@ def classify_turn(
     is_continuation: bool,
     is_newest_user_its_own: bool,
     is_awaiting_client: bool,
-) -> Kind:
+) -> RecoveryKind:
     """What a turn that was cut off needs, from what is durably there (§4.3).
 
     | | newest user message is the turn's | waits for a person | content | continuation | kind |
@@ -72,10 +72,10 @@ def classify_turn(
     `is_newest_user_its_own` holds too when the turn answers no user message and there is still none.
     """
     if not is_newest_user_its_own:
-        return Kind.SUPERSEDED
+        return RecoveryKind.SUPERSEDED
     if is_awaiting_client:
-        return Kind.PARK
-    return Kind.CONTINUE if has_content or is_continuation else Kind.RETRY
+        return RecoveryKind.PARK
+    return RecoveryKind.CONTINUE if has_content or is_continuation else RecoveryKind.RETRY
 
 
 def keeps_partial(*, persist: bool | None, has_settled_tools: bool) -> bool:
@@ -104,7 +104,7 @@ class Incident:
     incident_id: str
     request_id: str
     root_id: str
-    kind: Kind
+    kind: RecoveryKind
     first_seen_at_ms: float
     last_attempt_at_ms: float
     last_progress_at_ms: float
@@ -138,7 +138,7 @@ class Incident:
         """The incident that was stored. Fields that this version does not know are left out; those it lacks have their defaults."""
         known = {each.name: row[each.name] for each in fields(cls) if each.name in row}
         status = IncidentStatus(known.get("status", IncidentStatus.ATTEMPTING))
-        return cls(**{**known, "kind": Kind(known["kind"]), "status": status})
+        return cls(**{**known, "kind": RecoveryKind(known["kind"]), "status": status})
 
     def moved(self, status: IncidentStatus, reason: str = "") -> Incident:
         """In another status; itself if it is sealed."""
@@ -150,7 +150,7 @@ def incident_id(root_id: str, user_message_id: str | None) -> str:
     return f"{root_id}:{user_message_id or ''}"
 
 
-class Cut(NamedTuple):
+class TurnInterruption(NamedTuple):
     """What is known when a turn is found cut off. `progress` is the turn's own counter.
 
     Until `waited_until_ms` another turn of the agent was played: that silence was not this one's.
@@ -159,7 +159,7 @@ class Cut(NamedTuple):
     request_id: str
     root_id: str
     user_message_id: str | None
-    kind: Kind
+    kind: RecoveryKind
     progress: int
     is_awaiting_client: bool = False
     is_out_of_memory: bool = False
@@ -179,7 +179,7 @@ class Evaluation(NamedTuple):
         return Evaluation(self.incident.moved(IncidentStatus.EXHAUSTED, "recovery_aborted"), is_exhausted=True)
 
 
-def evaluate(incident: Incident | None, cut: Cut, config: ChatRecovery, now_ms: float) -> Evaluation:
+def evaluate(incident: Incident | None, cut: TurnInterruption, config: ChatRecovery, now_ms: float) -> Evaluation:
     """Open the incident of a turn, or look at it again, and say whether there is patience left. Pure; a sealed one stays as it is."""
     if incident is not None and incident.is_sealed:
         return Evaluation(incident, is_exhausted=True)
@@ -191,7 +191,7 @@ def evaluate(incident: Incident | None, cut: Cut, config: ChatRecovery, now_ms: 
     return Evaluation(seen, is_exhausted=False, is_new=incident is None, asks_predicate=asks)
 
 
-def _opened(cut: Cut, config: ChatRecovery, now_ms: float) -> Incident:
+def _opened(cut: TurnInterruption, config: ChatRecovery, now_ms: float) -> Incident:
     return Incident(
         incident_id=incident_id(cut.root_id, cut.user_message_id),
         request_id=cut.request_id,
@@ -209,7 +209,7 @@ def _opened(cut: Cut, config: ChatRecovery, now_ms: float) -> Incident:
     )
 
 
-def _seen_again(known: Incident, cut: Cut, config: ChatRecovery, now_ms: float) -> Incident:
+def _seen_again(known: Incident, cut: TurnInterruption, config: ChatRecovery, now_ms: float) -> Incident:
     has_progressed = cut.progress > known.progress
     was_answered = known.parked_at_ms is not None and not cut.is_awaiting_client
     is_debounced = not has_progressed and now_ms - known.window_at_ms < DEBOUNCE_MS

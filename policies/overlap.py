@@ -56,7 +56,7 @@ class Overlap:
         return cls(strategy, pause if is_number(pause) and 0 <= pause < math.inf else DEBOUNCE_MS)
 
 
-class Open(NamedTuple):
+class OpenTurn(NamedTuple):
     """A turn that has not ended. `is_overlapping`: it is a message of the user that overlapped with another turn."""
 
     number: int
@@ -66,7 +66,7 @@ class Open(NamedTuple):
     is_recovering: bool = False
 
 
-class Place(StrEnum):
+class QueueAction(StrEnum):
     """What a turn does when its place in the queue has come."""
 
     PLAY = "play"
@@ -75,14 +75,14 @@ class Place(StrEnum):
     WAIT = "wait"
 
 
-class Turnout(NamedTuple):
+class QueueDecision(NamedTuple):
     """The decision, and for WAIT the instant at which to ask again."""
 
-    place: Place
+    action: QueueAction
     until_ms: float = 0
 
 
-def overlaps(open_turns: Iterable[Open]) -> bool:
+def overlaps(open_turns: Iterable[OpenTurn]) -> bool:
     """Whether a message that comes now overlaps. Asked when it is accepted, and stored with its turn."""
     return any(turn.status in _OCCUPIED and not turn.is_recovering for turn in open_turns)
 
@@ -92,16 +92,16 @@ def is_dropped(policy: Overlap, *, is_overlapping: bool) -> bool:
     return policy.strategy == "drop" and is_overlapping
 
 
-def at_its_place(policy: Overlap, turn: Open, open_turns: Iterable[Open], now_ms: float) -> Turnout:
+def queue_decision(policy: Overlap, turn: OpenTurn, open_turns: Iterable[OpenTurn], now_ms: float) -> QueueDecision:
     """What a turn does now that its place has come. `open_turns` may hold the turn itself."""
     if not turn.is_overlapping or policy.strategy in ("queue", "drop"):
-        return Turnout(Place.PLAY)
+        return QueueDecision(QueueAction.PLAY)
     later = any(
         each.is_overlapping and each.number > turn.number and each.status is TurnStatus.ACCEPTED for each in open_turns
     )
     if later:
-        return Turnout(Place.MERGE if policy.strategy == "merge" else Place.SKIP)
+        return QueueDecision(QueueAction.MERGE if policy.strategy == "merge" else QueueAction.SKIP)
     quiet_at_ms = turn.accepted_at_ms + policy.debounce_ms
     if policy.strategy == "debounce" and now_ms < quiet_at_ms:
-        return Turnout(Place.WAIT, quiet_at_ms)
-    return Turnout(Place.PLAY)
+        return QueueDecision(QueueAction.WAIT, quiet_at_ms)
+    return QueueDecision(QueueAction.PLAY)

@@ -68,7 +68,7 @@ _STARTED = frozenset({Stage.RUNNING, Stage.FINISHED, Stage.DEAD})
 
 
 @dataclass(frozen=True)
-class Facts:
+class AttemptFacts:
     """What had happened in one attempt when it failed. `is_after_tools`: an earlier step of the turn had settled calls."""
 
     has_text: bool = False
@@ -102,7 +102,7 @@ _PHASE_OF_STAGE = {
 }
 
 
-def phase_of(facts: Facts) -> Phase:
+def phase_of(facts: AttemptFacts) -> Phase:
     """How far the attempt had come. Calls outrank text, text outranks reasoning."""
     phases = {_PHASE_OF_STAGE[call.stage] for call in facts.calls}
     if len(phases) > 1:
@@ -193,7 +193,7 @@ class Action:
 
 
 def decide(
-    facts: Facts, failure: Failure, budget: TurnBudget, *, stop: Cause | None = None, keeps_text: bool = True
+    facts: AttemptFacts, failure: Failure, budget: TurnBudget, *, stop: Cause | None = None, keeps_text: bool = True
 ) -> Action:
     """The cell of the table. `keeps_text=False` is for providers that cannot continue after text of their own (§4.4)."""
     cause = cause_of(failure, stop)
@@ -213,10 +213,10 @@ def decide(
     return replace(plain, mode=mode, budget=budget.charged(failure), dispatch=_ids(facts, Stage.READY))
 
 
-def _ids(facts: Facts, stage: Stage) -> tuple[str, ...]:
+def _ids(facts: AttemptFacts, stage: Stage) -> tuple[str, ...]:
     return tuple(call.call_id for call in facts.calls if call.stage is stage and not call.is_providers)
 
 
-def _has_something_to_keep(facts: Facts, *, keeps_text: bool) -> bool:
+def _has_something_to_keep(facts: AttemptFacts, *, keeps_text: bool) -> bool:
     """Whether the next request is made from what the attempt left: a call that is complete, or text that people have read."""
     return (facts.has_text and keeps_text) or any(call.stage is not Stage.WRITING for call in facts.calls)

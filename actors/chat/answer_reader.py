@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from perdure.actors.chat.call_reader import CallReader
 from perdure.actors.chat.failures import too_long
-from perdure.actors.chat.plain_data import Seam, all_mended, mended
+from perdure.actors.chat.plain_data import TextJoiner, all_mended, mended
 from perdure.actors.chat.tools import ToolSpec
 from perdure.policies import Event, Json, JsonObject, OurMetadata, ProviderMetadata
 
@@ -35,16 +35,16 @@ class _Prose:
 
     def __init__(self, kind: str, part: int) -> None:
         self.kind, self.id = kind, f"{kind}-{part}"
-        self.seam, self.is_open = Seam(), False
+        self.joiner, self.is_open = TextJoiner(), False
 
     def grew(self, piece: str | None) -> Iterator[Event]:
-        words = self.seam.joined(piece or "")
+        words = self.joiner.joined(piece or "")
         if words:
             yield from self._opened()
             yield {"type": f"{self.kind}-delta", "id": self.id, "delta": words}
 
     def ended(self, metadata: ProviderMetadata | None) -> Iterator[Event]:
-        rest = self.seam.rest()
+        rest = self.joiner.rest()
         if rest:
             yield {"type": f"{self.kind}-delta", "id": self.id, "delta": rest}
         if self.is_open or (metadata and self.kind == "reasoning"):

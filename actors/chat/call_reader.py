@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from perdure.actors.chat.plain_data import Seam, all_mended, checked, mended
+from perdure.actors.chat.plain_data import TextJoiner, all_mended, checked, mended
 from perdure.actors.chat.tools import ToolSpec
 from perdure.ledger import BadRequest
 from perdure.policies import Event, Json, JsonObject, ProviderMetadata
@@ -45,7 +45,7 @@ class _Call:
     name: str
     pieces: list[str] = field(default_factory=list)
     given: JsonObject | None = None
-    seam: Seam = field(default_factory=Seam)
+    joiner: TextJoiner = field(default_factory=TextJoiner)
     metadata: ProviderMetadata | None = None
     is_shown: bool = False
     is_settled: bool = False
@@ -62,7 +62,7 @@ class CallReader:
         self._tools: Mapping[str, ToolSpec] = {each.name: each for each in tools}
         self._taken = set(taken_ids)
         self._calls: dict[int, _Call] = {}
-        self.late: str | None = None
+        self.overrun: str | None = None
         """The name of a tool whose call went on after it had been given out: the provider broke its own protocol."""
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class CallReader:
         if known is None:
             known = self._calls[part] = _Call(self._own_id(call_id), name)
         elif known.is_settled:
-            self.late = self.late or known.name
+            self.overrun = self.overrun or known.name
             return
         else:
             known.name, known.pieces, known.given = name, [], None
@@ -88,13 +88,13 @@ class CallReader:
         call = self._calls[part]
         if call.is_settled:
             if more_name or (args.strip() if isinstance(args, str) else args):
-                self.late = self.late or call.name
+                self.overrun = self.overrun or call.name
             return
         call.name += more_name
         if isinstance(args, dict):
             call.given = {**(call.given or {}), **args}
             args = ""
-        piece = call.seam.joined(args or "")
+        piece = call.joiner.joined(args or "")
         if piece:
             yield from self._shown(call)
             call.pieces.append(piece)
@@ -158,7 +158,7 @@ class CallReader:
 
     def _arguments(self, call: _Call, tool: ToolSpec | None) -> JsonObject:
         """Some providers send nothing at all for a tool that needs nothing."""
-        call.pieces.append(call.seam.rest())
+        call.pieces.append(call.joiner.rest())
         text = call.text
         if not text.strip():
             wanted = tool.parameters.get("required") if tool is not None else None

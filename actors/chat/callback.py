@@ -72,7 +72,7 @@ class Caller(Protocol):
         """Call a method of the agent."""
 
 
-class Teller:
+class CallbackRunner:
     """Tells one callback, and lets nothing that it does come back. Sync methods run on a thread, if there are any."""
 
     def __init__(self, callback: object, threads: Threads) -> None:
@@ -116,59 +116,59 @@ async def follow(
     conversation: it is aborted, as far as anybody can tell.
     """
     check_whole("first", first, 0)
-    teller = Teller(callback, caller.threads)
+    runner = CallbackRunner(callback, caller.threads)
     attached, was_accepted = 0, was_accepted or opening is not None
-    await teller.tell("on_start", {"requestId": request_id})
+    await runner.tell("on_start", {"requestId": request_id})
     while True:
         try:
             told, opening = opening or await caller.call("_perdure_follow_turn", request_id, first), None
         except PerdureError as problem:
             if isinstance(problem, BadRequest) and problem.field == "request_id" and (was_accepted or attached):
-                return await _forgotten(teller, request_id, first)
+                return await _forgotten(runner, request_id, first)
             if isinstance(problem, BadRequest):
-                await teller.tell("on_error", str(problem))
+                await runner.tell("on_error", str(problem))
             else:
-                await teller.tell("on_interrupted", _unreachable(request_id, first, problem))
+                await runner.tell("on_interrupted", _unreachable(request_id, first, problem))
             raise
         attached = attached or told["attempt"]
         for number, event in enumerate(told["events"], first + 1):
             if event.get("type") == "data-interrupted" and event["data"]["attempt"] >= attached:
-                return await _interrupted(teller, told, event["data"], number)
+                return await _interrupted(runner, told, event["data"], number)
             if event.get("type") not in ("finish", "error", "abort"):
-                await teller.tell("on_event", event)
+                await runner.tell("on_event", event)
         first = told["next"]
         if told["status"] in TURN_ENDED and first >= told["next_event"]:
-            return await _ended(teller, told)
+            return await _ended(runner, told)
 
 
 async def refused(caller: Caller, told: dict[str, Any], callback: object) -> TurnResult:
     """The end of a message that was not taken."""
-    teller = Teller(callback, caller.threads)
-    await teller.tell("on_start", {"requestId": told["request_id"]})
-    await teller.tell("on_error", told["error"])
+    runner = CallbackRunner(callback, caller.threads)
+    await runner.tell("on_start", {"requestId": told["request_id"]})
+    await runner.tell("on_error", told["error"])
     return result_from(told)
 
 
-async def _ended(teller: Teller, told: dict[str, Any]) -> TurnResult:
+async def _ended(runner: CallbackRunner, told: dict[str, Any]) -> TurnResult:
     result = result_from(told)
     if result.ok:
-        await teller.tell("on_done")
+        await runner.tell("on_done")
     else:
-        await teller.tell("on_error", result.error or f"The turn was {result.status}.")
+        await runner.tell("on_error", result.error or f"The turn was {result.status}.")
     return result
 
 
-async def _forgotten(teller: Teller, request_id: str, first: int) -> TurnResult:
-    await teller.tell("on_error", FORGOTTEN)
+async def _forgotten(runner: CallbackRunner, request_id: str, first: int) -> TurnResult:
+    await runner.tell("on_error", FORGOTTEN)
     return TurnResult(
         request_id=request_id, status=TurnStatus.ABORTED, error=FORGOTTEN, reason="forgotten", next_event=first
     )
 
 
-async def _interrupted(teller: Teller, told: dict[str, Any], data: dict[str, Any], first: int) -> TurnResult:
+async def _interrupted(runner: CallbackRunner, told: dict[str, Any], data: dict[str, Any], first: int) -> TurnResult:
     known = {name: value for name, value in data.items() if name in Interrupted.__dataclass_fields__}
     info = Interrupted(request_id=told["request_id"], next_event=first, **known)
-    await teller.tell("on_interrupted", info)
+    await runner.tell("on_interrupted", info)
     return TurnResult(
         request_id=info.request_id,
         status=TurnStatus.INTERRUPTED,

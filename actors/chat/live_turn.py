@@ -17,7 +17,7 @@ from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.toolbox import Toolbox
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.message_parts import BROKEN, RETRACT
-from perdure.policies import Event, Fate, Part, Remains, caution, is_tool_part, tool_name
+from perdure.policies import CallEvidence, Event, NoResult, Part, caution, is_tool_part, tool_name
 
 
 class LiveTurn:
@@ -77,7 +77,7 @@ class LiveTurn:
             self._retract(base + 1 + kept)
         for part in self.parts[base + 1 :]:
             if is_tool_part(part) and part.get("state") == "input-streaming":
-                words = caution(Fate.CUT_OFF, Remains(tool=tool_name(part), call_id=part["toolCallId"]))
+                words = caution(NoResult.CUT_OFF, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"]))
                 self.stream.add({"type": "tool-input-error", "toolCallId": part["toolCallId"], "errorText": words})
         if self.open_text is None:
             self.stream.add({"type": "finish-step", "finishReason": BROKEN})

@@ -17,12 +17,12 @@ from perdure.actors.chat.transcript import Transcript
 from perdure.actors.life.results import RunResult
 from perdure.ledger import HARD, Status
 from perdure.policies import (
-    Fate,
+    CallEvidence,
     JsonObject,
     Message,
+    NoResult,
     OurMetadata,
     Part,
-    Remains,
     RepeatGuard,
     caution,
     correction,
@@ -59,10 +59,10 @@ def died(part: Part, tool: Tool, evidence: OurMetadata, probed: object) -> str:
     """What the model is told of a call that died. `probed` is what the author's probe says: True, False, or nothing known."""
     if probed is True or probed is False:
         return (TOOK_EFFECT if probed else NO_EFFECT).format(tool=tool.name)
-    fate = Fate.STILL_RUNNING if evidence["stillRunning"] else Fate.DIED
+    why = NoResult.STILL_RUNNING if evidence["stillRunning"] else NoResult.DIED
     return caution(
-        fate,
-        Remains(
+        why,
+        CallEvidence(
             tool=tool.name,
             call_id=part["toolCallId"],
             effect=tool.effect,
@@ -76,18 +76,20 @@ def died(part: Part, tool: Tool, evidence: OurMetadata, probed: object) -> str:
 
 def aborted(part: Part, *, began: bool, is_question: bool = False) -> str:
     """What the model is told later of a call that a person cancelled. A question is answered by its client, or not at all."""
-    remains = Remains(tool=tool_name(part), call_id=part["toolCallId"])
-    return caution(Fate.UNANSWERED if is_question else Fate.ABORTED if began else Fate.ABORTED_BEFORE, remains)
+    remains = CallEvidence(tool=tool_name(part), call_id=part["toolCallId"])
+    return caution(
+        NoResult.UNANSWERED if is_question else NoResult.ABORTED if began else NoResult.ABORTED_BEFORE, remains
+    )
 
 
 def never_ran(part: Part, why: str) -> str:
     """What the model is told later of a call that had not begun when its turn ended by itself."""
-    return caution(Fate.NEVER_RAN, Remains(tool=tool_name(part), call_id=part["toolCallId"], ended_by=why))
+    return caution(NoResult.NEVER_RAN, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"], ended_by=why))
 
 
 def timed_out(part: Part, tool: Tool, words: str, at_ms: int) -> str:
     """What the model is told of a call that was stopped because its time was over."""
-    remains = Remains(
+    remains = CallEvidence(
         tool=tool.name,
         call_id=part["toolCallId"],
         effect=tool.effect,
@@ -95,7 +97,7 @@ def timed_out(part: Part, tool: Tool, words: str, at_ms: int) -> str:
         lost_at_ms=at_ms,
         exit_evidence=words,
     )
-    return caution(Fate.DIED, remains)
+    return caution(NoResult.DIED, remains)
 
 
 # --- calls that may not be repeated ----------------------------------------------------------------------------------
@@ -179,6 +181,6 @@ def _correction(message_id: str, call_id: str, evidence: OurMetadata, told: Mapp
     if isinstance(output, dict) and "ok" in output:
         output = output.get("output") if output["ok"] else output.get("error")
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=str)
-    words = correction(Remains(tool=evidence["tool"], call_id=call_id), text)
+    words = correction(CallEvidence(tool=evidence["tool"], call_id=call_id), text)
     metadata: JsonObject = {"source": "late-result", "runId": evidence["runId"]}
     return {"id": message_id, "role": "user", "parts": [{"type": "text", "text": words}], "metadata": metadata}

@@ -319,7 +319,7 @@ async def _read(stream: StreamedResponse, reader: AnswerReader) -> AsyncGenerato
         async for event in stream:
             for chunk in reader.read(event):
                 yield chunk
-            _refuse_late_words(reader)
+            _refuse_overrun_call(reader)
     except ModelFailed:
         raise
     except Exception as problem:
@@ -341,9 +341,9 @@ def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Event | Fin
     yield Finished(reason, _usage(stream.usage), stream.provider_response_id)
 
 
-def _refuse_late_words(reader: AnswerReader) -> None:
-    if reader.calls.late is not None:
-        words = f"the provider added to a call of {reader.calls.late} after it had begun the next part of its answer"
+def _refuse_overrun_call(reader: AnswerReader) -> None:
+    if reader.calls.overrun is not None:
+        words = f"the provider added to a call of {reader.calls.overrun} after it had begun the next part of its answer"
         raise ModelFailed(Failure(FailureKind.IN_BAND, words, is_transient=True))
 
 

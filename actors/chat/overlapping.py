@@ -9,7 +9,7 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_ends import Outcome
 from perdure.actors.chat.turn_views import TurnViews
-from perdure.policies import Open, Overlap, Place, TurnEvent, TurnStatus, at_its_place, is_dropped, overlaps
+from perdure.policies import OpenTurn, Overlap, QueueAction, TurnEvent, TurnStatus, is_dropped, overlaps, queue_decision
 
 
 class OverlappingMessages:
@@ -22,13 +22,13 @@ class OverlappingMessages:
     def _policy(self) -> Overlap:
         return Overlap.of(self._state.agent.message_concurrency)
 
-    def _open(self) -> list[Open]:
+    def _open(self) -> list[OpenTurn]:
         return [self._seen(turn) for turn in self._state.open.values()]
 
-    def _seen(self, turn: Turn) -> Open:
+    def _seen(self, turn: Turn) -> OpenTurn:
         """The turn as the policy sees it. One that an earlier life or attempt began is being recovered, and in nobody's way (W-38)."""
         is_recovering = turn.status is TurnStatus.RUNNING and (turn.attempt > 1 or not self._state.is_ours(turn))
-        return Open(turn.number, turn.status, turn.is_overlapping, turn.accepted_at_ms, is_recovering=is_recovering)
+        return OpenTurn(turn.number, turn.status, turn.is_overlapping, turn.accepted_at_ms, is_recovering=is_recovering)
 
     def is_overlapping(self, turn: Turn) -> bool:
         """Whether a turn that comes now is a message of a person during another turn."""
@@ -42,11 +42,11 @@ class OverlappingMessages:
         """Wait for the place of a turn. An outcome if a later message takes it; the message of this turn stays in the transcript."""
         now_ms = self._state.now_ms
         while True:
-            told = at_its_place(self._policy, self._seen(live.turn), self._open(), now_ms())
-            if told.place is not Place.WAIT:
+            told = queue_decision(self._policy, self._seen(live.turn), self._open(), now_ms())
+            if told.action is not QueueAction.WAIT:
                 break
             await asyncio.sleep(max(0.0, told.until_ms - now_ms()) / 1000)
-        if told.place is Place.PLAY:
+        if told.action is QueueAction.PLAY:
             return None
         self._state.add_now(live.stream, live.turn.messages)
         return Outcome(TurnEvent.SKIPPED, "A later message has taken the place of this one.", "superseded")

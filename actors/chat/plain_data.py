@@ -89,7 +89,7 @@ def _mended(value: object) -> object:
     return value
 
 
-class Seam:
+class TextJoiner:
     """Joins the pieces of one text. A provider that escapes each piece by itself may cut a character outside the BMP in two."""
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ class Toolbox:
         self._state, self._turn, self._stream = state, turn, stream
         self._agent, self._tenant = state.agent, state.tenant
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._left: set[str] = set()  # calls of the client's that nobody has to allow
+        self._for_client: set[str] = set()  # calls of the client's that nobody has to allow
 
     @cached_property
     def tools(self) -> Toolset:
@@ -119,7 +119,7 @@ class Toolbox:
         if waiting:
             await self._wait(waiting)
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """Nothing can be written any more, so nobody waits for these calls; who takes the turn up asks for their runs again."""
         for task in self._tasks.values():
             task.add_done_callback(_heard)
@@ -198,19 +198,19 @@ class Toolbox:
         call_id, tool = part["toolCallId"], self._tool(part)
         if call_id in self._tasks:
             return self._tasks[call_id]
-        if part.get("state") in ("approval-requested", "input-streaming") or self._is_left(part, tool):
+        if part.get("state") in ("approval-requested", "input-streaming") or self._is_for_client(part, tool):
             return None
-        task = self._tasks[call_id] = self._tenant.spawn_awaited(self._carry(part, tool))
+        task = self._tasks[call_id] = self._tenant.spawn_awaited(self._execute(part, tool))
         return task
 
-    def _is_left(self, part: Part, tool: Tool | None) -> bool:
+    def _is_for_client(self, part: Part, tool: Tool | None) -> bool:
         """Whether nothing is to be done here but to wait for the client: if somebody has to allow its part, they were asked."""
         if tool is None or tool.kind != "client":
             return False
-        was_asked = part.get("state") == "approval-responded" or part["toolCallId"] in self._left
+        was_asked = part.get("state") == "approval-responded" or part["toolCallId"] in self._for_client
         return was_asked or tool.needs_approval is False
 
-    async def _carry(self, part: Part, tool: Tool | None) -> None:
+    async def _execute(self, part: Part, tool: Tool | None) -> None:
         call_id = part["toolCallId"]
         if tool is None:
             known = ", ".join(each.name for each in self.tools) or "none"
@@ -220,7 +220,7 @@ class Toolbox:
             del self._tasks[call_id]
             return
         if tool.kind == "client":
-            self._left.add(call_id)
+            self._for_client.add(call_id)
             del self._tasks[call_id]
             return
         if part.get("state") == "approval-responded":
@@ -240,7 +240,7 @@ class Toolbox:
         self._tenant.faults.at(KillPoint.MID_TOOL, "after")
 
     async def _needs_approval(self, part: Part, tool: Tool) -> bool:
-        wanted, problem = await tried(_made(lambda: tool.wants_approval(part.get("input"), self._agent)))
+        wanted, problem = await tried(_result_of(lambda: tool.wants_approval(part.get("input"), self._agent)))
         if problem is None and not wanted:
             return False
         call_id = part["toolCallId"]
@@ -256,7 +256,7 @@ class Toolbox:
         given = {"tool": tool.reference(self._tenant.code_dir), "input": part.get("input"), "call_id": call_id}
         timeout_ms = self._timeout_ms(tool)
         given |= {"key": self.run_id(call_id)} | ({"timeout_ms": timeout_ms} if timeout_ms else {})
-        result = await self._ask(child, given, call_id, display={"name": tool.name})
+        result = await self._request_run(child, given, call_id, display={"name": tool.name})
         if result.ok:
             self._settled(part, tool, result.output)
         else:
@@ -265,22 +265,22 @@ class Toolbox:
     async def _child(self, part: Part, tool: Tool) -> None:
         assert tool.agent_class is not None
         call_id = part["toolCallId"]
-        given, problem = await tried(_made(lambda: tool.agent_input(part.get("input"))))
+        given, problem = await tried(_result_of(lambda: tool.agent_input(part.get("input"))))
         if problem is not None:
             self._failed(call_id, str(problem))
             return
-        result = await self._ask(tool.agent_class, given, call_id, display=tool.display, detached=tool.detached)
+        result = await self._request_run(tool.agent_class, given, call_id, display=tool.display, detached=tool.detached)
         if isinstance(result, RunHandle):
             self._returned(call_id, {"runId": self.run_id(call_id), "status": "running"})
             return
-        output, problem = await tried(_made(lambda: tool.answer(result)))
+        output, problem = await tried(_result_of(lambda: tool.answer(result)))
         if problem is not None:
             self._failed(call_id, str(problem))
         else:
             unknown = result.status == "interrupted" and result.child_still_running is not False
             self._returned(call_id, output, self._evidence(part, result) if unknown else None)
 
-    async def _ask(
+    async def _request_run(
         self, child: Any, given: object, call_id: str, *, display: JsonObject | None, detached: Any = False
     ) -> Any:
         """Ask the ledger for the run of this call, whether it is known there or not."""
@@ -330,13 +330,13 @@ class Toolbox:
 
     def _returned(self, call_id: str, output: object, evidence: OurMetadata | None = None) -> None:
         shown = shortened_result(output)
-        self._say({"type": "tool-output-available", "toolCallId": call_id, "output": shown}, evidence)
+        self._record_end({"type": "tool-output-available", "toolCallId": call_id, "output": shown}, evidence)
 
     def _failed(self, call_id: str, words: str, evidence: OurMetadata | None = None) -> None:
         shown = shortened_result(words)
-        self._say({"type": "tool-output-error", "toolCallId": call_id, "errorText": shown}, evidence)
+        self._record_end({"type": "tool-output-error", "toolCallId": call_id, "errorText": shown}, evidence)
 
-    def _say(self, event: Event, evidence: OurMetadata | None) -> None:
+    def _record_end(self, event: Event, evidence: OurMetadata | None) -> None:
         """A settled call is durable at once: it must not be lost, whatever happens to the connection (spec §4.11)."""
         if evidence is not None:
             event["providerMetadata"] = {"perdure": evidence}
@@ -359,7 +359,7 @@ class Toolbox:
                 idempotency_key=self.run_id(call_id),
                 report_progress=self._agent.report_progress,
             )
-        took_effect, problem = await tried(_made(lambda: tool.probed(part.get("input"), context, self._agent)))
+        took_effect, problem = await tried(_result_of(lambda: tool.probed(part.get("input"), context, self._agent)))
         probed = None if problem is not None else took_effect
         evidence = self._evidence(part, result)
         is_known = probed is True or probed is False
@@ -375,7 +375,7 @@ def _heard(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-async def _made(make: Callable[[], T]) -> T:
+async def _result_of(make: Callable[[], T]) -> T:
     """What the author's code gives, awaited if it has to be; what it raises is raised here."""
     value = make()
     return cast("T", await value) if inspect.isawaitable(value) else value

@@ -27,20 +27,20 @@ from perdure.actors.code.author_call import tried
 from perdure.actors.events.message_parts import RETRACT
 from perdure.ledger import pack, unpack
 from perdure.policies import (
+    AttemptFacts,
     CallFacts,
     ChatRecovery,
-    Cut,
     Evaluation,
-    Facts,
     Failure,
     Incident,
     IncidentStatus,
-    Kind,
     Message,
     Mode,
     Part,
+    RecoveryKind,
     TurnBudget,
     TurnEvent,
+    TurnInterruption,
     TurnStatus,
     classify_turn,
     decide,
@@ -92,12 +92,12 @@ class TurnRecovery:
         await asyncio.sleep(delay_ms / 1000)
         return None
 
-    def _facts(self, live: LiveTurn) -> Facts:
+    def _facts(self, live: LiveTurn) -> AttemptFacts:
         """What had happened in the step that broke."""
         parts = live.stream.parts
         step = last_step(parts) if live.is_broken else []
         earlier = parts[: len(parts) - len(step)]
-        return Facts(
+        return AttemptFacts(
             has_text=any(part["type"] == "text" and part.get("text") for part in step),
             has_reasoning=any(part["type"] == "reasoning" for part in step),
             calls=tuple(self._calls(live, step)),
@@ -170,7 +170,7 @@ class TurnRecovery:
         """An attempt is over before its end. None if another one begins now."""
         turn, stream = live.turn, live.stream
         kind = self._kind(live)
-        if kind is Kind.SUPERSEDED:
+        if kind is RecoveryKind.SUPERSEDED:
             live.mend()
             return Outcome(TurnEvent.SKIPPED, "The conversation has gone on without this turn.", "conversation_changed")
         config = ChatRecovery.of(self._state.agent.chat_recovery)
@@ -194,7 +194,7 @@ class TurnRecovery:
         stream.flush()
         return None
 
-    def _kind(self, live: LiveTurn) -> Kind:
+    def _kind(self, live: LiveTurn) -> RecoveryKind:
         turn = live.turn
         newest = self._state.transcript.newest_user_id
         return classify_turn(
@@ -204,18 +204,18 @@ class TurnRecovery:
             is_awaiting_client=live.toolbox.awaits_person(),
         )
 
-    async def _evaluated(self, live: LiveTurn, kind: Kind, cause: str, config: ChatRecovery) -> Evaluation:
+    async def _evaluated(self, live: LiveTurn, kind: RecoveryKind, cause: str, config: ChatRecovery) -> Evaluation:
         turn = live.turn
         known = None if turn.incident is None else Incident.of_row(turn.incident)
         if known is not None:
             await self._credit_runs(live)
-        cut = Cut(
+        cut = TurnInterruption(
             turn.request_id,
             turn.request_id,
             turn.user_message_id or None,
             kind,
             turn.work,
-            is_awaiting_client=kind is Kind.PARK,
+            is_awaiting_client=kind is RecoveryKind.PARK,
             is_out_of_memory=cause == OUT_OF_MEMORY,
             waited_until_ms=self._state.freed_at_ms,
         )

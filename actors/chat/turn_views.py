@@ -13,7 +13,7 @@ from perdure.policies import Event
 
 HOLD_S = 10.0
 OPENING_S = 0.05  # a turn that says something so soon is begun and told in one answer
-LATELY_MAX, LATELY_EVENTS_MAX = 8, 2_000
+RECENT_MAX, RECENT_EVENTS_MAX = 8, 2_000
 
 
 class TurnViews:
@@ -25,14 +25,14 @@ class TurnViews:
 
     def __init__(self, state: ConversationState, history: History, is_behind: Callable[[Turn], bool]) -> None:
         self._state, self._history, self._is_behind = state, history, is_behind
-        self._lately: dict[str, tuple[Turn, list[Event]]] = {}
+        self._recent: dict[str, tuple[Turn, list[Event]]] = {}
 
     def remember(self, turn: Turn, events: list[Event]) -> None:
         """A turn has ended; whoever follows it asks for its end in a moment."""
-        if len(events) <= LATELY_EVENTS_MAX:
-            self._lately[turn.request_id] = turn, events
-        while len(self._lately) > LATELY_MAX:
-            del self._lately[next(iter(self._lately))]
+        if len(events) <= RECENT_EVENTS_MAX:
+            self._recent[turn.request_id] = turn, events
+        while len(self._recent) > RECENT_MAX:
+            del self._recent[next(iter(self._recent))]
 
     def known(self, turn: Turn) -> Turn | None:
         """The turn that was accepted under the id or the key of this one, if any."""
@@ -48,16 +48,16 @@ class TurnViews:
 
     def find(self, request_id: str) -> Turn | None:
         """A turn by its id, whether it has ended or not."""
-        return self._state.open.get(request_id) or self._known_lately(request_id) or self._state.store.turn(request_id)
+        return self._state.open.get(request_id) or self._find_recent(request_id) or self._state.store.turn(request_id)
 
-    def _known_lately(self, request_id: str) -> Turn | None:
+    def _find_recent(self, request_id: str) -> Turn | None:
         """The turn, if it is one of those that ended last."""
-        known = self._lately.get(request_id)
+        known = self._recent.get(request_id)
         return None if known is None else known[0]
 
     def forget(self) -> None:
         """Turns were deleted."""
-        self._lately.clear()
+        self._recent.clear()
 
     def result_of(self, turn: Turn) -> TurnResult:
         """A turn as its caller sees it."""
@@ -87,7 +87,7 @@ class TurnViews:
         if not turn.is_over:
             events = await self._state.stream_of(turn).next_events(first, hold_s)
             return self.find(request_id) or turn, events, first + len(events)
-        known = self._lately.get(request_id)
+        known = self._recent.get(request_id)
         events = self._state.store.events(request_id, first) if known is None else known[1][first:]
         if first < turn.events and not events:
             return turn, self._history.retold(turn), turn.events

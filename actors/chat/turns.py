@@ -176,7 +176,7 @@ class Turns:
         outcome, problem = await tried(play.within(self._outcome(play)))
         self.playing = None
         if problem is not None:
-            live.toolbox.let_go()
+            live.toolbox.abandon()
             raise problem
         has_been_answered = (
             outcome is not None and outcome.event is TurnEvent.PARKED and not live.toolbox.awaits_person()

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from perdure.policies import (
     ApiKind,
+    CallEvidence,
     CallFacts,
     Failure,
     FailureKind,
-    Fate,
-    Remains,
+    NoResult,
     Stage,
     caution,
     correction,
@@ -21,7 +21,7 @@ from perdure.policies import (
 )
 from perdure.policies.cautions import CAUTION_MAX
 
-LEFT = Remains("deploy", "call-7")
+LEFT = CallEvidence("deploy", "call-7")
 LOST = Failure(FailureKind.TRANSPORT, "the connection was lost", is_transient=True)
 REFUSED = Failure(FailureKind.HTTP, "the provider answered 401: no such key", False, ApiKind.AUTH, status=401)
 
@@ -31,7 +31,7 @@ def call(stage: Stage, effect: str = "once", tool: str = "deploy") -> CallFacts:
 
 
 def test_case_5_a_dead_call_is_reported_with_all_that_a_caution_needs() -> None:
-    text = caution(Fate.DIED, LEFT)
+    text = caution(NoResult.DIED, LEFT)
     assert "transport broke while this call of deploy was running" in text  # (a)
     assert "the user did not stop it" in text
     assert "had started" in text  # (b)
@@ -41,7 +41,7 @@ def test_case_5_a_dead_call_is_reported_with_all_that_a_caution_needs() -> None:
 
 
 def test_case_5_the_evidence_that_helps_to_verify_is_in_the_caution() -> None:
-    left = Remains(
+    left = CallEvidence(
         "deploy",
         "call-7",
         ended_by="its process was killed",
@@ -52,7 +52,7 @@ def test_case_5_the_evidence_that_helps_to_verify_is_in_the_caution() -> None:
         idempotency_key="k-1",
         output_tail="step 3 of 5",
     )
-    text = caution(Fate.DIED, left)
+    text = caution(NoResult.DIED, left)
     for said in (
         "its process was killed while",
         "started 2001-09-09T01:46:40+00:00",
@@ -66,37 +66,37 @@ def test_case_5_the_evidence_that_helps_to_verify_is_in_the_caution() -> None:
 
 
 def test_a_call_that_only_reads_may_be_repeated() -> None:
-    text = caution(Fate.DIED, Remains("grep", "c", effect="pure"))
+    text = caution(NoResult.DIED, CallEvidence("grep", "c", effect="pure"))
     assert "safe to call it again" in text
     assert "blindly" not in text
 
 
 def test_an_idempotent_call_may_be_repeated_after_a_look() -> None:
-    assert "at most once" in caution(Fate.DIED, Remains("pay", "c", effect="idempotent"))
+    assert "at most once" in caution(NoResult.DIED, CallEvidence("pay", "c", effect="idempotent"))
 
 
 def test_case_10_a_call_that_a_person_stopped_says_so_and_admits_that_effects_may_exist() -> None:
     """Weakness B7: the system we answer told the model that a stopped command had never run."""
-    text = caution(Fate.ABORTED, LEFT)
+    text = caution(NoResult.ABORTED, LEFT)
     assert "the user stopped" in text
     assert "transport" not in text
     assert "none, partial or complete" in text
 
 
 def test_case_55_a_clock_that_went_back_gives_no_negative_time() -> None:
-    assert "lost 0 s later" in caution(Fate.DIED, Remains("t", "c", started_at_ms=9_000, lost_at_ms=2_000))
+    assert "lost 0 s later" in caution(NoResult.DIED, CallEvidence("t", "c", started_at_ms=9_000, lost_at_ms=2_000))
 
 
 NEVER = {
-    "case 6 input captured only": (Fate.NEVER_RAN, "complete"),
-    "case 15 half-streamed arguments": (Fate.CUT_OFF, "still being written"),
-    "case 16 a cancel with a materialised call": (Fate.ABORTED_BEFORE, "the user stopped the turn"),
+    "case 6 input captured only": (NoResult.NEVER_RAN, "complete"),
+    "case 15 half-streamed arguments": (NoResult.CUT_OFF, "still being written"),
+    "case 16 a cancel with a materialised call": (NoResult.ABORTED_BEFORE, "the user stopped the turn"),
 }
 
 
-@pytest.mark.parametrize(("fate", "said"), NEVER.values(), ids=NEVER)
-def test_a_call_that_never_began_is_no_reason_for_caution(fate: Fate, said: str) -> None:
-    text = caution(fate, LEFT)
+@pytest.mark.parametrize(("why", "said"), NEVER.values(), ids=NEVER)
+def test_a_call_that_never_began_is_no_reason_for_caution(why: NoResult, said: str) -> None:
+    text = caution(why, LEFT)
     assert text.startswith("NOT RUN")
     assert said in text
     assert "no effect" in text
@@ -104,22 +104,24 @@ def test_a_call_that_never_began_is_no_reason_for_caution(fate: Fate, said: str)
 
 
 def test_a3_a_tool_that_goes_on_is_not_declared_dead_and_says_how_to_wait_for_it() -> None:
-    text = caution(Fate.STILL_RUNNING, Remains("build", "call-7", wait_with="call wait_for_tool with call id call-7"))
+    text = caution(
+        NoResult.STILL_RUNNING, CallEvidence("build", "call-7", wait_with="call wait_for_tool with call id call-7")
+    )
     assert text.startswith("STILL RUNNING")
     assert "Do not issue it again" in text
     assert "wait_for_tool" in text
 
 
-@pytest.mark.parametrize("fate", Fate)
-def test_the_fates_are_told_apart_in_their_first_words(fate: Fate) -> None:
-    openings = {other: caution(other, LEFT)[:60] for other in Fate}
-    assert sum(opening == openings[fate] for opening in openings.values()) == 1
+@pytest.mark.parametrize("why", NoResult)
+def test_the_fates_are_told_apart_in_their_first_words(why: NoResult) -> None:
+    openings = {other: caution(other, LEFT)[:60] for other in NoResult}
+    assert sum(opening == openings[why] for opening in openings.values()) == 1
 
 
-@given(st.text(max_size=20_000), st.sampled_from([Fate.DIED, Fate.ABORTED]), st.integers(500, CAUTION_MAX))
-def test_a4_the_caution_survives_any_partial_output_and_any_cut_at_the_end(tail: str, fate: Fate, kept: int) -> None:
+@given(st.text(max_size=20_000), st.sampled_from([NoResult.DIED, NoResult.ABORTED]), st.integers(500, CAUTION_MAX))
+def test_a4_the_caution_survives_any_partial_output_and_any_cut_at_the_end(tail: str, why: NoResult, kept: int) -> None:
     """Case 43 is the defect: partial output was sent in place of the caution, as if the call had succeeded."""
-    text = caution(fate, Remains("shell", "c", output_tail=tail))
+    text = caution(why, CallEvidence("shell", "c", output_tail=tail))
     assert len(text) <= CAUTION_MAX
     assert text.startswith("OUTCOME UNKNOWN")
     assert "Do not issue it again blindly" in text[:kept]

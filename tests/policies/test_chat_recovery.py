@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from perdure.policies import (
     INFINITY,
     ChatRecovery,
-    Cut,
     Evaluation,
     Incident,
     IncidentStatus,
-    Kind,
+    RecoveryKind,
+    TurnInterruption,
     classify_turn,
     evaluate,
     exhausted_context,
@@ -31,14 +31,14 @@ CONFIG = ChatRecovery()
 SECOND, MINUTE = 1_000, 60_000
 
 
-def cut(progress: int = 0, **more: Any) -> Cut:
-    return Cut(
-        **{"request_id": "req", "root_id": "root", "user_message_id": "u1", "kind": Kind.CONTINUE, **more},
+def cut(progress: int = 0, **more: Any) -> TurnInterruption:
+    return TurnInterruption(
+        **{"request_id": "req", "root_id": "root", "user_message_id": "u1", "kind": RecoveryKind.CONTINUE, **more},
         progress=progress,
     )
 
 
-def story(*looks: tuple[float, Cut], config: ChatRecovery = CONFIG) -> Evaluation:
+def story(*looks: tuple[float, TurnInterruption], config: ChatRecovery = CONFIG) -> Evaluation:
     """Look at one turn again and again, at these instants."""
     incident, last = None, None
     for at_ms, seen in looks:
@@ -51,11 +51,11 @@ def story(*looks: tuple[float, Cut], config: ChatRecovery = CONFIG) -> Evaluatio
 # --- which kind --------------------------------------------------------------------------------------------------
 
 KINDS = {
-    1: (Kind.SUPERSEDED, lambda own, waits, content, goes_on: not own),
-    2: (Kind.PARK, lambda own, waits, content, goes_on: own and waits),
-    3: (Kind.CONTINUE, lambda own, waits, content, goes_on: own and not waits and content),
-    4: (Kind.CONTINUE, lambda own, waits, content, goes_on: not (waits or content) and own and goes_on),
-    5: (Kind.RETRY, lambda own, waits, content, goes_on: not (waits or content or goes_on) and own),
+    1: (RecoveryKind.SUPERSEDED, lambda own, waits, content, goes_on: not own),
+    2: (RecoveryKind.PARK, lambda own, waits, content, goes_on: own and waits),
+    3: (RecoveryKind.CONTINUE, lambda own, waits, content, goes_on: own and not waits and content),
+    4: (RecoveryKind.CONTINUE, lambda own, waits, content, goes_on: not (waits or content) and own and goes_on),
+    5: (RecoveryKind.RETRY, lambda own, waits, content, goes_on: not (waits or content or goes_on) and own),
 }
 
 
@@ -75,17 +75,17 @@ def test_each_picture_of_a_turn_has_one_row_of_the_table_and_its_kind(picture: t
     assert kind is rows[0]
 
 
-def kind_of(**facts: bool) -> Kind:
+def kind_of(**facts: bool) -> RecoveryKind:
     plain = dict.fromkeys(["has_content", "is_continuation", "is_awaiting_client"], False)
     return classify_turn(**{"is_newest_user_its_own": True, **plain, **facts})
 
 
 def test_w_01_and_w_02_a_turn_that_had_streamed_nothing_is_retried_whether_or_not_its_stream_had_begun() -> None:
-    assert kind_of() is Kind.RETRY
+    assert kind_of() is RecoveryKind.RETRY
 
 
 def test_w_08_a_turn_is_not_recovered_when_people_have_gone_on() -> None:
-    assert kind_of(is_newest_user_its_own=False, has_content=True) is Kind.SUPERSEDED
+    assert kind_of(is_newest_user_its_own=False, has_content=True) is RecoveryKind.SUPERSEDED
 
 
 PARTIALS = {
@@ -177,9 +177,13 @@ def test_c_0276_and_c_0293_the_first_look_opens_an_incident() -> None:
 
 
 def test_c_0277_and_c_0278_a_change_of_kind_is_the_same_incident_and_shares_its_budget() -> None:
-    again = story((0, cut()), (31 * SECOND, cut(kind=Kind.RETRY)))
+    again = story((0, cut()), (31 * SECOND, cut(kind=RecoveryKind.RETRY)))
     assert not again.is_new
-    assert (again.incident.incident_id, again.incident.attempt, again.incident.kind) == ("root:u1", 2, Kind.RETRY)
+    assert (again.incident.incident_id, again.incident.attempt, again.incident.kind) == (
+        "root:u1",
+        2,
+        RecoveryKind.RETRY,
+    )
 
 
 def test_c_0279_and_c_0280_a_second_look_within_thirty_seconds_is_the_same_attempt() -> None:
@@ -213,7 +217,7 @@ def test_c_0570_attempts_count_one_two_and_after_progress_one_two_three() -> Non
     assert story(*looks, config=config).is_exhausted
 
 
-def exhausted_by(*looks: tuple[float, Cut], **config: Any) -> str:
+def exhausted_by(*looks: tuple[float, TurnInterruption], **config: Any) -> str:
     last = story(*looks, config=ChatRecovery(**config))
     assert last.is_exhausted
     assert last.incident.status is IncidentStatus.EXHAUSTED
@@ -317,7 +321,9 @@ def test_c_0287_its_no_seals_the_incident() -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_the_predicate_is_not_asked_once_a_bound_is_crossed(case: str, looks: list[tuple[float, Cut]]) -> None:
+def test_the_predicate_is_not_asked_once_a_bound_is_crossed(
+    case: str, looks: list[tuple[float, TurnInterruption]]
+) -> None:
     last = story(*looks, config=ASKED)
     assert last.is_exhausted
     assert not last.asks_predicate
@@ -418,7 +424,7 @@ def test_an_incident_survives_being_stored_and_read_again() -> None:
     incident = story((0, cut(is_awaiting_client=True)), (MINUTE, cut(3))).incident.moved(IncidentStatus.SCHEDULED, "x")
     again = Incident.of_row(incident.as_row())
     assert again == incident
-    assert isinstance(again.kind, Kind)
+    assert isinstance(again.kind, RecoveryKind)
     assert isinstance(again.status, IncidentStatus)
 
 
@@ -455,7 +461,7 @@ CONFIGS = st.builds(
 )
 
 
-def replay(looks: list[tuple[int, Cut]], config: ChatRecovery) -> list[Evaluation]:
+def replay(looks: list[tuple[int, TurnInterruption]], config: ChatRecovery) -> list[Evaluation]:
     incident, at_ms, evaluations = None, 0, []
     for after_ms, seen in looks:
         at_ms += after_ms
@@ -466,7 +472,7 @@ def replay(looks: list[tuple[int, Cut]], config: ChatRecovery) -> list[Evaluatio
 
 @given(LOOKS, CONFIGS)
 def test_whatever_is_seen_meters_never_fall_and_a_seal_is_never_broken(
-    looks: list[tuple[int, Cut]], config: ChatRecovery
+    looks: list[tuple[int, TurnInterruption]], config: ChatRecovery
 ) -> None:
     evaluations = replay(looks, config)
     for before, after in pairwise(evaluations):
@@ -489,6 +495,6 @@ def test_a_turn_that_never_makes_progress_is_given_up_in_bounded_looks(config: C
 
 @given(LOOKS, CONFIGS)
 def test_c_0191_a_look_depends_on_nothing_but_what_it_is_given(
-    looks: list[tuple[int, Cut]], config: ChatRecovery
+    looks: list[tuple[int, TurnInterruption]], config: ChatRecovery
 ) -> None:
     assert replay(looks, config) == replay(looks, config)

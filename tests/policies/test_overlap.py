@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import Open, Overlap, Place, TurnStatus, at_its_place, is_dropped, overlaps
+from perdure.policies import OpenTurn, Overlap, QueueAction, TurnStatus, is_dropped, overlaps, queue_decision
 from perdure.policies.overlap import STRATEGIES
 
-RUNNING = Open(1, TurnStatus.RUNNING)
+RUNNING = OpenTurn(1, TurnStatus.RUNNING)
 
 
-def burst(count: int) -> list[Open]:
+def burst(count: int) -> list[OpenTurn]:
     """One turn at work, and messages that overlapped with it, a second apart."""
     return [
         RUNNING,
-        *(Open(2 + n, TurnStatus.ACCEPTED, is_overlapping=True, accepted_at_ms=n * 1_000) for n in range(count)),
+        *(OpenTurn(2 + n, TurnStatus.ACCEPTED, is_overlapping=True, accepted_at_ms=n * 1_000) for n in range(count)),
     ]
 
 
 def places(strategy: str, now_ms: float = 10**9, count: int = 3) -> list[str]:
     turns = burst(count)
-    return [at_its_place(Overlap(strategy), turn, turns, now_ms).place for turn in turns]
+    return [queue_decision(Overlap(strategy), turn, turns, now_ms).action for turn in turns]
 
 
 PLACES = {
@@ -41,20 +41,20 @@ def test_each_strategy_says_what_a_burst_of_messages_becomes(strategy: str, expe
 
 
 def test_c_0409_a_message_overlaps_with_one_that_is_accepted_and_has_not_begun() -> None:
-    assert overlaps([Open(1, TurnStatus.ACCEPTED)])
-    assert overlaps([Open(1, TurnStatus.RUNNING)])
+    assert overlaps([OpenTurn(1, TurnStatus.ACCEPTED)])
+    assert overlaps([OpenTurn(1, TurnStatus.RUNNING)])
     assert not overlaps([])
 
 
 OUT_OF_THE_WAY = {
-    "recovering": Open(1, TurnStatus.RUNNING, is_recovering=True),
-    "parked": Open(1, TurnStatus.PARKED),
-    "completed": Open(1, TurnStatus.COMPLETED),
+    "recovering": OpenTurn(1, TurnStatus.RUNNING, is_recovering=True),
+    "parked": OpenTurn(1, TurnStatus.PARKED),
+    "completed": OpenTurn(1, TurnStatus.COMPLETED),
 }
 
 
 @pytest.mark.parametrize("turn", OUT_OF_THE_WAY.values(), ids=OUT_OF_THE_WAY)
-def test_w_38_a_turn_that_recovers_or_waits_for_a_person_drops_nobodys_message(turn: Open) -> None:
+def test_w_38_a_turn_that_recovers_or_waits_for_a_person_drops_nobodys_message(turn: OpenTurn) -> None:
     is_overlapping = overlaps([turn])
     assert not is_overlapping
     assert not is_dropped(Overlap("drop"), is_overlapping=is_overlapping)
@@ -68,28 +68,31 @@ def test_c_1016_and_c_1172_drop_refuses_what_overlaps_and_nothing_else() -> None
 
 
 def test_c_0412_an_older_overlapping_message_is_superseded_by_a_later_one() -> None:
-    older, newer = Open(2, TurnStatus.ACCEPTED, is_overlapping=True), Open(3, TurnStatus.ACCEPTED, is_overlapping=True)
-    assert at_its_place(Overlap("latest"), older, [older, newer], 0).place is Place.SKIP
-    assert at_its_place(Overlap("latest"), newer, [older, newer], 0).place is Place.PLAY
+    older, newer = (
+        OpenTurn(2, TurnStatus.ACCEPTED, is_overlapping=True),
+        OpenTurn(3, TurnStatus.ACCEPTED, is_overlapping=True),
+    )
+    assert queue_decision(Overlap("latest"), older, [older, newer], 0).action is QueueAction.SKIP
+    assert queue_decision(Overlap("latest"), newer, [older, newer], 0).action is QueueAction.PLAY
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_c_1019_and_c_1177_what_is_no_message_of_a_user_is_never_skipped(strategy: str) -> None:
-    regeneration = Open(2, TurnStatus.ACCEPTED, is_overlapping=False)
-    assert at_its_place(Overlap(strategy), regeneration, [*burst(3), regeneration], 10**9).place is Place.PLAY
+    regeneration = OpenTurn(2, TurnStatus.ACCEPTED, is_overlapping=False)
+    assert queue_decision(Overlap(strategy), regeneration, [*burst(3), regeneration], 10**9).action is QueueAction.PLAY
 
 
 @pytest.mark.parametrize("status", [TurnStatus.RUNNING, TurnStatus.SKIPPED, TurnStatus.COMPLETED, TurnStatus.ABORTED])
 def test_c_1020_only_a_message_that_still_waits_supersedes(status: TurnStatus) -> None:
-    turn, other = Open(2, TurnStatus.ACCEPTED, is_overlapping=True), Open(3, status, is_overlapping=True)
-    assert at_its_place(Overlap("latest"), turn, [turn, other], 0).place is Place.PLAY
+    turn, other = OpenTurn(2, TurnStatus.ACCEPTED, is_overlapping=True), OpenTurn(3, status, is_overlapping=True)
+    assert queue_decision(Overlap("latest"), turn, [turn, other], 0).action is QueueAction.PLAY
 
 
 def test_debounce_holds_the_last_message_until_it_has_been_quiet() -> None:
     turns = burst(2)
-    waits = at_its_place(Overlap("debounce", 750), turns[-1], turns, now_ms=1_200)
-    assert (waits.place, waits.until_ms) == (Place.WAIT, 1_750)
-    assert at_its_place(Overlap("debounce", 750), turns[-1], turns, now_ms=1_750).place is Place.PLAY
+    waits = queue_decision(Overlap("debounce", 750), turns[-1], turns, now_ms=1_200)
+    assert (waits.action, waits.until_ms) == (QueueAction.WAIT, 1_750)
+    assert queue_decision(Overlap("debounce", 750), turns[-1], turns, now_ms=1_750).action is QueueAction.PLAY
 
 
 @pytest.mark.parametrize("pause", [None, -1, math.nan, math.inf, "750", True])
@@ -114,7 +117,7 @@ def test_what_is_no_strategy_is_refused_by_name(value: object) -> None:
 def test_the_last_message_is_never_skipped_and_always_plays_in_the_end(
     strategy: str, overlapping: list[bool], now_ms: float
 ) -> None:
-    turns = [Open(n, TurnStatus.ACCEPTED, each, 0) for n, each in enumerate(overlapping)]
-    last = at_its_place(Overlap(strategy), turns[-1], turns, now_ms)
-    assert last.place in (Place.PLAY, Place.WAIT)
-    assert at_its_place(Overlap(strategy), turns[-1], turns, max(now_ms, last.until_ms)).place is Place.PLAY
+    turns = [OpenTurn(n, TurnStatus.ACCEPTED, each, 0) for n, each in enumerate(overlapping)]
+    last = queue_decision(Overlap(strategy), turns[-1], turns, now_ms)
+    assert last.action in (QueueAction.PLAY, QueueAction.WAIT)
+    assert queue_decision(Overlap(strategy), turns[-1], turns, max(now_ms, last.until_ms)).action is QueueAction.PLAY

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from perdure.policies import (
     Action,
     ApiKind,
+    AttemptFacts,
     CallFacts,
     Cause,
-    Facts,
     Failure,
     FailureKind,
     Mode,
@@ -40,28 +40,28 @@ def call(stage: Stage, call_id: str = "c", **more: object) -> CallFacts:
     return CallFacts(call_id, "write_file", stage, **more)  # type: ignore[arg-type]
 
 
-def calls(*stages: Stage) -> Facts:
-    return Facts(calls=tuple(call(stage, f"c{index}") for index, stage in enumerate(stages)))
+def calls(*stages: Stage) -> AttemptFacts:
+    return AttemptFacts(calls=tuple(call(stage, f"c{index}") for index, stage in enumerate(stages)))
 
 
 # --- the phases --------------------------------------------------------------------------------------------------
 
 PHASES = {
-    Phase.NOTHING: Facts(),
-    Phase.REASONING: Facts(has_reasoning=True),
-    Phase.TEXT: Facts(has_text=True, has_reasoning=True),
+    Phase.NOTHING: AttemptFacts(),
+    Phase.REASONING: AttemptFacts(has_reasoning=True),
+    Phase.TEXT: AttemptFacts(has_text=True, has_reasoning=True),
     Phase.CALL_WRITING: calls(Stage.WRITING),
     Phase.CALL_READY: calls(Stage.READY),
     Phase.TOOL_RUNNING: calls(Stage.RUNNING),
     Phase.TOOL_FINISHED: calls(Stage.FINISHED),
     Phase.SEVERAL_CALLS: calls(Stage.FINISHED, Stage.RUNNING, Stage.WRITING),
     Phase.TOOL_DEAD: calls(Stage.DEAD),
-    Phase.NOTHING_AFTER_TOOLS: Facts(is_after_tools=True),
+    Phase.NOTHING_AFTER_TOOLS: AttemptFacts(is_after_tools=True),
 }
 
 
 @pytest.mark.parametrize(("phase", "facts"), PHASES.items())
-def test_case_50_each_picture_of_an_attempt_has_its_phase(phase: Phase, facts: Facts) -> None:
+def test_case_50_each_picture_of_an_attempt_has_its_phase(phase: Phase, facts: AttemptFacts) -> None:
     assert phase_of(facts) is phase
 
 
@@ -73,14 +73,14 @@ def test_case_50_every_phase_occurs() -> None:
 @pytest.mark.parametrize("stages", [pair for size in (1, 2) for pair in combinations(Stage, size)])
 def test_case_50_calls_outrank_text_and_their_order_does_not_matter(text: bool, stages: tuple[Stage, ...]) -> None:
     made = tuple(call(stage, f"c{index}") for index, stage in enumerate(stages))
-    there, back = Facts(has_text=text, calls=made), Facts(has_text=text, calls=made[::-1])
+    there, back = AttemptFacts(has_text=text, calls=made), AttemptFacts(has_text=text, calls=made[::-1])
     assert phase_of(there) is phase_of(back)
     assert phase_of(there) not in {Phase.NOTHING, Phase.REASONING, Phase.TEXT, Phase.NOTHING_AFTER_TOOLS}
 
 
 def test_case_48_an_earlier_attempt_is_not_judged_again() -> None:
-    """Facts hold the calls of the failed attempt only: what an earlier step settled is one flag, and poisons nothing."""
-    assert decide(Facts(is_after_tools=True), LOST, FRESH).mode is Mode.REPLAY
+    """AttemptFacts hold the calls of the failed attempt only: what an earlier step settled is one flag, and poisons nothing."""
+    assert decide(AttemptFacts(is_after_tools=True), LOST, FRESH).mode is Mode.REPLAY
 
 
 # --- the table ---------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_case_45_once_the_budget_is_spent_nothing_is_sent_again_in_any_phase(pha
 def test_case_45_five_failures_in_a_row_are_recovered_and_the_sixth_is_not() -> None:
     budget, modes = FRESH, []
     for _ in range(6):
-        action = decide(Facts(), LOST, budget)
+        action = decide(AttemptFacts(), LOST, budget)
         budget = action.budget
         modes.append(action.mode)
     assert modes == [R] * 5 + [Mode.EXHAUSTED]
@@ -134,7 +134,7 @@ def test_case_45_five_failures_in_a_row_are_recovered_and_the_sixth_is_not() -> 
 
 def test_case_26_a_provider_that_stays_busy_is_asked_six_times_in_all() -> None:
     budget, requests = FRESH, 1
-    while (action := decide(Facts(), BUSY, budget)).mode is R:
+    while (action := decide(AttemptFacts(), BUSY, budget)).mode is R:
         budget, requests = action.budget, requests + 1
     assert (requests, action.mode) == (6, Mode.EXHAUSTED)
 
@@ -147,7 +147,7 @@ def test_a5_twenty_disconnects_each_after_a_new_result_are_bounded() -> None:
 
 
 def test_a_full_pool_of_our_own_is_retried_without_being_charged() -> None:
-    action = decide(Facts(), FULL, SPENT)
+    action = decide(AttemptFacts(), FULL, SPENT)
     assert (action.mode, action.budget) == (R, SPENT)
 
 
@@ -190,12 +190,12 @@ def test_p4_a_complete_call_is_dispatched_once_after_a_recovery_and_never_after_
 
 @pytest.mark.parametrize("keeps_text", [True, False])
 def test_p3_a_half_written_call_continues_only_after_text_that_was_read(keeps_text: bool) -> None:
-    facts = Facts(has_text=True, calls=(call(Stage.WRITING),))
+    facts = AttemptFacts(has_text=True, calls=(call(Stage.WRITING),))
     assert decide(facts, LOST, FRESH, keeps_text=keeps_text).mode is (C if keeps_text else R)
 
 
 def test_p2_text_is_withdrawn_for_a_provider_that_cannot_go_on_from_it() -> None:
-    action = decide(Facts(has_text=True), LOST, FRESH, keeps_text=False)
+    action = decide(AttemptFacts(has_text=True), LOST, FRESH, keeps_text=False)
     assert (action.mode, action.withdraws) == (R, True)
 
 
@@ -223,14 +223,14 @@ def test_p8_a_dead_call_is_never_run_again() -> None:
 
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.FINISHED])
 def test_a_tool_that_the_provider_ran_cannot_be_asked_so_the_attempt_stops(stage: Stage) -> None:
-    hosted = Facts(calls=(call(stage, is_providers=True),))
+    hosted = AttemptFacts(calls=(call(stage, is_providers=True),))
     action = decide(hosted, LOST, FRESH)
     assert (action.mode, action.dispatch, action.drain) == (S, (), ())
     assert "write_file" in action.why
 
 
 def test_a_result_of_the_providers_own_tool_lets_the_attempt_continue() -> None:
-    assert decide(Facts(calls=(call(Stage.FINISHED, is_providers=True),)), LOST, FRESH).mode is C
+    assert decide(AttemptFacts(calls=(call(Stage.FINISHED, is_providers=True),)), LOST, FRESH).mode is C
 
 
 @pytest.mark.parametrize(("effects", "expected"), [(("pure", "once"), C), (("once", "pure"), C), (("pure", "pure"), C)])
@@ -239,7 +239,7 @@ def test_case_49_effects_in_any_order_never_make_recovery_ask_a_person(
 ) -> None:
     """Weakness B3: a tool of unknown effect halted the turn. Here its call is kept, drained, and never repeated."""
     made = tuple(call(Stage.RUNNING, f"c{index}", effect=effect) for index, effect in enumerate(effects))
-    assert decide(Facts(calls=made), LOST, FRESH).mode is expected
+    assert decide(AttemptFacts(calls=made), LOST, FRESH).mode is expected
 
 
 # --- properties --------------------------------------------------------------------------------------------------
@@ -252,14 +252,14 @@ CALLS = st.builds(
     effect=st.sampled_from(["pure", "idempotent", "once"]),
     is_providers=st.booleans(),
 )
-FACTS = st.builds(Facts, st.booleans(), st.booleans(), st.lists(CALLS, max_size=4).map(tuple), st.booleans())
+FACTS = st.builds(AttemptFacts, st.booleans(), st.booleans(), st.lists(CALLS, max_size=4).map(tuple), st.booleans())
 BUDGETS = st.builds(TurnBudget, st.integers(0, 7), st.integers(0, 25))
 FAILURES = st.sampled_from([LOST, BUSY, REFUSED, ABORTED, FULL])
 
 
 @given(FACTS, FAILURES, BUDGETS, st.sampled_from([None, Cause.CANCEL, Cause.CLOSE]), st.booleans())
 def test_whatever_the_facts_no_call_that_started_is_dispatched_and_no_complete_one_is_withdrawn(
-    facts: Facts, failure: Failure, budget: TurnBudget, stop: Cause | None, keeps_text: bool
+    facts: AttemptFacts, failure: Failure, budget: TurnBudget, stop: Cause | None, keeps_text: bool
 ) -> None:
     action = decide(facts, failure, budget, stop=stop, keeps_text=keeps_text)
     started = {each.call_id for each in facts.calls if each.stage in (Stage.RUNNING, Stage.FINISHED, Stage.DEAD)}
@@ -271,7 +271,7 @@ def test_whatever_the_facts_no_call_that_started_is_dispatched_and_no_complete_o
 
 @given(FACTS, FAILURES, BUDGETS)
 def test_a_budget_only_ever_shrinks_and_a_spent_one_sends_nothing(
-    facts: Facts, failure: Failure, budget: TurnBudget
+    facts: AttemptFacts, failure: Failure, budget: TurnBudget
 ) -> None:
     action: Action = decide(facts, failure, budget)
     assert action.budget.total >= budget.total
@@ -280,7 +280,7 @@ def test_a_budget_only_ever_shrinks_and_a_spent_one_sends_nothing(
 
 
 @given(FACTS, st.booleans())
-def test_the_same_failure_later_in_the_turn_is_answered_the_same_way(facts: Facts, keeps_text: bool) -> None:
+def test_the_same_failure_later_in_the_turn_is_answered_the_same_way(facts: AttemptFacts, keeps_text: bool) -> None:
     actions = [decide(facts, LOST, TurnBudget(n, n), keeps_text=keeps_text).mode for n in range(5)]
     assert len(set(actions)) == 1
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perdure.policies import Fate, Remains, caution
+from perdure.policies import CallEvidence, NoResult, caution
 from perdure.scenarios.provider.events import (
     Arguments,
     CallStart,
@@ -109,11 +109,11 @@ def test_a_half_text_is_gone_on_with_from_where_it_stops() -> None:
     assert text_in(answer(SCRIPT, rewritten, 4)) == whole
 
 
-def told(fate: Fate, effect: str = "once") -> str:
-    return caution(fate, Remains(READ.name, "c0", effect))
+def told(why: NoResult, effect: str = "once") -> str:
+    return caution(why, CallEvidence(READ.name, "c0", effect))
 
 
-@pytest.mark.parametrize("text", [told(Fate.NEVER_RAN), told(Fate.CUT_OFF), told(Fate.DIED, "pure")])
+@pytest.mark.parametrize("text", [told(NoResult.NEVER_RAN), told(NoResult.CUT_OFF), told(NoResult.DIED, "pure")])
 def test_a_call_that_may_be_repeated_is_asked_for_again_but_not_for_ever(text: str) -> None:
     again = [ASK, *half((READ, text), (SEARCH, "s"))]
     assert calls_in(answer(SCRIPT, again, 2)) == [READ]
@@ -122,7 +122,9 @@ def test_a_call_that_may_be_repeated_is_asked_for_again_but_not_for_ever(text: s
     assert calls_in(answer(SCRIPT, again, 6)) == [WRITE]
 
 
-@pytest.mark.parametrize("text", [told(Fate.DIED), told(Fate.DIED, "idempotent"), told(Fate.ABORTED_BEFORE)])
+@pytest.mark.parametrize(
+    "text", [told(NoResult.DIED), told(NoResult.DIED, "idempotent"), told(NoResult.ABORTED_BEFORE)]
+)
 def test_a_call_that_must_not_be_repeated_is_not_asked_for_again(text: str) -> None:
     assert calls_in(answer(SCRIPT, [ASK, *half((READ, text), (SEARCH, "s"))], 2)) == [WRITE]
 

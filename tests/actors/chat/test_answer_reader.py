@@ -257,14 +257,14 @@ def test_a_call_that_goes_on_after_it_was_given_out_is_noticed(late: Any) -> Non
     reader = AnswerReader([WEATHER])
     for event in (call(0, ULM), call(1, None, "c2"), late):
         list(reader.read(event))
-    assert reader.calls.late == "weather"
+    assert reader.calls.overrun == "weather"
 
 
 def test_blanks_after_a_call_that_was_given_out_are_nothing() -> None:
     reader = AnswerReader([WEATHER])
     for event in (call(0, ULM), call(1, None, "c2"), args(0, " \n")):
         list(reader.read(event))
-    assert reader.calls.late is None
+    assert reader.calls.overrun is None
 
 
 def test_what_the_provider_wants_back_with_a_call_goes_with_it_but_not_with_a_broken_one() -> None:
@@ -330,7 +330,7 @@ def test_however_calls_are_streamed_each_ends_once_and_only_whole_ones_are_given
     over = ends(chunks)
     assert len({each["toolCallId"] for each in over}) == len(over)
     assert reason is None or len(over) == len(texts)
-    if reader.late is None:
+    if reader.overrun is None:
         for each in over:
             if each["type"] == "tool-input-available":
                 assert arguments_in(texts[int(each["toolCallId"][1:])]) == each["input"]

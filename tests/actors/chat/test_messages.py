@@ -17,7 +17,7 @@ from perdure.actors.chat.messages import (
     for_storage,
     text_of,
 )
-from perdure.actors.chat.plain_data import Seam, all_mended
+from perdure.actors.chat.plain_data import TextJoiner, all_mended
 from perdure.ledger import BadRequest, TooLarge, pack
 from perdure.policies import Message
 
@@ -267,13 +267,13 @@ def test_a_text_in_pieces_is_joined_wherever_it_was_cut(whole: str, data: st.Dat
     cuts = sorted(data.draw(st.lists(st.integers(0, len(units) // 2), max_size=4)))
     bounds = [0, *(2 * cut for cut in cuts), len(units)]
     pieces = [units[a:b].decode("utf-16-le", "surrogatepass") for a, b in itertools.pairwise(bounds)]
-    seam = Seam()
-    assert "".join(map(seam.joined, pieces)) + seam.rest() == whole
+    joiner = TextJoiner()
+    assert "".join(map(joiner.joined, pieces)) + joiner.rest() == whole
 
 
 def test_half_a_character_and_a_nul_are_replaced() -> None:
-    seam = Seam()
-    assert [seam.joined("a\ud83d"), seam.joined("b\udc00\x00"), seam.joined("\ud83d"), seam.rest()] == [
+    joiner = TextJoiner()
+    assert [joiner.joined("a\ud83d"), joiner.joined("b\udc00\x00"), joiner.joined("\ud83d"), joiner.rest()] == [
         "a", "�b��", "", "�",
     ]  # fmt: skip
     assert all_mended({"a\x00": ["\ud800", 1]}) == {"a�": ["�", 1]}
