@@ -109,7 +109,7 @@ class ConversationState:
             stream.rest()
 
     def _is_seen(self) -> bool:
-        return self.tenant.premises.is_followed
+        return self.tenant.services.is_followed
 
     def _listener(self, turn: Turn) -> Callable[[list[Event]], None]:
         """Passes durable events on to the run that the turn answers, so that the run's parent can follow."""

@@ -18,7 +18,7 @@ from perdure.actors.code.naming import load_type
 from perdure.actors.host.relay import Relay
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.handlers import Letter
-from perdure.actors.life.host_services import Premises
+from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
 from perdure.actors.link.messages import (
     CallAnswered,
@@ -41,7 +41,7 @@ from perdure.actors.link.messages import (
     Wake,
 )
 from perdure.actors.link.peer import Peer
-from perdure.actors.link.pending import Asking
+from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
 from perdure.ledger import Ended, Released, StorageError, Unstarted
@@ -73,18 +73,20 @@ class Host:
     ) -> None:
         self.world, self.host_id, self.limits = world, host_id, limits
         self._tasks = Tasks(f"host {host_id}")
-        self.asking = Asking(world.dice, self._tasks)
-        self.peer = self.asking.peer = Peer(world, self._tasks, courier, host_id, limits, self._hello, self._receive)
-        self.premises = Premises(world, self._tasks, limits, cabinet, self.peer, self.asking, code_dir, package)
+        self.supervisor = SupervisorClient(world.dice, self._tasks)
+        self.peer = self.supervisor.peer = Peer(
+            world, self._tasks, courier, host_id, limits, self._hello, self._receive
+        )
+        self.services = HostServices(world, self._tasks, limits, cabinet, self.peer, self.supervisor, code_dir, package)
         self.tenants: dict[str, Tenant] = {}
         self._left: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.relay = Relay(self.tenants, lambda said: self.premises.on_loop(lambda: self.peer.push(said)))
+        self.relay = Relay(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
 
     async def serve(self) -> str:
         """Live until retired or orphaned; returns why it ended."""
         self._loop = asyncio.get_running_loop()
-        self.premises.open()
+        self.services.open()
         try:
             async with self._tasks:
                 for job in (self.peer.serve(), self._tidy()):
@@ -98,7 +100,7 @@ class Host:
     def _hello(self, again: bool) -> HostHello:
         """Who this is, who lives here or is just saying goodbye, and what is waited for. Whether anybody observes will be said anew."""
         self._watched(Observed(observed=False, followed=False))
-        for message in self.asking.ask_again() if again else ():
+        for message in self.supervisor.ask_again() if again else ():
             if self._loop is not None:
                 self._loop.call_soon(self.peer.push, message)
         vitals = self.world.vitals
@@ -110,7 +112,7 @@ class Host:
             farewells=[
                 said.incarnation for said in self.peer.pending if isinstance(said, Ended | Unstarted | Released)
             ],
-            waits=self.asking.waits,
+            waits=self.supervisor.waits,
         )
 
     # what the supervisor says
@@ -120,14 +122,14 @@ class Host:
         if command is not None:
             command(self, message)
         else:
-            self.asking.receive(message)
+            self.supervisor.receive(message)
 
     def _ping(self, _: Ping) -> None:
         """The next exchange is the answer, and it is on its way already."""
 
     def _watched(self, said: Observed) -> None:
         self.relay.want(said.observed)
-        self.premises.is_followed = said.followed
+        self.services.is_followed = said.followed
 
     def _prepare(self, said: Prepare) -> None:
         self._tasks.start(self._load(said.types))
@@ -135,7 +137,7 @@ class Host:
     async def _load(self, types: list[str]) -> None:
         """Import the code of agents that may come to live here. What goes wrong is told to the run that needs it."""
         for each in types:
-            await tried(self.world.threads.run(partial(_load_ahead, each, self.premises.code_dir)))
+            await tried(self.world.threads.run(partial(_load_ahead, each, self.services.code_dir)))
 
     def _passivate(self, _: Passivate) -> None:
         """Let those go at once that have nothing to do."""
@@ -159,9 +161,9 @@ class Host:
         if self._left.get(agent_id, 0) >= incarnation:
             return None  # it is over; the supervisor has yet to hear so
         try:
-            tenant = Tenant(self.premises, agent_id, incarnation, self.forget)
+            tenant = Tenant(self.services, agent_id, incarnation, self.forget)
         except StorageError as problem:
-            self.premises.report_trouble(agent_id, "opening its storage", problem)
+            self.services.report_trouble(agent_id, "opening its storage", problem)
             return None
         self.tenants[agent_id] = tenant
         return tenant
@@ -206,7 +208,7 @@ class Host:
 
     def _call(self, said: MakeCall) -> None:
         """Make a call, once. With `lost` another life of the agent, perhaps on another host, may have begun it before."""
-        ref, calls = said.ref, self.premises.calls
+        ref, calls = said.ref, self.services.calls
         handed, tenant = calls.find(ref), self._current(said.agent_id, said.incarnation)
         if handed is not None and handed.answer is not None:
             self.peer.push(CallAnswered(ref, *handed.answer))
@@ -223,7 +225,7 @@ class Host:
 
     def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
         """A call whose agent was told to stop is not answered any more, nor is one that failed in our own code."""
-        if (task.cancelled() or task.exception() is not None) and self.premises.calls.cut_off(ref):
+        if (task.cancelled() or task.exception() is not None) and self.services.calls.cut_off(ref):
             self.peer.push(CallCut(ref))
 
     def _signal(self, said: Signal) -> None:

@@ -23,7 +23,7 @@ from perdure.actors.life.alarm_clock import AlarmClock
 from perdure.actors.life.attempt import carry
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.family import FORGET, Family
-from perdure.actors.life.host_services import Premises
+from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.life import Life
 from perdure.actors.life.mailbox import Mailbox
 from perdure.actors.life.once import once
@@ -48,8 +48,8 @@ class Tenant(Life):
         gone: is told when the life is over, and nothing is left of it here.
     """
 
-    def __init__(self, premises: Premises, agent_id: str, incarnation: int, gone: Callable[[Tenant], None]) -> None:
-        super().__init__(premises, agent_id, incarnation, self._failed)
+    def __init__(self, services: HostServices, agent_id: str, incarnation: int, gone: Callable[[Tenant], None]) -> None:
+        super().__init__(services, agent_id, incarnation, self._failed)
         self._gone = gone
         self._up: asyncio.Task[None] | None = None
         self._is_first_life = False
@@ -101,7 +101,7 @@ class Tenant(Life):
         if self.is_up:
             return
         if self._up is None:
-            if type_of(self.agent_id) in self.premises.loaded and not self._constructed_for_start():
+            if type_of(self.agent_id) in self.services.loaded and not self._constructed_for_start():
                 self.is_up = True
                 return
             self._up = self.tasks.start_awaited(self._come_up())
@@ -123,7 +123,7 @@ class Tenant(Life):
     async def _come_up(self) -> None:
         if self.agent is None:  # its code is imported on a thread, so that the host goes on answering meanwhile
             await self.threads.run(lambda: load_type(type_of(self.agent_id), self.code_dir))
-            self.premises.loaded.add(type_of(self.agent_id))
+            self.services.loaded.add(type_of(self.agent_id))
             self._constructed_for_start()
         if self.has_storage:
             self.outbox.flush()
@@ -207,9 +207,9 @@ class Tenant(Life):
         """Answer a call from outside."""
         reply, problem = await tried(self._answer(ref, method_name, body))
         if problem is None:
-            self.premises.answer(ref, True, reply)
+            self.services.answer(ref, True, reply)
         else:
-            self.premises.answer(ref, False, error_to_plain(problem))
+            self.services.answer(ref, False, error_to_plain(problem))
         self.touch()
 
     async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:
@@ -241,7 +241,7 @@ class Tenant(Life):
     def restore(self, path: Path) -> None:
         """Begin with a copy of another storage, and with what is planned there."""
         self.reopen()
-        self.premises.cabinet.restore(self.agent_id, path)
+        self.services.cabinet.restore(self.agent_id, path)
         self.on_loop(self.schedules.storage_retry.look)
         self.on_loop(self.callback_queue.storage_retry.look)
 
@@ -249,7 +249,7 @@ class Tenant(Life):
         """Copy this agent's storage for another agent of its class."""
         self.storage.checkpoint()
         target = agent_id(type_of(self.agent_id), check_id("name", name, self.limits.id_max))
-        self.premises.cabinet.fork(self.agent_id, target)
+        self.services.cabinet.fork(self.agent_id, target)
 
     # leaving
 
@@ -266,7 +266,7 @@ class Tenant(Life):
     def _failed(self, _problem: BaseException) -> None:
         """A task of this life failed unexpectedly, and was logged: what the life owes is for the next one."""
         if not self.is_leaving:
-            self.premises.tasks.start(self.stop())
+            self.services.tasks.start(self.stop())
 
     def abandon(self) -> list[asyncio.Task[Any]]:
         """Cancel everything, because the host ends; returns what is to be awaited."""

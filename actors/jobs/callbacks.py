@@ -161,7 +161,7 @@ class Callbacks:
         row, now_ms = self._row, self._life.now_ms()
         if row is None:
             return
-        self._life.premises.paces.note(self._life.agent_id, row.callback, now_ms - self._called_at_ms)
+        self._life.services.paces.note(self._life.agent_id, row.callback, now_ms - self._called_at_ms)
         now_there = self._rows.get(row.id)
         if now_there == self._moved:
             now_there = self._book.moved(row, self._firing, self._began_at_ms, now_ms)
@@ -222,7 +222,7 @@ def rounds(life: Life, rows: Sequence[Row], now_ms: int, late_ms: float = LATE_M
     def kind(row: Row) -> int | str:
         method: Any = getattr(life.agent, row.callback, None)
         is_plain = not row.attempt and not row.losses and now_ms - row.due_at_ms <= late_ms
-        if is_plain and callable(method) and life.premises.paces.is_quick(life.agent_id, row.callback):
+        if is_plain and callable(method) and life.services.paces.is_quick(life.agent_id, row.callback):
             return "async" if is_async(method) else "sync"
         return row.number
 

@@ -90,7 +90,7 @@ class AlarmClock:
         if at_ms != self._told_ms:
             self._told_ms = at_ms
             agent = self._life.agent  # a life that never came up does not know; the ledger may
-            home = None if agent is None else pool_spec(type(agent), self._life.premises.package)
+            home = None if agent is None else pool_spec(type(agent), self._life.services.package)
             self._life.push(Alarm(self._life.agent_id, self._life.incarnation, at_ms, home))
 
     def _next_ms(self) -> int:

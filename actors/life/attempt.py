@@ -63,7 +63,7 @@ async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | 
 
 
 async def _run(life: Life, run: RunContext, body: bytes) -> Ended | None:
-    life.premises.soon_up(Up(run.run_id, life.incarnation))
+    life.services.soon_up(Up(run.run_id, life.incarnation))
     ACTIVITY.set(Activity(run.run_id, run_id=run.run_id, run=run))
     life.faults.at(KillPoint.BEFORE_RUN, run.run_id)
     outcome = await _execute(life, run, body)
@@ -113,7 +113,7 @@ def _summary(agent: Any, outcome: Any) -> str:
 def _ended(life: Life, ended: Ended) -> Ended:
     """The end is about to be reported; that the attempt began need not be said any more."""
     life.faults.at(KillPoint.BEFORE_REPORT, ended.run_id)
-    life.premises.ended(ended.run_id)
+    life.services.ended(ended.run_id)
     return ended
 
 

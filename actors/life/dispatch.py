@@ -106,7 +106,7 @@ class Dispatch:
             for request in requests:
                 if request.run_id not in known:
                     await self._tell_of_start(request)
-        futures = self._life.premises.asking.begin_many(requests)
+        futures = self._life.services.supervisor.begin_many(requests)
         for request, future in zip(requests, futures, strict=True) if self._starting else ():
             if request.run_id in self._starting:
                 future.add_done_callback(partial(self._known, request.run_id))
@@ -166,7 +166,7 @@ class Dispatch:
         life = self._life
         body = encoded_input(agent_class, input, life.limits.input_bytes_max)
         agent_type, digest = type_name(agent_class, life.code_dir), digest_of(body)
-        options = class_options(agent_class, life.agent, life.premises.package) | preview(body, life.limits)
+        options = class_options(agent_class, life.agent, life.services.package) | preview(body, life.limits)
         if detached:
             options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
         for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):

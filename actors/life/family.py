@@ -20,7 +20,7 @@ from perdure.actors.life.class_options import pool_spec
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.link.caller import THROUGH, Address, Calling
+from perdure.actors.link.caller import THROUGH, Address, AgentCaller
 from perdure.actors.link.messages import Abort
 from perdure.ledger import (
     BadRequest,
@@ -60,9 +60,9 @@ class Family:
 
     def __init__(self, life: Life, outbox: Outbox) -> None:
         self._life, self._outbox = life, outbox
-        home = partial(pool_spec, package=life.premises.package)
-        self._calling = Calling(
-            life.premises.asking,
+        home = partial(pool_spec, package=life.services.package)
+        self._caller = AgentCaller(
+            life.services.supervisor,
             life.dice,
             life.threads,
             life.limits,
@@ -136,7 +136,7 @@ class Family:
             raise BadRequest("agent", f"{agent} is the child of a run; it goes when its run is cleared")
         parent = parent_of(agent)
         if parent:
-            await self._calling.send(parent, FORGET, pack(agent), None, repeatable=True)
+            await self._caller.send(parent, FORGET, pack(agent), None, repeatable=True)
         else:
             await self._life.ask(Forget(agent))
 
@@ -156,7 +156,7 @@ class Family:
 
     def _call(self, to: Address, *call: Any) -> Any:
         problem = self._missing(to)
-        return self._life.bridge(_refused(problem) if problem else self._calling.call(to, *call))
+        return self._life.bridge(_refused(problem) if problem else self._caller.call(to, *call))
 
     def _missing(self, to: Address) -> BadRequest | None:
         """Why the agent of a handle cannot be reached: what was deleted does not come back by a handle from before."""
@@ -169,7 +169,7 @@ class Family:
         life, problem = self._life, self._missing(to)
         if problem is not None:
             raise problem
-        letter = self._calling.letter(to, method, args, kwargs)
+        letter = self._caller.letter(to, method, args, kwargs)
         transaction = life.transaction
         if transaction is not None:
             self._outbox.post_tell(transaction, life.dice.token(), letter)
@@ -180,7 +180,7 @@ class Family:
         else:
             mail_id = activity.derive(f"tell {to.agent_id} {method}", digest_of(letter[2]))
             is_new = activity.run.attempt == 1
-        return life.bridge(self._calling.tell(mail_id, life.agent_id, letter, is_new=is_new))
+        return life.bridge(self._caller.tell(mail_id, life.agent_id, letter, is_new=is_new))
 
     # from outside, and from below
 
@@ -203,10 +203,10 @@ class Family:
         agent_class = await self._life.threads.run(partial(load_type, agent_type, self._life.code_dir))
         child = sub_agent_id(self._life.agent_id, agent_type, name)
         self._put(agent_type, name)
-        home = pool_spec(agent_class, self._life.premises.package)
+        home = pool_spec(agent_class, self._life.services.package)
         if rest:
             method, body = THROUGH, pack([rest, method, body, repeatable])
-        return await self._calling.send(child, method, body, home, repeatable=repeatable)
+        return await self._caller.send(child, method, body, home, repeatable=repeatable)
 
 
 FORGET = "\0forget"  # answered before the agent has come up: it may be coming up with the help of the one who asks

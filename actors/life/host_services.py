@@ -1,4 +1,4 @@
-"""The premises of a host: what it offers to the lives of agents on it, and what these share in memory.
+"""The services of a host: what it offers to the lives of agents on it, and what these share in memory.
 
 A life knows no more of its host than this. Who else lives there, and what the supervisor says, is the host's own business.
 """
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from perdure.actors.life.callback_pace import Paces
-from perdure.actors.link.call_log import Calls
+from perdure.actors.link.call_log import CallLog
 from perdure.actors.link.messages import CallAnswered, Plain
 from perdure.actors.link.peer import Peer
-from perdure.actors.link.pending import Asking
+from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import World
 from perdure.actors.tasks import Tasks
 from perdure.ledger import Up
@@ -27,14 +27,14 @@ MOMENT_S = 0.025
 log = logging.getLogger("perdure.host")
 
 
-class Premises:
+class HostServices:
     """What the lives on one host are given.
 
     Attributes:
         tasks: those of the host itself.
         cabinet: the storages of the agents that come to live here.
         peer: the way to the supervisor.
-        asking: what was asked of the supervisor, and is waited for.
+        supervisor: what was asked of the supervisor, and is waited for.
         code_dir: where classes of notebooks lie, if there are any.
         package: what the code of the agents here came in, if it is not installed; their children need it too.
         loaded: the types whose code was imported here; of the host, so that a simulation is the same each time.
@@ -50,16 +50,16 @@ class Premises:
         limits: Limits,
         cabinet: Cabinet,
         peer: Peer,
-        asking: Asking,
+        supervisor: SupervisorClient,
         code_dir: Path | None,
         package: str,
     ) -> None:
         self.world, self.tasks, self.limits = world, tasks, limits
-        self.cabinet, self.peer, self.asking = cabinet, peer, asking
+        self.cabinet, self.peer, self.supervisor = cabinet, peer, supervisor
         self.code_dir, self.package = code_dir, package
         self.loaded: set[str] = set()
         self.paces = Paces()
-        self.calls = Calls()
+        self.calls = CallLog()
         self.is_followed = False
         self._ups: dict[str, Up] = {}
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 from perdure.actors.code.author_call import is_async, overrides, tried
-from perdure.actors.life.host_services import Premises
+from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import Plain, Question, Report
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import Tasks
@@ -44,12 +44,12 @@ class Life:
     """
 
     def __init__(
-        self, premises: Premises, agent_id: str, incarnation: int, on_failure: Callable[[BaseException], None]
+        self, services: HostServices, agent_id: str, incarnation: int, on_failure: Callable[[BaseException], None]
     ) -> None:
-        self.premises, self.agent_id, self.incarnation = premises, agent_id, incarnation
+        self.services, self.agent_id, self.incarnation = services, agent_id, incarnation
         self.name = name_of(agent_id)
-        self.limits, self.threads, self.faults = premises.limits, premises.world.threads, premises.world.faults
-        self.code_dir = premises.code_dir
+        self.limits, self.threads, self.faults = services.limits, services.world.threads, services.world.faults
+        self.code_dir = services.code_dir
         self.agent: Any = None
         self.is_up = self.is_leaving = False
         self.has_place = True
@@ -65,11 +65,11 @@ class Life:
     @property
     def dice(self) -> Dice:
         """The host's dice."""
-        return self.premises.world.dice
+        return self.services.world.dice
 
     def now_ms(self) -> int:
         """Wall time, in milliseconds since the epoch."""
-        return self.premises.world.clock.now_ms()
+        return self.services.world.clock.now_ms()
 
     # what it keeps
 
@@ -77,7 +77,7 @@ class Life:
     def storage(self) -> Storage:
         """The agent's storage, opened when it is first looked at: an instant child never does."""
         if self._storage is None:
-            self._storage = self.premises.cabinet.open(self.agent_id, self.incarnation)
+            self._storage = self.services.cabinet.open(self.agent_id, self.incarnation)
             if self._watch is not None:
                 self._watch(self._storage.state)
         return self._storage
@@ -97,7 +97,7 @@ class Life:
     def has_storage(self) -> bool:
         """Whether anything was ever written."""
         if self._storage is None:
-            return self.premises.cabinet.exists(self.agent_id)
+            return self.services.cabinet.exists(self.agent_id)
         return self._storage.exists
 
     @property
@@ -167,7 +167,7 @@ class Life:
 
     def trouble(self, doing: str, problem: Exception) -> None:
         """Something failed where no caller, run or mail carries the error. The log and the author are told."""
-        self.premises.report_trouble(self.agent_id, doing, problem)
+        self.services.report_trouble(self.agent_id, doing, problem)
         if self.agent is not None and self.overrides("on_error") and not self.is_leaving:
             self.spawn(tried(self.call(self.agent.on_error, problem, doing)))
 
@@ -175,15 +175,15 @@ class Life:
 
     def push(self, stimulus: Report) -> None:
         """Say something to the supervisor."""
-        self.premises.peer.push(stimulus)
+        self.services.peer.push(stimulus)
 
     async def durable(self, stimulus: Report) -> None:
         """Say something to the supervisor and wait until it is durable."""
-        await self.premises.peer.durable(stimulus)
+        await self.services.peer.durable(stimulus)
 
     async def ask(self, question: Question) -> Plain:
         """Ask the supervisor a question."""
-        return await self.premises.asking.ask(question)
+        return await self.services.supervisor.ask(question)
 
     # its tasks, the loop, and the threads beside it
 
@@ -197,7 +197,7 @@ class Life:
 
     def on_loop(self, job: Callable[[], None]) -> None:
         """Do something on the host's loop, from whichever thread."""
-        self.premises.on_loop(job)
+        self.services.on_loop(job)
 
     def bridge(self, job: Pending[T]) -> Pending[T]:
         """The way from sync code on a worker thread into the loop; in async code just the coroutine.
@@ -206,9 +206,9 @@ class Life:
 
         A thread that waits here lends its slot. Raises `StaleIncarnation` there as soon as this life is over.
         """
-        if self.premises.is_on_loop:
+        if self.services.is_on_loop:
             return job
-        return cast("Pending[T]", wait_for(self.premises.from_thread(self._for_thread(job))))
+        return cast("Pending[T]", wait_for(self.services.from_thread(self._for_thread(job))))
 
     async def _for_thread(self, job: Coroutine[Any, Any, Any]) -> Any:
         """What a thread waits for is a task of this life, and ends with it."""
@@ -224,9 +224,9 @@ class Life:
 
     def done(self) -> Pending[None]:
         """Nothing to wait for. A thread waits for the loop's turn even so, lest it run away from it; for that it lends no slot."""
-        if self.premises.is_on_loop:
+        if self.services.is_on_loop:
             return _nothing()
-        return cast("Pending[None]", self.premises.from_thread(_nothing()).result())
+        return cast("Pending[None]", self.services.from_thread(_nothing()).result())
 
     def touch(self) -> None:
         """Something was done; the idle time begins anew."""

@@ -72,7 +72,7 @@ class Mailbox:
         self._handled = len(life.storage.inbox()) if self._handled is None else self._handled + handled
         if self._handled >= life.limits.inbox_max:
             self._handled = 0
-            life.premises.peer.push(InboxKept(life.agent_id, life.incarnation, list(life.storage.inbox())))
+            life.services.peer.push(InboxKept(life.agent_id, life.incarnation, list(life.storage.inbox())))
 
     def settled(self, mail_ids: list[str]) -> None:
         """The ledger will not send these to this life any more, and what it had sent it before has come in by now."""

@@ -81,15 +81,15 @@ class Outbox:
             return Forget(*fields)
         mail_id, sender, (recipient, method, body, home) = fields
         epoch = (
-            self._life.premises.peer.epoch if self._is_known else 0
+            self._life.services.peer.epoch if self._is_known else 0
         )  # an earlier life may have had it posted already
         return Tell(mail_id, recipient, sender, method, body, home, epoch)
 
     def _ask(self, number: int, wish: Tell | Forget) -> None:
         """Have an agent told something, or deleted: asked for before anything that the agent asks for from now on."""
-        asking = self._life.premises.asking
-        answer = asking.question(wish)
-        self._life.spawn(self._done(number, wish, asking.answer_when_free(answer, wish)))
+        supervisor = self._life.services.supervisor
+        answer = supervisor.question(wish)
+        self._life.spawn(self._done(number, wish, supervisor.answer_when_free(answer, wish)))
 
     async def _done(self, number: int, wish: Tell | Forget, answer: Coroutine[Plain, Plain, Plain]) -> None:
         life = self._life
@@ -106,7 +106,7 @@ class Outbox:
         """Ask until each was accepted, or refused for good. Just now the supervisor may have too much to do."""
         life = self._life
         while rows:
-            asked = life.premises.asking.begin_many([request for _, request in rows])
+            asked = life.services.supervisor.begin_many([request for _, request in rows])
             answers = await asyncio.gather(*asked, return_exceptions=True)
             done, left, pause_ms = [], [], 0
             for (number, request), answer in zip(rows, answers, strict=True):

@@ -93,7 +93,7 @@ class RunContext(RemembersSteps):
         nth = self._occurrences[name] = self._occurrences.get(name, 0) + 1
         self._flush()
         self._say_pieces()
-        self._life.premises.up(self.run_id)
+        self._life.services.up(self.run_id)
         await self._life.durable(Milestone(self.run_id, self._incarnation, name, nth, body))
         self._life.faults.at(KillPoint.MID_RUN, f"milestone {name}")
 
@@ -111,7 +111,7 @@ class RunContext(RemembersSteps):
             self._timer.cancel()
             self._timer = None
         if self._latest is not None:
-            self._life.premises.up(self.run_id)
+            self._life.services.up(self.run_id)
             self._life.push(Progress(self.run_id, self._incarnation, self._latest))
             self._latest, self._sent_s = None, asyncio.get_running_loop().time()
 
@@ -129,14 +129,14 @@ class RunContext(RemembersSteps):
     def _say_pieces(self) -> None:
         pieces, self._pieces = self._pieces, []
         if pieces:
-            self._life.premises.up(self.run_id)
+            self._life.services.up(self.run_id)
         for piece in pieces:
             self._life.push(Chunk(self.run_id, self._incarnation, self._chunks, piece))
             self._chunks += 1
 
     def close(self) -> None:
         """The attempt is over: send what was coalesced, and no signal after it. The end says that it was at work."""
-        self._life.premises.ended(self.run_id)
+        self._life.services.ended(self.run_id)
         self._flush()
         self._say_pieces()
 

@@ -14,29 +14,29 @@ CALLS_KEPT = 100_000
 
 
 @dataclass(slots=True)
-class Handed:
+class LoggedCall:
     """One call. `answer` is None while it is under way, and when it was cut off or is not kept any more."""
 
     is_over: bool = False
     answer: tuple[bool, Any] | None = None
 
 
-class Calls:
+class CallLog:
     """What one host knows of calls."""
 
     def __init__(self) -> None:
-        self._under_way: dict[str, Handed] = {}
-        self._over: dict[str, Handed] = {}  # the latest last
+        self._under_way: dict[str, LoggedCall] = {}
+        self._over: dict[str, LoggedCall] = {}  # the latest last
         self._kept: dict[str, None] = {}  # of these, the ones with an answer
 
-    def find(self, ref: str) -> Handed | None:
+    def find(self, ref: str) -> LoggedCall | None:
         """The call, if it was handed over before."""
         return self._under_way.get(ref) or self._over.get(ref)
 
     def begin(self, ref: str) -> None:
         """The call is under way, perhaps once more."""
         self._over.pop(ref, None)
-        self._under_way[ref] = Handed()
+        self._under_way[ref] = LoggedCall()
 
     def answer(self, ref: str, ok: bool, value: Any) -> None:
         """The call was answered."""
@@ -56,7 +56,7 @@ class Calls:
 
     def _end(self, ref: str, answer: tuple[bool, Any] | None) -> None:
         del self._under_way[ref]
-        self._over[ref] = Handed(is_over=True, answer=answer)
+        self._over[ref] = LoggedCall(is_over=True, answer=answer)
         if len(self._over) > CALLS_KEPT:
             oldest = next(iter(self._over))
             del self._over[oldest]

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import Shape, shapes_of
 from perdure.actors.link.messages import Call, HostNeeds
-from perdure.actors.link.pending import Asking
+from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Dice
 from perdure.ledger import BadRequest, Tell, agent_id, pack, parent_of, path_of, unpack
 from perdure.policies import Limits
@@ -46,7 +46,7 @@ class TellContent(NamedTuple):
     home: HostNeeds
 
 
-class Calling:
+class AgentCaller:
     """Makes the calls of one process.
 
     Args:
@@ -57,7 +57,7 @@ class Calling:
 
     def __init__(
         self,
-        asking: Asking,
+        supervisor: SupervisorClient,
         dice: Dice,
         threads: Any,
         limits: Limits,
@@ -67,7 +67,13 @@ class Calling:
         gated: bool,
         sender: str = "",
     ) -> None:
-        self.asking, self.dice, self.threads, self.limits, self.code_dir = asking, dice, threads, limits, code_dir
+        self.supervisor, self.dice, self.threads, self.limits, self.code_dir = (
+            supervisor,
+            dice,
+            threads,
+            limits,
+            code_dir,
+        )
         self._home, self._gated, self._sender = home, gated, sender
 
     async def call(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -75,7 +81,7 @@ class Calling:
         function = getattr(to.agent_class, method, None)
         afar = getattr(function, "__perdure_afar__", None)
         if afar is not None:
-            return await afar(Caller(self, to), *args, **kwargs)
+            return await afar(CallerSide(self, to), *args, **kwargs)
         body, returned, repeatable = self.encoded(to.agent_class, method, args, kwargs)
         if self._gated and parent_of(to.agent_id):
             (root_type, root_name), *way = path_of(to.agent_id)
@@ -88,9 +94,9 @@ class Calling:
 
     async def send(self, agent: str, method: str, body: bytes, home: HostNeeds, *, repeatable: bool) -> bytes:
         """Make a call whose arguments are encoded; the answer is, too."""
-        heard = self.asking.peer.heard
+        heard = self.supervisor.peer.heard
         call = Call(agent, method, body, home, repeatable, self._sender, heard, again=False)
-        return cast("bytes", await self.asking.ask(call))
+        return cast("bytes", await self.supervisor.ask(call))
 
     def encoded(
         self, agent_class: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -116,21 +122,21 @@ class Calling:
     async def tell(self, mail_id: str, sender: str, letter: TellContent, *, is_new: bool) -> None:
         """Have the mail posted; durable on return. `is_new` says that nobody can have posted it before."""
         recipient, method, body, home = letter
-        epoch = self.asking.peer.epoch if is_new else 0
-        await self.asking.ask_when_free(Tell(mail_id, recipient, sender, method, body, home, epoch))
+        epoch = self.supervisor.peer.epoch if is_new else 0
+        await self.supervisor.ask_when_free(Tell(mail_id, recipient, sender, method, body, home, epoch))
 
 
-class Caller:
+class CallerSide:
     """What a method that has a part to do at the caller's side (`Agent` marks it by `__perdure_afar__`) is given to do it with."""
 
-    def __init__(self, calling: Calling, to: Address) -> None:
-        self._calling, self._to = calling, to
+    def __init__(self, calling: AgentCaller, to: Address) -> None:
+        self._caller, self._to = calling, to
         self.threads = calling.threads
 
     def token(self) -> str:
         """A new identifier."""
-        return self._calling.dice.token()
+        return self._caller.dice.token()
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an exposed method of the agent."""
-        return await self._calling.call(self._to, method, args, kwargs)
+        return await self._caller.call(self._to, method, args, kwargs)

@@ -17,7 +17,7 @@ from perdure.actors.life.class_options import class_options, pool_spec
 from perdure.actors.life.dispatch import encoded_input, preview, result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
-from perdure.actors.link.caller import Address, Calling
+from perdure.actors.link.caller import Address, AgentCaller
 from perdure.actors.link.messages import (
     Audit,
     ClientHello,
@@ -37,7 +37,7 @@ from perdure.actors.link.messages import (
     WindDown,
 )
 from perdure.actors.link.peer import Peer
-from perdure.actors.link.pending import Asking
+from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Courier, World
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Tasks
@@ -64,12 +64,12 @@ class Client:
         self.world, self.limits, self.code_dir, self._packer = world, limits, code_dir, packer
         self.client_id = "client-" + world.dice.token()[:10]
         self._tasks = Tasks(self.client_id)
-        self.asking = Asking(world.dice, self._tasks)
-        self.peer = self.asking.peer = Peer(
+        self.supervisor = SupervisorClient(world.dice, self._tasks)
+        self.peer = self.supervisor.peer = Peer(
             world, self._tasks, courier, self.client_id, limits, self._hello, self._receive
         )
-        self.calling = Calling(
-            self.asking,
+        self.caller = AgentCaller(
+            self.supervisor,
             world.dice,
             world.threads,
             limits,
@@ -84,7 +84,7 @@ class Client:
 
     def take(self, limits: Limits) -> None:
         """From now on these are in force."""
-        self.limits = self.calling.limits = limits
+        self.limits = self.caller.limits = limits
 
     async def serve(self) -> None:
         """Keep the conversation going. Whatever ends it, such as a ledger whose disk is full, is raised to everybody who asks."""
@@ -93,18 +93,18 @@ class Client:
                 self._tasks.start(self.peer.serve())
                 await self._tasks.over()
         except* Exception as problems:
-            self.asking.refuse(problems)
+            self.supervisor.refuse(problems)
             raise
 
     def _hello(self, again: bool) -> ClientHello:
         if again:
             followed = [Follow(topic, wanted=True) for topic, followers in self._frames.items() if followers]
             observed = [Observe(wanted=True)] if self._subscribers else []
-            for said in [*self.asking.ask_again(), *followed, *observed]:
+            for said in [*self.supervisor.ask_again(), *followed, *observed]:
                 asyncio.get_running_loop().call_soon(self.peer.push, said)
             for follower in [each for followers in self._frames.values() for each in followers]:
                 asyncio.get_running_loop().call_soon(follower, None)
-        return ClientHello(self.asking.waits)
+        return ClientHello(self.supervisor.waits)
 
     def _receive(self, message: Message) -> None:
         match message:
@@ -115,13 +115,13 @@ class Client:
             case Happened():
                 self._happened(message)
             case _:
-                self.asking.receive(message)
+                self.supervisor.receive(message)
 
     # agents
 
     def agent(self, agent_class: type[A], name: str, of: object = None) -> A:
         """A typed handle of an agent, or of a sub-agent `of` another one. A call of an exposed method gives an awaitable."""
-        return cast("A", Handle(self.address(agent_class, name, of), self.calling.call, self.tell))
+        return cast("A", Handle(self.address(agent_class, name, of), self.caller.call, self.tell))
 
     def address(self, agent_class: type[Agent], name: str, of: object = None) -> Address:
         """Whom a handle is for. Raises `BadRequest` for a name that is none."""
@@ -137,14 +137,14 @@ class Client:
         self, agent_class: type[Agent], name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call an exposed method of an agent, at most once."""
-        return await self.calling.call(self.address(agent_class, name), method, args, kwargs)
+        return await self.caller.call(self.address(agent_class, name), method, args, kwargs)
 
     async def tell(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Have an exposed method of an agent called exactly once; durable on return. A sub-agent is told by its relatives alone."""
         if parent_of(to.agent_id):
             raise BadRequest("agent", f"{to.agent_id} is a sub-agent, which only its relatives tell something; call it")
-        letter = self.calling.letter(to, method, args, kwargs)
-        await self.calling.tell(self.world.dice.token(), "", letter, is_new=True)
+        letter = self.caller.letter(to, method, args, kwargs)
+        await self.caller.tell(self.world.dice.token(), "", letter, is_new=True)
 
     def _package_for(self, agent_class: type[Agent]) -> str:
         """What the code of this class travels in; nothing travels where every process is a child of this one."""
@@ -171,12 +171,12 @@ class Client:
     async def run(self, agent_class: type[Any], input: Any = None, *, run_id: str | None = None) -> RunResult[Any]:
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""
         request = self.request(agent_class, input, run_id, wait=True)
-        return result_of(agent_class, request.run_id, await self.asking.begin(request))
+        return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
 
     async def start(self, agent_class: type[Any], input: Any = None, *, run_id: str | None = None) -> RunHandle:
         """Begin a run and come back as soon as it is durable."""
         request = self.request(agent_class, input, run_id, wait=False)
-        status = await self.asking.begin(request)
+        status = await self.supervisor.begin(request)
         return RunHandle(request.run_id, request.agent_type, status or "running")
 
     async def ask(self, name: str, *args: Any) -> Any:
@@ -184,7 +184,7 @@ class Client:
         question = QUESTIONS.get(name)
         if question is None:
             raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
-        return await self.asking.ask(question(*args))
+        return await self.supervisor.ask(question(*args))
 
     async def clear(self, statuses: Sequence[str] | None = None, before_ms: float | None = None) -> int:
         """Clear retained runs of any parent; returns how many."""

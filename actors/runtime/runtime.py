@@ -208,7 +208,7 @@ class Runtime:
         """
         client = self.client
         to = client.address(agent_class, name, of)
-        call, tell = (lambda *call, way=way: self._settle(way(*call)) for way in (client.calling.call, client.tell))
+        call, tell = (lambda *call, way=way: self._settle(way(*call)) for way in (client.caller.call, client.tell))
         return cast("type[A]", Handle(to, call, tell))
 
     @overload

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from perdure.actors.link.messages import Call, MakeCall, Plain, Reply
 from perdure.actors.link.wire import error_to_plain
-from perdure.actors.supervisor.sessions import Port, Switchboard
+from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.ledger import AgentAborted, AgentBeingDeleted, OutcomeUnknown, View, is_within, last_end
 
 
@@ -44,19 +44,19 @@ class OpenCall:
 class Calls:
     """The calls under way in one supervisor life."""
 
-    def __init__(self, view: View, switchboard: Switchboard) -> None:
-        self._view, self._switchboard = view, switchboard
+    def __init__(self, view: View, sessions: Sessions) -> None:
+        self._view, self._sessions = view, sessions
         self._calls: dict[str, OpenCall] = {}
 
-    def begin(self, port: Port, ref: str, asked: Call) -> None:
+    def begin(self, session: Session, ref: str, asked: Call) -> None:
         """A peer asks for a call, perhaps again."""
         known = self._calls.get(ref)
         if known is not None:
-            known.peer_id = port.peer_id
+            known.peer_id = session.peer_id
             return
         agent = asked.agent_id
         call = self._calls[ref] = OpenCall(
-            port.peer_id, agent, asked.method, asked.body, asked.repeatable, asked.sender
+            session.peer_id, agent, asked.method, asked.body, asked.repeatable, asked.sender
         )
         if asked.again:
             activation = self._view.agents.get(agent)
@@ -107,9 +107,9 @@ class Calls:
     def answered(self, ref: str, ok: bool, value: Plain) -> None:
         """A call was answered, or refused: tell the caller."""
         call = self._calls.pop(ref, None)
-        port = self._switchboard.ports.get(call.peer_id) if call is not None else None
-        if port is not None:
-            port.say(Reply(ref, ok, value))
+        session = self._sessions.by_peer.get(call.peer_id) if call is not None else None
+        if session is not None:
+            session.say(Reply(ref, ok, value))
 
     def session_began(self, host_id: str) -> None:
         """A host begins a session: what was said to it in its last one may not have arrived."""
@@ -123,15 +123,15 @@ class Calls:
             if call.host_id or (self._view.doomed and self._waits_for_deletion(ref, call)):
                 continue
             activation = self._view.agents.get(call.agent_id)
-            port = self._switchboard.ports.get(activation.host_id) if activation is not None else None
+            session = self._sessions.by_peer.get(activation.host_id) if activation is not None else None
             if activation is None or not activation.host_id:
                 if call.agent_id not in self._view.wanted:
                     self._view.want(call.agent_id)
-                    self._switchboard.arrived.set()
-            elif port is not None and not activation.stopping:
+                    self._sessions.arrived.set()
+            elif session is not None and not activation.stopping:
                 call.host_id, call.incarnation = activation.host_id, activation.incarnation
                 life = call.agent_id, call.incarnation
-                port.say(MakeCall(*life, ref, call.method, call.body, call.repeatable, call.may_be_lost))
+                session.say(MakeCall(*life, ref, call.method, call.body, call.repeatable, call.may_be_lost))
 
     def hosts_changed(self) -> None:
         """Hosts may be gone: tell the callers of the calls that were with them, or hand the repeatable ones over again."""

@@ -11,7 +11,7 @@ from functools import partial
 
 from perdure.actors.link.messages import Deliver, Fields, MailForAgent, Prepare, Start, Stop, Wake
 from perdure.actors.ports import World
-from perdure.actors.supervisor.sessions import Switchboard
+from perdure.actors.supervisor.sessions import Sessions
 from perdure.ledger import (
     DeliverMail,
     Effect,
@@ -33,8 +33,8 @@ Command = StartAttempt | WakeAgent | DeliverMail | StopAgent
 class Performer:
     """Carries effects out for one supervisor life. `payloads` are large inputs and outputs that are at hand."""
 
-    def __init__(self, world: World, view: View, switchboard: Switchboard, store: Store, limits: Limits) -> None:
-        self._world, self._view, self._switchboard, self._store = world, view, switchboard, store
+    def __init__(self, world: World, view: View, sessions: Sessions, store: Store, limits: Limits) -> None:
+        self._world, self._view, self._sessions, self._store = world, view, sessions, store
         self._pause_s = limits.sweep_ms / 1000
         self._paced: dict[tuple[object, ...], float] = {}
         self._begun: dict[tuple[str, int, int], None] = {}
@@ -62,35 +62,35 @@ class Performer:
         }
 
     def _tell(self, run_id: str) -> None:
-        if run_id in self._switchboard.waiters:
-            self._switchboard.tell_end(run_id, self._outcome(run_id))
+        if run_id in self._sessions.waiters:
+            self._sessions.tell_end(run_id, self._outcome(run_id))
 
     def _command(self, effect: Command) -> None:
-        port = self._switchboard.ports.get(effect.host_id)
+        session = self._sessions.by_peer.get(effect.host_id)
         host = self._view.hosts.get(effect.host_id)
-        if port is None or host is None or not host.up or not self._is_due(effect, port.link.session):
+        if session is None or host is None or not host.up or not self._is_due(effect, session.link.session):
             return
         if isinstance(effect, StartAttempt | WakeAgent):
             self._foresee(type_of(effect.agent_id))
         if isinstance(effect, StartAttempt):
             body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
-            port.say(Start(*effect[1:5], body, effect.collect, effect.options))
+            session.say(Start(*effect[1:5], body, effect.collect, effect.options))
         elif isinstance(effect, WakeAgent):
-            port.say(Wake(effect.agent_id, effect.incarnation))
+            session.say(Wake(effect.agent_id, effect.incarnation))
         elif isinstance(effect, DeliverMail):
             mails = [self._with_output(mail) for mail in effect.mails]
-            port.say(Deliver(effect.agent_id, effect.incarnation, mails))
+            session.say(Deliver(effect.agent_id, effect.incarnation, mails))
         elif isinstance(effect, StopAgent):
-            port.say(Stop(effect.agent_id, effect.incarnation))
+            session.say(Stop(effect.agent_id, effect.incarnation))
 
     def _foresee(self, agent_type: str) -> None:
         """Let every host load the code of a type that is new: the next agent of it may come to any of them, and a loaded host is warm."""
         if agent_type in self.types:
             return
         self.types[agent_type] = None
-        for port in self._switchboard.ports.values():
-            if port.is_host:
-                port.say(Prepare([agent_type]))
+        for session in self._sessions.by_peer.values():
+            if session.is_host:
+                session.say(Prepare([agent_type]))
 
     def _is_due(self, effect: Command, session: int) -> bool:
         """Pacing: mail and stops go out again only after a sweep's time; both are harmless to repeat.
@@ -140,7 +140,7 @@ class Performer:
                 missing.append((effect.run_id, "input"))
             elif (
                 isinstance(effect, TellEnd)
-                and effect.run_id in self._switchboard.waiters
+                and effect.run_id in self._sessions.waiters
                 and self._view.runs[effect.run_id].large_output
             ):
                 missing.append((effect.run_id, "output"))

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.link.messages import Ping, Plain, Retire
 from perdure.actors.ports import Fleet, PoolSpec, World
-from perdure.actors.supervisor.publisher import Bulletin
-from perdure.actors.supervisor.sessions import Switchboard
+from perdure.actors.supervisor.publisher import Publisher
+from perdure.actors.supervisor.sessions import Sessions
 from perdure.actors.tasks import Tasks
 from perdure.ledger import HostLost, HostUnavailable, HostView, Stimulus, View, hosts_wanted, is_exclusive, pool_key
 from perdure.policies import Limits, backoff_ms
@@ -38,13 +38,13 @@ class Pool:
         tasks: Tasks,
         fleet: Fleet,
         view: View,
-        switchboard: Switchboard,
+        sessions: Sessions,
         limits: Limits,
         report: Callable[[Stimulus], None],
-        bulletin: Bulletin,
+        publisher: Publisher,
     ) -> None:
         self._world, self._tasks, self._fleet, self._view, self._limits = world, tasks, fleet, view, limits
-        self._switchboard, self._report, self._bulletin = switchboard, report, bulletin
+        self._sessions, self._report, self._publisher = sessions, report, publisher
         self._failures: Counter[str] = Counter()
         self._not_before_s: dict[str, float] = {}
         self._idle_since_s: dict[str, float] = {}
@@ -84,7 +84,7 @@ class Pool:
             host_id = self._world.dice.token()[:12]
             self._view.hosts[host_id] = HostView(host_id, spec, seen_at_ms=self._world.clock.now_ms())
             told = {"host_id": host_id, "pool": pool_key(spec)}
-            self._bulletin.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_SPAWNED, "", told)
+            self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_SPAWNED, "", told)
             self._tasks.start(self._start(host_id, spec))
 
     async def _start(self, host_id: str, spec: Plain) -> None:
@@ -108,13 +108,13 @@ class Pool:
             self._failures.pop(pool_key(host.spec), None)
         elif host is not None:
             self._failed(pool_key(host.spec))
-        self._switchboard.drop(host_id)
+        self._sessions.drop(host_id)
         self._lost(host_id, cause)
 
     def _lost(self, host_id: str, cause: str) -> None:
         host = self._view.hosts.get(host_id)
         told = {"host_id": host_id, "tenants": len(host.tenants) if host is not None else 0, "cause": cause}
-        self._bulletin.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_LOST, "", told)
+        self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_LOST, "", told)
         self._report(HostLost(host_id, cause))
 
     async def heartbeat(self) -> None:
@@ -125,13 +125,15 @@ class Pool:
         while True:
             await asyncio.sleep(self._limits.heartbeat_ms / 1000)
             for host in list(self._view.hosts.values()):
-                port = self._switchboard.ports.get(host.host_id)
-                if port is not None:
-                    port.say(Ping())
-                silent_s = loop.time() - (port.seen_s if port is not None else max(born_s, host.seen_at_ms and born_s))
-                if silent_s > patience_s * (1 if port is not None else 6):
+                session = self._sessions.by_peer.get(host.host_id)
+                if session is not None:
+                    session.say(Ping())
+                silent_s = loop.time() - (
+                    session.seen_s if session is not None else max(born_s, host.seen_at_ms and born_s)
+                )
+                if silent_s > patience_s * (1 if session is not None else 6):
                     await self._fleet.kill(host.host_id)
-            self._switchboard.flush()
+            self._sessions.flush()
 
     def retire_worn(self) -> None:
         """Ask an empty host to leave when it has served too many agents, holds too much memory, or has been empty for long.
@@ -144,7 +146,7 @@ class Pool:
         for host in self._view.hosts.values():
             worn = host.worn or host.tenancies >= self._limits.tenancies_max or host.rss_mb >= self._limits.rss_mb_max
             worn |= now_s - self._idle_since_s.get(host.host_id, now_s) >= self._limits.host_idle_ms / 1000
-            port = self._switchboard.ports.get(host.host_id)
-            if worn and host.up and not host.draining and not host.tenants and port is not None:
+            session = self._sessions.by_peer.get(host.host_id)
+            if worn and host.up and not host.draining and not host.tenants and session is not None:
                 host.draining = True
-                port.say(Retire())
+                session.say(Retire())

@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping
 from perdure.actors.events.happenings import happening_of
 from perdure.actors.events.observability import Channel, EventType, Metrics
 from perdure.actors.link.messages import Fields, FromSupervisor, Happened, Observed, Plain, RunEvent, Signal
-from perdure.actors.supervisor.sessions import Port, Switchboard
+from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.ledger import FactRow, Run, View, about, frame_of, unpack
 
 SIGNALS = {"ProgressReported", "MilestoneReached"}
 
 
-class Bulletin:
+class Publisher:
     """Who follows what. Followers are remembered for this life only; they ask again after the next hello.
 
     Hosts are asked to pass on what happens to their agents only while somebody observes, and may take their time with what nobody follows.
     """
 
-    def __init__(self, view: View, switchboard: Switchboard, now_ms: Callable[[], int]) -> None:
-        self._view, self._switchboard, self._now_ms = view, switchboard, now_ms
+    def __init__(self, view: View, sessions: Sessions, now_ms: Callable[[], int]) -> None:
+        self._view, self._sessions, self._now_ms = view, sessions, now_ms
         self.followers: dict[str, dict[str, None]] = {}
         self.observers: dict[str, None] = {}
         self.booted: Fields = {}
@@ -49,14 +49,14 @@ class Bulletin:
             self.observers.pop(peer_id, None)
         self._welcome_all()
 
-    def welcome(self, port: Port) -> None:
+    def welcome(self, session: Session) -> None:
         """Tell a host whether anybody observes, and whether anybody follows runs."""
-        if port.is_host:
-            port.say(Observed(bool(self.observers), bool(self.followers)))
+        if session.is_host:
+            session.say(Observed(bool(self.observers), bool(self.followers)))
 
     def _welcome_all(self) -> None:
-        for port in self._switchboard.ports.values():
-            self.welcome(port)
+        for session in self._sessions.by_peer.values():
+            self.welcome(session)
 
     def drop(self, peer_id: str) -> None:
         """Forget a follower that is gone."""
@@ -124,9 +124,9 @@ class Bulletin:
             self._say(activation.host_id, Signal(run.parent, activation.incarnation, *told))
 
     def _say(self, peer_id: str, message: FromSupervisor) -> None:
-        port = self._switchboard.ports.get(peer_id)
-        if port is not None:
-            port.say(message)
+        session = self._sessions.by_peer.get(peer_id)
+        if session is not None:
+            session.say(message)
 
 
 def snapshot_of(run: Run, row: FactRow) -> Fields:

@@ -24,7 +24,7 @@ from perdure.actors.link.messages import (
 )
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
-from perdure.actors.supervisor.sessions import Port, Switchboard
+from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks, report_error
 from perdure.ledger import (
@@ -56,41 +56,41 @@ class Queries:
         tasks: Tasks,
         now_ms: Callable[[], int],
         view: View,
-        switchboard: Switchboard,
+        sessions: Sessions,
         store: Store,
         limits: Limits,
         *,
         findings: list[str],
         winding_down: WindingDown,
     ) -> None:
-        self._world, self._view, self._switchboard, self._store, self._limits = world, view, switchboard, store, limits
+        self._world, self._view, self._sessions, self._store, self._limits = world, view, sessions, store, limits
         self._tasks, self._now_ms, self._findings, self._winding_down = tasks, now_ms, findings, winding_down
-        self._open: list[tuple[Port, str, Query]] = []
+        self._open: list[tuple[Session, str, Query]] = []
 
-    def add(self, port: Port, ref: str, query: Query) -> None:
+    def add(self, session: Session, ref: str, query: Query) -> None:
         """Take in a question."""
-        self._open.append((port, ref, query))
+        self._open.append((session, ref, query))
 
     def answer_all(self) -> None:
         """Begin to answer the questions that have come in."""
         queries, self._open = self._open, []
-        for port, ref, query in queries:
-            self._tasks.start(self._answer(port, ref, query))
+        for session, ref, query in queries:
+            self._tasks.start(self._answer(session, ref, query))
 
-    async def _answer(self, port: Port, ref: str, query: Query) -> None:
+    async def _answer(self, session: Session, ref: str, query: Query) -> None:
         """Answer a question. An error of ours is logged, and is the answer: it says nothing about the ledger."""
         try:
             answer = await self._answer_to(query)
         except PerdureError as problem:
-            port.say(Reply(ref, ok=False, value=error_to_plain(problem)))
+            session.say(Reply(ref, ok=False, value=error_to_plain(problem)))
         except OSError:
             raise  # the ledger's disk: this life ends, and the next one is asked again
         except Exception as problem:
             report_error(f"the question {type(query).__name__} failed", problem, asyncio.current_task())
-            port.say(Reply(ref, ok=False, value=error_to_plain(problem)))
+            session.say(Reply(ref, ok=False, value=error_to_plain(problem)))
         else:
-            port.say(Reply(ref, ok=True, value=answer))
-        self._switchboard.flush()
+            session.say(Reply(ref, ok=True, value=answer))
+        self._sessions.flush()
 
     async def _answer_to(self, query: Query) -> Plain:
         match query:

@@ -1,4 +1,4 @@
-"""The supervisor's side of its conversations: one `Port` per peer, and who waits for which run.
+"""The supervisor's side of its conversations: one `Session` per peer, and who waits for which run.
 
 Nothing here is durable and nothing here decides. After a supervisor's death every peer says hello again, repeats what was not
 acknowledged, and names the runs that it waits for.
@@ -18,7 +18,7 @@ from perdure.ledger import pack, unpack
 HOLD_S = 10.0
 
 
-class Port:
+class Session:
     """One peer's conversation, seen from the supervisor. `durable` is the number up to which its messages are committed."""
 
     def __init__(self, peer_id: str, session: int) -> None:
@@ -50,7 +50,7 @@ class Port:
         self.link.push(message)
 
     def release(self) -> None:
-        """SupervisorFrame the exchange that is held open, if there is one."""
+        """Answer the exchange that is held open, if there is one."""
         if self._held is not None and not self._held.done():
             self._held.set_result(None)
         self._held = None
@@ -69,63 +69,58 @@ class Port:
 class Arrived(NamedTuple):
     """A message that waits for the next turn."""
 
-    port: Port
+    session: Session
     number: int
     message: Message
 
 
-class Switchboard:
-    """All ports. `inbox` is what has come in and waits for the next turn."""
+class Sessions:
+    """All sessions. `inbox` holds the messages that wait for the next turn, `waiters` the peers that wait for a run's end."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.seq = 0
-        self.ports: dict[str, Port] = {}
+        self.by_peer: dict[str, Session] = {}
         self.inbox: list[Arrived] = []
         self.arrived = asyncio.Event()
         self.waiters: dict[str, dict[str, None]] = {}
-        self.watchers: dict[str, dict[str, None]] = {}
 
     async def exchange(self, frame: bytes) -> bytes:
         """Take in a peer's frame and answer it, now or when there is something to say."""
-        peer_id, session, epoch, ack, first, messages, hold, rewind = PeerFrame(*unpack(frame))
-        port = self.ports.get(peer_id)
-        if port is None or session > port.link.session:
-            if (
-                not messages or first != 1 or epoch != self.epoch
-            ):  # a late hello to an earlier life tells of another time
+        said = PeerFrame(*unpack(frame))
+        session = self.by_peer.get(said.peer_id)
+        if session is None or said.session > session.link.session:
+            is_late = not said.messages or said.first != 1 or said.epoch != self.epoch
+            if is_late:  # a hello to an earlier life tells of another time
                 return pack(SupervisorFrame(self.epoch, 0, 0, 0, [], missed=False, seq=0))
-            if port is not None:
-                port.release()
-            port = self.ports[peer_id] = Port(peer_id, session)
-        if session < port.link.session:
-            return pack(SupervisorFrame(self.epoch, port.link.session, 0, 0, [], missed=False, seq=0))
-        port.seen_s = asyncio.get_running_loop().time()
-        port.link.acknowledge(ack)
-        if rewind:
-            port.link.rewind()
-        session = port.link.session
-        if self._take_in(port, first, messages):
-            return pack(
-                SupervisorFrame(self.epoch, session, port.durable, port.link.next_number, [], missed=True, seq=self.seq)
-            )
-        if hold and not port.link.has_unsent:
-            await port.hold()
-        elif messages:
-            await port.commit_of(first + len(messages) - 1)
-        first_out, out = port.link.take()
-        said = [encode(message) for message in out]
-        return pack(
-            SupervisorFrame(self.epoch, port.link.session, port.durable, first_out, said, missed=False, seq=self.seq)
-        )
+            if session is not None:
+                session.release()
+            session = self.by_peer[said.peer_id] = Session(said.peer_id, said.session)
+        link = session.link
+        if said.session < link.session:
+            return pack(SupervisorFrame(self.epoch, link.session, 0, 0, [], missed=False, seq=0))
+        session.seen_s = asyncio.get_running_loop().time()
+        link.acknowledge(said.ack)
+        if said.rewind:
+            link.rewind()
+        if self._take_in(session, said.first, said.messages):
+            heard = (self.epoch, link.session, session.durable, link.next_number)
+            return pack(SupervisorFrame(*heard, [], missed=True, seq=self.seq))
+        if said.hold and not link.has_unsent:
+            await session.hold()
+        elif said.messages:
+            await session.commit_of(said.first + len(said.messages) - 1)
+        first, messages = link.take()
+        heard = (self.epoch, link.session, session.durable, first)
+        return pack(SupervisorFrame(*heard, [encode(each) for each in messages], missed=False, seq=self.seq))
 
-    def _take_in(self, port: Port, first: int, messages: Sequence[Sequence[Plain]]) -> bool:
+    def _take_in(self, session: Session, first: int, messages: Sequence[Sequence[Plain]]) -> bool:
         """Take new messages in; returns whether earlier ones are missing, so that these must come again after them."""
-        number = port.link.received
-        fresh, gap = port.link.receive(first, messages)
+        number = session.link.received
+        fresh, gap = session.link.receive(first, messages)
         for message in fresh:
             number += 1
-            self.inbox.append(Arrived(port, number, decode(message)))
+            self.inbox.append(Arrived(session, number, decode(message)))
         if fresh:
             self.arrived.set()
         return gap
@@ -139,24 +134,24 @@ class Switchboard:
         return taken
 
     def flush(self) -> None:
-        """SupervisorFrame every held exchange for which there is something to say."""
-        for port in self.ports.values():
-            if port.link.has_unsent:
-                port.release()
+        """Answer every held exchange for which there is something to say."""
+        for session in self.by_peer.values():
+            if session.link.has_unsent:
+                session.release()
 
-    def wait(self, port: Port, run_id: str) -> None:
+    def wait(self, session: Session, run_id: str) -> None:
         """Tell this peer when the run has ended."""
-        self.waiters.setdefault(run_id, {})[port.peer_id] = None
+        self.waiters.setdefault(run_id, {})[session.peer_id] = None
 
     def tell_end(self, run_id: str, outcome: Fields) -> None:
         """Tell everybody who waits for this run how it ended."""
         for peer_id in self.waiters.pop(run_id, ()):
-            port = self.ports.get(peer_id)
-            if port is not None:
-                port.say(RunEnded(run_id, outcome))
+            session = self.by_peer.get(peer_id)
+            if session is not None:
+                session.say(RunEnded(run_id, outcome))
 
     def drop(self, peer_id: str) -> None:
         """Forget a peer that is gone."""
-        port = self.ports.pop(peer_id, None)
-        if port is not None:
-            port.release()
+        session = self.by_peer.pop(peer_id, None)
+        if session is not None:
+            session.release()

@@ -22,9 +22,9 @@ from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.intake import Intake, runs_of
 from perdure.actors.supervisor.performer import Performer
 from perdure.actors.supervisor.pool import Pool
-from perdure.actors.supervisor.publisher import Bulletin
+from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
-from perdure.actors.supervisor.sessions import Arrived, Port, Switchboard
+from perdure.actors.supervisor.sessions import Arrived, Session, Sessions
 from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks
 from perdure.ledger import (
@@ -74,7 +74,7 @@ class Supervisor:
     def __init__(self, world: World, fleet: Fleet, store: Store, cabinet: Cabinet, limits: Limits) -> None:
         self.world, self.limits, self.store = world, limits, store
         self.view = View()
-        self.switchboard = Switchboard()
+        self.sessions = Sessions()
         self.findings: list[str] = []
         self._fleet, self._cabinet = fleet, cabinet
         self._tasks = Tasks("the supervisor")
@@ -92,7 +92,7 @@ class Supervisor:
     async def exchange(self, frame: bytes) -> bytes:
         """A peer's door: opaque frame in, opaque frame out, held open while there is nothing to say."""
         await self._ready.wait()
-        return await self.switchboard.exchange(frame)
+        return await self.sessions.exchange(frame)
 
     async def serve(self) -> None:
         """Boot, then take turns until the end of this life."""
@@ -113,29 +113,29 @@ class Supervisor:
         )
         self.view.awake_at_ms = self._anchor_ms
         self._has_archive = boot.meta is not None
-        self.bulletin = Bulletin(self.view, self.switchboard, self.now_ms)
-        world, view, switchboard = self.world, self.view, self.switchboard
-        place = (world, self._tasks, self.now_ms, view, switchboard, self.store, self.limits)
-        self.winding_down = WindingDown(view, switchboard)
+        self.publisher = Publisher(self.view, self.sessions, self.now_ms)
+        world, view, sessions = self.world, self.view, self.sessions
+        place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
+        self.winding_down = WindingDown(view, sessions)
         self.queries = Queries(*place, findings=self.findings, winding_down=self.winding_down)
-        self.calls = Calls(view, switchboard)
-        self.intake = Intake(view, switchboard, self.calls, self.queries, self.bulletin)
-        self.performer = Performer(self.world, self.view, self.switchboard, self.store, self.limits)
+        self.calls = Calls(view, sessions)
+        self.intake = Intake(view, sessions, self.calls, self.queries, self.publisher)
+        self.performer = Performer(self.world, self.view, self.sessions, self.store, self.limits)
         self.pool = Pool(
-            self.world, self._tasks, self._fleet, self.view, self.switchboard, self.limits, self.report, self.bulletin
+            self.world, self._tasks, self._fleet, self.view, self.sessions, self.limits, self.report, self.publisher
         )
         await self.pool.adopt()
-        self.switchboard.epoch = self.view.epoch + 1
+        self.sessions.epoch = self.view.epoch + 1
         started = SupervisorStarted(self.view.epoch + 1, asdict(self.limits))
         await self._append([record_fact(self.view, started, self.now_ms())], [])
-        self.bulletin.booted = {
+        self.publisher.booted = {
             "epoch": self.view.epoch,
             "live_runs": sum(map(len, self.view.children.values())),
             "elapsed_ms": self.now_ms() - self._anchor_ms,
             "findings": self.findings,
         }
         self._stimuli.append(Tick())
-        self.switchboard.arrived.set()
+        self.sessions.arrived.set()
 
     def now_ms(self) -> int:
         """The ledger's time: the wall's at the boot, then steady, whatever the wall clock is set to."""
@@ -144,20 +144,20 @@ class Supervisor:
     def report(self, stimulus: Stimulus) -> None:
         """Something was seen; it is decided in the next turn."""
         self._stimuli.append(stimulus)
-        self.switchboard.arrived.set()
+        self.sessions.arrived.set()
 
     async def _turns(self) -> None:
         await self._perform(everything(self.view))
         while True:
-            await self.switchboard.arrived.wait()
-            self.switchboard.arrived.clear()
+            await self.sessions.arrived.wait()
+            self.sessions.arrived.clear()
             await self._turn()
             if self._checkpoint_due:
                 await self._checkpoint()
 
     async def _turn(self) -> None:
         """One group: what is waiting, in order, up to `turn_max` messages; the rest has the next turn."""
-        arrived = self.switchboard.take(self.limits.turn_max)
+        arrived = self.sessions.take(self.limits.turn_max)
         seen, self._stimuli = self._stimuli, []
         await self._recall(arrived)
         at_ms = self.now_ms()
@@ -165,8 +165,8 @@ class Supervisor:
         payloads: list[Payload] = []
         for stimulus in seen:
             self._decide(stimulus, at_ms, rows, payloads)
-        for port, _number, message in arrived:
-            self._receive(port, message, at_ms, rows, payloads)
+        for session, _number, message in arrived:
+            self._receive(session, message, at_ms, rows, payloads)
         if not self.winding_down.is_on:
             rows += enact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
@@ -176,11 +176,11 @@ class Supervisor:
             if run is not None:
                 arm(self.view, run, self.limits)
         await self._append(rows, payloads)
-        for port, number, _message in arrived:
-            port.durable = max(port.durable, number)
+        for session, number, _message in arrived:
+            session.durable = max(session.durable, number)
         await self._perform(touched)
-        self.switchboard.seq = self.view.seq
-        self.bulletin.publish(rows)
+        self.sessions.seq = self.view.seq
+        self.publisher.publish(rows)
         self.calls.hosts_changed()
         if not self.winding_down.is_on:
             self.calls.hand_over()
@@ -188,54 +188,56 @@ class Supervisor:
         self.queries.answer_all()
         if not self.winding_down.is_on:
             self.pool.ensure()
-        for port in {port.peer_id: port for port, _, _ in arrived}.values():
-            port.committed(port.durable)
-        self.switchboard.flush()
+        for session in {session.peer_id: session for session, _, _ in arrived}.values():
+            session.committed(session.durable)
+        self.sessions.flush()
         self._ticks.set()
 
-    def _receive(self, port: Port, message: Message, at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
+    def _receive(
+        self, session: Session, message: Message, at_ms: int, rows: list[FactRow], payloads: list[Payload]
+    ) -> None:
         """One message of a peer: a request, a report of a host, or one of those that only this life cares for."""
         if type(message) in REPORTS:
             self._decide(cast("Report", message), at_ms, rows, payloads)
         elif isinstance(message, Request):
-            self._requested(port, message, at_ms, rows, payloads)
+            self._requested(session, message, at_ms, rows, payloads)
         elif isinstance(message, Ask):
-            wish = self.intake.asked(port, message)
+            wish = self.intake.asked(session, message)
             if wish is not None:
-                self._ask(port, message.ref, wish, at_ms, rows)
+                self._ask(session, message.ref, wish, at_ms, rows)
         else:
-            for seen in self.intake.receive(port, message):
+            for seen in self.intake.receive(session, message):
                 self._decide(seen, at_ms, rows, payloads)
 
     def _requested(
-        self, port: Port, request: Request, at_ms: int, rows: list[FactRow], payloads: list[Payload]
+        self, session: Session, request: Request, at_ms: int, rows: list[FactRow], payloads: list[Payload]
     ) -> None:
         count = len(rows)
         try:
             self._decide(request, at_ms, rows, payloads)
         except (BadRequest, WorldError) as problem:
-            port.say(Refused(request.run_id, error_to_plain(problem), content_of(request)))
+            session.say(Refused(request.run_id, error_to_plain(problem), content_of(request)))
             if isinstance(problem, Overloaded):
                 told = {"waiting": problem.waiting, "retry_after_ms": problem.retry_after_ms}
-                self.bulletin.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_OVERLOADED, "", told)
+                self.publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_OVERLOADED, "", told)
         else:
             if request.wait:  # whoever waits is told the end
-                self.switchboard.wait(port, request.run_id)
+                self.sessions.wait(session, request.run_id)
                 self.view.touched[request.run_id] = None
             elif len(rows) == count:  # whoever does not is told where a run that existed already stands (spec W-20)
-                port.say(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
+                session.say(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
-    def _ask(self, port: Port, ref: str, stimulus: Stimulus, at_ms: int, rows: list[FactRow]) -> None:
+    def _ask(self, session: Session, ref: str, stimulus: Stimulus, at_ms: int, rows: list[FactRow]) -> None:
         """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
         if isinstance(stimulus, Tell) and stimulus.mail_id in self._posted:
-            port.say(Reply(ref, ok=True, value=None))
+            session.say(Reply(ref, ok=True, value=None))
             return
         try:
             self._decide(stimulus, at_ms, rows, [])
         except BadRequest as problem:
-            port.say(Reply(ref, ok=False, value=error_to_plain(problem)))
+            session.say(Reply(ref, ok=False, value=error_to_plain(problem)))
         else:
-            port.say(Reply(ref, ok=True, value=None))
+            session.say(Reply(ref, ok=True, value=None))
 
     def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
         new = enact(self.view, decide(self.view, stimulus, at_ms, self.limits), at_ms)
@@ -308,10 +310,9 @@ class Supervisor:
             self._ticks.clear()
             next_at_ms = self.view.timers.next_at_ms
             due_ms = next_at_ms - self.now_ms() if next_at_ms is not None else 60_000
+            due_s = max(0.0, min(due_ms, 60_000) / 1000)
             try:
-                async with asyncio.timeout(
-                    max(0.0, min(due_ms, 60_000) / 1000)
-                ):  # `wait_for` may lose a cancellation (3.11)
+                async with asyncio.timeout(due_s):  # `wait_for` may lose a cancellation (3.11)
                     await self._ticks.wait()
             except TimeoutError:
                 if self.view.timers.next_at_ms is not None:
@@ -333,13 +334,13 @@ class Supervisor:
             most = 0 if quiet else self.limits.checkpoint_facts
             self._checkpoint_due = bool(self._forgetting) or self._facts_since_checkpoint > most
             self._forget_silent_clients(now)
-            self.bulletin.measure(self.world.metrics)
+            self.publisher.measure(self.world.metrics)
 
     def _forget_silent_clients(self, now_s: float) -> None:
-        for port in list(self.switchboard.ports.values()):
-            if not port.is_host and now_s - port.seen_s > self.limits.orphan_ms / 1000:
-                self.switchboard.drop(port.peer_id)
-                self.bulletin.drop(port.peer_id)
+        for session in list(self.sessions.by_peer.values()):
+            if not session.is_host and now_s - session.seen_s > self.limits.orphan_ms / 1000:
+                self.sessions.drop(session.peer_id)
+                self.publisher.drop(session.peer_id)
 
     async def _checkpoint(self) -> None:
         """Bring the snapshot up to date, delete what was cleared, and let go of ended runs that nobody asks for.
@@ -376,7 +377,7 @@ class Supervisor:
             await self.world.threads.commit(partial(self._cabinet.forget_family, agent))
             self.world.faults.at(KillPoint.MID_CLEAR, agent)
             await self._append([record_fact(self.view, AgentForgotten(agent), self.now_ms())], [])
-            self.switchboard.arrived.set()  # somebody may have called the next one of that name
+            self.sessions.arrived.set()  # somebody may have called the next one of that name
 
     def _evict(self) -> None:
         """Let go of the oldest settled runs beyond `retained_in_memory`, and of payloads of ended runs."""

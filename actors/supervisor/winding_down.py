@@ -11,7 +11,7 @@ import asyncio
 from typing import Final
 
 from perdure.actors.link.messages import Passivate
-from perdure.actors.supervisor.sessions import Switchboard
+from perdure.actors.supervisor.sessions import Sessions
 from perdure.ledger import View
 
 WISH_S: Final = 5.0  # for so long the wish holds
@@ -20,8 +20,8 @@ WISH_S: Final = 5.0  # for so long the wish holds
 class WindingDown:
     """Of one supervisor life."""
 
-    def __init__(self, view: View, switchboard: Switchboard) -> None:
-        self._view, self._switchboard = view, switchboard
+    def __init__(self, view: View, sessions: Sessions) -> None:
+        self._view, self._sessions = view, sessions
         self._until_s = float("-inf")
 
     @property
@@ -32,9 +32,9 @@ class WindingDown:
     def ask(self) -> dict[str, int]:
         """Begin nothing new for a while, and have idle agents leave. Says how many agents are at work, and how many wait for their runs."""
         self._until_s = asyncio.get_running_loop().time() + WISH_S
-        for port in self._switchboard.ports.values():
-            if port.is_host:
-                port.say(Passivate())
+        for session in self._sessions.by_peer.values():
+            if session.is_host:
+                session.say(Passivate())
         here = [agent for host in self._view.hosts.values() for agent in host.tenants]
         waiting = sum(bool(self._view.awaiting.get(agent)) for agent in here)
         return {"at_work": len(here) - waiting, "waiting": waiting}

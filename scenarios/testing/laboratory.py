@@ -139,8 +139,8 @@ class Laboratory:
 
     def _call(self, *call: Any) -> Any:
         if self._client is not None:
-            return self._client.calling.call(*call)
-        return self.run(lambda client: client.calling.call(*call))
+            return self._client.caller.call(*call)
+        return self.run(lambda client: client.caller.call(*call))
 
     def _tell(self, *call: Any) -> Any:
         if self._client is not None:

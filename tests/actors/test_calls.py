@@ -1,4 +1,4 @@
-"""Calls of exposed methods: made at most once, and made for certain unless they may have been made already."""
+"""CallLog of exposed methods: made at most once, and made for certain unless they may have been made already."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from perdure.actors import Agent, KillPoint, RemoteError, exposed
-from perdure.actors.link.call_log import ANSWERS_KEPT, CALLS_KEPT, Calls
+from perdure.actors.link.call_log import ANSWERS_KEPT, CALLS_KEPT, CallLog
 from perdure.actors.sim_world.world import Weather
 from perdure.ledger import OutcomeUnknown, View, last_end, restore
 from perdure.ledger.activation import LIVES_KEPT
@@ -248,7 +248,7 @@ def test_what_on_start_raises_is_what_a_call_that_woke_the_agent_is_told() -> No
 
 
 def test_a_call_under_way_is_never_forgotten_and_an_old_answer_is_only_known_to_have_been_given() -> None:
-    calls = Calls()
+    calls = CallLog()
     calls.begin("long")
     for number in range(ANSWERS_KEPT + 1):
         calls.begin(f"c{number}")
@@ -264,7 +264,7 @@ def test_a_call_under_way_is_never_forgotten_and_an_old_answer_is_only_known_to_
 
 
 def test_so_many_calls_are_known_and_no_more() -> None:
-    calls = Calls()
+    calls = CallLog()
     for number in range(CALLS_KEPT + 1):
         calls.begin(f"c{number}")
         calls.answer(f"c{number}", True, None)

@@ -137,7 +137,7 @@ def test_who_subscribes_twice_is_told_twice_and_each_of_two_only_once() -> None:
         assert [first.types, second.types] == [names, names * 2]
         second.leave[0]()
         await asyncio.sleep(1)
-        assert not stage.laboratory.supervisors[-1].bulletin.observers, "nobody is told for nothing"
+        assert not stage.laboratory.supervisors[-1].publisher.observers, "nobody is told for nothing"
         third = Ears(stage, "agent_tool")
         await stage.client.run(Sleeper, 100, run_id="u")
         await asyncio.sleep(1)
@@ -223,7 +223,7 @@ def test_a_follower_that_has_left_is_sent_nothing_more() -> None:
         await stage.client.start(Sleeper, 60_000, run_id="s")
         stream = stage.client.follow("s")
         await anext(stream)
-        followers = stage.laboratory.supervisors[-1].bulletin.followers
+        followers = stage.laboratory.supervisors[-1].publisher.followers
         assert list(followers) == ["s"]
         await stream.aclose()
         await asyncio.sleep(1)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.actors.link.link import FRAME_MAX, Link
-from perdure.actors.supervisor.sessions import Port, Switchboard
+from perdure.actors.supervisor.sessions import Session, Sessions
 
 Frame = tuple[int, list[Any], int]
 
@@ -165,11 +165,11 @@ def test_an_acknowledgement_beyond_what_was_sent_or_of_the_past_lets_nothing_els
 @pytest.mark.parametrize(("most", "taken"), [(2, 2), (0, 1), (math.inf, 3)])
 def test_a_turn_takes_the_first_messages_and_what_is_left_is_announced_again(most: float, taken: int) -> None:
     async def story() -> None:
-        switchboard = Switchboard()
-        port = Port("p", 1)
-        switchboard.inbox = [(port, number, ["said"]) for number in (1, 2, 3)]
-        assert [number for _, number, _ in switchboard.take(most)] == [1, 2, 3][:taken]
-        assert len(switchboard.inbox) == 3 - taken
-        assert switchboard.arrived.is_set() == (taken < 3)
+        sessions = Sessions()
+        session = Session("p", 1)
+        sessions.inbox = [(session, number, ["said"]) for number in (1, 2, 3)]
+        assert [number for _, number, _ in sessions.take(most)] == [1, 2, 3][:taken]
+        assert len(sessions.inbox) == 3 - taken
+        assert sessions.arrived.is_set() == (taken < 3)
 
     asyncio.run(story())

@@ -34,7 +34,7 @@ class Desert:
 
 
 class Nobody:
-    """The switchboard and the bulletin, of which this asks nothing."""
+    """The sessions and the publisher, of which this asks nothing."""
 
     def drop(self, _host_id: str) -> None:
         """There is no conversation."""

@@ -24,7 +24,7 @@ from perdure.actors.life.mailbox import Mailbox
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.state_watch import StateWatch
 from perdure.actors.link.peer import Peer
-from perdure.actors.link.pending import Asking
+from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import RemoteError
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.queries import Queries
@@ -66,6 +66,11 @@ def found(problem: BaseException | None) -> bool:
     if isinstance(problem, BaseExceptionGroup):
         return all(map(found, problem.exceptions))
     return isinstance(problem, KeyError) and PLANTED in str(problem)
+
+
+def is_of_client(peer: Peer) -> bool:
+    """Whether a peer is a client's."""
+    return peer.peer_id.startswith("client")
 
 
 def converges(story: Story, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> Laboratory:
@@ -189,9 +194,9 @@ def test_an_agent_that_cannot_come_up_by_our_fault_says_so_to_who_called_it(monk
 
 @pytest.mark.parametrize(
     "plant",
-    [Plant(Asking, "_accept"), *(Plant(Peer, name, lambda peer: peer.peer_id.startswith("client")) for name in ("serve", "_exchange"))],
+    [Plant(SupervisorClient, "_accept"), Plant(Peer, "serve", is_of_client), Plant(Peer, "_exchange", is_of_client)],
     ids=label,
-)  # fmt: skip
+)
 def test_an_error_in_a_task_of_a_client_is_raised_to_everybody_who_waits_and_who_asks_from_then_on(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ class _Wish:
     tries: int = 1
 
 
-class Asking:
+class SupervisorClient:
     """The open questions of one process."""
 
     def __init__(self, dice: Dice, tasks: Tasks) -> None:
