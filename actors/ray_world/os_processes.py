@@ -137,6 +137,12 @@ def cpu_s(pids: Iterable[int]) -> float:
     return total_s
 
 
+def resident_mb() -> int:
+    """The resident memory of the process that calls, in megabytes."""
+    size: int = psutil.Process().memory_info().rss
+    return size // (1024 * 1024)
+
+
 def _id_of(process: psutil.Process) -> ProcessId:
     return ProcessId(process.pid, round((process.create_time() - psutil.boot_time()) * 1000))
 

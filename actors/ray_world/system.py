@@ -6,7 +6,6 @@ import asyncio
 import os
 import platform
 import random
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Final, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.ports import Faults, KillPoint, World
+from perdure.actors.ray_world.os_processes import resident_mb
 from perdure.actors.threads import Crew
 from perdure.ledger import BadRequest
 
@@ -122,8 +122,7 @@ class SystemVitals:
 
     def rss_mb(self) -> int:
         """The resident memory now."""
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * resource.getpagesize() // (1024 * 1024)
+        return resident_mb()
 
 
 def system_world(metrics: Metrics | None = None, *, threads_max: int = 4) -> World:

@@ -1,12 +1,12 @@
-"""What travels with a class: a package of the file of its module, and of all that this imports, as far as it is not installed.
+"""Packages of code: a class's module and all that it imports, as far as these are not installed.
 
-On a cluster that was there before, the machines have what was installed on them, and not the author's own files. So a driver that
-joins one puts these into a package, a zip file in the code directory, named by the digest of what is in it. A request names the package
-beside what the class asks of its host, and Ray's `runtime_env` brings it to the hosts that are started for it (`ray_world`).
+The machines of a cluster that was there before lack the author's own files. So a driver that joins one writes these to a package: a zip
+file in the code directory, named by the digest of its contents. A request names its package, and Ray's `runtime_env` brings it to the hosts
+that are started for it (`ray_world`).
 
-A package is never changed and belongs to no process. So nothing depends on the driver that brought it, or on the supervisor that first
-heard of it; drivers with other code have other packages, and hosts of their own; and a run goes on with the code it was asked for with.
-What is imported is read from the text, not from what happens to be loaded: the same files make the same package in every driver.
+A package never changes and belongs to no process, so nothing depends on the driver or the supervisor that saw it first. Drivers with
+other code have other packages and hosts of their own, and a run keeps the code that it was requested with. Imports are read from the
+source text, not from what is loaded, so the same files give the same package in every driver.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from perdure.actors.ray_world.cluster_record import PACKAGE
 from perdure.ledger import BadRequest
 
 BYTES_MAX: Final = 100 * 1024 * 1024
-TOP: Final = "code"  # Ray takes the one folder at the top of a package away
-LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)  # a package does not tell when its files were written
+TOP: Final = "code"  # Ray strips the one folder at the top of a package
+LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)  # the same for all files, so that the digest depends on their contents alone
 
 
 class Packer:
-    """The packages of one driver. A class that was defined again since is packed again."""
+    """The packages of one driver. A class that is defined again is packed again."""
 
     def __init__(self, code_dir: Path) -> None:
         self._code_dir = code_dir
         self._names: dict[type, str] = {}
 
     def package_for(self, cls: type) -> str:
-        """The name of the package that a host of this class needs, empty if all of it is installed.
+        """The name of the package that hosts of this class need; empty if all of its code is installed.
 
-        The agents that this process has loaded besides are packed with it, so that they can share hosts. Raises `BadRequest` when the
-        class cannot be found again by another process, and when its files are too large to be sent along.
+        The other agents of this process are packed with it, so that they can share hosts. Raises `BadRequest` if no other process could
+        find the class, and if the files are too large.
         """
         if cls not in self._names:
             needed = files_for(type_name(cls, self._code_dir), self._code_dir)
@@ -57,7 +57,7 @@ class Packer:
         return self._names[cls]
 
     def _loaded(self) -> Iterator[str]:
-        """Of each file or package in which this process has agents that another one could find, the name of one."""
+        """The name of one agent from each file or package that has agents which another process could find."""
         classes = list[type](Agent.__subclasses__())
         for cls in classes:  # grows while it is walked
             classes += cls.__subclasses__()
@@ -72,7 +72,7 @@ class Packer:
 
 
 def files_for(name: str, code_dir: Path) -> dict[str, Path]:
-    """The files that the class of this name needs where only what is installed can be imported, by their path in a package."""
+    """The files that the class of this name needs beside what is installed, by their paths in the package."""
     origin = name.rpartition(":")[0]
     kind, _, place = origin.partition(":")
     files: dict[str, Path] = {}
@@ -93,7 +93,7 @@ def files_for(name: str, code_dir: Path) -> dict[str, Path]:
 
 
 def _imported(file: Path) -> set[str]:
-    """The top-level modules that a file names in its imports, wherever in it. Relative ones are within its own."""
+    """The top-level modules that a file imports, wherever in it, except by relative imports."""
     return set(_imported_by(file.read_bytes())) if file.suffix == ".py" else set()
 
 
@@ -110,7 +110,7 @@ def _imported_by(text: bytes) -> frozenset[str]:
 
 
 def _files_of(top: str, data: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a top-level module, unless it is installed or ours; a package with all that lies in it."""
+    """The files of a top-level module, and all files of a package, unless it is installed or ours."""
     spec = spec_on_path(top)
     if spec is None:
         return
@@ -134,7 +134,7 @@ def _is_litter(name: str) -> bool:
 
 
 def pack_up(files: dict[str, Path], code_dir: Path) -> str:
-    """Write a package, unless it is there, and return its name. Raises `BadRequest` if it would be too large."""
+    """Write a package unless it exists, and return its name. Raises `BadRequest` if it is too large."""
     _check_size(files.values())
     contents = {path: files[path].read_bytes() for path in sorted(files)}
     digest = hashlib.blake2b(digest_size=10)
@@ -147,7 +147,7 @@ def pack_up(files: dict[str, Path], code_dir: Path) -> str:
         with draft.open("wb") as file:
             file.write(_zipped(contents))
             file.flush()
-            os.fsync(file.fileno())  # a run that is durable must not lose its code to a power cut
+            os.fsync(file.fileno())  # a durable run must not lose its code in a power cut
         draft.replace(package)
     return digest.hexdigest()
 

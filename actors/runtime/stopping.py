@@ -1,11 +1,16 @@
-"""How what serves a data directory is ended on purpose, whoever has started it (`perdure stop`).
+"""Stopping what serves a data directory (`perdure stop`), whoever started it.
 
-A supervisor and hosts in a Ray that was there before outlive every script, so that work goes on; this is how they end. The way is: come to
-rest (`winding_down`) → mark the directory as stopped, or whoever is connected would make another supervisor → stop the supervisor → stop
-the hosts → see that their processes are gone. It may die anywhere: what is durable stays, and the next start goes on from there.
+A supervisor and hosts in a Ray that was there before outlive every script, so that work goes on; this is how they end:
 
-A Ray is ended only if Perdure had started it for this directory and the process that did so is dead. The kernel ends such a Ray with its
-process, and this is for where it did not.
+    1. agents come to rest (`wind_down`)
+    2. the directory is marked as stopped, so that clients that are still connected start no supervisor
+    3. the supervisor is stopped, then the hosts
+    4. their processes are awaited
+
+A stop that dies half-way loses nothing durable, and the next start goes on from there.
+
+A Ray is ended only if Perdure had started it for this directory and the process that did so is dead. Usually the kernel has ended such a
+Ray together with its process.
 """
 
 from __future__ import annotations
@@ -35,9 +40,9 @@ from perdure.actors.tasks import awaited
 from perdure.ledger import PerdureError, SupervisorUnreachable
 from perdure.policies import Limits
 
-ANSWER_S: Final = 5.0  # for a supervisor to say anything at all
-REST_S: Final = 0.5  # for idle agents to leave, however short the patience
-LOOK_S: Final = 0.2
+ANSWER_S: Final = 5.0  # for a supervisor to answer
+REST_S: Final = 0.5  # for idle agents to leave, even if `patience_s` is less
+LOOK_S: Final = 0.2  # between two looks at what is still at work
 DEATH_S: Final = 5.0  # for killed processes to be gone
 
 Fate = Literal["goes on", "belongs to its script", "was ended"]
@@ -48,11 +53,11 @@ class Stopped(NamedTuple):
 
     Args:
         address: where that Ray is.
-        supervisor: who it was; None if it did not say.
-        hosts: who they were, by id; None for one that did not say.
-        at_work: how many agents were cut off in their work, or waiting for runs of theirs; None if the supervisor did not say.
+        supervisor: its process; None if it did not answer.
+        hosts: their processes by id; None for one that did not answer.
+        at_work: how many agents were interrupted at work or while they waited for runs; None if the supervisor did not answer.
         ray: what became of the Ray.
-        owner: the process that this Ray belongs to, if it does.
+        owner: the number of the process that this Ray belongs to; 0 if there is none.
     """
 
     address: str
@@ -64,15 +69,15 @@ class Stopped(NamedTuple):
 
 
 def stop_serving(data: Path, patience_s: float, on_wait: Callable[[int], None]) -> Stopped | None:
-    """Stop the supervisor that serves this directory, and its hosts. None if nothing serves it. For sync code.
+    """Stop the supervisor of this directory and its hosts. Returns None if nothing serves the directory. Blocks.
 
     Args:
-        patience_s: so long agents at work may go on before they are cut off. Nothing new is begun meanwhile.
-        on_wait: is told once how many are at work, if they have to be waited for.
+        patience_s: how long agents at work may go on before they are interrupted. Nothing new begins meanwhile.
+        on_wait: called once with the number of agents at work, if they have to be waited for.
 
     Raises `SupervisorUnreachable` if its Ray cannot be joined, or does not answer.
     """
-    with startup_lock(data) if (data / LOCK).exists() else nullcontext():  # somebody may just be starting it
+    with startup_lock(data) if (data / LOCK).exists() else nullcontext():  # another process may be starting it
         record = read_record(data)
     elsewhere = os.environ.get("RAY_ADDRESS") if record is None else None
     if record is None and elsewhere is None:
@@ -101,7 +106,7 @@ def stop_serving(data: Path, patience_s: float, on_wait: Callable[[int], None]) 
 
 
 async def _come_to_rest(courier: RayCourier, patience_s: float, on_wait: Callable[[int], None]) -> int | None:
-    """Let what is at work go on for a while; returns how many agents are not at rest then. None if the supervisor does not say."""
+    """Wait for agents at work, and return how many are not at rest then; None if the supervisor does not answer."""
     client = Client(system_world(), courier, Limits())
     serving = awaited(client.serve())
     left: int | None = None

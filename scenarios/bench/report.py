@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -188,7 +187,7 @@ def pss_mb(pids: Sequence[int]) -> float:
     """The memory of these processes; what they share is counted once. Those that are gone count nothing."""
     total = 0
     for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error):
             total += psutil.Process(pid).memory_full_info().pss
     return total / 2**20
 
