@@ -8,11 +8,11 @@ from typing import Any, ClassVar, cast
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.model import load_library
-from perdure.actors.chat.notices import Notices
 from perdure.actors.chat.turn import TurnResult
 from perdure.actors.code.author_call import hook
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
+from perdure.ledger import Status
 from perdure.policies import ChatRecovery, Part, default_repair
 
 
@@ -93,12 +93,29 @@ class ChatHooks(Agent):
 
     async def format_detached_completion(self, run: RunInfo, result: RunResult) -> str:
         """The message that tells this chat of the end of a detached run; an empty one is not sent."""
-        return Notices.completion(run, result)
+        told = result.summary or (result.output if isinstance(result.output, str) else "")
+        detail = told if result.ok else result.error
+        what = f"The background run {run.run_id} ({_shown_name(run)}) {_ENDS.get(result.status, result.status)}."
+        return f"{what}\n\n{detail}" if detail else what
 
     async def format_detached_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> str:
         """The message that tells this chat of a milestone; an empty one is not sent."""
-        return Notices.milestone(run, milestone)
+        what = f"The background run {run.run_id} ({_shown_name(run)}) reached {milestone.name}."
+        return f"{what} {milestone.message}" if milestone.message else what
 
 
 def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+_ENDS: dict[str, str] = {
+    Status.COMPLETED: "has completed",
+    Status.ERROR: "has failed",
+    Status.ABORTED: "was cancelled",
+    Status.INTERRUPTED: "was interrupted, and its end is not known",
+}
+
+
+def _shown_name(run: RunInfo) -> str:
+    name = (run.display or {}).get("name")
+    return str(name) if name else run.agent_type.rpartition(":")[2]

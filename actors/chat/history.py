@@ -34,7 +34,7 @@ STRUCTURE = frozenset({"step-start"})
 
 
 class History:
-    """Makes the messages of requests, and of ended turns."""
+    """Writes the messages of requests and of ended turns."""
 
     def __init__(self, state: ConversationState) -> None:
         self._state = state
@@ -105,7 +105,7 @@ class History:
         self._legal.clear()
 
     def changed(self, message_id: str) -> None:
-        """A message is another one now."""
+        """A message was replaced."""
         self._legal.pop(message_id, None)
 
     def final_message(self, stream: Stream, *, is_over: bool) -> Message | None:

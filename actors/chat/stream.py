@@ -11,9 +11,9 @@ ended:
     data-interrupted  {attempt, cause, outcome, …}         this attempt is over, and the turn may go on
     finish | error | abort                                 the end
 
-When events become durable: the result of a tool and the intent to call one at once; the rest as soon as somebody follows, because what
-is shown must not be lost; else in groups, of which a death loses the last one, and the model says it again. A group that nobody can be
-waiting for waits longer for more.
+When events become durable: the result of a tool and the intent to call one at once. Everything else as soon as somebody follows the
+turn, because what is shown must not be lost. Otherwise in groups: after 10 events, or 1 s; unfollowed streams are flushed every 5 s. A
+death loses the last group, and the model says it again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Stream:
         self._parts = parts
 
     def beside(self, **documents: Unpack[Beside]) -> None:
-        """Make these durable with the next flush."""
+        """Write these with the next flush."""
         self._beside = _both(self._beside, documents)
 
     def add(self, event: Event) -> None:
@@ -145,7 +145,7 @@ class Stream:
         self._tell()
 
     def rest(self) -> None:
-        """No flush is due any more."""
+        """Cancel the flush that is due."""
         if self._due is not None:
             self._due.cancel()
             self._due = None

@@ -114,13 +114,13 @@ class Toolbox:
         return awaits_client(part, frozenset(tool.name for tool in self.tools if tool.kind == "client"))
 
     async def drain(self) -> None:
-        """The connection is lost, and that is no reason to stop a tool: wait for those that are under way, under their own limits."""
+        """Wait for the calls under way, each within its own limit: a lost connection to the provider is no reason to stop a tool."""
         waiting = [task for task in self._tasks.values() if not task.done()]
         if waiting:
             await self._wait(waiting)
 
     def abandon(self) -> None:
-        """Nothing can be written any more, so nobody waits for these calls; who takes the turn up asks for their runs again."""
+        """Stop waiting for the calls, because nothing can be written any more. Whoever takes the turn up asks for their runs again."""
         for task in self._tasks.values():
             task.add_done_callback(_heard)
             task.cancel()
@@ -134,14 +134,14 @@ class Toolbox:
             await asyncio.wait(tasks)
 
     def give_up(self, why: str) -> None:
-        """The turn ends by itself: of each call that has not begun is said that it never will."""
+        """The turn ends by itself: settle each call that has not begun as one that never ran."""
         for part in self._stream.parts:
             if is_tool_part(part) and not is_settled(part) and part["toolCallId"] not in self._tasks:
                 words = never_ran(part, why)
                 self._stream.add({"type": "tool-output-error", "toolCallId": part["toolCallId"], "errorText": words})
 
     async def abort(self, reason: str) -> None:
-        """The turn was cancelled: stop the tools too, and say of each what is known of it."""
+        """The turn was cancelled: stop the tools too, and settle each call with what is known of it."""
         for task in self._tasks.values():
             task.cancel()
         running = [task for task in self._tasks.values() if not task.done()]

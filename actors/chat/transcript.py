@@ -53,7 +53,7 @@ class Transcript:
         return [(self._positions[message["id"]], for_storage(message)) for message in messages]
 
     def put(self, position: int, message: Message) -> None:
-        """Take in what is durable."""
+        """Add a message that is durable."""
         newest = next(reversed(self._messages), None)
         is_late = message["id"] not in self._messages and newest is not None and position < self._positions[newest]
         self._positions[message["id"]] = position

@@ -1,4 +1,4 @@
-"""Turns as those see them who ask: what one has come to, and its events from a number on."""
+"""What callers see of turns: the status and result of one, and its events from a number on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TurnViews:
         self._recent: dict[str, tuple[Turn, list[Event]]] = {}
 
     def remember(self, turn: Turn, events: list[Event]) -> None:
-        """A turn has ended; whoever follows it asks for its end in a moment."""
+        """Keep the events of a turn that has ended: its followers ask for the end in a moment."""
         if len(events) <= RECENT_EVENTS_MAX:
             self._recent[turn.request_id] = turn, events
         while len(self._recent) > RECENT_MAX:
