@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tenacity import (
     AsyncRetrying,
@@ -57,7 +57,7 @@ async def _no_pause(_seconds: float) -> None:
     """Nobody else gets a turn of the loop in between."""
 
 
-def _last_answer(state: RetryCallState) -> Any:
+def _last_answer(state: RetryCallState) -> object:
     assert state.outcome is not None
     return state.outcome.result()
 

@@ -16,17 +16,20 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
+Pending: TypeAlias = Coroutine[Any, Any, T]
+"""What async code awaits, and a task is made of. A verb of an agent that is typed so blocks in sync code, and gives the `T`."""
 
-def awaited(job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+
+def awaited(job: Pending[T]) -> asyncio.Task[T]:
     """Start a task that its caller keeps, and awaits or cancels."""
     return asyncio.get_running_loop().create_task(job)
 
 
-def report_error(what: str, problem: BaseException, task: asyncio.Task[Any] | None) -> None:
+def report_error(what: str, problem: BaseException, task: asyncio.Task[object] | None) -> None:
     """Log an unexpected error with its traceback. A simulation counts it as a finding."""
     asyncio.get_running_loop().call_exception_handler({"message": what, "exception": problem, "task": task})
 
@@ -42,24 +45,24 @@ class Tasks:
     def __init__(self, life: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._life = life
         self._on_failure = on_failure or self.fail
-        self._running: dict[asyncio.Task[Any], None] = {}  # in the order of their starts
+        self._running: dict[asyncio.Task[object], None] = {}  # in the order of their starts
         self._end: asyncio.Future[str] | None = None
 
-    def start(self, job: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
+    def start(self, job: Pending[T], context: Context | None = None) -> asyncio.Task[T]:
         """Start a task that nobody awaits. Its unexpected error ends the life."""
         task = asyncio.get_running_loop().create_task(job, context=context)
         self._running[task] = None
         task.add_done_callback(self._over)
         return task
 
-    def start_awaited(self, job: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
+    def start_awaited(self, job: Pending[T], context: Context | None = None) -> asyncio.Task[T]:
         """Start a task that somebody awaits. Its error is theirs."""
         task = asyncio.get_running_loop().create_task(job, context=context)
         self._running[task] = None
         task.add_done_callback(self._running.pop)
         return task
 
-    def _over(self, task: asyncio.Task[Any]) -> None:
+    def _over(self, task: asyncio.Task[object]) -> None:
         self._running.pop(task, None)
         problem = None if task.cancelled() else task.exception()
         if problem is not None:
@@ -78,7 +81,7 @@ class Tasks:
         finally:
             del self._running[task]
 
-    def others(self) -> list[asyncio.Task[Any]]:
+    def others(self) -> list[asyncio.Task[object]]:
         """The tasks of this life that are not done, without the current one."""
         mine = asyncio.current_task()
         return [task for task in self._running if task is not mine and not task.done()]
@@ -114,7 +117,7 @@ class Tasks:
             self._end = asyncio.get_running_loop().create_future()
         return self._end
 
-    def cancel(self) -> list[asyncio.Task[Any]]:
+    def cancel(self) -> list[asyncio.Task[object]]:
         """Cancel the tasks, but for the current one, and return them."""
         tasks = self.others()
         for task in tasks:

@@ -40,9 +40,9 @@ from perdure.actors.jobs.occurrence import QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
-from perdure.actors.life.life import Pending
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult
 from perdure.actors.link.messages import ListRuns
+from perdure.actors.tasks import Pending
 from perdure.ledger import AwaitedInsideHandler, BadRequest, Cancel, check_id, check_ms, path_of
 from perdure.ledger.storage.cabinet import State
 from perdure.policies import FiberResult, FiberRetry, Retries

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.fiber import FiberInspection
-from perdure.actors.life.life import Pending
+from perdure.actors.tasks import Pending
 from perdure.ledger import check_id, check_ms
 
 

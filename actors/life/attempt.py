@@ -7,8 +7,6 @@ report itself makes its result durable, and until then it has not finished.
 
 from __future__ import annotations
 
-from typing import Any
-
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.code.schema import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
@@ -103,7 +101,7 @@ async def _work(life: Life, run: RunContext, body: bytes) -> Outcome:
     return gives.encode("output", outcome, life.limits.output_bytes_max), _summary(life.agent, outcome), None
 
 
-def _summary(agent: Any, outcome: Any) -> str:
+def _summary(agent: object, outcome: object) -> str:
     summarise = getattr(agent, "get_agent_tool_summary", None)
     if summarise is not None:
         return str(summarise(outcome))

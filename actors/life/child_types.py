@@ -10,10 +10,10 @@ A class that is known only at run time is `type[Any]`: nothing is checked then, 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar
 
 from perdure.actors.life.run_context import RunContext
+from perdure.actors.tasks import Pending
 
 Input_contra = TypeVar("Input_contra", contravariant=True)
 Output_co = TypeVar("Output_co", covariant=True)
@@ -31,7 +31,7 @@ class AsksNothing(Protocol[Output_co]):
 class AsyncAsksNothing(Protocol[Output_co]):
     """`async def run(self) -> Output`."""
 
-    def run(self, /) -> Coroutine[Any, Any, Output_co]:
+    def run(self, /) -> Pending[Output_co]:
         """Do the work."""
 
 
@@ -45,7 +45,7 @@ class TakesInput(Protocol[Input_contra, Output_co]):
 class AsyncTakesInput(Protocol[Input_contra, Output_co]):
     """`async def run(self, input: Input) -> Output`."""
 
-    def run(self, input: Input_contra, /) -> Coroutine[Any, Any, Output_co]:
+    def run(self, input: Input_contra, /) -> Pending[Output_co]:
         """Do the work."""
 
 
@@ -59,7 +59,7 @@ class TakesContext(Protocol[Input_contra, Output_co]):
 class AsyncTakesContext(Protocol[Input_contra, Output_co]):
     """`async def run(self, input: Input, run: RunContext) -> Output`."""
 
-    def run(self, input: Input_contra, run: RunContext, /) -> Coroutine[Any, Any, Output_co]:
+    def run(self, input: Input_contra, run: RunContext, /) -> Pending[Output_co]:
         """Do the work."""
 
 

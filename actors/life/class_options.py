@@ -6,10 +6,11 @@ import json
 import math
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, cast
+from typing import ClassVar, Protocol, cast
 
 from perdure.actors.code.author_call import overrides
 from perdure.ledger import BadRequest, check_ms, check_whole
+from perdure.policies import Json, JsonObject
 
 
 class Placed(Protocol):
@@ -18,16 +19,22 @@ class Placed(Protocol):
     exclusive: ClassVar[bool]
     num_cpus: ClassVar[float]
     resources: ClassVar[dict[str, float]]
-    runtime_env: ClassVar[dict[str, Any]]
+    runtime_env: ClassVar[JsonObject]
 
 
-class Parent(Protocol):
+class Runs(Placed, Protocol):
+    """A class whose objects carry runs; see `Agent`."""
+
+    attempts_max: ClassVar[int | None]
+
+
+class Parent(Placed, Protocol):
     """An agent that asks for runs; see `Agent`."""
 
     max_concurrent_agent_tools: float
 
 
-def class_options(agent_class: type[Any], parent: Parent | None, package: str = "") -> dict[str, Any]:
+def class_options(agent_class: type[Runs], parent: Parent | None, package: str = "") -> JsonObject:
     """What the child's class and the parent's object say about the run; only what differs from the defaults.
 
     `package` is what their code comes in, if it is not installed (`packing`).
@@ -39,8 +46,8 @@ def class_options(agent_class: type[Any], parent: Parent | None, package: str = 
 
 
 @lru_cache(maxsize=1024)
-def _class_options(agent_class: Any, kind: Any, limit: float, package: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: float, package: str) -> JsonObject:
+    options: JsonObject = {}
     if agent_class.attempts_max is not None:
         options["attempts_max"] = _count("attempts_max", agent_class.attempts_max)
     pool = pool_spec(agent_class, package)
@@ -71,14 +78,14 @@ def _count(field: str, value: object) -> int:
     return check_whole(field, int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def pool_spec(agent_class: type[Placed], package: str = "") -> list[Any] | None:
+def pool_spec(agent_class: type[Placed], package: str = "") -> list[Json] | None:
     """What a class asks of its host, as plain data, or None for the default pool. A package stands beside its `runtime_env`."""
     environment = agent_class.runtime_env
     if package and isinstance(environment, dict):
         environment = {**environment, "package": package}
     if not (agent_class.num_cpus or agent_class.resources or environment or agent_class.exclusive):
         return None
-    resources = [[name, amount] for name, amount in sorted(agent_class.resources.items())]
+    resources: list[Json] = [[name, amount] for name, amount in sorted(agent_class.resources.items())]
     return [agent_class.num_cpus, resources, _as_text(environment) if environment else "", agent_class.exclusive]
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.class_options import class_options
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, run_result
-from perdure.actors.link.messages import Inspect, Known, ListRuns
+from perdure.actors.link.messages import Fields, Inspect, Known, ListRuns, Plain
+from perdure.actors.tasks import Pending
 from perdure.ledger import (
     AwaitedInsideHandler,
     BadRequest,
@@ -28,13 +30,16 @@ from perdure.ledger import (
     shown_input,
     unpack,
 )
-from perdure.policies import Limits
+from perdure.policies import JsonObject, Limits
 
 CLEARED_AT_ONCE = 500
 PLAIN = Detached()
 
-Entry = tuple[type[Any], Request]
+Entry = tuple[type, Request]
 """What is asked for, and of which class."""
+
+Wanted = tuple[type, object] | dict[str, Any]
+"""How an author asks for one of many runs: class and input, or all arguments of `run_agent_tool` by their names."""
 
 
 class Dispatch:
@@ -42,17 +47,21 @@ class Dispatch:
 
     def __init__(self, life: Life, outbox: Outbox) -> None:
         self._life, self._outbox = life, outbox
-        self._checked: tuple[Detached, dict[str, Any]] | None = None
-        self._starting: dict[str, asyncio.Future[Any]] = {}
+        self._checked: tuple[Detached, JsonObject] | None = None
+        self._starting: dict[str, asyncio.Task[object]] = {}
 
-    def run(self, agent_class: type[Any], input: Any, **asked: Any) -> Any:
+    def run(
+        self, agent_class: type, input: object, *, detached: bool | Detached = False, **options: Unpack[RunOptions]
+    ) -> Pending[RunResult | RunHandle] | RunHandle:
         """One run; see `Agent.run_agent_tool`."""
-        entry = agent_class, self.request(agent_class, input, **asked)
+        entry = agent_class, self.request(agent_class, input, detached=detached, **options)
         if self._life.transaction is not None:
             return self._post([entry])[0]
         return self._life.bridge(self._one(entry))
 
-    def run_many(self, requests: Sequence[Any], *, detached: bool | Detached) -> Any:
+    def run_many(
+        self, requests: Sequence[Wanted], *, detached: bool | Detached
+    ) -> Pending[Sequence[RunResult | RunHandle]] | RunHandles:
         """Many runs; see `Agent.run_agent_tools`."""
         asked = [self._from_plain(each, detached) for each in requests]
         if self._life.transaction is not None:
@@ -73,33 +82,33 @@ class Dispatch:
             self._outbox.post(request)
         return RunHandles(RunHandle(request.run_id, request.agent_type) for _, request in asked)
 
-    async def _one(self, entry: Entry) -> Any:
+    async def _one(self, entry: Entry) -> RunResult | RunHandle:
         (done,) = await self._many([entry])
         return done
 
-    async def _many(self, asked: list[Entry]) -> list[Any]:
+    async def _many(self, asked: list[Entry]) -> Sequence[RunResult | RunHandle]:
         futures = await self._ask_for([request for _, request in asked])
-        done: list[Any] = []
+        done: list[RunResult | RunHandle] = []
         for (agent_class, request), future in zip(asked, futures, strict=True):
             outcome = await future
             if request.wait:
                 done.append(result_of(agent_class, request.run_id, outcome))
             else:
                 done.append(RunHandle(request.run_id, request.agent_type, outcome or "running"))
-        return done if any(request.wait for _, request in asked) else RunHandles(done)
+        return done if any(request.wait for _, request in asked) else RunHandles(cast("list[RunHandle]", done))
 
-    async def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult[Any]]:
+    async def as_completed(self, requests: Sequence[Wanted]) -> AsyncIterator[RunResult]:
         """Results in the order of completion."""
         asked = [self._from_plain(each, detached=False) for each in requests]
         futures = await self._ask_for([request for _, request in asked])
-        finished: asyncio.Queue[tuple[Entry, asyncio.Future[Any]]] = asyncio.Queue()
+        finished: asyncio.Queue[tuple[Entry, asyncio.Future[Plain]]] = asyncio.Queue()
         for entry, future in zip(asked, futures, strict=True):
             future.add_done_callback(partial(_note, finished, entry))
         for _ in asked:
             (agent_class, request), future = await finished.get()
             yield result_of(agent_class, request.run_id, future.result())
 
-    async def _ask_for(self, requests: list[Request]) -> list[asyncio.Future[Any]]:
+    async def _ask_for(self, requests: list[Request]) -> list[asyncio.Future[Plain]]:
         """Ask for runs, after the author's hook was told of those that are new. What it raises refuses all of them."""
         if self._life.overrides("on_agent_tool_start"):
             known = await self._life.ask(Known([request.run_id for request in requests]))
@@ -130,16 +139,16 @@ class Dispatch:
             self._starting[run_id].add_done_callback(partial(self._refused, run_id))
         await self._starting[run_id]
 
-    def _refused(self, run_id: str, told: asyncio.Future[Any]) -> None:
+    def _refused(self, run_id: str, told: asyncio.Future[object]) -> None:
         """If the hook raised, whoever asks next is the first one again."""
         if told.cancelled() or told.exception() is not None:
             del self._starting[run_id]
 
-    def _known(self, run_id: str, _answer: asyncio.Future[Any]) -> None:
+    def _known(self, run_id: str, _answer: asyncio.Future[object]) -> None:
         """From now on the supervisor says that the run is no new one."""
         self._starting.pop(run_id, None)
 
-    def _from_plain(self, each: Any, detached: bool | Detached) -> Entry:
+    def _from_plain(self, each: Wanted, detached: bool | Detached) -> Entry:
         if isinstance(each, dict):
             asked = {"detached": detached, **each}
             agent_class = asked.pop("agent_class", None)
@@ -151,14 +160,14 @@ class Dispatch:
 
     def request(
         self,
-        agent_class: type[Any],
-        input: Any,
+        agent_class: type,
+        input: object,
         *,
         run_id: str | None = None,
         detached: bool | Detached = False,
         parent_tool_call_id: str | None = None,
         display_order: int = 0,
-        display: dict[str, Any] | None = None,
+        display: JsonObject | None = None,
         input_preview: Any = None,
         on_limit: str = "queue",
     ) -> Request:
@@ -194,17 +203,17 @@ class Dispatch:
             wait=not detached,
         )
 
-    def _detached_options(self, detached: Detached) -> dict[str, Any]:
+    def _detached_options(self, detached: Detached) -> JsonObject:
         """The options of a detached run, checked against this agent; of a batch they are checked once."""
         if self._checked is None or self._checked[0] is not detached:
             self._checked = (detached, self._check(detached))
         return self._checked[1]
 
-    def _check(self, detached: Detached) -> dict[str, Any]:
+    def _check(self, detached: Detached) -> JsonObject:
         options = detached.options()
         agent = self._life.agent
         for field in ("on_finish", "on_give_up", "on_milestone"):
-            name = options.get(field)
+            name = getattr(detached, field)
             if name is not None and not callable(getattr(agent, name, None)):
                 raise BadRequest(field, f"{type(agent).__name__} has no method {name!r}")
         if options.get("notify") and not hasattr(agent, "_perdure_notify"):
@@ -214,8 +223,9 @@ class Dispatch:
             )
         if options.get("notify"):
             options.setdefault("on_finish", "_perdure_notify")
-        if "milestones" in options and hasattr(agent, "_perdure_notify"):
-            options.setdefault("on_milestone", f"_perdure_{options['milestones']['mode']}")
+        milestones = options.get("milestones")
+        if isinstance(milestones, dict) and hasattr(agent, "_perdure_notify"):
+            options.setdefault("on_milestone", f"_perdure_{milestones['mode']}")
         for option, attribute in (
             ("max_budget_ms", "detached_max_budget_ms"),
             ("no_progress_budget_ms", "detached_no_progress_budget_ms"),
@@ -225,14 +235,14 @@ class Dispatch:
                 options[option] = check_ms(attribute, value)
         return options
 
-    async def inspect(self, run_id: str) -> dict[str, Any] | None:
+    async def inspect(self, run_id: str) -> Fields | None:
         """What is known of a run of this agent."""
         told = await self._life.ask(Inspect(check_id("run_id", run_id, self._life.limits.id_max)))
         if told is None or told["parent"] != self._life.agent_id:
             return None
-        return cast("dict[str, Any]", told)
+        return cast("Fields", told)
 
-    async def has(self, agent_class: type[Any] | str, run_id: str) -> bool:
+    async def has(self, agent_class: type | str, run_id: str) -> bool:
         """Whether a run of this class under this id ever had a place."""
         told = await self.inspect(run_id)
         wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class, self._life.code_dir)
@@ -250,11 +260,13 @@ class Dispatch:
             cleared += len(found)
 
 
-def _note(finished: asyncio.Queue[Any], entry: Entry, future: asyncio.Future[Any]) -> None:
+def _note(
+    finished: asyncio.Queue[tuple[Entry, asyncio.Future[Plain]]], entry: Entry, future: asyncio.Future[Plain]
+) -> None:
     finished.put_nowait((entry, future))
 
 
-def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:
+def encoded_input(agent_class: type, value: object, bytes_max: int) -> bytes:
     """The input of a run, checked against what `run` of its class takes."""
     if not isinstance(agent_class, type) or not callable(getattr(agent_class, "run", None)):
         name = getattr(agent_class, "__name__", repr(agent_class))
@@ -262,12 +274,12 @@ def encoded_input(agent_class: Any, value: Any, bytes_max: int) -> bytes:
     return run_shapes(agent_class)[0].encode("input", value, bytes_max)
 
 
-def preview(body: bytes, limits: Limits) -> dict[str, Any]:
+def preview(body: bytes, limits: Limits) -> JsonObject:
     """The option that shows an input which is too large to stand in its fact; it is cut here, so that nobody else has to read it."""
     return {"preview": preview_of(unpack(body))} if len(body) > limits.inline_bytes_max else {}
 
 
-def result_of(agent_class: type[Any], run_id: str, outcome: dict[str, Any]) -> RunResult[Any]:
+def result_of(agent_class: type, run_id: str, outcome: Fields) -> RunResult:
     """The end of a run as its parent sees it, the output typed by the child's annotation."""
     output = outcome.get("output")
     return run_result(

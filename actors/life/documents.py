@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import MISSING, fields
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, Self, TypeVar, cast, get_type_hints
+from typing import Generic, NamedTuple, Self, TypeVar, cast, get_type_hints
 
 from perdure.actors.life.life import Life
 from perdure.ledger import pack, unpack
@@ -181,7 +181,7 @@ class StoredRow:
 
 
 class _Layout(NamedTuple):
-    defaults: dict[str, Any]
+    defaults: dict[str, object]
     words: list[tuple[str, type[StrEnum]]]
 
 
@@ -189,7 +189,7 @@ _NEEDED = object()
 
 
 @lru_cache(maxsize=64)
-def _layout(row: Any) -> _Layout:
+def _layout(row: type) -> _Layout:
     """The default of each field, which for one that has none equals nothing, and the fields that hold a word of an enum."""
     defaults = {
         each.name: each.default_factory()

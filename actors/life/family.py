@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.life.activity import ACTIVITY
@@ -50,7 +50,7 @@ class SubAgentInfo(NamedTuple):
 class Settled:
     """What is given where there is nothing to wait for; it may be awaited all the same."""
 
-    def __await__(self) -> Iterator[Any]:
+    def __await__(self) -> Iterator[None]:
         """Nothing."""
         return iter(())
 
@@ -74,13 +74,13 @@ class Family:
 
     # the children
 
-    def child(self, agent_class: Any, name: str) -> Handle:
+    def child(self, agent_class: type, name: str) -> Handle:
         """A handle of a sub-agent, which is put on record if it is new: now, or with the open transaction."""
         to = self._address(agent_class, name)
         self._put(type_name(agent_class, self._life.code_dir), name)
         return self._handle(to)
 
-    def _address(self, agent_class: Any, name: str) -> Address:
+    def _address(self, agent_class: type, name: str) -> Address:
         if not isinstance(agent_class, type) or not hasattr(agent_class, "_perdure_woken"):
             raise BadRequest("agent_class", f"{agent_class!r} is no agent class")
         if lacks := ", ".join(sorted(getattr(agent_class, "__abstractmethods__", ()))):
@@ -105,7 +105,7 @@ class Family:
     def _has_records(self) -> bool:
         return self._life.has_storage or self._life.transaction is not None
 
-    def children(self, agent_class: type[Any] | str | None = None) -> list[SubAgentInfo]:
+    def children(self, agent_class: type | str | None = None) -> list[SubAgentInfo]:
         """Those on record, in the order of their creation; optionally of one class."""
         if not self._has_records:
             return []
@@ -116,11 +116,11 @@ class Family:
         known = [each for each in found if wanted in (None, each.agent_type)]
         return sorted(known, key=lambda each: (each.created_at_ms, each.agent_type, each.name))
 
-    async def abort(self, agent_class: Any, name: str, reason: str) -> None:
+    async def abort(self, agent_class: type, name: str, reason: str) -> None:
         """End the lives of a sub-agent and its descendants."""
         await self._life.ask(Abort(self._address(agent_class, name).agent_id, str(reason)))
 
-    def delete(self, agent_class: Any, name: str) -> None:
+    def delete(self, agent_class: type, name: str) -> None:
         """Delete a sub-agent with all that descends from it: durable on return, or with the open transaction, and done soon after."""
         self._delete(self._address(agent_class, name).agent_id)
 
@@ -154,9 +154,9 @@ class Family:
     def _handle(self, to: Address) -> Handle:
         return Handle(to, self._call, self.tell)
 
-    def _call(self, to: Address, *call: Any) -> Any:
+    def _call(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         problem = self._missing(to)
-        return self._life.bridge(_refused(problem) if problem else self._caller.call(to, *call))
+        return self._life.bridge(_refused(problem) if problem else self._caller.call(to, method, args, kwargs))
 
     def _missing(self, to: Address) -> BadRequest | None:
         """Why the agent of a handle cannot be reached: what was deleted does not come back by a handle from before."""
@@ -164,7 +164,7 @@ class Family:
             return None
         return BadRequest("sub_agent", f"{to.agent_id} no longer exists; sub_agent() makes a new one")
 
-    def tell(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def tell(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Tell a relative something: with the open transaction, or now. A run that is entered again tells it once all the same."""
         life, problem = self._life, self._missing(to)
         if problem is not None:

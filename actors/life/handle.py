@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, cast
 
 from perdure.actors.link.caller import Address
 from perdure.ledger import BadRequest
 
 P = ParamSpec("P")
 
-Reach = Callable[[Address, str, tuple[Any, ...], dict[str, Any]], Any]
+Reach = Callable[[Address, str, tuple[object, ...], dict[str, object]], object]
 """Makes a call, or tells something; what it returns is what the caller gets, be it an answer or an awaitable."""
 
 
@@ -21,11 +21,11 @@ class Method:
     def __init__(self, handle: Handle, name: str) -> None:
         self._handle, self._name = handle, name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Call it, and get its answer."""
         return self._handle._call(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
 
-    def tell(self, *args: Any, **kwargs: Any) -> Any:
+    def tell(self, *args: object, **kwargs: object) -> object:
         """Have it called exactly once; see `tell`."""
         return self._handle._tell(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
 
@@ -57,8 +57,7 @@ def tell(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Awai
     """
     if not isinstance(method, Method):
         raise BadRequest("method", f"{method!r} is no exposed method of a handle: tell(handle.method, …)")
-    told: Awaitable[None] = method.tell(*args, **kwargs)
-    return told
+    return cast("Awaitable[None]", method.tell(*args, **kwargs))
 
 
 def address_of(handle: object) -> str:

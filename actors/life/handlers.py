@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.actors.code.author_call import method_named
 from perdure.actors.code.naming import load_type
@@ -20,6 +20,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Piece, Step, done_in_one, failure
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult, run_result
+from perdure.actors.link.messages import Fields
 from perdure.ledger import MILESTONE, BadRequest, Slot, UnknownAgentType, unpack
 
 
@@ -29,8 +30,8 @@ class Letter(NamedTuple):
     mail_id: str
     slot: str
     handler: str
-    run: dict[str, Any]
-    content: dict[str, Any]
+    run: Fields
+    content: Fields
 
 
 class Failure(NamedTuple):
@@ -79,6 +80,7 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
     known = {key: value for key, value in letter.run.items() if key in RunInfo.__dataclass_fields__}
     run = RunInfo(**known, delivery_id=letter.mail_id)
     activity = Activity(origin=letter.mail_id)
+    calls: list[Step] = []
     if letter.slot == Slot.START:
         return [(agent.on_agent_tool_start, (replace(run, status="starting"),), activity)]
     if letter.slot.startswith(MILESTONE):
@@ -87,11 +89,13 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
             for key, value in letter.content.items()
             if key in ("data", "fraction", "message", "phase", "at_ms")
         }
-        told: Any = MilestoneInfo(name=letter.content["milestone"], sequence=letter.content["number"], **content)
-        calls = []
+        told: MilestoneInfo | RunResult = MilestoneInfo(
+            name=letter.content["milestone"], sequence=letter.content["number"], **content
+        )
     else:
         told = _result(letter, life)
-        calls = [(agent.on_agent_tool_finish, (run, told), activity)] if life.overrides("on_agent_tool_finish") else []
+        if life.overrides("on_agent_tool_finish"):
+            calls.append((agent.on_agent_tool_finish, (run, told), activity))
     if letter.handler:
         method = method_named(agent, letter.handler)
         if not callable(method):
@@ -100,7 +104,7 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
     return calls
 
 
-def _told(agent: Any, letter: Letter) -> Step:
+def _told(agent: object, letter: Letter) -> Step:
     """What somebody told the agent (`tell(handle.method, …)`)."""
     try:
         arguments, _ = exposed_call(type(agent), letter.handler, letter.content["body"])
@@ -112,7 +116,7 @@ def _told(agent: Any, letter: Letter) -> Step:
     return call, tuple(arguments.args[1:]), Activity(origin=letter.mail_id)
 
 
-def _result(letter: Letter, life: Life) -> RunResult[Any]:
+def _result(letter: Letter, life: Life) -> RunResult:
     content = letter.content
     output = None
     if content.get("output") is not None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from perdure.actors.life.callback_pace import Paces
 from perdure.actors.link.call_log import CallLog
@@ -18,11 +18,12 @@ from perdure.actors.link.messages import CallAnswered, Plain
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import World
-from perdure.actors.tasks import Tasks
+from perdure.actors.tasks import Pending, Tasks
 from perdure.ledger import Up
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
 
+T = TypeVar("T")
 MOMENT_S = 0.025
 log = logging.getLogger("perdure.host")
 
@@ -110,7 +111,7 @@ class HostServices:
             return False
         return True
 
-    def from_thread(self, job: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def from_thread(self, job: Pending[T]) -> Future[T]:
         """Begin a coroutine on the loop, from a thread beside it."""
         assert self._loop is not None, "authors' code runs on hosts that serve"
         return asyncio.run_coroutine_threadsafe(job, self._loop)

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 from perdure.actors.code.author_call import is_async, overrides, tried
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import Plain, Question, Report
 from perdure.actors.ports import Dice
-from perdure.actors.tasks import Tasks
+from perdure.actors.tasks import Pending, Tasks
 from perdure.actors.threads import wait_for
 from perdure.ledger import StaleIncarnation, name_of
 from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
 
 T = TypeVar("T")
-
 Part = TypeVar("Part")
-Pending: TypeAlias = Coroutine[Any, Any, T]
-"""What async code awaits, and sync code has waited for."""
 
 Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
@@ -56,7 +53,7 @@ class Life:
         self.idle_since_s = 0.0
         self._storage: Storage | None = None
         self._watch: Callable[[State], None] | None = None
-        self._parts: dict[type[Any], Any] = {}
+        self._parts: dict[type, Any] = {}
         self._steps: dict[str, dict[str, bytes]] = {}
         self._runs: dict[str, None] = {}
         self.tasks = Tasks(f"agent {agent_id}", on_failure)
@@ -131,7 +128,7 @@ class Life:
         found: Part = self._parts[kind]
         return found
 
-    def drop_part(self, kind: type[Any]) -> None:
+    def drop_part(self, kind: type) -> None:
         """Forget the part of this kind; whoever asks for it next gets a new one."""
         self._parts.pop(kind, None)
 
@@ -158,7 +155,13 @@ class Life:
         """Whether the author's class has its own version of a hook."""
         return overrides(type(self.agent), hook)
 
-    async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    @overload
+    async def call(self, method: Callable[..., Pending[T]], *args: object, **kwargs: object) -> T: ...
+
+    @overload
+    async def call(self, method: Callable[..., T], *args: object, **kwargs: object) -> T: ...
+
+    async def call(self, method: Callable[..., Any], *args: object, **kwargs: object) -> object:
         """Call an author's method: async ones on the loop, sync ones on a worker thread."""
         if is_async(method):
             return await method(*args, **kwargs)
@@ -187,11 +190,11 @@ class Life:
 
     # its tasks, the loop, and the threads beside it
 
-    def spawn(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn(self, job: Pending[T]) -> asyncio.Task[T]:
         """Start a task of this life, whose unexpected error ends the life. It is no part of a transaction that is open here."""
         return self.tasks.start(job, unbound())
 
-    def spawn_awaited(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn_awaited(self, job: Pending[T]) -> asyncio.Task[T]:
         """The same for a task that somebody awaits: its error is theirs."""
         return self.tasks.start_awaited(job, unbound())
 
@@ -210,7 +213,7 @@ class Life:
             return job
         return cast("Pending[T]", wait_for(self.services.from_thread(self._for_thread(job))))
 
-    async def _for_thread(self, job: Coroutine[Any, Any, Any]) -> Any:
+    async def _for_thread(self, job: Pending[T]) -> T:
         """What a thread waits for is a task of this life, and ends with it."""
         try:
             with self.tasks.joined():

@@ -26,7 +26,7 @@ class once(Generic[T]):  # noqa: N801 - it stands where `property` would
     @overload
     def __get__(self, whole: object, owner: type) -> T: ...
 
-    def __get__(self, whole: Any, owner: type) -> once[T] | T:
+    def __get__(self, whole: object, owner: type) -> once[T] | T:
         """The part; from then on it is an attribute, and this is not asked any more."""
         if whole is None:
             return self

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.actors.code.author_call import in_words, is_async, tried
 from perdure.actors.life.activity import ACTIVITY, Activity
@@ -27,7 +27,7 @@ from perdure.actors.retries import despite_more_conflicts
 from perdure.ledger import StaleIncarnation, StorageConflict
 from perdure.ledger.storage.cabinet import Transaction
 
-Step = tuple[Any, tuple[Any, ...], Activity]
+Step = tuple[Callable[..., object], tuple[object, ...], Activity]
 """A method, its arguments, and for whom it works."""
 
 
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 async def done_in_one(
-    life: Life, outbox: Outbox, piece: Piece, turn: AbstractAsyncContextManager[Any] | None = None
+    life: Life, outbox: Outbox, piece: Piece, turn: AbstractAsyncContextManager[object] | None = None
 ) -> Exception | None:
     """Do a piece of work, again while others get in its way. Returns what went wrong for good, if anything.
 
@@ -124,7 +124,7 @@ def at_work(activity: Activity) -> Iterator[None]:
         ACTIVITY.reset(token)
 
 
-async def outcome(given: Any) -> None:
+async def outcome(given: object) -> None:
     """Wait for what a method gave, if it has to be waited for."""
     if inspect.isawaitable(given):
         await given

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, cast
 
 from perdure.ledger import BadRequest, check_ms
+from perdure.policies import JsonObject
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # the checkers bring it; there `RunResult` alone is `RunResult[Any]`
@@ -16,6 +17,8 @@ else:
     from typing import TypeVar
 
     Output_co = TypeVar("Output_co", covariant=True)
+
+Output = TypeVar("Output")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +110,12 @@ def run_result(
     run_id: str,
     agent_type: str,
     status: str,
-    output: Any,
+    output: Output,
     summary: str = "",
     error: str = "",
     reason: str | None = None,
     child_still_running: bool | None = None,
-) -> RunResult[Any]:
+) -> RunResult[Output]:
     """The end of a run from what the ledger tells of it."""
     if status == "completed":
         return RunCompleted(run_id=run_id, agent_type=agent_type, output=output, summary=summary)
@@ -185,9 +188,9 @@ class Detached:
     on_milestone: str | None = None
     notify: bool | dict[str, Any] = False
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> JsonObject:
         """The options as plain data; only what was given."""
-        told: dict[str, Any] = {"detached": True}
+        told: JsonObject = {"detached": True}
         for name in ("on_finish", "on_give_up", "on_milestone"):
             if getattr(self, name) is not None:
                 told[name] = getattr(self, name)
@@ -202,7 +205,7 @@ class Detached:
             told["source"] = self.notify.get("source") if isinstance(self.notify, dict) else None
         return told
 
-    def _milestones(self) -> dict[str, Any]:
+    def _milestones(self) -> JsonObject:
         given = self.on_milestones
         names, mode = (
             (given.get("names", ()), given.get("mode", "narrate")) if isinstance(given, dict) else (given, "narrate")

@@ -47,7 +47,7 @@ class RunContext(RemembersSteps):
         """Whether the run was told to stop; for sync code, which cannot be interrupted."""
         return self._life.is_leaving
 
-    def stash(self, value: Any) -> None:
+    def stash(self, value: object) -> None:
         """Remember a value for a later attempt; durable on return."""
         self._remember(STASH, plain("stash", value))
 
@@ -68,7 +68,7 @@ class RunContext(RemembersSteps):
         message: str | None = None,
         phase: str | None = None,
         milestone: str | None = None,
-        data: Any = None,
+        data: object = None,
         persist: bool = False,
     ) -> Awaitable[None]:
         """Say how far the run is. Await it in async code.
@@ -115,7 +115,7 @@ class RunContext(RemembersSteps):
             self._life.push(Progress(self.run_id, self._incarnation, self._latest))
             self._latest, self._sent_s = None, asyncio.get_running_loop().time()
 
-    def emit(self, body: Any) -> None:
+    def emit(self, body: object) -> None:
         """Add a piece to the run's stream of events, to be followed live and replayed later."""
         encoded = plain("chunk", body)
 
@@ -141,12 +141,12 @@ class RunContext(RemembersSteps):
         self._say_pieces()
 
 
-def _signal(fraction: float | None, message: str | None, phase: str | None, data: Any, *, keep_data: bool) -> bytes:
+def _signal(fraction: float | None, message: str | None, phase: str | None, data: object, *, keep_data: bool) -> bytes:
     """The well-typed fields of a signal. Live-only data travels too, marked so that nobody keeps it."""
     if fraction is not None:
         check_number("fraction", fraction, -INFINITY)
     given = {"fraction": fraction, "message": message, "phase": phase}
-    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    told: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if data is not None:
         told["data" if keep_data else "live_data"] = data
     return plain("data", told)

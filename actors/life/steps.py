@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar, overload
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, overload
 
+from perdure.actors.tasks import Pending
 from perdure.ledger import BadRequest, pack, unpack
 
 T = TypeVar("T")
@@ -15,12 +16,12 @@ class RemembersSteps:
     """What can be entered again. A subclass keeps the bodies of the steps, durably."""
 
     @overload
-    def step(self, name: str, job: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]: ...
+    def step(self, name: str, job: Callable[[], Pending[T]]) -> Pending[T]: ...
 
     @overload
     def step(self, name: str, job: Callable[[], T]) -> T: ...
 
-    def step(self, name: str, job: Callable[[], Any]) -> Any:
+    def step(self, name: str, job: Callable[[], object]) -> object:
         """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
 
         When `job` gives an awaitable, so does `step`, in every attempt: `await run.step("fetch", fetch)`. Otherwise it gives the value.
@@ -37,7 +38,7 @@ class RemembersSteps:
         self._remember(name, plain(f"step {name!r}", [False, outcome]))
         return outcome
 
-    async def _finish_step(self, name: str, pending: Awaitable[Any]) -> Any:
+    async def _finish_step(self, name: str, pending: Awaitable[T]) -> T:
         value = await pending
         self._remember(name, plain(f"step {name!r}", [True, value]))
         return value
@@ -51,11 +52,11 @@ class RemembersSteps:
         raise NotImplementedError
 
 
-async def _given(value: Any) -> Any:
+async def _given(value: T) -> T:
     return value
 
 
-def plain(field: str, value: Any) -> bytes:
+def plain(field: str, value: object) -> bytes:
     """Plain data as it is kept. Raises `BadRequest` naming the field."""
     try:
         return pack(value)

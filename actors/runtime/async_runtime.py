@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, overload
+from typing import Protocol, TypeVar, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.events.observability import Callback
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
 from perdure.actors.life.results import RunHandle, RunResult
+from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.event_stream import EventStream
 from perdure.policies import Limits
@@ -63,30 +64,30 @@ class AsyncRuntime(Protocol):
         self, agent_class: Child[Input, object], input: Input, *, run_id: str | None = None
     ) -> Awaitable[RunHandle]: ...
 
-    def ask(self, name: str, *args: Any) -> Awaitable[Any]:
+    def ask(self, name: str, *args: Plain) -> Awaitable[Plain]:
         """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`."""
 
-    def ps(self) -> Awaitable[dict[str, Any]]:
+    def ps(self) -> Awaitable[Fields]:
         """Counts, hosts, and the runs that are live."""
 
-    def audit(self) -> Awaitable[dict[str, Any]]:
+    def audit(self) -> Awaitable[Fields]:
         """The audit equation, parked mail, and what a boot found."""
 
-    def inspect(self, run_id: str) -> Awaitable[dict[str, Any] | None]:
+    def inspect(self, run_id: str) -> Awaitable[Fields | None]:
         """What is known of a run; None means not known yet."""
 
     def explain(self, run_id: str) -> Awaitable[list[str]]:
         """In sentences: where a run is, why, and what comes next."""
 
-    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Awaitable[Any]:
+    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Awaitable[Plain]:
         """Cancel any run, and what its child waits for."""
 
-    def retry(self, mail_id: str) -> Awaitable[Any]:
+    def retry(self, mail_id: str) -> Awaitable[Plain]:
         """Try a parked mail again."""
 
     def list(
         self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000
-    ) -> Awaitable[Sequence[dict[str, Any]]]:
+    ) -> Awaitable[Sequence[Fields]]:
         """Runs, oldest first."""
 
     def clear(

@@ -22,6 +22,7 @@ from perdure.actors.link.messages import (
     Audit,
     ClientHello,
     Explain,
+    Fields,
     Follow,
     Frames,
     Happened,
@@ -30,6 +31,7 @@ from perdure.actors.link.messages import (
     Message,
     Observe,
     Overview,
+    Plain,
     Question,
     RunEvent,
     Show,
@@ -77,7 +79,7 @@ class Client:
             lambda kind: pool_spec(kind, self._package_for(kind)),
             gated=True,
         )
-        self._frames: dict[str, list[Callable[[dict[str, Any] | None], None]]] = {}
+        self._frames: dict[str, list[Callable[[Fields | None], None]]] = {}
         self._channels = Channels()
         self._subscribers = 0
         self._life = 0  # the supervisor life of which happenings are heard
@@ -134,12 +136,12 @@ class Client:
         return Address(agent_class, sub_agent_id(parent, type_name(agent_class, self.code_dir), name))
 
     async def call(
-        self, agent_class: type[Agent], name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, agent_class: type[Agent], name: str, method: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Any:
         """Call an exposed method of an agent, at most once."""
         return await self.caller.call(self.address(agent_class, name), method, args, kwargs)
 
-    async def tell(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    async def tell(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Have an exposed method of an agent called exactly once; durable on return. A sub-agent is told by its relatives alone."""
         if parent_of(to.agent_id):
             raise BadRequest("agent", f"{to.agent_id} is a sub-agent, which only its relatives tell something; call it")
@@ -152,7 +154,7 @@ class Client:
 
     # runs
 
-    def request(self, agent_class: type[Agent], input: Any, run_id: str | None, *, wait: bool) -> Request:
+    def request(self, agent_class: type[Agent], input: object, run_id: str | None, *, wait: bool) -> Request:
         """The request for a run without a parent."""
         body = encoded_input(agent_class, input, self.limits.input_bytes_max)
         run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
@@ -168,18 +170,18 @@ class Client:
             wait,
         )
 
-    async def run(self, agent_class: type[Any], input: Any = None, *, run_id: str | None = None) -> RunResult[Any]:
+    async def run(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunResult:
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""
         request = self.request(agent_class, input, run_id, wait=True)
         return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
 
-    async def start(self, agent_class: type[Any], input: Any = None, *, run_id: str | None = None) -> RunHandle:
+    async def start(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunHandle:
         """Begin a run and come back as soon as it is durable."""
         request = self.request(agent_class, input, run_id, wait=False)
         status = await self.supervisor.begin(request)
         return RunHandle(request.run_id, request.agent_type, status or "running")
 
-    async def ask(self, name: str, *args: Any) -> Any:
+    async def ask(self, name: str, *args: Plain) -> Plain:
         """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `requeue`."""
         question = QUESTIONS.get(name)
         if question is None:
@@ -196,9 +198,9 @@ class Client:
 
     # events
 
-    async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
+    async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[Fields, None]:
         """The events of a run after a number: first what is kept, then live, without a hole, until its hard end."""
-        arrived: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        arrived: asyncio.Queue[Fields | None] = asyncio.Queue()
         self._frames.setdefault(run_id, []).append(arrived.put_nowait)
         try:
             await self.peer.durable(Follow(run_id, wanted=True))
@@ -212,9 +214,7 @@ class Client:
                 del self._frames[run_id]
                 self.peer.push(Follow(run_id, wanted=False))
 
-    async def _unbroken(
-        self, run_id: str, last: int, arrived: asyncio.Queue[dict[str, Any] | None]
-    ) -> AsyncIterator[dict[str, Any]]:
+    async def _unbroken(self, run_id: str, last: int, arrived: asyncio.Queue[Fields | None]) -> AsyncIterator[Fields]:
         """What is kept, then what arrives. A hole in what arrives is filled from what is kept, and so is what nobody sent because the
         supervisor that was asked to has died (None arrives instead)."""
         frames = await self.ask("frames", run_id, last)

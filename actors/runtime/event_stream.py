@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Protocol, TypeVar
 
+from perdure.actors.link.messages import Fields
+from perdure.actors.tasks import Pending
 from perdure.actors.threads import wait_for
 
-Frame = dict[str, Any]
+T = TypeVar("T")
+Frame = Fields
+"""An event of a run, with its number."""
+
+
+class Submit(Protocol):
+    """Has something done on another loop, and gives the future of what it comes to."""
+
+    def __call__(self, job: Pending[T], /) -> Future[T]: ...
 
 
 class EventStream:
@@ -24,7 +34,7 @@ class EventStream:
     def __init__(
         self,
         follow: Callable[[], AsyncGenerator[Frame, None]],
-        submit: Callable[[Coroutine[Any, Any, Any]], Future[Any]],
+        submit: Submit,
         is_open: Callable[[], bool],
     ) -> None:
         self._follow, self._submit, self._is_open = follow, submit, is_open

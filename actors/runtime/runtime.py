@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.events.observability import Callback
@@ -27,6 +27,7 @@ from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import RunHandle, RunResult
+from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.ray_world.cluster_record import explain_refusal
 from perdure.actors.ray_world.connection import exit_on_sigterm
 from perdure.actors.ray_world.lifetime import Lifetime
@@ -37,12 +38,13 @@ from perdure.actors.runtime.awaiting import can_await
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.event_stream import EventStream
 from perdure.actors.runtime.packing import Packer
-from perdure.actors.tasks import awaited
+from perdure.actors.tasks import Pending, awaited
 from perdure.actors.threads import wait_for
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Limits
 
 A = TypeVar("A", bound=Agent)
+T = TypeVar("T")
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 
@@ -187,13 +189,13 @@ class Runtime:
             raise _not_open()
         return self._cluster
 
-    def _submit(self, job: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def _submit(self, job: Pending[T]) -> Future[T]:
         if self._loop is None:
             job.close()
             raise _not_open()
         return self._lifetime.bound(asyncio.run_coroutine_threadsafe(job, self._loop))
 
-    def _settle(self, job: Coroutine[Any, Any, Any]) -> Any:
+    def _settle(self, job: Pending[T]) -> T | asyncio.Future[T]:
         future = self._submit(job)
         return asyncio.wrap_future(future) if can_await() else wait_for(future)
 
@@ -231,7 +233,7 @@ class Runtime:
         self, agent_class: Child[Input, Output], input: Input, *, run_id: str | None = None
     ) -> RunResult[Output]: ...
 
-    def run(self, agent_class: type[Any], input: Any = None, *, run_id: str | None = None) -> Any:
+    def run(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> object:
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death.
 
         Raises `ConflictingRequest` if the id names a run of other content, and `BadRequest` for an input that the child does not take.
@@ -246,46 +248,46 @@ class Runtime:
     @overload
     def start(self, agent_class: Child[Input, object], input: Input, *, run_id: str | None = None) -> RunHandle: ...
 
-    def start(self, agent_class: type[Any], input: Any = None, *, run_id: str | None = None) -> RunHandle:
+    def start(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunHandle:
         """Begin a run and come back as soon as it is durable."""
         return cast("RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id)))
 
     # looking and steering
 
-    def ask(self, name: str, *args: Any) -> Any:
+    def ask(self, name: str, *args: Plain) -> Plain:
         """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`."""
         return self._settle(self.client.ask(name, *args))
 
-    def ps(self) -> dict[str, Any]:
+    def ps(self) -> Fields:
         """Counts, hosts, and the runs that are live."""
-        return cast("dict[str, Any]", self.ask("ps"))
+        return cast("Fields", self.ask("ps"))
 
-    def audit(self) -> dict[str, Any]:
+    def audit(self) -> Fields:
         """The audit equation, parked mail, and what a boot found."""
-        return cast("dict[str, Any]", self.ask("audit"))
+        return cast("Fields", self.ask("audit"))
 
-    def inspect(self, run_id: str) -> dict[str, Any] | None:
+    def inspect(self, run_id: str) -> Fields | None:
         """What is known of a run; None means not known yet."""
-        return cast("dict[str, Any] | None", self.ask("inspect", run_id))
+        return cast("Fields | None", self.ask("inspect", run_id))
 
     def explain(self, run_id: str) -> list[str]:
         """In sentences: where a run is, why, and what comes next."""
         return cast("list[str]", self.ask("explain", run_id))
 
-    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Any:
+    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Plain:
         """Cancel any run, and what its child waits for."""
         return self._settle(self.client.ask("cancel", run_id, None, reason))
 
-    def retry(self, mail_id: str) -> Any:
+    def retry(self, mail_id: str) -> Plain:
         """Try a parked mail again."""
         return self._settle(self.client.ask("requeue", mail_id))
 
     def list(
         self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000
-    ) -> Sequence[dict[str, Any]]:
+    ) -> Sequence[Fields]:
         """Runs, oldest first."""
         statuses = None if status is None else [*status]
-        return cast("Sequence[dict[str, Any]]", self.ask("list", parent, statuses, None, limit))
+        return cast("Sequence[Fields]", self.ask("list", parent, statuses, None, limit))
 
     def clear(self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None) -> int:
         """Clear retained runs of any parent; live ones are cancelled first. Returns how many.
@@ -308,17 +310,17 @@ class Runtime:
         The callback is called on the runtime's own thread, so it must be quick; what it raises is logged once and goes no further.
         Returns the way to unsubscribe. Raises `BadRequest` for an unknown channel and for what cannot be called.
         """
-        unsubscribe: Callable[[], None] = self._do(lambda: self.client.subscribe(channel, callback))
+        unsubscribe = self._do(lambda: self.client.subscribe(channel, callback))
         return lambda: self._do(unsubscribe) if self._loop is not None else None
 
-    def _do(self, job: Callable[[], Any]) -> Any:
+    def _do(self, job: Callable[[], T]) -> T:
         """Do something on the runtime's loop, and wait for it; it does not wait for anything itself."""
         if threading.current_thread() is self._thread:
             return job()
         return wait_for(self._submit(_as_coroutine(job)))
 
 
-async def _as_coroutine(job: Callable[[], Any]) -> Any:
+async def _as_coroutine(job: Callable[[], T]) -> T:
     return job()
 
 

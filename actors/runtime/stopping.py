@@ -20,8 +20,9 @@ import os
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from perdure.actors.link.messages import Fields
 from perdure.actors.ray_world.cluster_record import LOCK, mark_stopped, read_record, startup_lock
 from perdure.actors.ray_world.courier import RayCourier
 from perdure.actors.ray_world.os_processes import (
@@ -130,9 +131,9 @@ async def _wait_for_rest(client: Client, patience_s: float, on_wait: Callable[[i
     return int(told["at_work"] + told["waiting"])
 
 
-async def _ask(client: Client) -> dict[str, Any]:
+async def _ask(client: Client) -> Fields:
     async with asyncio.timeout(ANSWER_S):
-        told: dict[str, Any] = await client.ask("wind_down")
+        told: Fields = await client.ask("wind_down")
     return told
 
 
