@@ -14,7 +14,7 @@ from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.class_options import class_options
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, run_result
+from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunOutcome, RunResult, run_result
 from perdure.actors.link.messages import Fields, Inspect, Known, ListRuns, Plain
 from perdure.actors.tasks import Pending
 from perdure.ledger import (
@@ -279,7 +279,7 @@ def preview(body: bytes, limits: Limits) -> JsonObject:
     return {"preview": preview_of(unpack(body))} if len(body) > limits.inline_bytes_max else {}
 
 
-def result_of(agent_class: type, run_id: str, outcome: Fields) -> RunResult:
+def result_of(agent_class: type, run_id: str, outcome: RunOutcome) -> RunResult:
     """The end of a run as its parent sees it, the output typed by the child's annotation."""
     output = outcome.get("output")
     return run_result(

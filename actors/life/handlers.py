@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from perdure.actors.code.author_call import method_named
 from perdure.actors.code.naming import load_type
@@ -19,7 +19,7 @@ from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Piece, Step, done_in_one, failure
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult, run_result
+from perdure.actors.life.results import MilestoneInfo, RunInfo, RunOutcome, RunResult, run_result
 from perdure.actors.link.messages import Fields
 from perdure.ledger import MILESTONE, BadRequest, Slot, UnknownAgentType, unpack
 
@@ -117,15 +117,13 @@ def _told(agent: object, letter: Letter) -> Step:
 
 
 def _result(letter: Letter, life: Life) -> RunResult:
-    content = letter.content
-    output = None
-    if content.get("output") is not None:
+    content = cast("RunOutcome", letter.content)
+    output, body = None, content.get("output")
+    if body is not None:
         try:
-            output = run_shapes(load_type(letter.run["agent_type"], life.code_dir))[1].decode(
-                "output", content["output"]
-            )
+            output = run_shapes(load_type(letter.run["agent_type"], life.code_dir))[1].decode("output", body)
         except UnknownAgentType:
-            output = unpack(content["output"])
+            output = unpack(body)
     return run_result(
         run_id=letter.run["run_id"],
         agent_type=letter.run["agent_type"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NotRequired, TypeAlias, TypedDict, cast
 
 from perdure.ledger import BadRequest, check_ms
 from perdure.policies import JsonObject
@@ -103,6 +103,18 @@ RunResult: TypeAlias = RunCompleted[Output_co] | RunFailed
 `if result.ok:` narrows it to one of the two in mypy; `if result.status == "completed":` in pyright too. Elsewhere `output` has the child's
 type `| Any`, and `failure` is `AgentToolFailure | Any`: checkers check what each would be, and leave it to the author whether it is there.
 """
+
+
+class RunOutcome(TypedDict):
+    """The end of a run as the ledger tells it. `output` is encoded; `reason` and `child_still_running` belong to an interruption."""
+
+    status: str
+    agent_type: NotRequired[str]
+    output: NotRequired[bytes | None]
+    summary: NotRequired[str]
+    error: NotRequired[str]
+    reason: NotRequired[str | None]
+    child_still_running: NotRequired[bool | None]
 
 
 def run_result(
