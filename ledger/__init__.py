@@ -38,7 +38,17 @@ from perdure.ledger.errors import (
     WorldError,
 )
 from perdure.ledger.explanation import explain, lasting
-from perdure.ledger.facts import AgentForgotten, Fact, SupervisorStarted
+from perdure.ledger.facts import (
+    AgentForgotten,
+    AttemptLost,
+    Fact,
+    MailFailed,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunRequested,
+    SupervisorStarted,
+)
 from perdure.ledger.folds import enact, fold, record_fact
 from perdure.ledger.frames import frame_of
 from perdure.ledger.ids import (
@@ -121,6 +131,7 @@ __all__ = [
     "AgentBeingDeleted",
     "AgentForgotten",
     "Alarm",
+    "AttemptLost",
     "AwaitedInsideHandler",
     "Awake",
     "BadRequest",
@@ -150,6 +161,7 @@ __all__ = [
     "LedgerTooNew",
     "LedgerUnwritable",
     "Mail",
+    "MailFailed",
     "MailState",
     "Milestone",
     "NoLongerServed",
@@ -165,6 +177,10 @@ __all__ = [
     "Requeue",
     "Run",
     "RunBeingCleared",
+    "RunCompleted",
+    "RunFailed",
+    "RunInterrupted",
+    "RunRequested",
     "Slot",
     "StaleIncarnation",
     "StartAttempt",

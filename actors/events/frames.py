@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any, Literal, NotRequired, TypedDict, cast
+from typing import Literal, NotRequired, TypedDict, TypeGuard, TypeVar, cast
+
+from perdure.policies import Json, JsonObject
 
 FRAME_TYPE: Literal["agent-tool-event"] = "agent-tool-event"
+V = TypeVar("V")
 
 
 class Started(TypedDict):
@@ -22,7 +25,7 @@ class Started(TypedDict):
     agent_type: str
     order: int
     input_preview: NotRequired[str]
-    display: NotRequired[dict[str, Any]]
+    display: NotRequired[JsonObject]
     parent: NotRequired[str]
 
 
@@ -37,7 +40,7 @@ class Chunk(TypedDict):
     """A piece of the child's stream. A UI message chunk, or its JSON text, grows the parts; others are only carried."""
 
     kind: Literal["chunk"]
-    body: Any
+    body: Json
 
 
 class Progress(TypedDict):
@@ -48,7 +51,7 @@ class Progress(TypedDict):
     fraction: NotRequired[float]
     message: NotRequired[str]
     phase: NotRequired[str]
-    data: NotRequired[Any]
+    data: NotRequired[Json]
 
 
 class Milestone(TypedDict):
@@ -58,7 +61,7 @@ class Milestone(TypedDict):
     name: str
     milestone_sequence: int
     at_ms: int
-    data: NotRequired[Any]
+    data: NotRequired[Json]
     fraction: NotRequired[float]
     message: NotRequired[str]
     phase: NotRequired[str]
@@ -69,7 +72,7 @@ class Finished(TypedDict):
 
     kind: Literal["finished"]
     summary: str
-    output: NotRequired[Any]
+    output: NotRequired[Json]
 
 
 class Error(TypedDict):
@@ -128,7 +131,7 @@ _REQUIRED: dict[str, dict[str, tuple[type, ...]]] = {
 }
 
 
-def _is(value: object, types: tuple[type, ...]) -> bool:
+def _is(value: object, types: tuple[type[V], ...]) -> TypeGuard[V]:
     """Whether the value is of a type; True and False are no numbers, and neither is NaN."""
     if isinstance(value, bool):
         return bool in types or object in types
@@ -148,7 +151,7 @@ def frame_in(frame: object) -> Frame | None:
     if not isinstance(run_id, str) or not _is(sequence, _INTEGER) or not isinstance(event, dict):
         return None
     kind = event.get("kind")
-    if not isinstance(kind, str) or cast("int", sequence) < 0:
+    if not isinstance(kind, str) or sequence < 0:
         return None
     required = _REQUIRED.get(kind, {})
     if not all(name in event and _is(event[name], types) for name, types in required.items()):
@@ -164,7 +167,7 @@ def copy_of(frame: Frame) -> Frame | None:
         return None
 
 
-def optional(event: Mapping[str, object], name: str, *types: type) -> Any:
+def optional(event: Mapping[str, object], name: str, *types: type[V]) -> V | None:
     """An optional field if it is there and well typed, else None."""
     value = event.get(name)
     return value if _is(value, types) else None

@@ -7,10 +7,22 @@ A happening belongs to the parent of its run, or to the child where no parent as
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.events.observability import EventType
-from perdure.ledger import FactRow, Run, View, decode
+from perdure.ledger import (
+    AttemptLost,
+    FactRow,
+    MailFailed,
+    Run,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunRequested,
+    View,
+    decode,
+)
+from perdure.policies import JsonObject
 
 MAIL_FAILED: Final = "MailFailed"
 
@@ -20,13 +32,13 @@ class Happening(NamedTuple):
 
     type: EventType
     agent: str
-    payload: dict[str, Any]
+    payload: JsonObject
 
 
 def happening_of(row: FactRow, view: View) -> Happening | None:
     """What a fact is to those who observe, or None if it is nothing to them. The view has it folded already."""
     if row.kind == MAIL_FAILED:
-        return _of_mail(decode(row.kind, row.body), view)
+        return _of_mail(cast("MailFailed", decode(row.kind, row.body)), view)
     told, run = _TOLD.get(row.kind), view.runs.get(row.subject)
     if told is None or run is None:
         return None
@@ -40,13 +52,13 @@ def happening_of(row: FactRow, view: View) -> Happening | None:
     return Happening(type, run.parent or run.child, always | payload(fact, run, row.at_ms))
 
 
-def _of_mail(fact: Any, view: View) -> Happening | None:
+def _of_mail(fact: MailFailed, view: View) -> Happening | None:
     mail = view.mail.get(fact.mail_id)
     run = view.runs.get(mail.run_id) if mail is not None else None
     if mail is None or run is None:
         return None
     type = EventType.AGENT_TOOL_PARKED if fact.retry_at_ms is None else EventType.AGENT_TOOL_DELIVERY_FAILED
-    payload = {
+    payload: JsonObject = {
         "run_id": mail.run_id,
         "agent_type": run.agent_type,
         "mail_id": mail.mail_id,
@@ -58,26 +70,26 @@ def _of_mail(fact: Any, view: View) -> Happening | None:
     return Happening(type, mail.recipient, payload)
 
 
-Payload = Callable[[Any, Run, int], dict[str, Any]]
+Payload = Callable[[Any, Run, int], JsonObject]
 
 
-def _dispatched(_fact: Any, run: Run, _at_ms: int) -> dict[str, Any]:
+def _dispatched(_fact: RunRequested, run: Run, _at_ms: int) -> JsonObject:
     return {"detached": not run.is_awaited, "parent_tool_call_id": run.options.get("tool_call")}
 
 
-def _completed(_fact: Any, run: Run, at_ms: int) -> dict[str, Any]:
+def _completed(_fact: RunCompleted, run: Run, at_ms: int) -> JsonObject:
     return {"status": "completed", "elapsed_ms": at_ms - run.requested_at_ms, "error": ""}
 
 
-def _failed(fact: Any, run: Run, at_ms: int) -> dict[str, Any]:
+def _failed(fact: RunFailed, run: Run, at_ms: int) -> JsonObject:
     return {"status": "error", "elapsed_ms": at_ms - run.requested_at_ms, "error": fact.error}
 
 
-def _lost(fact: Any, run: Run, at_ms: int) -> dict[str, Any]:
+def _lost(fact: AttemptLost, run: Run, at_ms: int) -> JsonObject:
     return {"status": str(run.status), "elapsed_ms": at_ms - run.requested_at_ms, "error": fact.cause}
 
 
-def _gave_up(fact: Any, _run: Run, _at_ms: int) -> dict[str, Any]:
+def _gave_up(fact: RunInterrupted, _run: Run, _at_ms: int) -> JsonObject:
     return {"reason": fact.reason, "child_still_running": fact.child_still_running, "error": fact.error}
 
 

@@ -116,7 +116,7 @@ class Channels:
         type: str,
         *,
         agent: str = "",
-        payload: Mapping[str, Any] | None = None,
+        payload: Mapping[str, object] | None = None,
         at_ms: int,
     ) -> None:
         """Pass an event about an agent to the channel's subscribers. Returns at once if there are none."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 
 from perdure.actors.events.frames import (
     Attempt,
@@ -36,12 +36,39 @@ from perdure.actors.events.frames import (
 )
 from perdure.actors.events.message_parts import apply_chunk, chunk_of
 from perdure.ledger import HARD
-from perdure.policies import Part
+from perdure.policies import Json, JsonObject, Part
 
 WAITING_MAX = 1_000
 
 Shown = Literal["running", "completed", "error", "aborted", "interrupted"]
 """Where a run stands for its viewer, who need not tell `starting` from `running`."""
+
+
+class Signal(TypedDict):
+    """What a progress and a milestone may both say; a field that is missing is not known."""
+
+    fraction: NotRequired[float]
+    message: NotRequired[str]
+    phase: NotRequired[str]
+    data: NotRequired[Json]
+
+
+S = TypeVar("S", bound=Signal)
+
+
+class ShownProgress(Signal):
+    """The latest progress of a run, and the milestone that it came with."""
+
+    at_ms: int
+    milestone: NotRequired[str]
+
+
+class ShownMilestone(Signal):
+    """A milestone of a run."""
+
+    name: str
+    milestone_sequence: int
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +86,19 @@ class RunState:
     order: int
     parent_tool_call_id: str | None = None
     input_preview: str | None = None
-    display: dict[str, Any] | None = None
+    display: JsonObject | None = None
     parent: str | None = None
     status: Shown = "running"
     attempt: int = 1
     parts: list[Part] = field(default_factory=list)
     previous_parts: dict[int, list[Part]] = field(default_factory=dict)
     summary: str | None = None
-    output: Any = None
+    output: Json = None
     error: str | None = None
     reason: str | None = None
     child_still_running: bool | None = None
-    progress: dict[str, Any] | None = None
-    milestones: list[dict[str, Any]] = field(default_factory=list)
+    progress: ShownProgress | None = None
+    milestones: list[ShownMilestone] = field(default_factory=list)
 
 
 class AgentToolEvents:
@@ -226,40 +253,62 @@ def _chunk(run: RunState, event: Chunk) -> RunState:
     return run if parts is run.parts else replace(run, parts=parts)
 
 
-def _signal(event: Progress | Milestone) -> dict[str, Any]:
-    """Those of the fields that a progress and a milestone share which are there and well typed."""
-    fields = {
-        "fraction": optional(event, "fraction", int, float),
-        "message": optional(event, "message", str),
-        "phase": optional(event, "phase", str),
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+def _with_signal(shown: S, event: Progress | Milestone) -> S:
+    """With those of the fields that a progress and a milestone share which are there and well typed."""
+    fraction, message = optional(event, "fraction", int, float), optional(event, "message", str)
+    phase = optional(event, "phase", str)
+    if fraction is not None:
+        shown["fraction"] = fraction
+    if message is not None:
+        shown["message"] = message
+    if phase is not None:
+        shown["phase"] = phase
+    return shown
 
 
-def _data(event: Progress | Milestone) -> dict[str, Any]:
-    return {"data": event["data"]} if "data" in event else {}
+def _with_data(shown: S, event: Progress | Milestone) -> S:
+    if "data" in event:
+        shown["data"] = event["data"]
+    return shown
 
 
 def _progress(run: RunState, event: Progress) -> RunState:
-    return replace(run, progress={**_signal(event), **_data(event), "at_ms": event["at_ms"]})
+    return replace(run, progress=_with_data(_with_signal(ShownProgress(at_ms=event["at_ms"]), event), event))
 
 
 def _milestone(run: RunState, event: Milestone) -> RunState:
     """Keep it among the milestones, once; it is the latest progress too unless that is newer (spec §9.5)."""
-    number, at_ms = event["milestone_sequence"], event["at_ms"]
+    name, number, at_ms = event["name"], event["milestone_sequence"], event["at_ms"]
     if any(known["milestone_sequence"] == number for known in run.milestones):
         return run
-    mark = {"name": event["name"], "milestone_sequence": number, "at_ms": at_ms, **_signal(event), **_data(event)}
-    milestones = sorted([*run.milestones, mark], key=lambda known: known["milestone_sequence"])
+    mark = _with_signal(ShownMilestone(name=name, milestone_sequence=number, at_ms=at_ms), event)
+    milestones = sorted([*run.milestones, _with_data(mark, event)], key=lambda known: known["milestone_sequence"])
     if run.progress is not None and run.progress["at_ms"] > at_ms:
         return replace(run, milestones=milestones)
-    return replace(run, milestones=milestones, progress={**_signal(event), "milestone": event["name"], "at_ms": at_ms})
+    progress = _with_signal(ShownProgress(milestone=name, at_ms=at_ms), event)
+    return replace(run, milestones=milestones, progress=progress)
 
 
-def _standing(run: RunState, status: Shown, **fields: Any) -> RunState:
+def _standing(
+    run: RunState,
+    status: Shown,
+    *,
+    summary: str | None = None,
+    output: Json = None,
+    error: str | None = None,
+    reason: str | None = None,
+    child_still_running: bool | None = None,
+) -> RunState:
     """The run in another status, with nothing left of what an earlier one said about itself (spec W-33)."""
-    blank = {"summary": None, "output": None, "error": None, "reason": None, "child_still_running": None}
-    return replace(run, status=status, **{**blank, **fields})
+    return replace(
+        run,
+        status=status,
+        summary=summary,
+        output=output,
+        error=error,
+        reason=reason,
+        child_still_running=child_still_running,
+    )
 
 
 def _interrupted(run: RunState, event: Interrupted) -> RunState:
