@@ -37,7 +37,7 @@ from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.fiber import FiberInspection, FiberPage
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
 from perdure.actors.jobs.occurrence import QueuedItem, Schedule
-from perdure.actors.jobs.schedule_requests import every, instant, queued, timed
+from perdure.actors.jobs.schedule_requests import Asked, every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult
@@ -527,8 +527,10 @@ class Agent:
         Raises `BadRequest`, naming the field; then nothing was written.
         """
         tenant = self._perdure
-        told: dict[str, Any] = {"key": key, "retry": retry, "schedule_id": schedule_id, "time_zone": time_zone}
-        told |= {"catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms}
+        told: Asked = {
+            "key": key, "retry": retry, "schedule_id": schedule_id, "time_zone": time_zone,
+            "catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms,
+        }  # fmt: skip
         schedules = tenant.schedules
         return shown_schedule(tenant, schedules.add(timed(tenant, when, callback, payload, tenant.now_ms(), told)))
 
@@ -550,8 +552,10 @@ class Agent:
         The same interval, callback and payload are the same schedule, as for cron texts.
         """
         tenant = self._perdure
-        told: dict[str, Any] = {"key": key, "retry": retry, "schedule_id": schedule_id}
-        told |= {"catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms}
+        told: Asked = {
+            "key": key, "retry": retry, "schedule_id": schedule_id,
+            "catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms,
+        }  # fmt: skip
         schedules = tenant.schedules
         return shown_schedule(
             tenant, schedules.add(every(tenant, interval_s, callback, payload, tenant.now_ms(), told))
@@ -571,7 +575,7 @@ class Agent:
         other content is a `ConflictingRequest`.
         """
         tenant = self._perdure
-        told = {"key": key, "retry": retry}
+        told: Asked = {"key": key, "retry": retry}
         line = tenant.callback_queue
         return shown_item(tenant, line.add(queued(tenant, callback, payload, tenant.now_ms(), told)))
 

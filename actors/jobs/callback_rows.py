@@ -10,11 +10,11 @@ schedule that is cancelled, paused or changed while its callback runs has not ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.life.documents import RememberedDocuments, StoredRow
@@ -37,6 +37,14 @@ class RowKind(StrEnum):
 
 
 SCHEDULE_TYPES = tuple(kind for kind in RowKind if kind is not RowKind.QUEUED)
+
+
+class RowChanges(TypedDict, total=False):
+    """The fields that change together with the status of a row."""
+
+    due_at_ms: int
+    losses: int
+    error: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +81,7 @@ class Row(StoredRow):
     missed: int = 0
     losses: int = 0
     error: str = ""
-    history: list[list[Any]] = field(default_factory=list)
+    history: list[list[object]] = field(default_factory=list)
 
     @property
     def ready_at_ms(self) -> int | None:
@@ -90,7 +98,7 @@ class Row(StoredRow):
         """The idempotency key of the occurrence that it waits for."""
         return f"{self.id}#{self.number}!{self.tick_ms}"
 
-    def after(self, event: CallbackEvent, **changes: Any) -> Row | None:
+    def after(self, event: CallbackEvent, **changes: Unpack[RowChanges]) -> Row | None:
         """The row after an event, with other values in these fields; None if the event is ignored. Raises `IllegalTransition`."""
         status = CALLBACK_TRANSITIONS.next(self.status, event, self.id)
         return None if status is None else replace(self, status=status, **changes)
@@ -169,7 +177,7 @@ class Rows(RememberedDocuments[Row]):
 
         return self.write(renew)
 
-    def tell(self, transaction: Transaction, what: str, row: Row, payload: dict[str, Any] | None = None) -> None:
+    def tell(self, transaction: Transaction, what: str, row: Row, payload: Mapping[str, object] | None = None) -> None:
         """Emit an event after the commit, such as `schedule:create` or `queue:error`."""
         domain = "schedule" if self.kind == SCHEDULE else "queue"
         told = {"id": row.id, "callback": row.callback, **(payload or {})}

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Protocol
 
 from perdure.actors.code.author_call import is_async
 from perdure.actors.jobs.callback_rows import Row, Rows
@@ -220,7 +220,7 @@ def rounds(life: Life, rows: Sequence[Row], now_ms: int, late_ms: float = LATE_M
     """Rows that are due, in groups that share a transaction. Rows overdue by more than `late_ms` are groups of one."""
 
     def kind(row: Row) -> int | str:
-        method: Any = getattr(life.agent, row.callback, None)
+        method: object = getattr(life.agent, row.callback, None)
         is_plain = not row.attempt and not row.losses and now_ms - row.due_at_ms <= late_ms
         if is_plain and callable(method) and life.services.paces.is_quick(life.agent_id, row.callback):
             return "async" if is_async(method) else "sync"

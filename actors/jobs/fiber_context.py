@@ -13,7 +13,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps, plain
 from perdure.ledger import FiberStopped, TooLarge, check_id, unpack
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import UNSET, FiberState, FiberStatus
+from perdure.policies import UNSET, FiberState, FiberStatus, Json
 
 
 class FiberContext(RemembersSteps):
@@ -30,13 +30,14 @@ class FiberContext(RemembersSteps):
 
     def __init__(self, life: Life, store: FiberStore, fiber: Fiber) -> None:
         self.id, self.name, self.attempt = fiber.fiber_id, fiber.name, fiber.attempt
-        self.key, self.metadata = fiber.idempotency_key or None, fiber.metadata
-        self._snapshot: Any = UNSET
+        self.key = fiber.idempotency_key or None
+        self.metadata: Any = fiber.metadata
+        self._snapshot: object = UNSET
         self.cancelled = asyncio.Event()
         self.is_managed = fiber.is_managed
         self._life, self._store = life, store
         self._steps: dict[str, bytes] | None = None if self.attempt > 1 else {}
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[object] | None = None
 
     @property
     def snapshot(self) -> Any:
@@ -50,7 +51,7 @@ class FiberContext(RemembersSteps):
         """Whether the fiber is over, so that what this code still does has no effect. For sync code, which cannot be interrupted."""
         return self.cancelled.is_set() or self._life.is_leaving
 
-    def stash(self, data: Any) -> bool:
+    def stash(self, data: object) -> bool:
         """Replace the stashed value. Durable on return, or with the open transaction.
 
         False, and nothing is overwritten, if the fiber is over or somebody else is at it: it was cancelled, say.
@@ -61,19 +62,19 @@ class FiberContext(RemembersSteps):
             raise TooLarge("data", f"a snapshot of {len(body)} bytes; the limit stash_bytes_max is {limit}")
         return self._store.change(partial(self._keep, unpack(body)))
 
-    def _keep(self, value: Any, transaction: Transaction) -> bool:
+    def _keep(self, value: Json, transaction: Transaction) -> bool:
         is_held = self.holds(self._store.find(self.id))
         if is_held:
             self._store.stash(transaction, self.id, value)
             transaction.then(partial(self._stashed, value))
         return is_held
 
-    def _stashed(self, value: Any) -> None:
+    def _stashed(self, value: Json) -> None:
         self._snapshot = value
 
     # for the engine
 
-    def begin(self, task: asyncio.Task[Any], *, can_be_cancelled: bool) -> None:
+    def begin(self, task: asyncio.Task[object], *, can_be_cancelled: bool) -> None:
         """The author's code begins, in this task. Sync code is not cancelled: it asks `is_cancelled`."""
         self._task = task if can_be_cancelled else None
 

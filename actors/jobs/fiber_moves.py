@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.jobs.fiber import Fiber
@@ -58,7 +58,7 @@ class FiberMoves:
             self.tell_after(transaction, "fiber:run:cancelled", moved, {"error": reason})
         return moved is not None
 
-    def checked(self, result: Any) -> FiberResult | None:
+    def checked(self, result: object) -> FiberResult | None:
         """The verdict that a hook or a body returned. Raises `BadRequest` or `TooLarge` for anything else."""
         if result is None:
             return None
@@ -74,11 +74,11 @@ class FiberMoves:
                 raise TooLarge(field, f"has {len(body)} bytes; the limit is {most}")
         return result
 
-    def tell(self, name: str, fiber: Fiber, payload: dict[str, Any]) -> None:
+    def tell(self, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
         """Emit an event of a fiber."""
         told = {"fiber_id": fiber.fiber_id, "fiber_name": fiber.name, "managed": fiber.is_managed, **payload}
         emit(Channel.FIBER, name, agent=self._life.agent_id, payload=told, at_ms=self._life.now_ms())
 
-    def tell_after(self, transaction: Transaction, name: str, fiber: Fiber, payload: dict[str, Any]) -> None:
+    def tell_after(self, transaction: Transaction, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
         """Emit an event of a fiber after the commit."""
         transaction.then(partial(self.tell, name, fiber, payload))

@@ -8,8 +8,8 @@ does late has no effect, because it bears the number of an earlier call.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from perdure.actors.code.author_call import in_words, method_named, tried, tried_now
 from perdure.actors.jobs.fiber import Fiber
@@ -108,7 +108,7 @@ class FiberRecoveries:
         self._life.faults.at(KillPoint.MID_HANDLER, f"recovery of fiber {context.id}")
         await self._together(lambda transaction: self._answered(transaction, context, result, problem))
 
-    async def _called(self, context: FiberRecovery, asked: Fiber) -> tuple[Any, Exception | None]:
+    async def _called(self, context: FiberRecovery, asked: Fiber) -> tuple[FiberResult | None, Exception | None]:
         """What the hook returned, or its error. After its time limit it is cancelled, and not waited for."""
         name = asked.on_recovered or "on_fiber_recovered"
         hook = method_named(self._life.agent, name)
@@ -125,14 +125,16 @@ class FiberRecoveries:
             return None, TimeoutError(f"{name} did not return within {timeout_ms} ms")
         return (None, RuntimeError("it was cancelled")) if task.cancelled() else task.result()
 
-    async def _in_context(self, context: FiberRecovery, hook: Any) -> tuple[Any, Exception | None]:
+    async def _in_context(
+        self, context: FiberRecovery, hook: Callable[..., object]
+    ) -> tuple[FiberResult | None, Exception | None]:
         CURRENT.set(context)
         ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}/recovery"))
         result, problem = await tried(self._life.call(hook, context))
         return (None, problem) if problem is not None else tried_now(lambda: self._moves.checked(result))
 
     def _answered(
-        self, transaction: Transaction, context: FiberRecovery, result: Any, problem: Exception | None
+        self, transaction: Transaction, context: FiberRecovery, result: FiberResult | None, problem: Exception | None
     ) -> None:
         """Apply the hook's verdict, if this call still counts. A hook that failed is called again after a pause."""
         fiber = self._store.find(context.id)
@@ -142,7 +144,7 @@ class FiberRecoveries:
         if problem is None:
             verdict = after_hook(result, fiber.interruption(has_hook=True), limits, roll)
             moved = fiber.but(recoveries=0, error=None)
-            self._moves.move(transaction, moved, verdict, result if isinstance(result, FiberResult) else None)
+            self._moves.move(transaction, moved, verdict, result)
             self._moves.tell_after(transaction, "fiber:recovery:handled", fiber, {"status": _name_of(verdict)})
             return
         error = f"its recovery hook failed: {in_words(problem)}"[: limits.error_chars_max]

@@ -39,14 +39,14 @@ class FiberRequests:
     def checked(
         self,
         name: str,
-        fn_name: str | Callable[..., Any],
-        input: Any = None,
+        fn_name: str | Callable[..., object],
+        input: object = None,
         *,
         idempotency_key: str | None = None,
         fiber_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         retry: FiberRetry | int | bool | None = None,
-        on_recovered: str | Callable[..., Any] | None = None,
+        on_recovered: str | Callable[..., object] | None = None,
     ) -> FiberRequest:
         """A request, or `BadRequest` naming what is wrong with it."""
         limits = self._life.limits
@@ -80,7 +80,7 @@ class FiberRequests:
             raise BadRequest(min(unknown), "is no argument of start_fibers")
         return self.checked(asked.pop("name"), asked.pop("fn_name"), asked.pop("input", None), **asked)
 
-    def _method(self, field: str, given: str | Callable[..., Any]) -> str:
+    def _method(self, field: str, given: str | Callable[..., object]) -> str:
         """The name of a method of the agent, for a function cannot be found again after a death."""
         name = getattr(given, "__name__", "") if callable(given) else given
         kind = type(self._life.agent)
@@ -92,7 +92,7 @@ class FiberRequests:
             )
         return name
 
-    def _metadata(self, given: Mapping[str, Any] | None) -> Any:
+    def _metadata(self, given: Mapping[str, object] | None) -> dict[str, object] | None:
         if given is None:
             return None
         if not isinstance(given, Mapping):
@@ -146,7 +146,7 @@ class FiberRequests:
 _ARGUMENTS = set(inspect.signature(FiberRequests.checked).parameters) - {"self"}
 
 
-def _retry(given: object) -> list[Any] | None:
+def _retry(given: object) -> list[int | None] | None:
     try:
         policy = FiberRetry.of(given)
     except ValueError as problem:

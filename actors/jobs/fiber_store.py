@@ -34,10 +34,10 @@ from perdure.ledger.storage.cabinet import (
     FIBER_STEP,
     Transaction,
 )
-from perdure.policies import FiberStatus
+from perdure.policies import FiberStatus, Json
 
 T = TypeVar("T")
-Job = Callable[[Transaction], Any]
+Job = Callable[[Transaction], object]
 AT_HAND_BYTES_MAX = 4096
 REST_S_MAX = 0.01
 AT_ONCE_MAX = 100  # so that nobody waits long for the loop
@@ -182,12 +182,12 @@ class FiberStore:
         small = [each.fiber_id for each in fibers if 0 < each.input_bytes <= AT_HAND_BYTES_MAX]
         self._inputs_at_hand |= self._inputs.some(small)
 
-    def stashed(self, fiber_id: str) -> tuple[int, Any]:
+    def stashed(self, fiber_id: str) -> tuple[int, Json]:
         """How often a fiber stashed, and what last."""
         times, value = self._stashes.get(fiber_id) or (0, None)
         return times, value
 
-    def stash(self, transaction: Transaction, fiber_id: str, value: Any) -> None:
+    def stash(self, transaction: Transaction, fiber_id: str, value: Json) -> None:
         """Keep a value in place of the one before."""
         self._stashes.put(transaction, fiber_id, [self.stashed(fiber_id)[0] + 1, value])
 
@@ -257,7 +257,7 @@ class GroupCommit:
             await asyncio.sleep(min(REST_S_MAX, loop.time() - begun_s) if self._is_patient() else 0)
         self._is_busy = False
 
-    async def _commit(self, jobs: list[Job]) -> list[Any]:
+    async def _commit(self, jobs: list[Job]) -> list[object]:
         return self._store.change(lambda transaction: [job(transaction) for job in jobs])
 
 

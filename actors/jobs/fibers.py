@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from perdure.actors.code.author_call import in_words, is_async, method_named, tried, tried_now
 from perdure.actors.code.schema import fiber_shape
@@ -151,7 +150,7 @@ class Fibers:
         )
         return None if entered is None else self.store.put(transaction, entered)
 
-    async def _within(self, context: FiberContext, fiber: Fiber) -> tuple[Any, Exception | None]:
+    async def _within(self, context: FiberContext, fiber: Fiber) -> tuple[FiberResult | None, Exception | None]:
         """What the author's method returned, or what is wrong."""
         method = method_named(self._life.agent, fiber.fn_name)
         if not callable(method):
@@ -167,8 +166,8 @@ class Fibers:
             del self._at_work[context.id]
 
     async def _called(
-        self, context: FiberContext, fiber: Fiber, method: Callable[..., Any], task: asyncio.Task[Any]
-    ) -> tuple[Any, Exception | None]:
+        self, context: FiberContext, fiber: Fiber, method: Callable[..., object], task: asyncio.Task[object]
+    ) -> tuple[FiberResult | None, Exception | None]:
         CURRENT.set(context)
         ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}"))
         arguments, problem = tried_now(lambda: self._arguments(context, fiber))
@@ -181,7 +180,7 @@ class Fibers:
             return tried_now(lambda: self._moves.checked(result))
         return None, problem
 
-    def _arguments(self, context: FiberContext, fiber: Fiber) -> tuple[Any, ...]:
+    def _arguments(self, context: FiberContext, fiber: Fiber) -> tuple[object, ...]:
         count, shape = fiber_shape(method_named(type(self._life.agent), fiber.fn_name))
         body = self.store.input(fiber)
         return (context, None if body is None else shape.decode("input", body))[:count]
@@ -207,11 +206,11 @@ class Fibers:
 
     # unmanaged ones
 
-    async def run(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
+    async def run(self, name: str, fn: Callable[[FiberContext], object]) -> object:
         """Do something as a fiber that is remembered only while it runs. The agent is kept awake by it, whether anybody waits or not."""
         return await self._life.spawn_awaited(self._run(name, fn))
 
-    async def _run(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
+    async def _run(self, name: str, fn: Callable[[FiberContext], object]) -> object:
         now_ms = self._life.now_ms()
         fiber = Fiber(
             fiber_id=self._life.dice.token(),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from perdure.actors.code.schema import Shape
@@ -36,11 +36,45 @@ _ANYTHING = Shape(Any)
 Word = TypeVar("Word", bound=StrEnum)
 
 
-def timed(life: Life, when: Any, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
+class Asked(TypedDict):
+    """What an author says of a callback besides its time, its method and its payload."""
+
+    key: str | None
+    retry: object
+    schedule_id: NotRequired[str | None]
+    time_zone: NotRequired[str]
+    catch_up: NotRequired[str]
+    overlap: NotRequired[str]
+    jitter_ms: NotRequired[float]
+
+
+class _Ticks(TypedDict, total=False):
+    """The fields of a row that say when it recurs."""
+
+    cron: str
+    time_zone: str
+    interval_ms: int
+    first_ms: int
+
+
+class _Common(TypedDict):
+    """The fields that rows of every kind have."""
+
+    number: int
+    kind: RowKind
+    callback: str
+    payload: bytes
+    retry: list[float | None]
+    created_at_ms: int
+    key: str
+    is_named: bool
+
+
+def timed(life: Life, when: object, callback: object, payload: object, now_ms: int, told: Asked) -> Row:
     """The row for `Agent.schedule`."""
     zone = zone_of(told["time_zone"])
     if isinstance(when, str):
-        return _recurring(life, RowKind.CRON, callback, payload, now_ms, told | {"cron": when, "zone": zone})
+        return _recurring(life, (when, zone), callback, payload, now_ms, told)
     if told["catch_up"] != CatchUp.ONCE:
         raise BadRequest(
             "catch_up", f"{told['catch_up']!r:.200} is for what recurs; a single time that was missed runs at once"
@@ -56,32 +90,36 @@ def timed(life: Life, when: Any, callback: Any, payload: Any, now_ms: int, told:
     return at_tick(row, at_ms, dice.roll)
 
 
-def every(life: Life, interval_s: Any, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
+def every(life: Life, interval_s: object, callback: object, payload: object, now_ms: int, told: Asked) -> Row:
     """The row for `Agent.schedule_every`."""
     length_ms = checked(lambda: interval_ms(interval_s, life.limits))
-    return _recurring(life, RowKind.INTERVAL, callback, payload, now_ms, told | {"interval_ms": length_ms})
+    return _recurring(life, length_ms, callback, payload, now_ms, told)
 
 
-def queued(life: Life, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
+def queued(life: Life, callback: object, payload: object, now_ms: int, told: Asked) -> Row:
     """The row for `Agent.queue`."""
     common = _common(life, RowKind.QUEUED, callback, payload, now_ms, told)
     return Row(**common, tick_ms=now_ms, due_at_ms=now_ms, id=_id(life, told) or life.dice.token())
 
 
-def _recurring(life: Life, kind: RowKind, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]) -> Row:
+def _recurring(
+    life: Life, times: tuple[str, tzinfo] | int, callback: object, payload: object, now_ms: int, told: Asked
+) -> Row:
     catch_up = _one_of("catch_up", told["catch_up"], CatchUp)
     if told["overlap"] == "allow":
         words = "a schedule does not overlap itself; start a fiber or a run from the callback, and these may overlap"
         raise BadRequest("overlap", words)
     overlap = _one_of("overlap", told["overlap"], TickOverlap)
+    kind = RowKind.INTERVAL if isinstance(times, int) else RowKind.CRON
     common = _common(life, kind, callback, payload, now_ms, told)
-    if kind is RowKind.CRON:
-        checked(lambda: cron(told["cron"], told["zone"], now_ms))
-        jitter_ms = _jitter(told["jitter_ms"], JITTER_MS_MAX)
-        what: dict[str, Any] = {"cron": " ".join(told["cron"].split()), "time_zone": told["time_zone"]}
+    if isinstance(times, int):
+        jitter_ms = _jitter(told["jitter_ms"], times)
+        what: _Ticks = {"interval_ms": times, "first_ms": now_ms + times}
     else:
-        jitter_ms = _jitter(told["jitter_ms"], told["interval_ms"])
-        what = {"interval_ms": told["interval_ms"], "first_ms": now_ms + told["interval_ms"]}
+        text, zone = times
+        checked(lambda: cron(text, zone, now_ms))
+        jitter_ms = _jitter(told["jitter_ms"], JITTER_MS_MAX)
+        what = {"cron": " ".join(text.split()), "time_zone": told["time_zone"]}
     content = pack(
         [kind, common["callback"], common["payload"], what.get("cron"), what.get("time_zone"), what.get("interval_ms")]
     )
@@ -100,9 +138,7 @@ def _recurring(life: Life, kind: RowKind, callback: Any, payload: Any, now_ms: i
     return at_tick(row, tick_ms, life.dice.roll)
 
 
-def _common(
-    life: Life, kind: RowKind, callback: Any, payload: Any, now_ms: int, told: dict[str, Any]
-) -> dict[str, Any]:
+def _common(life: Life, kind: RowKind, callback: object, payload: object, now_ms: int, told: Asked) -> _Common:
     return {
         "number": 0,
         "kind": kind,
@@ -115,7 +151,7 @@ def _common(
     }
 
 
-def _id(life: Life, told: dict[str, Any]) -> str:
+def _id(life: Life, told: Asked) -> str:
     """The id that the author gave, or the one that a key stands for; empty if it gave neither."""
     given, key, most = told.get("schedule_id"), told["key"], life.limits.id_max
     if given is not None and key is not None:
@@ -139,7 +175,7 @@ def at_tick(row: Row, tick_ms: int, roll: Callable[[], float]) -> Row:
     return row.afresh(tick_ms, tick_ms + jitter_ms)
 
 
-def zone_of(name: Any) -> tzinfo:
+def zone_of(name: object) -> tzinfo:
     """A time zone by its name in the tz database."""
     if not isinstance(name, str) or not 0 < len(name) <= ZONE_CHARS_MAX:
         raise BadRequest("time_zone", f"{name!r:.200} is not the name of a time zone, such as 'Europe/Berlin'")
@@ -159,7 +195,7 @@ def _zone(name: str) -> tzinfo:
 # ---------------------------------------------------------------- single arguments
 
 
-def callback_name(life: Life, callback: Any) -> str:
+def callback_name(life: Life, callback: object) -> str:
     """The name of a method of the agent. A method itself is as good."""
     agent = life.agent
     name = getattr(callback, "__name__", None) if getattr(callback, "__self__", None) is agent else callback
@@ -170,7 +206,7 @@ def callback_name(life: Life, callback: Any) -> str:
     return name
 
 
-def _retry(life: Life, given: Any) -> list[float | None]:
+def _retry(life: Life, given: object) -> list[float | None]:
     """What is given for a callback, if it makes sense with what the agent's class and the runtime say of the rest."""
     chosen = _as_retries(given)
     checked(lambda: chosen.over(_default_retries(life)))
@@ -199,7 +235,7 @@ def _runtimes_retries(life: Life) -> Retries:
     )
 
 
-def _as_retries(given: Any) -> Retries:
+def _as_retries(given: object) -> Retries:
     if given is None or isinstance(given, Retries):
         return given or Retries()
     if not isinstance(given, dict):
@@ -210,28 +246,28 @@ def _as_retries(given: Any) -> Retries:
     return Retries(**given)
 
 
-def _jitter(given: Any, most: int) -> int:
+def _jitter(given: object, most: int) -> int:
     return math.ceil(check_number("jitter_ms", given, most=most, unit="milliseconds"))
 
 
-def _one_of(field: str, given: Any, words: Iterable[Word]) -> Word:
+def _one_of(field: str, given: object, words: Iterable[Word]) -> Word:
     known = {str(word): word for word in words}
     if not isinstance(given, str) or given not in known:
         raise BadRequest(field, f"{given!r:.200} is none of {', '.join(known)}")
     return known[given]
 
 
-def chosen_statuses(given: Any) -> frozenset[CallbackStatus]:
+def chosen_statuses(given: object) -> frozenset[CallbackStatus]:
     """Statuses that are asked for: one, several, or all of them (None)."""
     return chosen("status", given, CallbackStatus)
 
 
-def chosen_types(given: Any) -> frozenset[RowKind]:
+def chosen_types(given: object) -> frozenset[RowKind]:
     """Types that are asked for."""
     return chosen("type", given, SCHEDULE_TYPES)
 
 
-def chosen(field: str, given: Any, words: Iterable[Word]) -> frozenset[Word]:
+def chosen(field: str, given: object, words: Iterable[Word]) -> frozenset[Word]:
     """Some of these words: one, several, or all of them (None)."""
     if given is None:
         return frozenset(words)
@@ -239,7 +275,7 @@ def chosen(field: str, given: Any, words: Iterable[Word]) -> frozenset[Word]:
     return frozenset(_one_of(field, each, words) for each in wanted)
 
 
-def span_of(given: Any) -> tuple[float, float]:
+def span_of(given: object) -> tuple[float, float]:
     """The two ends of `between`, both inclusive: milliseconds, aware datetimes, or None for an open end."""
     if given is None:
         return -math.inf, math.inf
@@ -249,11 +285,11 @@ def span_of(given: Any) -> tuple[float, float]:
     raise BadRequest("between", f"{given!r:.200} is no pair of instants")
 
 
-def _end(given: Any, default: float) -> float:
+def _end(given: object, default: float) -> float:
     return default if given is None else instant("between", given)
 
 
-def instant(field: str, given: Any) -> float:
+def instant(field: str, given: object) -> float:
     """Milliseconds since the epoch, from such a number or from an aware datetime."""
     if isinstance(given, datetime):
         return checked(lambda: moment_ms(field, given))

@@ -40,7 +40,7 @@ class Schedules:
     def __init__(self, life: Life, outbox: Outbox, alarms: AlarmClock, ready: Ready) -> None:
         self._life, self._outbox, self._alarms, self._ready = life, outbox, alarms, ready
         self.rows = Rows(life, SCHEDULE, self._changed)
-        self._histories: Documents[list[Any]] = Documents(life, SCHEDULE_HISTORY)
+        self._histories: Documents[list[list[object]]] = Documents(life, SCHEDULE_HISTORY)
         self.storage_retry = StorageRetry(life, alarms, PART, self.woken)
         self._reminders: list[tuple[int, int, str]] = []
         self._running: set[str] = set()
@@ -156,7 +156,7 @@ class Schedules:
             self.rows.drop(transaction, row.id)
         self._leave_behind(transaction, row.id, [*row.history, entry])
 
-    def _leave_behind(self, transaction: Transaction, row_id: str, entries: list[Any]) -> None:
+    def _leave_behind(self, transaction: Transaction, row_id: str, entries: list[list[object]]) -> None:
         if not entries:
             return
         kept = [*self._left_behind(row_id), *entries][-self._life.limits.schedule_history_max :]
@@ -171,7 +171,7 @@ class Schedules:
             for row_id in known[: len(known) - most]:
                 self._histories.drop(transaction, row_id)
 
-    def _left_behind(self, row_id: str) -> list[Any]:
+    def _left_behind(self, row_id: str) -> list[list[object]]:
         return self._histories.get(row_id) or []
 
     # what authors ask for
