@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.author_call import tried
@@ -24,7 +23,7 @@ from perdure.actors.messenger.replies import Replies
 from perdure.actors.messenger.store import ReplyRow, heard_key
 from perdure.actors.retries import until
 from perdure.ledger import BadRequest
-from perdure.policies import FiberRetry, ReplyEvent, ReplyStatus, ready_at_ms
+from perdure.policies import FiberRetry, JsonObject, ReplyEvent, ReplyStatus, ready_at_ms
 
 AGAIN_S = 5.0
 BURST_MAX = 100  # events of one reply; its row names them all, and is written with each
@@ -52,7 +51,7 @@ class Deliveries:
 
     # accepting
 
-    def accept(self, event: MessengerEvent, words: str | None = None) -> dict[str, Any]:
+    def accept(self, event: MessengerEvent, words: str | None = None) -> JsonObject:
         """Accept an event, unless it was accepted before; durable on return, or with the open transaction. `words` are its answer."""
         known = self._store.heard(heard_key(event))
         if known is not None:
@@ -198,12 +197,12 @@ class Deliveries:
 
     # looking
 
-    def list(self, status: str | None, limit: int) -> list[dict[str, Any]]:
+    def list(self, status: str | None, limit: int) -> list[JsonObject]:
         """The newest replies, oldest of them first, each with its visible messages."""
         found = [each for each in self._store.replies() if status in (None, each.status, each.outcome)]
         return [self.told(each) for each in found[-limit:]]
 
-    def told(self, reply: ReplyRow) -> dict[str, Any]:
+    def told(self, reply: ReplyRow) -> JsonObject:
         """A reply as plain data, with its stage and its visible messages."""
         posts = [vars(post) for post in self._store.posts(reply).values()]
         stage = (

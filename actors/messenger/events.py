@@ -10,9 +10,11 @@ import re
 from collections.abc import Callable
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from perdure.policies import JsonObject, Message
 
 NAME_MAX: Final = 256
 _KEPT: Final = 180
@@ -46,7 +48,7 @@ class Attachment(Plain):
     name: str = ""
     media_type: str = ""
     size: int | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: JsonObject = Field(default_factory=dict)
 
     @property
     def line(self) -> str:
@@ -124,7 +126,7 @@ def _action_text(action: Action) -> str:
     return "\n".join(lines)
 
 
-def user_message(event: MessengerEvent, speaker: Speaker = "author") -> dict[str, Any]:
+def user_message(event: MessengerEvent, speaker: Speaker = "author") -> Message:
     """The message of the user in the transcript. Its id is the same however often it is made."""
     return {
         "id": short(f"{event.messenger_id}:{event.thread_id}:{event.dedupe_key}"),

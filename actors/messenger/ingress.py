@@ -28,6 +28,7 @@ from perdure.actors.messenger.adapter import Messenger, Reply, Webhook
 from perdure.actors.messenger.events import MessengerEvent
 from perdure.actors.messenger.messenger_agent import MessengerAgent, messengers_of
 from perdure.ledger import BadRequest, PerdureError, TooLarge
+from perdure.policies import JsonObject
 
 BODY_MAX: Final = 1_000_000
 ACCEPT_S: Final = 20.0
@@ -38,7 +39,7 @@ log = logging.getLogger("perdure.messenger")
 class Handles(Protocol):
     """What gives handles of agents: a `Runtime` or a `Client`."""
 
-    def agent(self, agent_class: Any, name: str) -> Any:
+    def agent(self, agent_class: type[MessengerAgent], name: str) -> Any:
         """A handle."""
 
 
@@ -146,11 +147,12 @@ class WebhookEndpoint:
             accepted += bool(told["accepted"])
         return JSONResponse({"ok": True, "accepted": accepted})
 
-    async def _tell(self, event: MessengerEvent) -> Any:
+    async def _tell(self, event: MessengerEvent) -> JsonObject:
         """Have the agent accept an event. It is durable on return."""
         name = self.messenger.agent_name(event)
         async with asyncio.timeout(self._accept_s):
-            return await self._handles.agent(self.agent_class, name).receive(event)
+            told: JsonObject = await self._handles.agent(self.agent_class, name).receive(event)
+        return told
 
     def _unaccepted(self, event: MessengerEvent, problem: Exception) -> Response:
         if isinstance(problem, BadRequest):

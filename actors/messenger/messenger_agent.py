@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Sequence
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from perdure.actors.agent.exposing import exposed
 from perdure.actors.chat.chat_agent import ChatAgent
@@ -26,7 +26,7 @@ from perdure.actors.messenger.adapter import Messenger, declared
 from perdure.actors.messenger.deliveries import Deliveries
 from perdure.actors.messenger.events import Kind, MessengerEvent
 from perdure.ledger import BadRequest, check_id, check_whole
-from perdure.policies import FiberResult, Message, Outcome
+from perdure.policies import FiberResult, JsonObject, Message, Outcome
 
 LISTED_MAX = 500
 NOTICE_CHARS_MAX = 100_000
@@ -41,7 +41,7 @@ def messengers_of(agent_class: type[MessengerAgent]) -> dict[str, Messenger]:
 
 
 @cache
-def _messengers_of(agent_class: Any) -> dict[str, Messenger]:
+def _messengers_of(agent_class: type[MessengerAgent]) -> dict[str, Messenger]:
     return declared(agent_class.messengers())
 
 
@@ -64,7 +64,7 @@ class MessengerAgent(ChatAgent):
     # webhooks
 
     @exposed(repeatable=True)
-    async def receive(self, event: MessengerEvent) -> dict[str, Any]:
+    async def receive(self, event: MessengerEvent) -> JsonObject:
         """Accept an event; durable on return. The same event again changes nothing. What the ingress calls."""
         messenger = self._perdure_deliveries.messenger(event.messenger_id)
         with self.transaction():
@@ -88,7 +88,7 @@ class MessengerAgent(ChatAgent):
             return "mention" in wanted
         return "subscribed-thread" in wanted and bool(self.state.get(subscriptions))
 
-    def _perdure_without_turn(self, event: MessengerEvent, wish: bool | str) -> dict[str, Any]:
+    def _perdure_without_turn(self, event: MessengerEvent, wish: bool | str) -> JsonObject:
         if wish is False:
             return {"accepted": False, "reply": "", "why": "on_messenger_event"}
         return self._perdure_deliveries.accept(event, words=_checked_words(wish))
@@ -139,7 +139,7 @@ class MessengerAgent(ChatAgent):
         return self._perdure_deliveries.retry(reply_id)
 
     @exposed(repeatable=True)
-    async def list_deliveries(self, status: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
+    async def list_deliveries(self, status: str | None = None, limit: int = 50) -> list[JsonObject]:
         """The newest replies, oldest first: by a status (`waiting`, `running`, `parked`, `settled`) or an outcome."""
         return self._perdure_deliveries.list(status, min(check_whole("limit", limit), LISTED_MAX))
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.messenger.adapter import Messenger, ProviderRefused, ProviderSilent, ProviderTrouble
@@ -28,6 +28,7 @@ from perdure.policies import Next, after_failure, after_unknown, length_of, paus
 
 CALL_S = 30.0
 POSTS_MAX = 200
+T = TypeVar("T")
 
 
 class DeliveryParked(Exception):
@@ -153,7 +154,7 @@ class Posts:
         what = Next.DONE if trouble is None else self._after(trouble, is_edit=True)
         return Next.DONE if what is Next.ANEW else what  # it is gone
 
-    async def _asked(self, what: str, request: Callable[[], Awaitable[Any]]) -> tuple[Any, ProviderTrouble | None]:
+    async def _asked(self, what: str, request: Callable[[], Awaitable[T]]) -> tuple[T | None, ProviderTrouble | None]:
         """One request: its answer, or what went wrong. Errors other than `ProviderTrouble` are bugs of the adapter, and not repeated."""
         self._replies.tenant.faults.at(KillPoint.BEFORE_EFFECT, f"messenger {what}")
         try:

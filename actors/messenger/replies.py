@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict, Unpack
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.host.tenant import Tenant
@@ -16,6 +17,23 @@ from perdure.actors.messenger.store import MessengerStore, ReplyRow
 from perdure.policies import Outcome, ReplyEvent, ReplyStatus
 
 log = logging.getLogger("perdure.messenger")
+
+
+class ReplyFields(TypedDict, total=False):
+    """The fields of a reply that change together with its status."""
+
+    outcome: str
+    problem: str
+    request_id: str
+    started_at_ms: int
+    settled_at_ms: int
+
+
+class ReplyChanges(ReplyFields, total=False):
+    """The fields of a reply that change."""
+
+    status: ReplyStatus
+    cancelled: str
 
 
 class Replies:
@@ -79,13 +97,13 @@ class Replies:
 
     # ends
 
-    def change(self, reply: ReplyRow, **fields: Any) -> None:
+    def change(self, reply: ReplyRow, **fields: Unpack[ReplyChanges]) -> None:
         """Change a reply: in memory only after the commit, which is the open transaction's, or one before return."""
         with self.tenant.storage.transaction() as transaction:
             self.store.keep(replace(reply, **fields))
             transaction.then(lambda: vars(reply).update(fields))
 
-    def move(self, reply: ReplyRow, event: ReplyEvent, **fields: Any) -> bool:
+    def move(self, reply: ReplyRow, event: ReplyEvent, **fields: Unpack[ReplyFields]) -> bool:
         """Change a reply by an event, with other values in these fields. Whether the event counted."""
         status = reply.next(event)
         if status is not None:
@@ -94,7 +112,7 @@ class Replies:
 
     def settle(self, reply: ReplyRow, outcome: Outcome, problem: str, kept_max: int) -> None:
         """Settle a reply, and delete the oldest settled ones beyond `kept_max`."""
-        ended = {"outcome": str(outcome), "problem": problem, "settled_at_ms": self.now_ms()}
+        ended: ReplyFields = {"outcome": str(outcome), "problem": problem, "settled_at_ms": self.now_ms()}
         if self.move(reply, ReplyEvent.SETTLED, **ended):
             self.tell("messenger:settled", reply, {"outcome": reply.outcome, "error": problem or None})
             self.store.prune(kept_max)
@@ -118,7 +136,7 @@ class Replies:
         self._aside.discard(reply.reply_id)
         self.look()
 
-    def tell(self, name: str, reply: ReplyRow, payload: dict[str, Any]) -> None:
+    def tell(self, name: str, reply: ReplyRow, payload: Mapping[str, object]) -> None:
         """Emit an event of the channel."""
         told = {"replyId": reply.reply_id, "messengerId": reply.messenger_id, "threadId": reply.thread_id, **payload}
         emit(Channel.MESSENGER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())

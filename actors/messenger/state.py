@@ -13,7 +13,7 @@ whatever is written to, is what keeps out a holder whose time ran out without it
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agent.exposing import exposed
@@ -21,6 +21,7 @@ from perdure.actors.life.documents import Documents
 from perdure.actors.life.steps import plain
 from perdure.ledger import BadRequest, TooLarge, check_id, check_number, check_whole, pack
 from perdure.ledger.storage.cabinet import SHELF, Transaction
+from perdure.policies import Json, JsonObject
 
 VALUE_BYTES_MAX: Final = 1_000_000
 ITEMS_MAX: Final = 10_000
@@ -74,20 +75,25 @@ class ChatState(Agent):
     # locks
 
     @exposed
-    async def acquire_lock(self, thread_id: str, ttl_ms: float) -> dict[str, Any] | None:
+    async def acquire_lock(self, thread_id: str, ttl_ms: float) -> JsonObject | None:
         """The lock of a thread, `{thread_id, token, fence, expires_at_ms}`; None if somebody has it."""
         until_ms = self._shelf.until_ms(_ttl(ttl_ms, may_be_none=False))
         with self.transaction():
             if self._shelf.get("lock", thread_id) is not None:
                 return None
-            fence = int(self._shelf.get(FENCE, thread_id) or 0) + 1
-            lock = {"thread_id": thread_id, "token": self._shelf.token(), "fence": fence, "expires_at_ms": until_ms}
+            fence = int(cast("int | None", self._shelf.get(FENCE, thread_id)) or 0) + 1
+            lock: JsonObject = {
+                "thread_id": thread_id,
+                "token": self._shelf.token(),
+                "fence": fence,
+                "expires_at_ms": until_ms,
+            }
             self._shelf.put(FENCE, thread_id, fence)
             self._shelf.put("lock", thread_id, lock, until_ms)
         return lock
 
     @exposed(repeatable=True)
-    async def extend_lock(self, lock: dict[str, Any], ttl_ms: float) -> bool:
+    async def extend_lock(self, lock: JsonObject, ttl_ms: float) -> bool:
         """Keep a lock for longer; False if it was lost. Whoever works for long calls this again and again."""
         until_ms = self._shelf.until_ms(_ttl(ttl_ms, may_be_none=False))
         with self.transaction():
@@ -97,16 +103,16 @@ class ChatState(Agent):
         return True
 
     @exposed(repeatable=True)
-    async def check_lock(self, lock: dict[str, Any]) -> bool:
+    async def check_lock(self, lock: JsonObject) -> bool:
         """Whether the lock is still held by whoever shows it."""
         return self._holds(lock)
 
-    def _holds(self, lock: dict[str, Any]) -> bool:
-        known = self._shelf.get("lock", _thread_of(lock))
+    def _holds(self, lock: JsonObject) -> bool:
+        known = cast("JsonObject | None", self._shelf.get("lock", _thread_of(lock)))
         return known is not None and (known["token"], known["fence"]) == (lock.get("token"), lock.get("fence"))
 
     @exposed(repeatable=True)
-    async def release_lock(self, lock: dict[str, Any]) -> None:
+    async def release_lock(self, lock: JsonObject) -> None:
         """Give a lock back; nothing happens if it was lost."""
         with self.transaction():
             if self._holds(lock):
@@ -120,12 +126,12 @@ class ChatState(Agent):
     # queues
 
     @exposed
-    async def enqueue_entry(self, thread_id: str, entry: Any, max_size: int, ttl_ms: float | None = None) -> int:
+    async def enqueue_entry(self, thread_id: str, entry: Json, max_size: int, ttl_ms: float | None = None) -> int:
         """Add to a thread's queue, of which only the newest so many stay; how many there are now."""
         return self._shelf.append("queue", thread_id, entry, _size(max_size), _ttl(ttl_ms), is_whole=False)
 
     @exposed
-    async def dequeue_entry(self, thread_id: str) -> Any:
+    async def dequeue_entry(self, thread_id: str) -> Json:
         """Take the oldest entry, or None."""
         with self.transaction():
             items = self._shelf.items("queue", thread_id)
@@ -141,7 +147,7 @@ class ChatState(Agent):
 
     @exposed
     async def append_to_list(
-        self, key: str, value: Any, max_length: int | None = None, ttl_ms: float | None = None
+        self, key: str, value: Json, max_length: int | None = None, ttl_ms: float | None = None
     ) -> None:
         """Add to a list, of which only the newest so many stay.
 
@@ -151,24 +157,24 @@ class ChatState(Agent):
         self._shelf.append("list", key, value, most, _ttl(ttl_ms), is_whole=True)
 
     @exposed(repeatable=True)
-    async def get_list(self, key: str) -> list[Any]:
+    async def get_list(self, key: str) -> list[Json]:
         """The values, oldest first."""
         return [value for value, _ in self._shelf.items("list", key)]
 
     # a cache
 
     @exposed(repeatable=True)
-    async def get(self, key: str) -> Any:
+    async def get(self, key: str) -> Json:
         """A value, or None."""
         return self._shelf.get("cache", key)
 
     @exposed(repeatable=True)
-    async def set(self, key: str, value: Any, ttl_ms: float | None = None) -> None:
+    async def set(self, key: str, value: Json, ttl_ms: float | None = None) -> None:
         """Keep a value. None is no value; `delete` takes one away."""
         self._shelf.put("cache", key, _value(value), self._shelf.until_ms(_ttl(ttl_ms)))
 
     @exposed
-    async def set_if_not_exists(self, key: str, value: Any, ttl_ms: float | None = None) -> bool:
+    async def set_if_not_exists(self, key: str, value: Json, ttl_ms: float | None = None) -> bool:
         """Keep a value if there is none; whether that was so."""
         with self.transaction():
             if self._shelf.get("cache", key) is not None:
@@ -205,27 +211,27 @@ class Shelf:
         """When something expires that is kept from now on."""
         return None if ttl_ms is None else self._tenant.now_ms() + ttl_ms
 
-    def get(self, kind: str, key: str) -> Any:
+    def get(self, kind: str, key: str) -> Json:
         """A value that has not expired, or None."""
         until_ms, value = self._documents.get(_key(kind, key)) or (None, None)
         return value if self._lives(until_ms) else None
 
-    def put(self, kind: str, key: str, value: Any, until_ms: float | None = None) -> None:
+    def put(self, kind: str, key: str, value: Json, until_ms: float | None = None) -> None:
         """Keep a value, or with None nothing."""
         with self._tenant.storage.transaction() as transaction:
             self._put(transaction, _key(kind, key), None if value is None else [until_ms, value])
 
-    def items(self, kind: str, key: str) -> list[tuple[Any, float | None]]:
+    def items(self, kind: str, key: str) -> list[tuple[Json, float | None]]:
         """The items of a list that have not expired, oldest first."""
         found = self._documents.get(_key(kind, key)) or []
         return [(value, until_ms) for value, until_ms in found if self._lives(until_ms)]
 
-    def put_items(self, kind: str, key: str, items: list[tuple[Any, float | None]]) -> None:
+    def put_items(self, kind: str, key: str, items: list[tuple[Json, float | None]]) -> None:
         """Keep these items instead."""
         with self._tenant.storage.transaction() as transaction:
             self._put(transaction, _key(kind, key), [list(each) for each in items] or None)
 
-    def append(self, kind: str, key: str, value: Any, most: int, ttl_ms: float | None, *, is_whole: bool) -> int:
+    def append(self, kind: str, key: str, value: Json, most: int, ttl_ms: float | None, *, is_whole: bool) -> int:
         """Add one item. Those that expired are gone before, so that nothing comes back with it."""
         with self._tenant.storage.transaction():
             items = self.items(kind, key)
@@ -246,7 +252,7 @@ class Shelf:
                 if not any(map(self._lives, instants)):
                     self._documents.drop(transaction, key)
 
-    def _put(self, transaction: Transaction, key: str, value: list[Any] | None) -> None:
+    def _put(self, transaction: Transaction, key: str, value: list[object] | None) -> None:
         if value is None:
             self._documents.drop(transaction, key)
         else:
@@ -260,14 +266,14 @@ def _key(kind: str, key: str) -> str:
     return f"{kind}\0{check_id('key', key, 1024)}"
 
 
-def _packed(value: Any) -> bytes:
+def _packed(value: object) -> bytes:
     body = pack(value)
     if len(body) > ITEMS_MAX * 1000:
         raise TooLarge("value", f"has {len(body)} bytes together with its list; the limit is {ITEMS_MAX * 1000}")
     return body
 
 
-def _value(value: Any) -> Any:
+def _value(value: Json) -> Json:
     if value is None:
         raise BadRequest("value", "None stands for no value, so it cannot be kept")
     size = len(plain("value", value))
@@ -276,7 +282,7 @@ def _value(value: Any) -> Any:
     return value
 
 
-def _thread_of(lock: dict[str, Any]) -> str:
+def _thread_of(lock: JsonObject) -> str:
     return check_id("lock.thread_id", lock.get("thread_id"), 1024)
 
 

@@ -19,14 +19,14 @@ are open.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from perdure.actors.life.documents import Documents, StoredRow
 from perdure.actors.life.life import Life
 from perdure.actors.messenger.events import MessengerEvent
 from perdure.ledger import digest_of
 from perdure.ledger.storage.cabinet import HEARD, POST, REPLY
-from perdure.policies import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
+from perdure.policies import REPLY_OPEN, REPLY_TRANSITIONS, JsonObject, ReplyEvent, ReplyStatus
 
 
 @dataclass
@@ -106,7 +106,7 @@ class PostRow(StoredRow):
 class Heard(TypedDict):
     """An accepted event as plain data, and the reply that it belongs to."""
 
-    event: dict[str, Any]
+    event: JsonObject
     reply: str
 
 

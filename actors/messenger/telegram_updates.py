@@ -6,7 +6,7 @@ about no new answer, and other bots are not answered, lest two of them talk for 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -135,6 +135,14 @@ class Update(_Read):
     callback_query: Query | None = None
 
 
+class _Common(TypedDict):
+    """The fields that all events of an update share."""
+
+    messenger_id: str
+    provider: str
+    dedupe_key: str
+
+
 def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> list[MessengerEvent]:
     """What happened. Raises `MalformedUpdate`, which names the field."""
     try:
@@ -142,7 +150,7 @@ def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> li
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False)[0]
         raise MalformedUpdate(".".join(["update", *map(str, first["loc"])]), first["msg"]) from problem
-    common: dict[str, Any] = {
+    common: _Common = {
         "messenger_id": messenger_id,
         "provider": "telegram",
         "dedupe_key": f"update:{update.update_id}",
@@ -152,7 +160,7 @@ def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> li
     return [] if update.message is None else _written(update.message, common, bot_id, user_name)
 
 
-def _written(message: Message, common: dict[str, Any], bot_id: str, user_name: str) -> list[MessengerEvent]:
+def _written(message: Message, common: _Common, bot_id: str, user_name: str) -> list[MessengerEvent]:
     sender = message.sender
     if sender is None or sender.is_bot or not (message.words or message.attachments):
         return []
@@ -172,7 +180,7 @@ def _written(message: Message, common: dict[str, Any], bot_id: str, user_name: s
     return [event]
 
 
-def _pressed(query: Query, common: dict[str, Any]) -> list[MessengerEvent]:
+def _pressed(query: Query, common: _Common) -> list[MessengerEvent]:
     message = query.message
     if message is None or query.sender.is_bot:
         return []
