@@ -112,7 +112,7 @@ def test_a_core_that_forgets_who_has_mail_is_found_out(monkeypatch: pytest.Monke
         view.dirty_agents[agent] = None
 
     monkeypatch.setattr(View, "drop_agent", forget)
-    assert not all(play(seed, "meddling").ok for seed in range(5, 17))
+    assert not all(play(seed, "meddling").ok for seed in range(24, 31))
 
 
 def test_a_core_that_forgets_which_mail_it_handled_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
