@@ -18,7 +18,9 @@ from perdure.policies import Limits
 
 T = TypeVar("T")
 
-SMALL = Limits(hosts_max=1, hosts_warm=1, threads_max=2, sweep_ms=50, heartbeat_ms=50, idle_ms=50)
+SMALL = Limits(
+    hosts_max=1, hosts_warm=1, threads_max=2, sweep_ms=50, heartbeat_ms=50, idle_ms=50, heartbeat_misses_max=200
+)
 PATIENCE_S = 60.0
 
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from perdure.actors import Agent, RunContext, Runtime
 from perdure.actors.ray_world.cluster_record import answers
 from perdure.actors.ray_world.os_processes import is_alive
+from perdure.actors.ray_world.ray_internals import read_settings
 from perdure.ledger import NoLongerServed
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
@@ -67,6 +68,7 @@ def two_nodes() -> Iterator[tuple[Cluster, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_health_check_period_ms", "500")
         patch.setenv("RAY_health_check_failure_threshold", "3")
+        read_settings()  # or this Ray would ask for a token as an earlier one of this process did, and the other way round
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
     second = cluster.add_node(num_cpus=1, resources={"second": 1.0})
     cluster.wait_for_nodes()

@@ -109,16 +109,19 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
     locks = AgentLocks(tmp_path)
     assert locks.take(AGENT)
     read, write = os.pipe()
+    born, told = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(write)
+        os.write(told, b"!")
         os.read(read, 1)  # until the parent has looked
         os._exit(0)
+    os.read(born, 1)
     locks.close()
     free = AgentLocks(tmp_path)
     assert free.take(AGENT)
-    os.close(write)
-    os.close(read)
+    for end in (write, read, born, told):
+        os.close(end)
     os.waitpid(child, 0)
 
 

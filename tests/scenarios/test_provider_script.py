@@ -311,7 +311,7 @@ def test_calls_with_their_results_right_after_them_are_legal(messages: list[dict
         ([ASK, CALL, ASK, RESULT], "messages[2]: no tool message right after the call for c0"),
         ([ASK, CALL, ASK, RESULT], "messages[3]: a second or late result for tool call c0"),
         ([ASK, CALL, RESULT, RESULT], "messages[3]: a second or late result for tool call c0"),
-        ([ASK, RESULT], "messages[1]: a result for tool call c0, which nobody made"),
+        ([ASK, RESULT], "messages[1]: a result for tool call c0, which was never made"),
         ([ASK, CALL, RESULT, CALL, RESULT], "messages[3]: the tool call id c0 was used before"),
         ([ASK, {**CALL, "tool_calls": CALL["tool_calls"] * 2}, RESULT], "the tool call id c0 was used before"),
         ([ASK, *ROUND_1[:2]], "messages[3]: no tool message right after the call for c1"),
