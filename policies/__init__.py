@@ -37,8 +37,8 @@ from perdure.policies.callback_status import (
     CallbackStatus,
     PastOutcome,
 )
-from perdure.policies.cautions import CallEvidence, NoResult, Notice, caution, correction, error_text, notice_of
-from perdure.policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
+from perdure.policies.cautions import CallEvidence, NoResult, caution, correction, error_text, notice_of
+from perdure.policies.chat_config import ChatRecovery
 from perdure.policies.chat_progress import earns_credit
 from perdure.policies.chat_recovery import (
     Evaluation,
@@ -87,17 +87,16 @@ from perdure.policies.fibers import (
     Settled,
     after_error,
     after_hook,
-    enter_again,
     outlived,
     recovery_pause_after,
     take_up,
 )
 from perdure.policies.json_types import Json, JsonObject
 from perdure.policies.limits import Limits
-from perdure.policies.messages import Counting, Piece, length_of, sendable, split, spoken
+from perdure.policies.messages import Counting, length_of, sendable, split, spoken
 from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
-from perdure.policies.overlap import OpenTurn, Overlap, QueueAction, QueueDecision, is_dropped, overlaps, queue_decision
-from perdure.policies.patience import NEVER, Budget, Expiry, Sighting, expiry, is_window
+from perdure.policies.overlap import OpenTurn, Overlap, QueueAction, is_dropped, overlaps, queue_decision
+from perdure.policies.patience import NEVER, Budget, Sighting, expiry, is_window
 from perdure.policies.phases import (
     FAILURES_MAX,
     Action,
@@ -115,7 +114,6 @@ from perdure.policies.phases import (
 from perdure.policies.placement import blamed_from, choose, has_room_alone, wanted_hosts
 from perdure.policies.recovery import Attempts, Evidence, Fail, Release, Retry, Seal, judge
 from perdure.policies.repair import (
-    Repaired,
     awaits_client,
     default_repair,
     is_settled,
@@ -126,7 +124,7 @@ from perdure.policies.repair import (
 )
 from perdure.policies.repeats import Loss, LossRow, RepeatGuard, call_key, stop_text
 from perdure.policies.reply_status import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
-from perdure.policies.retry import backoff_ms, hinted_ms, jittered_ms
+from perdure.policies.retry import backoff_ms, jittered_ms
 from perdure.policies.schedule import (
     CatchUp,
     Cron,
@@ -144,16 +142,10 @@ from perdure.policies.schedule import (
     next_tick,
 )
 from perdure.policies.transitions import Cell, IllegalTransition, Transitions
-from perdure.policies.transport import (
-    classify,
-    next_delay_ms,
-    stalled,
-    stream_ended,
-)
+from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
 from perdure.policies.turn_status import TURN_ENDED, TurnEvent, TurnStatus, turn_cell
 from perdure.policies.ui_messages import (
     TOOL_SETTLED,
-    Approval,
     Event,
     Message,
     OurMetadata,
@@ -164,178 +156,5 @@ from perdure.policies.ui_messages import (
     without,
 )
 
-__all__ = [
-    "CALLBACK_DUE",
-    "CALLBACK_TRANSITIONS",
-    "FAILURES_MAX",
-    "FIBER_CLEANED",
-    "FIBER_OPEN_STATES",
-    "FIBER_SETTLED",
-    "FIBER_TRANSITIONS",
-    "INFINITY",
-    "NEVER",
-    "REPLY_OPEN",
-    "REPLY_TRANSITIONS",
-    "TOOL_SETTLED",
-    "TURN_ENDED",
-    "UNSET",
-    "Action",
-    "ApiKind",
-    "Approval",
-    "Ask",
-    "AttemptFacts",
-    "Attempts",
-    "Budget",
-    "CallEvidence",
-    "CallFacts",
-    "CallbackEvent",
-    "CallbackStatus",
-    "CatchUp",
-    "Cause",
-    "Cell",
-    "ChatRecovery",
-    "Counting",
-    "Cron",
-    "Delivery",
-    "Drop",
-    "Ending",
-    "Enter",
-    "Evaluation",
-    "Event",
-    "Every",
-    "Evidence",
-    "ExhaustedContext",
-    "Expiry",
-    "Fail",
-    "Failure",
-    "FailureKind",
-    "FiberEvent",
-    "FiberResult",
-    "FiberRetry",
-    "FiberState",
-    "FiberStatus",
-    "Firing",
-    "IllegalTransition",
-    "Incident",
-    "IncidentStatus",
-    "Interruption",
-    "InvalidValue",
-    "Json",
-    "JsonObject",
-    "Limits",
-    "Loss",
-    "LossRow",
-    "Message",
-    "Mode",
-    "Next",
-    "NoResult",
-    "Notice",
-    "OpenTurn",
-    "OurMetadata",
-    "Outcome",
-    "Overlap",
-    "Part",
-    "PastOutcome",
-    "Pattern",
-    "Phase",
-    "Piece",
-    "ProgressContext",
-    "ProviderMetadata",
-    "QueueAction",
-    "QueueDecision",
-    "Raised",
-    "RecoveryKind",
-    "Release",
-    "Repaired",
-    "RepeatGuard",
-    "ReplyEvent",
-    "ReplyStatus",
-    "Retries",
-    "Retry",
-    "Role",
-    "Seal",
-    "Settle",
-    "Settled",
-    "Sighting",
-    "Stage",
-    "TickOverlap",
-    "ToolState",
-    "Transitions",
-    "Trouble",
-    "TurnBudget",
-    "TurnEvent",
-    "TurnInterruption",
-    "TurnStatus",
-    "after_error",
-    "after_failure",
-    "after_hook",
-    "after_unknown",
-    "awaits_client",
-    "backoff_ms",
-    "blamed_from",
-    "call_key",
-    "cause_of",
-    "caution",
-    "choose",
-    "classify",
-    "classify_turn",
-    "correction",
-    "cron",
-    "decide",
-    "default_repair",
-    "earns_credit",
-    "ending",
-    "enter_again",
-    "error_text",
-    "evaluate",
-    "exhausted_context",
-    "expiry",
-    "firing",
-    "full_jitter_ms",
-    "has_room_alone",
-    "hinted_ms",
-    "instant_ms",
-    "interval_ms",
-    "is_dropped",
-    "is_number",
-    "is_settled",
-    "is_tool_part",
-    "is_window",
-    "jittered_ms",
-    "judge",
-    "keeps_partial",
-    "length_of",
-    "moment_ms",
-    "next_delay_ms",
-    "next_tick",
-    "notice_of",
-    "number",
-    "object_input",
-    "outlived",
-    "overlaps",
-    "pause_ms",
-    "phase_of",
-    "progress_context",
-    "queue_decision",
-    "ready_at_ms",
-    "recovery_pause_after",
-    "recovery_pause_ms",
-    "repair_transcript",
-    "sendable",
-    "split",
-    "spoken",
-    "stalled",
-    "stop_text",
-    "stream_ended",
-    "take_up",
-    "tool_name",
-    "turn_cell",
-    "wanted_hosts",
-    "whole",
-    "without",
-]
-
-if (
-    __name__ != "perdure.policies"
-):  # a folder of a checkout: the same modules under two names would be two of everything
+if __name__ != "perdure.policies":  # imported from a checkout: every module would exist twice
     raise ImportError("this folder is a part of the package `perdure`: import `perdure.policies`")
