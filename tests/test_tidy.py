@@ -35,6 +35,7 @@ VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base"
 RAY_FOLDER = "actors/ray_world/"
 # The modules of the ledger that touch files, threads or the clock. Everything else in `policies` and `ledger` is pure.
 IMPURE_IN_LEDGER = {
+    "ledger/block_guard.py",
     "ledger/storage/agent_file.py",
     "ledger/storage/agent_locks.py",
     "ledger/storage/agent_storage.py",
