@@ -124,7 +124,7 @@ class LedgerUnwritable(LedgerError):
 
 
 class NoLongerServed(LedgerError):
-    """`perdure stop` ended the supervisor of the data directory. Opening the directory again starts another one."""
+    """The supervisor of the data directory has ended, by `perdure stop` or under one who only looks. Opening it again starts another."""
 
 
 class StorageError(PerdureError):

@@ -83,10 +83,16 @@ class Life(Lifetime):
 
 
 class Member(NamedTuple):
-    """A directory that this process has open. `ensure` finds or creates its supervisor, given whether the Ray is our own."""
+    """A directory that this process has open.
+
+    Args:
+        ensure: finds or creates its supervisor, given whether the Ray is our own.
+        may_start: whether a Ray may be started for it. One that only looks leaves the directory as it is.
+    """
 
     data: Path
     ensure: Callable[[bool], object]
+    may_start: bool = True
 
 
 class Driver:
@@ -110,15 +116,13 @@ class Driver:
             raise SupervisorUnreachable(self._why)
         return life
 
-    def enter(
-        self, member: Member, address: str | None, num_cpus: int | None = None, *, may_start: bool = True
-    ) -> Life:
+    def enter(self, member: Member, address: str | None, num_cpus: int | None = None) -> Life:
         """Start or join the Ray of this directory, or share the connection that this process has.
 
         Raises `LedgerUnwritable`; `BadRequest` if the process is connected to a Ray at another address; `SupervisorUnreachable` if
         nobody answers; and `ValueError` if nothing serves the directory and nothing may be started.
         """
-        start_with = functools.partial(start, num_cpus) if may_start else None
+        start_with = functools.partial(start, num_cpus) if member.may_start else None
         entered = self._submit(functools.partial(self._enter, member, address, start_with))
         try:
             return entered.result()
@@ -173,7 +177,7 @@ class Driver:
     def _enter(self, member: Member, address: str | None, start_with: Callable[[], bool] | None) -> Life:
         if self._life is not None and connection() is None:
             self._end(SHUT_DOWN)
-        with startup_lock(member.data):
+        with _locked(member):
             if self._life is not None:
                 _refuse_another(address, self._life.address)
             elif connection() is not None:
@@ -205,7 +209,8 @@ class Driver:
         except TimeoutError:
             raise SupervisorUnreachable(f"the Ray at {life.address} does not answer") from None
         known = read_record(member.data)
-        if life.own or (not life.borrowed and (known is None or known.address != life.address)):
+        is_new = life.own or (not life.borrowed and (known is None or known.address != life.address))
+        if is_new and member.may_start:
             write_record(member.data, life.address, os.getpid() if life.own else 0)
         return life
 
@@ -267,9 +272,9 @@ class Driver:
             with ray_environment():
                 self._life = _life(own=self._again())
             for member in self._members:
-                with startup_lock(member.data):
+                with _locked(member):
                     self._serve(member)
-        except PerdureError as problem:
+        except (PerdureError, ValueError) as problem:
             self._failures += 1
             self._not_before_s = time.monotonic() + backoff_ms(self._failures, 500, 30_000) / 1000
             self._end(str(problem))
@@ -279,6 +284,10 @@ class Driver:
 
 
 DRIVER: Final = Driver()
+
+
+def _locked(member: Member) -> contextlib.AbstractContextManager[None]:
+    return startup_lock(member.data) if member.may_start else contextlib.nullcontext()
 
 
 def _life(*, own: bool = False, borrowed: bool = False) -> Life:

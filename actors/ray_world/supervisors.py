@@ -18,7 +18,7 @@ from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.processes import SupervisorProcess
 from perdure.actors.ray_world.ray_metrics import RayMetrics
 from perdure.actors.ray_world.system import system_world
-from perdure.ledger import SupervisorUnreachable
+from perdure.ledger import NoLongerServed, SupervisorUnreachable
 
 PAUSES_S = (0.05, 0.2, 1.0)  # until the supervisor is looked for again
 
@@ -59,3 +59,16 @@ def find_again(deployment: Deployment) -> Handle:
         return find_supervisor(deployment)
     refuse_if_stopped(deployment.data, ray.get_runtime_context().gcs_address)
     return ensure_supervisor(deployment)
+
+
+def find_served(deployment: Deployment) -> Handle:
+    """Find the supervisor for one who only looks. Raises `NoLongerServed` if Ray has lost it."""
+    try:
+        return find_supervisor(deployment)
+    except ValueError as problem:
+        raise no_longer_served(deployment) from problem
+
+
+def no_longer_served(deployment: Deployment) -> NoLongerServed:
+    """What one who only looks is told when nobody is left to answer."""
+    return NoLongerServed(str(deployment.data), "what served it has ended", "look again")

@@ -16,12 +16,12 @@ from perdure.actors.code.naming import refuse_while_loading
 from perdure.actors.ray_world.connection import exit_on_sigterm
 from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment, Implementations
-from perdure.actors.ray_world.driver import DRIVER, Member
+from perdure.actors.ray_world.driver import DRIVER, Life, Member
 from perdure.actors.ray_world.lifetime import on_own_thread
 from perdure.actors.ray_world.named_actors import Handle, call, find, infos, kill, names, wait_for
 from perdure.actors.ray_world.os_processes import ProcessInfo, wait_until_gone
 from perdure.actors.ray_world.os_processes import kill as kill_processes
-from perdure.actors.ray_world.supervisors import ensure_supervisor, find_again
+from perdure.actors.ray_world.supervisors import ensure_supervisor, find_again, find_served, no_longer_served
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Limits
 
@@ -67,9 +67,9 @@ class RayCluster:
     def found(cls, data: Path, address: str | None = None) -> Self | None:
         """Join what serves the directory, if anything does, and create nothing. Raises `SupervisorUnreachable` if that is refused."""
         deployment = Deployment(data.resolve(), Limits())
-        member = Member(deployment.data, lambda _own: find_supervisor(deployment))
+        member = Member(deployment.data, lambda _own: find_supervisor(deployment), may_start=False)
         with contextlib.suppress(ValueError):
-            life = DRIVER.enter(member, address, may_start=False)
+            life = DRIVER.enter(member, address)
             return cls(deployment._replace(own=life.own), member)
         return None
 
@@ -85,7 +85,15 @@ class RayCluster:
 
     def courier(self) -> RayCourier:
         """A way to the supervisor for one event loop of this driver."""
-        return RayCourier(functools.partial(find_again, self.deployment), DRIVER.living)
+        if self._member.may_start:
+            return RayCourier(functools.partial(find_again, self.deployment), DRIVER.living)
+        return RayCourier(functools.partial(find_served, self.deployment), self._life_served)
+
+    def _life_served(self) -> Life:
+        try:
+            return DRIVER.living()
+        except SupervisorUnreachable as problem:
+            raise no_longer_served(self.deployment) from problem
 
     def processes(self, timeout_s: float = 1.0) -> dict[str, ProcessInfo]:
         """The processes by `supervisor` or id of host. Those that do not answer, or are not up yet, are left out."""

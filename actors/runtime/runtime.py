@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, cast, overload
+from typing import Final, Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.events.observability import Callback
@@ -48,6 +48,8 @@ T = TypeVar("T")
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 
+LOOK_S: Final = 10.0  # for a supervisor to answer one who only looks
+
 
 class Runtime:
     """A client of the supervisor of one data directory; starts Ray, or joins it.
@@ -57,14 +59,20 @@ class Runtime:
         address: the Ray cluster to join; by default the one that already serves `data`, else a new one on this machine.
         limits: every limit; see `policies.Limits`. They are those of the supervisor, so who joins one may leave them out, and then has
             the supervisor's; given limits must be the same.
+        may_start: False to look at what serves `data`, and start neither a Ray nor a supervisor.
     """
 
     def __init__(
-        self, data: str | Path = "./perdure-data", *, address: str | None = None, limits: Limits | None = None
+        self,
+        data: str | Path = "./perdure-data",
+        *,
+        address: str | None = None,
+        limits: Limits | None = None,
+        may_start: bool = True,
     ) -> None:
         self.data = Path(data)
         self.limits = limits or Limits()
-        self._demanded, self._address = limits, address
+        self._demanded, self._address, self._may_start = limits, address, may_start
         self._cluster: RayCluster | None = None
         self._client: Client | None = None
         self._lifetime = Lifetime()
@@ -96,12 +104,12 @@ class Runtime:
         """Start or join the cluster and find the supervisor.
 
         Raises a `LedgerError` if the data directory cannot be used, and `BadRequest` if limits were given and the supervisor that
-        serves it already has others, or if the runtime is open.
+        serves it already has others, or if the runtime is open. With `may_start=False`: `SupervisorUnreachable` if nothing serves it.
         """
         if self._cluster is not None:
             raise BadRequest("runtime", f"it is open on {self.data} already")
         try:
-            self._cluster = RayCluster.start(self.data, address=self._address, limits=self.limits)
+            self._cluster = self._enter()
         except SupervisorUnreachable as problem:
             raise explain_refusal(problem, self._address) from problem
         self._lifetime, started = Lifetime(), threading.Event()
@@ -111,7 +119,7 @@ class Runtime:
         self._thread.start()
         started.wait()
         try:  # the first answer tells whether the ledger could be opened, and by which limits the supervisor decides
-            in_force = Limits.recorded(wait_for(self._submit(self.client.ask("limits"))))
+            in_force = Limits.recorded(wait_for(self._submit(self._first_answer())))
             if self._demanded is not None:
                 check_limits(self._demanded, in_force, self.data)
             self.limits = in_force
@@ -119,6 +127,21 @@ class Runtime:
         except BaseException:
             self.close()
             raise
+
+    def _enter(self) -> RayCluster:
+        if self._may_start:
+            return RayCluster.start(self.data, address=self._address, limits=self.limits)
+        found = RayCluster.found(self.data, self._address)
+        if found is None:
+            raise SupervisorUnreachable(f"nothing serves {self.data}")
+        return found
+
+    async def _first_answer(self) -> Plain:
+        try:
+            async with asyncio.timeout(None if self._may_start else LOOK_S):
+                return await self.client.ask("limits")
+        except TimeoutError:
+            raise SupervisorUnreachable(f"the supervisor of {self.data} does not answer") from None
 
     def close(self) -> None:
         """End the conversation; a cluster that this runtime started ends too, and everything durable stays."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +16,7 @@ import typer
 
 from perdure import actors
 from perdure.actors import read_record
-from perdure.ledger import HARD, BadRequest, Status
+from perdure.ledger import HARD, BadRequest, NoLongerServed, Status, SupervisorUnreachable
 from perdure.ledger.store.integrity import Finding, examine, repair
 from perdure.scenarios.commands.cold import LEDGER, ColdLedger
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
@@ -28,9 +30,18 @@ RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows 
 PAGE_MAX: Final = 1_000_000
 
 
-def opened(data: Path) -> ColdLedger | Runtime:
-    """The supervisor that serves the directory, or if there is none, its ledger itself."""
-    return actors.Runtime(data) if read_record(data) is not None else ColdLedger(data)
+@contextmanager
+def opened(data: Path) -> Iterator[ColdLedger | Runtime]:
+    """What serves the directory, or if nothing does, its ledger itself, with a line that says so. No Ray and no supervisor is started."""
+    with ExitStack() as stack:
+        ledger: ColdLedger | Runtime | None = None
+        if read_record(data) is not None:
+            with suppress(SupervisorUnreachable, NoLongerServed):
+                ledger = stack.enter_context(actors.Runtime(data, may_start=False))
+        if ledger is None:
+            ledger = stack.enter_context(ColdLedger(data))
+            print(f"No supervisor serves {data}. Its ledger answers, and nothing is started.", file=sys.stderr)
+        yield ledger
 
 
 def ps(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shlex
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -38,6 +41,7 @@ from perdure.scenarios.stories import fan_out_record
 from perdure.scenarios.stories.directory_lock import playing
 from perdure.scenarios.stories.fan_out_record import Order, Progress
 from perdure.scenarios.stories.stage import RayStage
+from tests.tidy import IMPORT_PATH
 
 
 def perdure(*words: str | Path) -> Result:
@@ -143,6 +147,39 @@ def test_a_cold_directory_tells_of_its_runs(data: Path) -> None:
     assert "waits for a place" in perdure("explain", "one", "--data", data).stdout
     assert perdure("audit", "--data", data).exit_code == 0
     assert perdure("doctor", "--data", data).exit_code == 0
+
+
+LOOKS = {
+    "ps": ["ps"],
+    "show": ["show", "one"],
+    "explain": ["explain", "one"],
+    "audit": ["audit"],
+    "doctor": ["doctor"],
+}
+OTHERS = {"run", "list", "cancel", "retry", "clear", "stop", "swarm", "replay", "explore", "bench"}
+
+
+def test_each_command_is_known_to_look_or_not() -> None:
+    assert sorted([*LOOKS, *OTHERS]) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("words", LOOKS.values(), ids=LOOKS)
+def test_a_look_at_a_directory_that_nobody_serves_decides_nothing_loads_no_ray_and_says_so(
+    data: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address in the environment is where a *new* supervisor would be started; a look does not go there."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    look = f"import sys; from perdure.scenarios.cli import app; app({[*words, '--data', str(data)]!r}, standalone_mode=False)"
+    asked = [sys.executable, "-c", f"{look}; assert 'ray' not in sys.modules"]
+    before = sorted(data.rglob("*"))
+    done = subprocess.run(
+        asked, env={**os.environ, "PYTHONPATH": IMPORT_PATH}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(data.rglob("*")) == before
+    assert ("No supervisor serves" in done.stderr) == (words != ["doctor"])
+    with closing(DuckDBStore(data / "ledger")) as store:
+        assert restore(store.boot()).seq == 2
 
 
 def test_show_without_a_run_tells_of_the_directory_and_the_limits(data: Path) -> None:
