@@ -108,6 +108,19 @@ class PoolSpec(NamedTuple):
     runtime_env: str = ""
 
 
+class Pulse(NamedTuple):
+    """What a host's process says of its event loop, from beside it.
+
+    `step` tells one piece of work in which the loop stands from the next; it is 0 while the loop turns. `agent` is the address of the agent
+    whose code is at work there, if it is one's. `method` and `stack` say where it is.
+    """
+
+    step: int = 0
+    agent: str = ""
+    method: str = ""
+    stack: str = ""
+
+
 class Fleet(Protocol):
     """The supervisor's way to hosts: create, list, watch, kill. Commands to a host travel as answers to its own exchanges."""
 
@@ -119,6 +132,9 @@ class Fleet(Protocol):
 
     async def death(self, host_id: str) -> str:
         """Wait until the host has died and say why."""
+
+    async def pulse(self, host_id: str) -> Pulse | None:
+        """How a host is, whatever its event loop is at; soon told. None if its process neither answers nor computes."""
 
     async def kill(self, host_id: str) -> None:
         """End a host at once. Idempotent."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -32,6 +32,15 @@ def awaited(job: Pending[T]) -> asyncio.Task[T]:
 def report_error(what: str, problem: BaseException, task: asyncio.Task[object] | None) -> None:
     """Log an unexpected error with its traceback. A simulation counts it as a finding."""
     asyncio.get_running_loop().call_exception_handler({"message": what, "exception": problem, "task": task})
+
+
+AGENT: Final = "agent "  # how the name of an agent's life begins
+
+
+def agent_of(task: asyncio.Task[object] | None) -> str:
+    """The agent to whose life a task belongs; empty if it is nobody's. A task that it started by itself is nobody's."""
+    name = task.get_name() if task is not None else ""
+    return name.removeprefix(AGENT) if name.startswith(AGENT) else ""
 
 
 class Tasks:
@@ -50,14 +59,14 @@ class Tasks:
 
     def start(self, job: Pending[T], context: Context | None = None) -> asyncio.Task[T]:
         """Start a task that nobody awaits. Its unexpected error ends the life."""
-        task = asyncio.get_running_loop().create_task(job, context=context)
+        task = asyncio.get_running_loop().create_task(job, context=context, name=self._life)
         self._running[task] = None
         task.add_done_callback(self._over)
         return task
 
     def start_awaited(self, job: Pending[T], context: Context | None = None) -> asyncio.Task[T]:
         """Start a task that somebody awaits. Its error is theirs."""
-        task = asyncio.get_running_loop().create_task(job, context=context)
+        task = asyncio.get_running_loop().create_task(job, context=context, name=self._life)
         self._running[task] = None
         task.add_done_callback(self._running.pop)
         return task

@@ -54,7 +54,8 @@ class Activation:
 @dataclass(slots=True)
 class HostView:
     """A host as the supervisor sees it. `load` counts the tenants that do not merely wait for their children; `worn` says that a tenant
-    left a thread behind."""
+    left a thread behind; `late_at_ms` is when it was last seen to be behind with its work; `blocked` says what keeps its event loop now.
+    """
 
     host_id: str
     spec: Any
@@ -67,7 +68,8 @@ class HostView:
     tenancies: int = 0
     load: int = 0
     exclusive: bool = False
-    seen_at_ms: int = 0
+    late_at_ms: int = 0
+    blocked: str = ""
     tenants: dict[str, None] = field(default_factory=dict)
 
 

@@ -10,7 +10,7 @@ import math
 import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perdure.ledger.activation import Activation, pool_key
 from perdure.ledger.codec import unpack
@@ -18,7 +18,7 @@ from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.placements import blamed_in, home_of, is_alone
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status
-from perdure.ledger.timeouts import budget_of, next_look, sighting_of
+from perdure.ledger.timeouts import budget_of, next_look, sighting_of, start_due_ms
 from perdure.ledger.view import View
 from perdure.policies import Limits, is_window
 
@@ -131,7 +131,7 @@ def _place(case: _Case) -> Iterator[str]:
     run = case.run
     if run.teardown:
         yield f"Its child was told {case.ago(run.teardown_at_ms)} to stop: {_reason(case, run.teardown)}."
-        end = next_look(run, case.limits, case.awake_at_ms)
+        end = next_look(case.view, run, case.limits, case.awake_at_ms)
         yield (
             f"If it returns a result before it has stopped, that result counts. Otherwise the run is interrupted"
             f" {case.due(end, since_start=True)} ({case.general('teardown_grace_ms')})."
@@ -141,13 +141,16 @@ def _place(case: _Case) -> Iterator[str]:
     elif run.is_placed and run.confirmed:
         yield f"Its child is at work on host {run.host_id}{_own_children(case)}."
     elif run.is_placed:
-        end = max(run.placed_at_ms, case.awake_at_ms) + case.limits.start_timeout_ms
+        end = start_due_ms(case.view, run, case.limits, case.awake_at_ms)
         yield (
             f"Its child was given a place on host {run.host_id} {case.ago(run.placed_at_ms)} and has not started yet. If it does not, it is"
             f" stopped and the run is interrupted (inspect-timeout) {case.due(end)} ({case.general('start_timeout_ms')})."
         )
     else:
         yield from _waits(case)
+    host = case.view.hosts.get(run.host_id)
+    if host is not None and host.blocked:
+        yield f"Nothing else on that host goes on: {host.blocked}. If that lasts, it is ended ({case.general('blocked_max_ms')})."
 
 
 def _last_seen(run: Run) -> str:
@@ -182,15 +185,22 @@ def _waits(case: _Case) -> Iterator[str]:
         yield f"It waits for a place: {_count(before, 'run')} before it, {up} up (hosts_max is {case.limits.hosts_max})."
     else:
         yield "It waits for a place on a host."
-    if is_alone(run.options.get("pool"), run.losses, blamed_in(view, pool, case.limits)):
-        why = f"its host died under it {run.losses} times in a row" if run.losses else "its class asks for that"
-        yield f"It gets a host to itself, because {why}."
+    died = f"its host died under it {run.losses} times in a row"
+    yield from _alone(case, run.options.get("pool"), run.losses, died)
     if run.lost_at_ms:
         end = max(run.lost_at_ms, case.awake_at_ms) + case.limits.recovery_deadline_ms
         yield (
             f"If no place is found for it {case.due(end, since_start=True)} ({case.general('recovery_deadline_ms')}),"
             " it is interrupted (recovery-deadline)."
         )
+
+
+def _alone(case: _Case, spec: list[Any] | None, losses: int, died: str) -> Iterator[str]:
+    view, child = case.view, case.run.child
+    if is_alone(view, child, spec, losses, blamed_in(view, pool_key(spec), case.limits)):
+        asked = died if losses else "its class asks for that"
+        why = "its code blocked the event loop of its host" if child in view.blockers else asked
+        yield f"It gets a host to itself, because {why}."
 
 
 def _attempts(case: _Case) -> Iterator[str]:
@@ -342,9 +352,7 @@ def _afterlife(case: _Case) -> Iterator[str]:
     elif life.unclean:
         yield f"Its child may have other work to do, so it is woken again {case.due(life.wake_at_ms)}."
         home = home_of(view, run.child)
-        if is_alone(home, life.deaths, blamed_in(view, pool_key(home), case.limits)):
-            why = f"{_count(life.deaths, 'host')} died under it lately" if life.deaths else "its class asks for that"
-            yield f"It gets a host to itself, because {why}."
+        yield from _alone(case, home, life.deaths, f"{_count(life.deaths, 'host')} died under it lately")
 
 
 # ------------------------------------------------------------------ mail

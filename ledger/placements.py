@@ -1,7 +1,8 @@
 """Decisions about placements: which waiting agent goes to which host, and how many hosts are wanted.
 
 Agents that are woken for mail, calls or an unclean end go before runs, so that a parent never queues behind its own children. Runs and
-agents under which too many hosts died get a host to themselves; their losses are compared with those of all that wait for the same pool.
+agents under which too many hosts died get a host to themselves; their losses are compared with those of all that wait for the same pool. So
+does an agent that was seen to block the event loop of its host.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[
         if most is not None and view.placed.get(run.parent, 0) >= most:
             yield RunHeld(run_id)
             continue
-        alone = is_alone(run.options.get("pool"), run.losses, blame[key])
+        alone = is_alone(view, run.child, run.options.get("pool"), run.losses, blame[key])
         demand = len(view.queues[key])
         host = choose(hosts, demand, limits, alone=alone)
         if host is None:
@@ -77,9 +78,9 @@ def begins_soon(view: View, agent: str) -> bool:
     return run is not None and run.child == agent and run.is_live and not run.is_placed
 
 
-def is_alone(spec: list[Any] | None, losses: int, blamed: int) -> bool:
-    """Whether a run or an agent must have a host to itself: its class asks for that, or its host died under it `blamed` times."""
-    return bool(spec and spec[-1]) or losses >= blamed
+def is_alone(view: View, agent: str, spec: list[Any] | None, losses: int, blamed: int) -> bool:
+    """Whether an agent must have a host to itself: its class asks for that, it blocks its hosts, or they died under it `blamed` times."""
+    return bool(spec and spec[-1]) or agent in view.blockers or losses >= blamed
 
 
 def blamed_in(view: View, key: str, limits: Limits) -> int:
@@ -111,8 +112,8 @@ class _Blame(dict[str, int]):
         because otherwise it might wait for ever."""
         if home and home[-1]:
             return True
-        deaths = deaths_of(self._view, agent)
-        if deaths < self._limits.alone_after_losses or deaths < self[pool_key(home)]:
+        blamed = max(self._limits.alone_after_losses, self[pool_key(home)])
+        if not is_alone(self._view, agent, home, deaths_of(self._view, agent), blamed):
             return False
         return has_room_alone(pool(self._view, pool_key(home)), self._limits)
 
@@ -124,7 +125,7 @@ def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
     activation = view.agents[next(iter(host.tenants))]
     run = view.runs.get(activation.run_id)
     spec, losses = (activation.home, activation.deaths) if run is None else (run.options.get("pool"), run.losses)
-    return is_alone(spec, losses, limits.alone_after_losses)
+    return is_alone(view, activation.agent_id, spec, losses, limits.alone_after_losses)
 
 
 def home_of(view: View, agent: str) -> list[Any] | None:
@@ -156,7 +157,7 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
         demand[key] = len(line)
         first = [view.runs[run_id] for run_id in islice(line, LOOK_MAX)]
         specs[key] = first[0].options.get("pool")
-        alone[key] = sum(is_alone(run.options.get("pool"), run.losses, blame[key]) for run in first)
+        alone[key] = sum(is_alone(view, run.child, run.options.get("pool"), run.losses, blame[key]) for run in first)
     for agent in view.wanted:
         if begins_soon(view, agent) or view.doomed_by(agent):
             continue

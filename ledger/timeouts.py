@@ -1,8 +1,8 @@
 """Decisions that time makes: budgets that run out, attempts that never start, teardowns that take too long, pauses that are over.
 
 Time is the ledger's own: it starts with a supervisor's life, never runs backwards, and does not follow a wall clock that is set during
-that life. A child is not blamed for silence while no supervisor was there to hear it (`View.awake_at_ms`). An absolute budget also counts
-that time (spec W-52).
+that life. A child is not blamed for silence while no supervisor was there to hear it, or while the supervisor was late itself
+(`View.awake_at_ms`). An absolute budget also counts that time (spec W-52).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
         run = view.runs.get(key)
         if run is not None and run.is_live:
             yield from _look(view, run, at_ms, limits)
-            yield TimerArmed(key, next_look(run, limits, view.awake_at_ms))
+            yield TimerArmed(key, next_look(view, run, limits))
         activation = view.agents.get(key)
         if activation is not None and 0 < activation.alarm_at_ms <= at_ms:
             yield AlarmRang(key)
@@ -36,23 +36,30 @@ def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
 
 def arm(view: View, run: Run, limits: Limits) -> None:
     """Look at a run again when its record says so."""
-    view.timers.arm_by(run.run_id, next_look(run, limits, view.awake_at_ms))
+    view.timers.arm_by(run.run_id, next_look(view, run, limits))
 
 
-def next_look(run: Run, limits: Limits, awake_at_ms: int) -> float:
-    """When something is next due for a run, in ms; infinity when nothing is."""
+def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = None) -> float:
+    """When something is next due for a run, in ms; infinity when nothing is. `awake_at_ms` is the view's, unless nobody serves."""
     if not run.is_live:
         return math.inf
+    awake_at_ms = view.awake_at_ms if awake_at_ms is None else awake_at_ms
     if run.teardown:
         return max(run.teardown_at_ms, awake_at_ms) + limits.teardown_grace_ms
     looks = [math.inf]
     if not run.is_awaited or run.reattached_at_ms:  # otherwise it is waited for without limit
         looks.append(expiry(budget_of(run, limits), sighting_of(run, awake_at_ms)).at_ms)
     if run.is_placed and not run.confirmed:
-        looks.append(max(run.placed_at_ms, awake_at_ms) + limits.start_timeout_ms)
+        looks.append(start_due_ms(view, run, limits, awake_at_ms))
     if not run.is_placed and run.lost_at_ms:
         looks.append(max(run.lost_at_ms, awake_at_ms) + limits.recovery_deadline_ms)
     return min(looks)
+
+
+def start_due_ms(view: View, run: Run, limits: Limits, awake_at_ms: int) -> int:
+    """By when an attempt must have come up. The time in which its host was behind with its work does not count."""
+    host = view.hosts.get(run.host_id)
+    return max(run.placed_at_ms, awake_at_ms, host.late_at_ms if host is not None else 0) + limits.start_timeout_ms
 
 
 def budget_of(run: Run, limits: Limits) -> Budget:
@@ -77,14 +84,14 @@ def sighting_of(run: Run, awake_at_ms: int) -> Sighting:
 
 def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     if run.teardown:
-        if at_ms >= next_look(run, limits, view.awake_at_ms):
+        if at_ms >= next_look(view, run, limits):
             yield from seal(view, run, still_running=run.is_placed)
         return
     awake = view.awake_at_ms
     end = expiry(budget_of(run, limits), sighting_of(run, awake))
     if at_ms >= end.at_ms:
         yield from _lose_patience(view, run, end.reason, teardown=end.teardown)
-    elif run.is_placed and not run.confirmed and at_ms >= max(run.placed_at_ms, awake) + limits.start_timeout_ms:
+    elif run.is_placed and not run.confirmed and at_ms >= start_due_ms(view, run, limits, awake):
         yield TeardownBegan(run.run_id, InterruptedReason.INSPECT_TIMEOUT)
     elif not run.is_placed and run.lost_at_ms and at_ms >= max(run.lost_at_ms, awake) + limits.recovery_deadline_ms:
         error = f"no place was found within {limits.recovery_deadline_ms} ms after its child was lost ({run.cause})"

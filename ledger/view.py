@@ -17,6 +17,7 @@ from perdure.ledger.run import Run, apply
 from perdure.ledger.timers import Timers
 
 _COUNTED = (MailState.DELIVERED, MailState.SUPERSEDED, MailState.SUPPRESSED, MailState.PARKED)
+_BLOCKERS_MAX = 1_000
 _DROPPED = (MailState.DELIVERED, MailState.SUPPRESSED)
 
 
@@ -24,7 +25,8 @@ class View:
     """What is true after all facts until now, as far as it is in memory: ended runs may be in the snapshot alone.
 
     Decisions read it. Facts and notes change it (`folds.enact`). Besides, the supervisor enters the hosts that it starts or adopts and the
-    agents that are called, arms the timers of the runs it touched, and takes out what it has performed, made durable or deleted.
+    agents that are called and those that block their hosts, arms the timers of the runs it touched, and takes out what it has performed,
+    made durable or deleted. When it was late itself, it begins to be awake anew.
     """
 
     def __init__(self) -> None:
@@ -42,6 +44,7 @@ class View:
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         # indexes
         self.hosts: dict[str, HostView] = {}
+        self.blockers: dict[str, None] = {}  # agents whose code was seen to block the event loop of their host
         self.homes: dict[str, list[Any]] = {}
         self.mailbox: dict[str, dict[str, None]] = {}
         self.children: dict[str, dict[str, None]] = {}
@@ -150,6 +153,13 @@ class View:
             del self.mailbox[mail.recipient]
         if state in _DROPPED:
             del self.mail[key]
+
+    def blocks(self, agent: str) -> None:
+        """Remember that this agent blocks its host: from its next placement on it is alone."""
+        self.blockers.pop(agent, None)
+        self.blockers[agent] = None
+        if len(self.blockers) > _BLOCKERS_MAX:
+            del self.blockers[next(iter(self.blockers))]
 
     def move(self, agent: str, host_id: str) -> Activation:
         """Put an agent on a host; with an empty `host_id`, take it off its host. The host need not be known yet."""

@@ -27,6 +27,7 @@
 | `schedule` | when is a schedule due next, and what of the times that it missed? |
 | `messages` | how does an answer become messages of a limited length? |
 | `delivery` | what is shown at last, and what follows a post that went wrong? |
+| `liveness` | when does silence count against a host? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 """
 
@@ -93,6 +94,7 @@ from perdure.policies.fibers import (
 )
 from perdure.policies.json_types import Json, JsonObject
 from perdure.policies.limits import Limits
+from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
 from perdure.policies.messages import Counting, length_of, sendable, split, spoken
 from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
 from perdure.policies.overlap import OpenTurn, Overlap, QueueAction, is_dropped, overlaps, queue_decision

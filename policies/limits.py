@@ -31,7 +31,13 @@ class Limits:
     waiting_max: int = 200_000  # runs that may wait for a place before requests are refused
 
     heartbeat_ms: int = 2_000  # how often a host is asked whether it answers
-    heartbeat_misses_max: int = 5  # unanswered heartbeats before a host is killed
+    heartbeat_misses_max: int = (
+        5  # heartbeats in a row at which a host neither answers nor computes, before it is ended
+    )
+    blocked_warn_ms: int = (
+        5_000  # an agent whose code keeps its host's loop for so long is named, and later placed alone
+    )
+    blocked_max_ms: int = 60_000  # a host whose loop stands in the same piece of work for so long is ended
     orphan_ms: int = 60_000  # a host without a supervisor for so long ends itself
     start_timeout_ms: int = 30_000  # an attempt whose agent has not come up by then is interrupted (`inspect-timeout`)
     teardown_grace_ms: int = 5_000  # how long a torn-down child may take to stop before it counts as still running

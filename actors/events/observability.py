@@ -56,6 +56,7 @@ class EventType(StrEnum):
     SUPERVISOR_BOOTED = "supervisor:booted"  # epoch, live_runs, elapsed_ms, findings
     SUPERVISOR_HOST_SPAWNED = "supervisor:host_spawned"  # host_id, pool
     SUPERVISOR_HOST_LOST = "supervisor:host_lost"  # host_id, tenants, cause
+    SUPERVISOR_HOST_BLOCKED = "supervisor:host_blocked"  # host_id, method, stack; the event's agent is at work there
     SUPERVISOR_OVERLOADED = "supervisor:overloaded"  # waiting, retry_after_ms
 
 

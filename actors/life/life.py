@@ -17,7 +17,7 @@ from perdure.actors.code.author_call import is_async, overrides, tried
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import Plain, Question, Report
 from perdure.actors.ports import Dice
-from perdure.actors.tasks import Pending, Tasks
+from perdure.actors.tasks import AGENT, Pending, Tasks
 from perdure.actors.threads import wait_for
 from perdure.ledger import StaleIncarnation, name_of
 from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
@@ -56,7 +56,7 @@ class Life:
         self._parts: dict[type, Any] = {}
         self._steps: dict[str, dict[str, bytes]] = {}
         self._runs: dict[str, None] = {}
-        self.tasks = Tasks(f"agent {agent_id}", on_failure)
+        self.tasks = Tasks(AGENT + agent_id, on_failure)
         self._vigils: set[object] = set()
 
     @property

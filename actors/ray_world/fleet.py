@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Generic, Protocol, TypeVar
 
-from perdure.actors.ports import PoolSpec
-from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, is_alive, kill, wait_until_gone
+from perdure.actors.ports import PoolSpec, Pulse
+from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, cpu_s, is_alive, kill, wait_until_gone
 from perdure.actors.tasks import Tasks, awaited
 
 H = TypeVar("H")  # what stands for an actor
 
 DEATH_S: Final = 2.0  # for a process that is said to have ended to be gone, before it is killed
+PULSE_S: Final = 1.0  # for a process to say how it is
+MUTE_BUT_BUSY: Final = Pulse(-1, method="code that lets no other thread run")
 GONE_S: Final = 10.0  # for one that was killed
 AGAIN_S: Final = 0.2  # until a host that did not answer is asked again
 SPARE_S: Final = 1.0  # after an idle process was used, until the next one is started: not while hosts are being created
@@ -47,6 +49,9 @@ class Actors(Protocol[H]):
     async def info(self, handle: H) -> ProcessInfo:
         """Wait for the host to come up, and ask who it is. Raises `HostGone` or `HostSilent`."""
 
+    async def pulse(self, handle: H) -> Pulse:
+        """Ask the host how its event loop is. Raises `HostGone` or `HostSilent`."""
+
     async def watch(self, handle: H) -> str:
         """Wait until the host ends of itself. Raises `HostGone` or `HostSilent`."""
 
@@ -60,6 +65,7 @@ class _Watched(Generic[H]):
     def __init__(self, actors: Actors[H], handle: H) -> None:
         self._actors, self._handle = actors, handle
         self._near: list[ProcessId] = []  # its process, if that is on this machine
+        self._computed_s = 0.0
         self.end = awaited(self._watch())
 
     async def _watch(self) -> str:
@@ -75,6 +81,15 @@ class _Watched(Generic[H]):
         if not self._near or is_alive(self._near[0]):
             await asyncio.to_thread(self._bury)
         return cause
+
+    async def pulse(self) -> Pulse | None:
+        """What the host says, or else whether its process computes: code that keeps Python's lock lets nothing beside it answer."""
+        try:
+            async with asyncio.timeout(PULSE_S):
+                return await self._actors.pulse(self._handle)
+        except (TimeoutError, HostSilent, HostGone):
+            before_s, self._computed_s = self._computed_s, cpu_s(process.pid for process in self._near)
+            return MUTE_BUT_BUSY if 0 < before_s < self._computed_s else None
 
     def _bury(self) -> None:
         self._actors.kill(self._handle)
@@ -126,6 +141,11 @@ class ActorFleet(Generic[H]):
         """Wait until the host's process is gone, and say why."""
         host = self._hosts.get(host_id)
         return await asyncio.shield(host.end) if host is not None else "it is unknown"
+
+    async def pulse(self, host_id: str) -> Pulse | None:
+        """How the host is; None if it gives no sign of life."""
+        host = self._hosts.get(host_id)
+        return await host.pulse() if host is not None else None
 
     async def kill(self, host_id: str) -> None:
         """End a host at once. Idempotent."""

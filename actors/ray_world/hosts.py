@@ -16,12 +16,23 @@ from ray.exceptions import ActorUnavailableError, RayError
 
 from perdure.actors.code.naming import prefer_sent
 from perdure.actors.code.packages import package_uris
-from perdure.actors.ports import PoolSpec
+from perdure.actors.ports import PoolSpec, Pulse
 from perdure.actors.ray_world.connection import cause_of
 from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.fleet import HostGone, HostSilent
-from perdure.actors.ray_world.named_actors import Handle, Remote, ask_info, call, create, find, kill, names, remote
+from perdure.actors.ray_world.named_actors import (
+    Handle,
+    Remote,
+    ask_info,
+    ask_pulse,
+    call,
+    create,
+    find,
+    kill,
+    names,
+    remote,
+)
 from perdure.actors.ray_world.os_processes import ProcessInfo, children, parent_process, this_process_info
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.parent_death import die_with_parent
@@ -83,6 +94,10 @@ class RayActors:
     async def info(self, handle: Handle) -> ProcessInfo:
         """Ask a host who it is."""
         return ProcessInfo(*await _translated(ask_info(handle)))
+
+    async def pulse(self, handle: Handle) -> Pulse:
+        """Ask a host how its event loop is."""
+        return Pulse(*await _translated(ask_pulse(handle)))
 
     async def watch(self, handle: Handle) -> str:
         """Wait until a host ends."""

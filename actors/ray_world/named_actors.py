@@ -50,6 +50,11 @@ def ask_info(handle: Handle) -> Remote:
     return cast("Remote", handle).info.options(concurrency_group="control").remote()
 
 
+def ask_pulse(handle: Handle) -> Remote:
+    """Ask a host for its `Pulse`, on that other loop too."""
+    return cast("Remote", handle).pulse.options(concurrency_group="control").remote()
+
+
 def find(name: str) -> Handle | None:
     """The actor of this name, or None."""
     with contextlib.suppress(ValueError):

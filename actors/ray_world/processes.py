@@ -11,8 +11,9 @@ import os
 import traceback
 from typing import Final
 
-from perdure.actors.ports import Courier, Fleet, World
+from perdure.actors.ports import Courier, Fleet, Pulse, World
 from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.loop_watch import LoopWatch
 from perdure.actors.ray_world.os_processes import ProcessInfo, this_process_info
 from perdure.actors.tasks import awaited
 from perdure.ledger import LedgerError, SupervisorUnreachable
@@ -118,6 +119,7 @@ class HostProcess(Process):
 
     def __init__(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> None:
         super().__init__()
+        self._watch = LoopWatch()
         self._life = awaited(self._live(deployment, world, courier, host_id))
         self._life.add_done_callback(self._ended)
 
@@ -131,6 +133,10 @@ class HostProcess(Process):
         if error is not None:
             traceback.print_exception(error)
         _leave(FAREWELL_S, 0 if error is None else 1)
+
+    async def pulse(self) -> Pulse:
+        """How the event loop is. It is answered on another one."""
+        return await self._watch.pulse()
 
     async def watch(self) -> str:
         """Wait until the host ends, and return why."""

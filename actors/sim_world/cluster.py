@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from perdure.actors.ports import Courier, Fleet, PoolSpec, World
+from perdure.actors.ports import Courier, Fleet, PoolSpec, Pulse, World
 from perdure.actors.sim_world.mail import SimCourier, Wire
 from perdure.actors.sim_world.ports import KillPlan, make_world
 from perdure.actors.sim_world.process import Failure, Nature, Process
@@ -57,7 +57,7 @@ class Cluster:
 
     def __init__(self, nature: Nature, plan: KillPlan, make_supervisor: MakeSupervisor, make_host: MakeHost) -> None:
         self.nature = nature
-        self.wire = Wire(nature, plan)
+        self.wire = Wire(nature, plan, self.stand_still)
         self.machines: dict[str, Machine] = {}
         self.crashes: list[Failure] = []
         self.restarts = 0
@@ -85,6 +85,11 @@ class Cluster:
         self.machines[host_id] = Machine(process, spec, self.nature.loop.create_future())
         self.nature.note(host_id, "is asked for")
         self.nature.later(self.nature.draw_ms(self.nature.weather.spawn_ms), self._boot_host, process)
+
+    def stand_still(self, ms: float) -> None:
+        """The machine stops everything on it for a while."""
+        for process in self.processes():
+            process.stop(ms)
 
     def power_off(self) -> None:
         """Kill supervisor and hosts at once; nothing is started from now on."""
@@ -182,6 +187,15 @@ class SimFleet:
         self._process.check()
         machine = self._cluster.machines.get(host_id)
         return "never existed" if machine is None else await asyncio.shield(machine.death)
+
+    async def pulse(self, host_id: str) -> Pulse | None:
+        """Ask a host beside its event loop. The weather loses such a question no more often than the hosts' own calls."""
+        self._process.check()
+        weather, machine = self._nature.weather, self._cluster.machines.get(host_id)
+        await asyncio.sleep(self._nature.draw_ms(weather.mail_ms) / 1000)
+        if machine is None or self._nature.chance(weather.lost):
+            return None
+        return machine.process.pulse()
 
     async def kill(self, host_id: str) -> None:
         """End a host at once."""

@@ -42,9 +42,10 @@ class _Call:
 class Wire:
     """Carries all exchanges of a simulation."""
 
-    def __init__(self, nature: Nature, plan: KillPlan) -> None:
+    def __init__(self, nature: Nature, plan: KillPlan, stand_still: Callable[[float], None]) -> None:
         self._nature = nature
         self._plan = plan
+        self._stand_still = stand_still
         self._supervisor: Process | None = None
         self._exchange: Exchange | None = None
         self._held: dict[int, _Call] = {}
@@ -88,6 +89,10 @@ class Wire:
                 caller.partition(nature.draw_ms(weather.partition_ms))
             if nature.chance(weather.hung):
                 caller.hang(nature.draw_ms(weather.hang_ms))
+            if nature.chance(weather.slow):
+                caller.hang(nature.draw_ms(weather.slow_ms), culprit=None)
+            if nature.chance(weather.stopped):
+                self._stand_still(nature.draw_ms(weather.stop_ms))
             if nature.chance(weather.host_dies):
                 nature.later(nature.draw_ms(weather.sudden_ms), self._die, caller, weather)
         if self._supervisor is not None and nature.chance(weather.supervisor_dies):

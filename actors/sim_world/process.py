@@ -28,7 +28,7 @@ from collections.abc import Callable, Coroutine, Generator
 from random import Random
 from typing import Any, Final, NamedTuple, NoReturn
 
-from perdure.actors.ports import Killed
+from perdure.actors.ports import Killed, Pulse
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
 
@@ -130,6 +130,9 @@ class Process:
         self._on_death: list[Callable[[], object]] = []
         self._parked: list[asyncio.Future[None]] = []
         self._thaw_at_s = 0.0
+        self._mute_until_s = 0.0
+        self._hangs = 0
+        self._culprit: str | None = ""
         self._context = contextvars.Context()
         self._context.run(_current.set, self)
 
@@ -179,18 +182,34 @@ class Process:
         self.nature.note(self.name, f"partitioned for {ms:.0f} ms")
         self.cut_until_s = max(self.cut_until_s, self.nature.loop.time() + ms / 1000)
 
-    def hang(self, ms: float) -> None:
-        """Let its event loop stand still. Overlapping hangs end with the last."""
+    def hang(self, ms: float, culprit: str | None = "") -> None:
+        """Let its event loop stand still in a piece of work of this agent, or go from one piece to the next without end (None). Overlapping
+        hangs end with the last."""
         if not self.alive:
             return
+        self._hangs, self._culprit = self._hangs + 1, culprit
         self.nature.note(self.name, f"hangs for {ms:.0f} ms")
         self.running = False
         self._thaw_at_s = max(self._thaw_at_s, self.nature.loop.time() + ms / 1000)
         self.nature.loop.call_at(self._thaw_at_s, self._thaw, self._thaw_at_s)
 
+    def stop(self, ms: float) -> None:
+        """Let the whole process stand still, as `SIGSTOP` does."""
+        self._mute_until_s = max(self._mute_until_s, self.nature.loop.time() + ms / 1000)
+        self.hang(ms)
+
+    def pulse(self) -> Pulse | None:
+        """What a thread beside the event loop says of it, if anything."""
+        if not self.gates or self.is_cut() or self.nature.loop.time() < self._mute_until_s:
+            return None
+        if self.running:
+            return Pulse()
+        step = self._hangs if self._culprit is not None else int(self.nature.now_ms())
+        return Pulse(step, self._culprit or "", "run" if self._culprit else "what it does", "")
+
     def heal(self) -> None:
         """End partition and hang at once."""
-        self.cut_until_s = 0.0
+        self.cut_until_s = self._mute_until_s = 0.0
         if self.alive and not self.running:
             self._thaw_at_s = 0.0
             self._thaw(0.0)

@@ -45,7 +45,8 @@ class Weather:
     the supervisor gets the frame a second time, and nobody hears its second answer.
 
     Processes, of each call: `partitioned`, the calling host is cut off for `partition_ms`; `hung`, its event loop
-    stands still for `hang_ms`; `host_dies`, `supervisor_dies`, within `sudden_ms`, wherever they are then. Of each
+    stands still for `hang_ms`; `slow`, its event loop is that long behind its work; `stopped`, everything on the machine
+    stands still for `stop_ms`; `host_dies`, `supervisor_dies`, within `sudden_ms`, wherever they are then. Of each
     visit of a named kill point, by supervisor or host: `kills`.
 
     Disk, of each commit: it takes `commit_ms`; `commit_slow`, it takes `commit_slow_ms`; `commit_fails` without effect,
@@ -68,6 +69,10 @@ class Weather:
     partition_ms: Span = Span(300, 30_000)
     hung: float = 0.0
     hang_ms: Span = Span(100, 30_000)
+    slow: float = 0.0
+    slow_ms: Span = Span(100, 30_000)
+    stopped: float = 0.0
+    stop_ms: Span = Span(100, 30_000)
     host_dies: float = 0.0
     supervisor_dies: float = 0.0
     sudden_ms: Span = Span(0, 500)
@@ -123,4 +128,6 @@ class Weather:
             clock_skew_ms=rng.choice((0.0, 0.0, 5_000.0)),
             clock_jump_every_ms=rng.choice((0.0, 0.0, 2_000.0, 20_000.0)),
             spawn_refused=rate(0.3),
+            slow=rate(0.03),
+            stopped=rate(0.01),
         )

@@ -243,10 +243,20 @@ class Simulation:
         """SIGKILL; False if there is no such live process. May be called from anywhere, also from within the victim."""
         return [self._plan.strike(process, "killed") for process in self._named(name)] == [True]
 
-    def hang(self, name: str, ms: float) -> None:
-        """Block a process's event loop."""
+    def hang(self, name: str, ms: float, culprit: str | None = "") -> None:
+        """Block a process's event loop: in one piece of work, of this agent, or (None) in one after the other."""
         for process in self._named(name):
-            process.hang(ms)
+            process.hang(ms, culprit)
+
+    def stop(self, name: str, ms: float) -> None:
+        """Stop a process and let it go on, as `SIGSTOP` and `SIGCONT` do."""
+        for process in self._named(name):
+            process.stop(ms)
+
+    def stand_still(self, ms: float) -> None:
+        """Stop supervisor and hosts, and let them go on. The client goes on meanwhile."""
+        self._nature.note("world", f"stands still for {ms:.0f} ms")
+        self._cluster.stand_still(ms)
 
     def partition(self, name: str, ms: float) -> None:
         """Lose all mail from and to a host or client."""

@@ -1,4 +1,4 @@
-"""The hosts: started ahead of demand, watched for death, asked whether they answer, retired when they are worn.
+"""The hosts: started ahead of demand, watched for death, ended when they are beyond help, retired when they are worn.
 
 The pool sees hosts and reports what it sees as stimuli; whom a host's death concerns is decided by the ledger.
 """
@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from perdure.actors.events.observability import Channel, EventType
-from perdure.actors.link.messages import Ping, Plain, Retire
+from perdure.actors.link.messages import Plain, Retire
 from perdure.actors.ports import Fleet, PoolSpec, World
+from perdure.actors.supervisor.heartbeat import Heartbeat
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.sessions import Sessions
 from perdure.actors.tasks import Tasks
@@ -45,9 +46,11 @@ class Pool:
     ) -> None:
         self._world, self._tasks, self._fleet, self._view, self._limits = world, tasks, fleet, view, limits
         self._sessions, self._report, self._publisher = sessions, report, publisher
+        self.heartbeat = Heartbeat(tasks, fleet, view, sessions, limits, publisher, self._end)
         self._failures: Counter[str] = Counter()
         self._not_before_s: dict[str, float] = {}
         self._idle_since_s: dict[str, float] = {}
+        self._ended: dict[str, str] = {}  # why we ended a host
 
     async def adopt(self) -> None:
         """Take over the hosts that an earlier life left; what was placed on any other host is lost."""
@@ -64,7 +67,6 @@ class Pool:
                 else [spec.num_cpus, [list(pair) for pair in spec.resources], spec.runtime_env]
             )
             self._view.hosts.setdefault(host_id, HostView(host_id, plain)).spec = plain
-            self._view.hosts[host_id].seen_at_ms = self._world.clock.now_ms()
             self._tasks.start(self._watch(host_id))
         for host_id, host in self._view.hosts.items():
             host.exclusive = is_exclusive(self._view, host, self._limits)
@@ -82,7 +84,7 @@ class Pool:
                 continue
             coming += 1
             host_id = self._world.dice.token()[:12]
-            self._view.hosts[host_id] = HostView(host_id, spec, seen_at_ms=self._world.clock.now_ms())
+            self._view.hosts[host_id] = HostView(host_id, spec)
             told = {"host_id": host_id, "pool": pool_key(spec)}
             self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_SPAWNED, "", told)
             self._tasks.start(self._start(host_id, spec))
@@ -109,31 +111,18 @@ class Pool:
         elif host is not None:
             self._failed(pool_key(host.spec))
         self._sessions.drop(host_id)
-        self._lost(host_id, cause)
+        self._lost(host_id, self._ended.pop(host_id, cause))
+
+    async def _end(self, host_id: str, cause: str) -> None:
+        """Kill a host, and tell this cause when it is seen to be dead."""
+        self._ended[host_id] = cause
+        await self._fleet.kill(host_id)
 
     def _lost(self, host_id: str, cause: str) -> None:
         host = self._view.hosts.get(host_id)
         told = {"host_id": host_id, "tenants": len(host.tenants) if host is not None else 0, "cause": cause}
         self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_LOST, "", told)
         self._report(HostLost(host_id, cause))
-
-    async def heartbeat(self) -> None:
-        """Ask every host whether it answers, and kill those that have not for too long; a killed host is then seen to die."""
-        loop = asyncio.get_running_loop()
-        patience_s = self._limits.heartbeat_ms * self._limits.heartbeat_misses_max / 1000
-        born_s = loop.time()
-        while True:
-            await asyncio.sleep(self._limits.heartbeat_ms / 1000)
-            for host in list(self._view.hosts.values()):
-                session = self._sessions.by_peer.get(host.host_id)
-                if session is not None:
-                    session.say(Ping())
-                silent_s = loop.time() - (
-                    session.seen_s if session is not None else max(born_s, host.seen_at_ms and born_s)
-                )
-                if silent_s > patience_s * (1 if session is not None else 6):
-                    await self._fleet.kill(host.host_id)
-            self._sessions.flush()
 
     def retire_worn(self) -> None:
         """Ask an empty host to leave when it has served too many agents, holds too much memory, or has been empty for long.

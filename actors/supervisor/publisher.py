@@ -20,7 +20,7 @@ class Publisher:
     """
 
     def __init__(self, view: View, sessions: Sessions, now_ms: Callable[[], int]) -> None:
-        self._view, self._sessions, self._now_ms = view, sessions, now_ms
+        self._view, self._sessions, self.now_ms = view, sessions, now_ms
         self.followers: dict[str, dict[str, None]] = {}
         self.observers: dict[str, None] = {}
         self.booted: Fields = {}
@@ -43,7 +43,7 @@ class Publisher:
         """Tell this peer of everything that happens, from now on, or no more. First it hears whose life this is."""
         if wanted:
             self.observers[peer_id] = None
-            booted = (Channel.SUPERVISOR, EventType.SUPERVISOR_BOOTED, "", self.booted, self._now_ms())
+            booted = (Channel.SUPERVISOR, EventType.SUPERVISOR_BOOTED, "", self.booted, self.now_ms())
             self._say(peer_id, Happened(*booted))
         else:
             self.observers.pop(peer_id, None)
@@ -70,7 +70,7 @@ class Publisher:
     ) -> None:
         """Tell those who observe. What nobody observes is forgotten."""
         if self.observers:
-            self.pass_on(Happened(channel, type, agent, payload, self._now_ms() if at_ms is None else at_ms))
+            self.pass_on(Happened(channel, type, agent, payload, self.now_ms() if at_ms is None else at_ms))
 
     def pass_on(self, said: Happened) -> None:
         """Tell those who observe what a host has seen."""

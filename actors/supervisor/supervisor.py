@@ -98,7 +98,7 @@ class Supervisor:
         """Boot, then take turns until the end of this life."""
         async with self._tasks:
             await self._boot()
-            for job in (self._turns(), self._sweeps(), self._timers(), self.pool.heartbeat()):
+            for job in (self._turns(), self._sweeps(), self._timers(), self.pool.heartbeat.serve()):
                 self._tasks.start(job)
             self._ready.set()
             await self._tasks.over()
@@ -107,10 +107,8 @@ class Supervisor:
         boot = await self.world.threads.commit(self.store.boot)
         self.findings = list(boot.findings)
         self.view = restore(boot)
-        self._anchor_ms, self._anchor_s = (
-            max(self.world.clock.now_ms(), self.view.at_ms),
-            asyncio.get_running_loop().time(),
-        )
+        self._anchor_ms = max(self.world.clock.now_ms(), self.view.at_ms)
+        self._anchor_s = asyncio.get_running_loop().time()
         self.view.awake_at_ms = self._anchor_ms
         self._has_archive = boot.meta is not None
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
@@ -121,9 +119,7 @@ class Supervisor:
         self.calls = Calls(view, sessions)
         self.intake = Intake(view, sessions, self.calls, self.queries, self.publisher)
         self.performer = Performer(self.world, self.view, self.sessions, self.store, self.limits)
-        self.pool = Pool(
-            self.world, self._tasks, self._fleet, self.view, self.sessions, self.limits, self.report, self.publisher
-        )
+        self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
         await self.pool.adopt()
         self.sessions.epoch = self.view.epoch + 1
         started = SupervisorStarted(self.view.epoch + 1, asdict(self.limits))
@@ -157,6 +153,7 @@ class Supervisor:
 
     async def _turn(self) -> None:
         """One group: what is waiting, in order, up to `turn_max` messages; the rest has the next turn."""
+        self.pool.heartbeat.notice_lateness()
         arrived = self.sessions.take(self.limits.turn_max)
         seen, self._stimuli = self._stimuli, []
         await self._recall(arrived)
@@ -291,7 +288,9 @@ class Supervisor:
         self.world.faults.at(KillPoint.BEFORE_COMMIT)
         began_s = asyncio.get_running_loop().time()
         await self.world.threads.commit(lambda: self.store.append(rows, payloads))
-        self.world.metrics.observe("commit_ms", (asyncio.get_running_loop().time() - began_s) * 1000)
+        took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
+        self.world.metrics.observe("commit_ms", took_ms)
+        self.pool.heartbeat.lost(took_ms)
         self.world.faults.at(KillPoint.AFTER_COMMIT)
         self._facts_since_checkpoint += len(rows)
         self._quiet_since_s = asyncio.get_running_loop().time()

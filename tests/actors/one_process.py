@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from perdure.actors import Client, Host, PoolSpec, Supervisor, World
+from perdure.actors.ports import Pulse
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
 from perdure.ledger.store.memory_store import MemoryStore
@@ -56,6 +57,9 @@ class OneProcess:
         self.ended.append(why)
         del self.hosts[host_id]
         return why
+
+    async def pulse(self, host_id: str) -> Pulse:
+        return Pulse()
 
     async def kill(self, host_id: str) -> None:
         self._lives[host_id].cancel()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perdure.actors.ports import PoolSpec
+from perdure.actors.ports import PoolSpec, Pulse
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.fleet import ActorFleet, HostGone, HostSilent
+from perdure.actors.ray_world.fleet import MUTE_BUT_BUSY, ActorFleet, HostGone, HostSilent
 from perdure.actors.ray_world.os_processes import (
     ProcessId,
     ProcessInfo,
@@ -33,6 +33,7 @@ class FakeActors:
         self.watches: dict[str, asyncio.Queue[str | Exception]] = {}
         self.killed: list[str] = []
         self.mute: set[str] = set()
+        self.silent: set[str] = set()
         self.spares = 0
         self.where = machine()
 
@@ -55,6 +56,11 @@ class FakeActors:
         if handle in self.mute:
             raise HostSilent("it does not answer")
         return ProcessInfo(self.processes.get(handle, NOBODY), self.where)
+
+    async def pulse(self, handle: str) -> Pulse:
+        if handle in self.silent:
+            raise HostSilent("it does not answer")
+        return Pulse(3, "a@m:A", "A.run")
 
     async def watch(self, handle: str) -> str:
         said = await self.watches[handle].get()
@@ -216,5 +222,24 @@ def test_what_was_used_up_is_replaced_once_the_rush_is_over() -> None:
         assert actors.spares == 0
         await asyncio.sleep(0.05)
         assert actors.spares == 1
+
+    asyncio.run(story())
+
+
+def test_a_process_that_does_not_answer_is_asked_whether_it_computes(
+    process: ProcessId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed_s = iter([1.0, 1.5, 1.5])
+    monkeypatch.setattr("perdure.actors.ray_world.fleet.cpu_s", lambda _pids: next(computed_s))
+
+    async def story() -> None:
+        actors = FakeActors()
+        fleet = await fleet_with(actors, "a")
+        assert await fleet.pulse("a") == Pulse(3, "a@m:A", "A.run"), "what it says itself comes first"
+        actors.silent.add("a")
+        assert await fleet.pulse("a") is None, "nothing to compare with yet"
+        assert await fleet.pulse("a") == MUTE_BUT_BUSY
+        assert await fleet.pulse("a") is None
+        assert await fleet.pulse("never heard of") is None
 
     asyncio.run(story())

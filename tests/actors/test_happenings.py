@@ -35,6 +35,7 @@ PROMISED: dict[str, set[str]] = {
     EventType.SUPERVISOR_BOOTED: {"epoch", "live_runs", "elapsed_ms", "findings"},
     EventType.SUPERVISOR_HOST_SPAWNED: {"host_id", "pool"},
     EventType.SUPERVISOR_HOST_LOST: {"host_id", "tenants", "cause"},
+    EventType.SUPERVISOR_HOST_BLOCKED: {"host_id", "method", "stack"},
     EventType.SUPERVISOR_OVERLOADED: {"waiting", "retry_after_ms"},
 }
 
@@ -71,6 +72,8 @@ def test_every_event_is_told_with_the_payload_that_is_promised() -> None:
         await stage.until(lambda: stage.deliveries()["parked"] == 1)
         waiting = asyncio.create_task(stage.call(Boss, "wait_for", "Sleeper", 30_000, "again"))
         await stage.until(lambda: stage.status("again") == "running")
+        stage.simulation.hang(stage.run("again").host_id, 10_000, culprit=address(Sleeper, "again"))
+        await asyncio.sleep(10)
         stage.kill_host_of(address(Boss, "p"))
         waiting.cancel()
         await stage.until(lambda: not stage.host_of(address(Boss, "p")))

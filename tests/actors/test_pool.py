@@ -27,6 +27,9 @@ class Desert:
     async def spawn(self, _host_id: str, _spec: PoolSpec) -> None:
         self.spawned.append(asyncio.get_running_loop().time())
 
+    async def pulse(self, _host_id: str) -> None:
+        """Nobody asks."""
+
     async def death(self, host_id: str) -> str:
         self.view.hosts[host_id].up = self.left > 0
         self.left -= 1

@@ -26,6 +26,7 @@ from perdure.actors.life.state_watch import StateWatch
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import RemoteError
+from perdure.actors.supervisor.heartbeat import Heartbeat
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.supervisor import Supervisor
@@ -135,7 +136,7 @@ SUPERVISORS = [
     Plant(Supervisor, "_turns"),
     Plant(Supervisor, "_sweeps"),
     Plant(Supervisor, "_timers"),
-    Plant(Pool, "heartbeat"),
+    Plant(Heartbeat, "serve"),
     Plant(Pool, "_watch"),
     Plant(Pool, "_start"),
 ]

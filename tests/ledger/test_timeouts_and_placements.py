@@ -121,7 +121,7 @@ def test_what_is_switched_off_never_ends(options: dict[str, Any]) -> None:
     if not options.get("detached") and options:
         ledger.given(RunReattached("r", 2, 1))
     assert tick(ledger, 10**12) == []
-    assert next_look(ledger.run(), ledger.limits, 0) == math.inf
+    assert next_look(ledger.view, ledger.run(), ledger.limits) == math.inf
 
 
 def test_a_child_that_does_not_stop_in_time_is_said_to_run_on() -> None:
