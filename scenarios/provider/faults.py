@@ -144,7 +144,7 @@ class Head(NamedTuple):
     headers: tuple[tuple[str, str], ...]
 
 
-class Send(NamedTuple):
+class Said(NamedTuple):
     """Bytes of the body."""
 
     body: bytes
@@ -162,7 +162,7 @@ class End(NamedTuple):
     how: str
 
 
-Act = Head | Send | Wait | End
+Act = Head | Said | Wait | End
 
 STREAM_HEAD = Head(200, (("content-type", "text/event-stream; charset=utf-8"), ("cache-control", "no-cache")))
 PLAIN_HEAD = Head(200, (("content-type", "application/json"),))
@@ -183,14 +183,14 @@ def perform(head: Head, body: Sequence[bytes], fault: Fault | None, pace: Pace) 
     if fault.kind is FaultKind.STALL:
         return *said, *_spoken(after, Pace(between_ms=pace.between_ms)), End("whole")
     if fault.kind is FaultKind.ERROR:
-        return *said, *map(Send, frames([fault.failure], "", "")), End("error")
+        return *said, *map(Said, frames([fault.failure], "", "")), End("error")
     return *said, End(fault.kind)
 
 
 def refusal(status: int, failure: Failure, retry_after: str | None = None) -> tuple[Act, ...]:
     """The acts of an HTTP error."""
     headers = PLAIN_HEAD.headers + ((("retry-after", retry_after),) if retry_after is not None else ())
-    return Head(status, headers), Send(dumped({"error": error_of(failure)}).encode()), End("whole")
+    return Head(status, headers), Said(dumped({"error": error_of(failure)}).encode()), End("whole")
 
 
 def place_of(body: Sequence[bytes], fault: Fault) -> int | None:
@@ -231,4 +231,4 @@ def _spoken(body: Sequence[bytes], pace: Pace) -> Iterator[Act]:
         pause = pace.between_ms if number else pace.first_ms
         if pause:
             yield Wait(pause)
-        yield Send(frame)
+        yield Said(frame)

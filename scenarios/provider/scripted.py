@@ -1,17 +1,13 @@
-"""The scripted provider without a network: it takes requests, decides what each gets, and keeps the log.
+"""The scripted provider without a network: it takes requests, decides the reply to each, and keeps the log.
 
-The socket server and the simulated transport have one each; whatever both must agree on is decided here. Nothing here waits or reads
-a clock: every call says what time it is.
-
-What is to survive a killed server goes line by line to a `journal`, before the answer goes out. `restore` takes the lines again: the log,
-the numbers and the used-up rules go on where they were, and the exchanges that were open have ended by the death.
+The socket server and the simulated transport are subclasses. Nothing here waits or reads a clock: every call says what time it is.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
@@ -34,9 +30,7 @@ from perdure.scenarios.provider.faults import (
 from perdure.scenarios.provider.pairing import problems
 from perdure.scenarios.provider.script import Conversation, Script, answer, read
 
-DEATH: Final = "killed"
 SHOWN_MAX: Final = 200
-Journal = Callable[[dict[str, Any]], None]
 
 
 class Record(BaseModel):
@@ -44,7 +38,7 @@ class Record(BaseModel):
 
     `problems` are what makes it illegal; such a request gets a 400, whatever the plan says. `fault` is what the plan had for it, and
     `fault_byte` the byte of the body before which it happened. `sizes` are the lengths of the frames of the whole reply. `ended` is
-    `whole`; or the fault that ended it; or `gone`, if the client left first; or `killed`; or None while it is open.
+    `whole`; or the fault that ended it; or `gone`, if the client left first; or None while it is open.
     """
 
     number: int
@@ -69,7 +63,7 @@ class Record(BaseModel):
 
 
 class Counters(BaseModel):
-    """What the provider counted since it was made, or since it was told to forget."""
+    """What the provider has counted."""
 
     connections: int = 0
     requests: int = 0
@@ -89,58 +83,34 @@ class Answer(NamedTuple):
 
 
 class ScriptedProvider:
-    """See the head of the module. `change` is called after everything that happens."""
+    """Answers by `script`, at `pace`. `settle` is called after everything that happens."""
 
     def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
-        self.script = script or Script()
-        self.pace = pace or Pace()
-        self.plan = plan or FaultPlan()
+        self.script, self.pace = script or Script(), pace or Pace()
         self.records: list[Record] = []
-        self.journal: Journal = lambda _entry: None
-        self.change: Callable[[], None] = lambda: None
-        self._begin_plan(self.plan)
-        self._begin_log()
+        self.connections = self.refused = self.open = self.open_most = 0
+        self._begin(plan or FaultPlan())
 
-    def _begin_plan(self, plan: FaultPlan) -> None:
+    def _begin(self, plan: FaultPlan) -> None:
         self.plan = plan
         self._used: Counter[int] = Counter()
         self._planned = 0  # requests since the plan was set
         self._dark_since_ms: float | None = None
 
-    def _begin_log(self) -> None:
-        self.records = []
-        self.connections = self.refused = self.open = self.open_most = 0
-
-    # settings
-
-    def set_script(self, script: Script) -> None:
-        """From now on, answer by this script."""
-        self.script = script
-        self._settle({"script": script.model_dump(mode="json")})
-
     def set_plan(self, plan: FaultPlan) -> None:
-        """From now on, fail by this plan; requests count from 1 again for it."""
-        self._begin_plan(plan)
-        self._settle({"plan": plan.model_dump(mode="json")})
+        """Fail by this plan from now on. Its numbers count from the next request."""
+        self._begin(plan)
+        self.settle()
 
-    def set_pace(self, pace: Pace) -> None:
-        """From now on, answer at this pace."""
-        self.pace = pace
-        self._settle({"pace": pace.model_dump(mode="json")})
-
-    def forget(self) -> None:
-        """Forget the log; numbers begin at 1 again. Refused while a reply is open, because that would belong to nothing."""
-        if self.open:
-            raise ValueError(f"{self.open} replies are open; the log can be forgotten when they have ended")
-        self._begin_log()
-        self._settle({"forget": True})
+    def settle(self) -> None:
+        """For a subclass that must react."""
 
     # requests
 
     def connected(self) -> None:
         """Count a connection."""
         self.connections += 1
-        self._settle({"connected": True})
+        self.settle()
 
     def receive(self, raw: bytes, at_ms: float) -> Answer:
         """Take a request: log it, judge it, and say what it gets."""
@@ -157,8 +127,10 @@ class ScriptedProvider:
             record.fault = None if record.rule is None else self.plan.rules[record.rule].fault
         acts = self._acts(record, body)
         record.status = next((act.status for act in acts if isinstance(act, Head)), None)
-        self._open(record)
-        self._settle({"request": record.model_dump(mode="json")})
+        self.records.append(record)
+        self.open += 1
+        self.open_most = max(self.open_most, self.open)
+        self.settle()
         return Answer(record.number, acts)
 
     def _acts(self, record: Record, body: Any) -> tuple[Act, ...]:
@@ -198,19 +170,12 @@ class ScriptedProvider:
             and (rule.asks is None or (record.asks is not None and rule.asks in record.asks))
         )
 
-    def _open(self, record: Record) -> None:
-        self.records.append(record)
-        self.open += 1
-        self.open_most = max(self.open_most, self.open)
-
     def ended(self, number: int, how: str, sent: int, at_ms: float) -> None:
         """A response is over, after so many bytes of its body."""
-        self._end(self.records[number - 1], how, sent, at_ms)
-        self._settle({"ended": [number, how, sent, at_ms]})
-
-    def _end(self, record: Record, how: str, sent: int, at_ms: float) -> None:
+        record = self.records[number - 1]
         record.ended, record.sent, record.ended_at_ms = how, sent, at_ms
         self.open -= 1
+        self.settle()
 
     # the door
 
@@ -224,7 +189,7 @@ class ScriptedProvider:
         until_ms = self.shut_until_ms()
         if until_ms is None or at_ms < until_ms:
             return True
-        self.open_door()
+        self._end_refusal(index)
         return False
 
     def shut_until_ms(self) -> float | None:
@@ -239,14 +204,16 @@ class ScriptedProvider:
         """End the refusal that is due, if one is."""
         index = self._refusal()
         if index is not None:
-            self._used[index] += 1
-            self._dark_since_ms = None
-            self._settle({"opened": index})
+            self._end_refusal(index)
+
+    def _end_refusal(self, index: int) -> None:
+        self._used[index] += 1
+        self._dark_since_ms = None
+        self.settle()
 
     def refuse(self) -> None:
         """Count a connection that was refused. Only the simulation can: a real one is never seen by the server."""
         self.refused += 1
-        self._settle({"refused": True})
 
     def _refusal(self) -> int | None:
         coming = self._planned + 1
@@ -274,44 +241,12 @@ class ScriptedProvider:
             statuses=Counter(str(record.status) for record in self.records if record.status),
         )
 
-    def _settle(self, entry: dict[str, Any]) -> None:
-        self.journal(entry)
-        self.change()
 
-    def restore(self, entries: Iterable[dict[str, Any]], at_ms: float) -> None:
-        """Take over what an earlier life wrote down."""
-        for entry in entries:
-            for what, value in entry.items():
-                self._again(what, value)
-        for record in self.records:
-            if record.ended is None:
-                self.ended(record.number, DEATH, record.sent, at_ms)
-
-    def _again(self, what: str, value: Any) -> None:
-        match what:
-            case "script":
-                self.script = Script.model_validate(value)
-            case "plan":
-                self._begin_plan(FaultPlan.model_validate(value))
-            case "pace":
-                self.pace = Pace.model_validate(value)
-            case "forget":
-                self._begin_log()
-            case "connected":
-                self.connections += 1
-            case "refused":
-                self.refused += 1
-            case "opened":
-                self._used[value] += 1
-            case "ended":
-                number, how, sent, at_ms = value
-                self._end(self.records[number - 1], how, sent, at_ms)
-            case "request":
-                self._planned += 1
-                record = Record.model_validate(value)
-                self._open(record)
-                if record.rule is not None:
-                    self._used[record.rule] += 1
+def unknown_path(method: str, path: str) -> Failure:
+    """The error for a request that is not one for a completion."""
+    return Failure(
+        message=f"{method} {path}: this server knows POST /v1/chat/completions", type="invalid_request_error"
+    )
 
 
 def _parsed(raw: bytes) -> tuple[Any, list[str]]:

@@ -3,9 +3,9 @@
     provider = SimProvider(script, plan)
     agent.model = provider.model()
 
-It has the methods of `ProviderProcess`, so one story can play with either. No sockets and no threads: a stall is a timer of the virtual
-loop (or nothing at all, for ever), and what a real socket would make the client raise is raised here. The provider lives outside of every
-simulated process, as a real one does, so its log survives whatever dies. A client that dies with its process has left at that moment.
+It has the methods of `SocketProvider`, so one story can play with either. A stall is a timer of the virtual loop, or lasts for ever. Where
+a socket would make the client raise, the same is raised here. The provider lives outside of every simulated process, as a real one does,
+so its log survives every death. A client that dies with its process leaves at that moment.
 
 Connections are counted as if none were kept alive: one for each request.
 """
@@ -22,10 +22,9 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from perdure.actors.sim_world.world import current_process, on_death
-from perdure.scenarios.provider.events import Failure
-from perdure.scenarios.provider.faults import Act, End, FaultPlan, Head, Pace, Send, Wait, refusal
+from perdure.scenarios.provider.faults import Act, End, FaultPlan, Head, Pace, Said, Wait, refusal
 from perdure.scenarios.provider.script import Script
-from perdure.scenarios.provider.scripted import DEATH, ScriptedProvider
+from perdure.scenarios.provider.scripted import ScriptedProvider, unknown_path
 
 SIM_URL: Final = "http://provider.invalid/v1"
 
@@ -40,7 +39,6 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
     def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
         super().__init__(script, plan, pace)
         self._exchanges: dict[int, _Exchange] = {}
-        self._is_alive = True
 
     def client(self) -> httpx2.AsyncClient:
         """A client whose every request comes here."""
@@ -50,18 +48,6 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
         """A model, by this name, whose every request comes here."""
         client = AsyncOpenAI(base_url=SIM_URL, api_key="scripted", max_retries=0, http_client=self.client())
         return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))
-
-    # what a story does to it
-
-    def kill(self) -> None:
-        """End all open replies, and refuse connections. The log stays."""
-        self._is_alive = False
-        for exchange in list(self._exchanges.values()):
-            exchange.break_off()
-
-    def start(self) -> None:
-        """Live again."""
-        self._is_alive = True
 
     def release(self, number: int) -> None:
         """End the stall of a request. Raises `KeyError` if it is not open."""
@@ -73,13 +59,13 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
         """Answer a request, or raise what a socket would make the client raise."""
         body = await request.aread()
         now_ms = asyncio.get_running_loop().time() * 1000
-        if not self._is_alive or self.is_shut(now_ms):
+        if self.is_shut(now_ms):
             self.refuse()
             raise httpx2.ConnectError(REFUSED, request=request)
         self.connected()
         if request.method != "POST" or not request.url.path.endswith("/chat/completions"):
-            told = f"{request.method} {request.url.path}: this server knows POST /v1/chat/completions"
-            return await _Exchange(self, request, 0, refusal(404, Failure(message=told))).response()
+            told = unknown_path(request.method, request.url.path)
+            return await _Exchange(self, request, 0, refusal(404, told)).response()
         number, acts = self.receive(body, now_ms)
         exchange = self._exchanges[number] = _Exchange(self, request, number, acts)
         if current_process() is not None:
@@ -106,8 +92,7 @@ class _Exchange(httpx2.AsyncByteStream):
         self._silent_s = 0.0
         self._patience_s: float | None = request.extensions.get("timeout", {}).get("read")
         self._interruption: asyncio.Future[None] | None = None
-        self._is_broken = self._is_silent = False
-        self._has_head = False
+        self._is_silent = self._has_head = False
 
     async def response(self) -> httpx2.Response:
         """Everything before the body."""
@@ -133,7 +118,7 @@ class _Exchange(httpx2.AsyncByteStream):
                 act = await self._next()
                 if isinstance(act, End):
                     return
-                if isinstance(act, Send):
+                if isinstance(act, Said):
                     self._sent += len(act.body)
                     yield act.body
         finally:
@@ -145,8 +130,6 @@ class _Exchange(httpx2.AsyncByteStream):
 
     async def _next(self) -> Act:
         """The next act, carried out as far as the world is concerned."""
-        if self._is_broken:
-            raise self._lost()
         act = next(self._acts)
         if isinstance(act, Wait):
             await self._wait(act.ms)
@@ -157,11 +140,8 @@ class _Exchange(httpx2.AsyncByteStream):
             if act.how == "reset":
                 raise httpx2.ReadError("", request=self._request)
             if act.how == "hang_up":
-                raise self._lost()
+                raise httpx2.RemoteProtocolError(HUNG_UP if self._has_head else HUNG_UP_EARLY, request=self._request)
         return act
-
-    def _lost(self) -> httpx2.RemoteProtocolError:
-        return httpx2.RemoteProtocolError(HUNG_UP if self._has_head else HUNG_UP_EARLY, request=self._request)
 
     async def _wait(self, ms: float | None) -> None:
         """Be silent for so long, or until released; but not for longer than the client's patience for one read."""
@@ -180,8 +160,6 @@ class _Exchange(httpx2.AsyncByteStream):
             self._interruption = None
         self._is_silent = False
         self._silent_s += limit_s or 0.0
-        if self._is_broken:
-            raise self._lost()
 
     def _end(self, how: str) -> None:
         self._provider.ended(self._number, how, self._sent, self._loop.time() * 1000)
@@ -191,12 +169,6 @@ class _Exchange(httpx2.AsyncByteStream):
         if self._interruption is not None and not self._interruption.done():
             self._interruption.set_result(None)
 
-    def break_off(self) -> None:
-        """The provider died."""
-        self._end(DEATH)
-        self._is_broken = True
-        self.release()
-
     def leave(self) -> None:
         """The client is gone, if it was not over anyhow. What the provider says without a pause is on its way already."""
         how = "gone"
@@ -205,5 +177,5 @@ class _Exchange(httpx2.AsyncByteStream):
                 break
             if isinstance(act, End):
                 how = act.how
-            self._sent += len(act.body) if isinstance(act, Send) else 0
+            self._sent += len(act.body) if isinstance(act, Said) else 0
         self._end(how)

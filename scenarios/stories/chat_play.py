@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 from perdure.scenarios.provider.faults import Fault, FaultPlan, Rule
-from perdure.scenarios.provider.process import ProviderProcess
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.provider.scripted import Counters, Record
-from perdure.scenarios.provider.server_process import ServerFailed
+from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.chat_agents import EFFECTS, Guide, Quiz
 from perdure.scenarios.stories.chat_checks import (
@@ -52,25 +51,6 @@ KILLS: Final = ("agent", "tool", "child", "supervisor")
 CAUSES: Final = ("stall", "process_lost")
 COUNTED: Final = ("requests", "connections", "illegal")
 EFFECTS_TOLD: Final = ("expected", "seen", "doubled", "lost", "unknown")
-
-
-class Provider(Protocol):
-    """The scripted provider, as a process or in the simulation."""
-
-    def set_plan(self, plan: FaultPlan) -> None:
-        """Fail by this plan from now on."""
-
-    def release(self, number: int) -> None:
-        """End the stall of a request."""
-
-    def open_door(self) -> None:
-        """End the refusal of connections."""
-
-    def counters(self) -> Counters:
-        """What it counted."""
-
-    def log(self, since: int = 0) -> list[Record]:
-        """The requests with numbers above `since`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +93,7 @@ class ChatScenario(Scenario):
     goes_on: ClassVar[bool] = True
     quiz: Quiz
     script: Script
-    provider: Provider | None
+    provider: SocketProvider | SimProvider | None
 
     def __init__(self, points: int, seed: int, watcher: Watcher, model: str | None = None) -> None:
         super().__init__(seed, watcher)
@@ -145,7 +125,7 @@ class ChatScenario(Scenario):
             self.provider = None
             values = {MODEL: SIMULATED if data is None else self._model or SCRIPTED, **workspace.environment}
             if data is not None and not self._model:
-                self.provider = process = stack.enter_context(ProviderProcess(self.script))
+                self.provider = process = stack.enter_context(SocketProvider(self.script))
                 values |= process.environment
             stack.enter_context(with_environment(values))
             yield
@@ -167,7 +147,7 @@ class ChatScenario(Scenario):
         points = self.points_of([] if self.provider is None else self.provider.log())
         for number, point in enumerate(chosen(points, self.points_max, self.seed), 1):
             await self.turn(stage, point, number)
-        if isinstance(self.provider, ProviderProcess):
+        if isinstance(self.provider, SocketProvider):
             self._count(self.provider.counters())
 
     def _count(self, counters: Counters) -> None:
@@ -265,7 +245,7 @@ class ChatScenario(Scenario):
     def _go_on(self, held: int) -> None:
         self.quiz.workspace.set_pace()
         if held and self.provider is not None:
-            with contextlib.suppress(KeyError, ServerFailed):  # a client that was killed has left already
+            with contextlib.suppress(KeyError):  # a client that was killed has left already
                 self.provider.release(held)
 
     async def _victim(self, stage: Stage, point: Point, name: str, number: int) -> tuple[str, Victim] | None:

@@ -1,6 +1,6 @@
 """`perdure run messenger`: people write to a chat agent through a Telegram bot; and the same agent behind a real bot.
 
-Under Ray everything is real but Telegram, which is a process of its own that speaks the Bot API over HTTP, and the model, which is the
+Under Ray everything is real but Telegram, which is a server of ours that speaks the Bot API over HTTP, and the model, which is the
 scripted provider: webhooks come in over a socket, agents live in Ray actors, and processes are killed by `SIGKILL`. In the simulated
 world the same agent, adapter and app play in virtual time.
 """
@@ -20,7 +20,7 @@ import uvicorn
 from perdure.actors import Runtime, messenger_app, messengers_of
 from perdure.ledger import BadRequest
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.process import ProviderProcess
+from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.engine import Scenario, in_words
 from perdure.scenarios.stories.environment import SCRIPTED, SIMULATED, checked_model, simulated_model, with_environment
@@ -29,7 +29,7 @@ from perdure.scenarios.stories.messenger_checks import Seen, figures_of
 from perdure.scenarios.stories.messenger_play import Exchanges, Handles, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.stories.watchers import Watcher
-from perdure.scenarios.telegram.server import TelegramProcess
+from perdure.scenarios.telegram.server import SocketTelegram
 from perdure.scenarios.telegram.sim import SimTelegram
 
 PACE: Final = Pace(first_ms=50, between_ms=25)
@@ -54,14 +54,14 @@ class MessengerScenario(Scenario):
         script = script_of(messages_of(self._ways), self.seed)
         with contextlib.ExitStack() as stack:
             if data is None:
-                self._telegram: SimTelegram | TelegramProcess = SimTelegram()
+                self._telegram: SimTelegram | SocketTelegram = SimTelegram()
                 simulated_telegrams.append(self._telegram)
-                self._provider: SimProvider | ProviderProcess = SimProvider(script, pace=PACE)
+                self._provider: SimProvider | SocketProvider = SimProvider(script, pace=PACE)
                 stack.enter_context(simulated_model(self._provider.model(SIMULATED)))
                 values = clerk_environment(SIMULATED, SIMULATED)
             else:
-                self._telegram = stack.enter_context(TelegramProcess())
-                self._provider = stack.enter_context(ProviderProcess(script, pace=PACE))
+                self._telegram = stack.enter_context(SocketTelegram())
+                self._provider = stack.enter_context(SocketProvider(script, pace=PACE))
                 values = {**self._provider.environment, **clerk_environment(self._telegram.base_url, SCRIPTED)}
             stack.enter_context(with_environment(values))
             yield

@@ -1,1 +1,1 @@
-"""A pretended Telegram Bot API, as a process and as a simulated wire."""
+"""A simulated Telegram Bot API, behind sockets and in the simulated world."""

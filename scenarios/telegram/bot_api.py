@@ -1,8 +1,8 @@
 """What a pretended Telegram does with the requests of a bot: the part of the Bot API that a messenger needs, and faults on demand.
 
 It is a function of the requests that came: no sockets, no clock. It keeps every message with all that it ever said, so that one look tells
-what people have seen: what stood there twice, what was cut short, in which order. `telegram_server` puts it behind real HTTP,
-`telegram_sim` into the simulated world.
+what people have seen: what stood there twice, what was cut short, in which order. `telegram.server` puts it behind real HTTP,
+`telegram.sim` into the simulated world.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class BotApi:
     def log(self) -> dict[str, Any]:
         """Everything that it saw."""
         return {
-            "messages": [each.model_dump() for each in self.messages.values()],
+            "messages": [each.model_dump() for each in [*self.messages.values()]],
             "asked": [each.model_dump() for each in self.asked],
             "webhook": self.webhook,
             "methods": dict(Counter(each.method for each in self.asked)),

@@ -21,7 +21,7 @@ WAY_S: Final = 0.02  # there, and the same back
 
 
 class SimTelegram(BotApi):
-    """Has the methods of `TelegramProcess`, so one scenario can play with either."""
+    """Has the methods of `SocketTelegram`, so one scenario can play with either."""
 
     def wire(self) -> BaseRequest:
         """A way to it for one client."""

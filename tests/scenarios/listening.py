@@ -9,6 +9,8 @@ from openai import AsyncOpenAI
 
 from perdure.scenarios.provider.faults import Fault, FaultKind
 from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.scripted import Counters
+from perdure.scenarios.provider.server import SocketProvider
 
 READ = Call(name="read_file", arguments={"path": "déjà vu.txt"})
 SEARCH = Call(name="search", arguments={"pattern": "élan"})
@@ -91,3 +93,18 @@ def every_place(sizes: Sequence[int]) -> Iterator[Fault]:
             yield Fault(kind=kind, event=event)
             if event < len(sizes):
                 yield Fault(kind=kind, event=event, inside=True)
+
+
+def wait_until(
+    provider: SocketProvider, *, requests: int = 0, ended: int = 0, still_open: int | None = None
+) -> Counters:
+    """Wait for so many requests, so many ended replies, and exactly so many open ones."""
+
+    def is_so() -> bool:
+        counters = provider.counters()
+        enough = counters.requests >= requests and sum(counters.ended.values()) >= ended
+        return enough and still_open in (None, counters.open)
+
+    with provider.changed:
+        assert provider.changed.wait_for(is_so, 10), provider.counters()
+    return provider.counters()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import httpx2
@@ -15,11 +15,11 @@ from openai import AsyncOpenAI
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.sim_world.world import Deadlock
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
-from perdure.scenarios.provider.process import ProviderProcess
 from perdure.scenarios.provider.scripted import Record
+from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SIM_URL, SimProvider
 from perdure.scenarios.testing.laboratory import Laboratory
-from tests.scenarios.listening import ASK, SCRIPT, Heard, listen, with_results
+from tests.scenarios.listening import ASK, SCRIPT, Heard, listen, wait_until, with_results
 
 T = TypeVar("T")
 PATIENCE_S = 0.15
@@ -61,25 +61,16 @@ async def exchange(client: AsyncOpenAI) -> list[Heard]:
     return [first, second, await listen(client, [*messages, {"role": "tool", "tool_call_id": "x", "content": ""}])]
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[ProviderProcess]:
-    with ProviderProcess(SCRIPT) as process:
-        yield process
-
-
-def over_sockets(process: ProviderProcess, plan: FaultPlan) -> tuple[list[Heard], list[Record]]:
+def over_sockets(plan: FaultPlan) -> tuple[list[Heard], list[Record]]:
     async def main() -> list[Heard]:
-        client = AsyncOpenAI(base_url=process.base_url, api_key="scripted", max_retries=0, timeout=PATIENCE_S)
+        client = AsyncOpenAI(base_url=provider.base_url, api_key="scripted", max_retries=0, timeout=PATIENCE_S)
         async with client:
             return await exchange(client)
 
-    process.open_door()
-    process.wait_until(still_open=0)
-    process.forget()
-    process.set_plan(plan)
-    heard = asyncio.run(main())
-    process.wait_until(still_open=0)
-    return heard, process.log()
+    with SocketProvider(SCRIPT, plan) as provider:
+        heard = asyncio.run(main())
+        wait_until(provider, still_open=0)
+        return heard, provider.log()
 
 
 def in_the_simulation(plan: FaultPlan) -> tuple[list[Heard], list[Record]]:
@@ -109,8 +100,8 @@ def faults(draw: st.DrawFn) -> Fault:
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(plan=st.dictionaries(st.integers(1, 3), faults(), max_size=2).map(FaultPlan.at))
-def test_a_client_hears_the_same_over_sockets_and_in_the_simulation(process: ProviderProcess, plan: FaultPlan) -> None:
-    heard, log = over_sockets(process, plan)
+def test_a_client_hears_the_same_over_sockets_and_in_the_simulation(plan: FaultPlan) -> None:
+    heard, log = over_sockets(plan)
     heard_in_simulation, log_in_simulation = in_the_simulation(plan)
     assert heard_in_simulation == heard
     assert [bare(record) for record in log_in_simulation] == [bare(record) for record in log]
@@ -163,24 +154,6 @@ def test_a_reply_may_be_silent_before_it_breaks(kind: FaultKind, held: bool) -> 
     assert simulated(provider, story).finish == "tool_calls"
     (record,) = provider.log()
     assert (record.ended, record.ended_at_ms) == (kind, 9_000)
-
-
-def test_a_killed_provider_breaks_open_replies_off_and_refuses_until_it_lives_again() -> None:
-    provider = SimProvider(SCRIPT, pace=Pace(between_ms=1_000))
-
-    async def story(client: AsyncOpenAI) -> list[Heard]:
-        asyncio.get_running_loop().call_later(2.5, provider.kill)
-        found = [await listen(client), await listen(client)]
-        provider.start()
-        return [*found, await listen(client)]
-
-    broken_off, refused, whole = simulated(provider, story)
-    assert (len(broken_off.chunks), broken_off.cause) == (3, "RemoteProtocolError")
-    assert refused.cause == "ConnectError"
-    assert whole.text == SPOKEN
-    assert [record.ended for record in provider.log()] == ["killed", "whole"]
-    counters = provider.counters()
-    assert (counters.refused, counters.connections, counters.open) == (1, 2, 0)
 
 
 def test_a_refusal_ends_after_its_time() -> None:

@@ -116,7 +116,7 @@ def test_all_turns_can_be_cancelled_and_new_ones_are_played() -> None:
         assert await room.do("cancel_all_chats") == 0
         ends = [await room.do("attach", each) for each in asked]
         assert [(end.status, end.reason) for end in ends] == [("aborted", "cancelled")] * 3
-        Outside.provider.set_pace(Pace())
+        Outside.provider.pace = Pace()
         assert (await room.do("chat", "words")).ok
         assert await room.roles() == "uua"
 
@@ -193,7 +193,7 @@ def test_turns_are_listed_and_deleted_by_status_newest_and_oldest_first() -> Non
         for number in range(3):
             assert (await room.do("chat", "words", request_id=f"done-{number}")).ok
         half_way = (await room.do("inspect_turn", "done-1"))["ended_at_ms"]
-        Outside.provider.set_pace(NEVER)
+        Outside.provider.pace = NEVER
         for name in ("stopped", "active", "waiting"):
             await room.do("submit_messages", "words", request_id=name)
         await room.until(lambda: room.is_("running", "stopped"))

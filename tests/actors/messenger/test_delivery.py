@@ -204,7 +204,7 @@ def test_messages_that_a_shorter_answer_does_not_need_are_taken_away() -> None:
     async def story(chat: Chat) -> Any:
         await chat.hear("a long one")
         await chat.until(lambda: len(Board.thread()) >= 3)
-        Outside.provider.set_script(Outside.provider.script.model_copy(update={"questions": (), "otherwise": "Short."}))
+        Outside.provider.script = Outside.provider.script.model_copy(update={"questions": (), "otherwise": "Short."})
         chat.kill()
         return await chat.rest()
 
