@@ -364,7 +364,7 @@ class Storage:
         try:
             if len(records.garbage) >= _GARBAGE_MAX:
                 self._sweep()
-            if altered or self._commits >= _COMMITS_MAX:
+            if altered or self._commits >= _COMMITS_MAX or self.file.disk.is_log_long(self.agent_id):
                 self._commits = 0
                 self.file.secure()
         except StaleIncarnation:

@@ -37,6 +37,11 @@ TYPE: Final = "TYPE duckdb"
 """Part of every `ATTACH` of a file. Without it DuckDB reads the file's headers to find its type, before it takes its lock and never again,
 so a checkpoint of the former owner that falls in between is not seen, and what it holds is lost."""
 
+_CHECKPOINTS_ARE_OURS = (  # each of them is guarded, and none is made by itself
+    "PRAGMA disable_checkpoint_on_shutdown",
+    "SET checkpoint_threshold = '1024TB'",
+    "SET auto_checkpoint_skip_wal_threshold = 1000000000000",
+)
 _LOCKED = re.compile(r"Conflicting lock is held in (.*)\. See", re.DOTALL)
 _UNOPENABLE = re.compile(r"IO Error: Cannot (?:open|create)")
 
@@ -69,6 +74,10 @@ class Disk(ABC):
     @abstractmethod
     def secure(self, agent_id: str, database: str) -> None:
         """Bring everything committed from the log into the database, so that the next opening replays nothing."""
+
+    def is_log_long(self, agent_id: str) -> bool:
+        """Whether a checkpoint is due, because the log takes much room."""
+        return False
 
     @abstractmethod
     def erase(self, agent_id: str, holder: object) -> None:
@@ -105,6 +114,7 @@ class Disk(ABC):
         copy = self._attach(agent_id, str(part), "BLOCK_SIZE 16384")
         try:
             self.copy(agent_id, database, copy)
+            self._root().execute(f"CHECKPOINT {copy}")
         finally:
             self._detach(copy)
         part.rename(path)
@@ -141,6 +151,8 @@ class Disk(ABC):
             self._instance = duckdb.connect(
                 ":memory:", config={"threads": 1, "async_threads": 0, "temp_directory": self._temporary()}
             )
+            for setting in _CHECKPOINTS_ARE_OURS:
+                self._instance.execute(setting)
         return self._instance
 
     def _detach(self, database: str) -> None:

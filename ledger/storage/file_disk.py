@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
@@ -20,12 +20,14 @@ from tempfile import TemporaryDirectory
 
 import duckdb
 
+from perdure.ledger.block_guard import BlockGuard, synchronise
 from perdure.ledger.errors import StorageConflict, StorageError
 from perdure.ledger.ids import parent_of, type_of
 from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
 from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
 
 _LEFT = "left-"
+_LOG_BYTES_MAX = 16 << 20
 
 
 class FileDisk(Disk):
@@ -36,6 +38,7 @@ class FileDisk(Disk):
         super().__init__()
         self.directory = Path(directory)
         self._locks = AgentLocks(self.directory / "locks")
+        self._guards: dict[str, BlockGuard] = {}
         self._blank = b""
 
     def path_of(self, agent_id: str) -> Path:
@@ -56,43 +59,39 @@ class FileDisk(Disk):
         with self._lock:
             self._hold(agent_id, holder)
             with self._released_unless_done(agent_id):
-                return self._attach(agent_id, str(path), "") if self.has(agent_id) else self._made(agent_id, path)
+                guard = self._guards[agent_id] = BlockGuard(path)
+                if not self.has(agent_id):
+                    return self._made(agent_id, path)
+                guard.mend()
+                return self._attach(agent_id, str(path), "")
 
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
-        """Detach the file, then let go of the lock."""
+        """Detach the file, then let go of the lock. Without room for a checkpoint everything stays in the log."""
         with self._lock:
             try:
                 if checkpoint:
-                    self._detach_checkpointed(database)
-                else:
-                    self._detach_as_is(database)
+                    with suppress(duckdb.Error, OSError):
+                        self.secure(agent_id, database)
+                self._detach(database)
             finally:
                 self._release(agent_id)
 
-    def _detach_checkpointed(self, database: str) -> None:
-        try:
-            self._root().execute(f"DETACH {database}")
-        except (
-            duckdb.Error
-        ):  # without room for a checkpoint everything stays in the log, and the file is detached all the same
-            self._detach(database)  # raises if it was something else
-
-    def _detach_as_is(self, database: str) -> None:
-        root = self._root()
-        root.execute("PRAGMA disable_checkpoint_on_shutdown")
-        try:
-            root.execute(f"DETACH {database}")
-        finally:
-            root.execute("PRAGMA enable_checkpoint_on_shutdown")
-
     def secure(self, agent_id: str, database: str) -> None:
-        """Checkpoint the file on a cursor of its own, because others may attach meanwhile."""
+        """Checkpoint the file, if there is a log, on a cursor of its own, because others may attach meanwhile."""
+        if not _log(self.path_of(agent_id)).exists():
+            return
         with self._lock:
             cursor = self._root().cursor()
         try:
-            cursor.execute(f"CHECKPOINT {database}")
+            with self._guards[agent_id].around(cursor, database):
+                cursor.execute(f"CHECKPOINT {database}")
         finally:
             cursor.close()
+
+    def is_log_long(self, agent_id: str) -> bool:
+        """Whether a checkpoint is due, because the log takes much room."""
+        log = _log(self.path_of(agent_id))
+        return log.exists() and log.stat().st_size >= _LOG_BYTES_MAX
 
     def erase(self, agent_id: str, holder: object) -> None:
         """Delete the file, its log, and the leftovers of crashes beside them."""
@@ -136,7 +135,7 @@ class FileDisk(Disk):
             except FileExistsError:
                 raise _overtaken(agent_id) from None
             staged.unlink()
-            _sync(path.parent)
+            synchronise(path.parent)
             self._release(agent_id)
 
     def discard(self, agent_id: str, database: str) -> None:
@@ -151,6 +150,9 @@ class FileDisk(Disk):
     def close(self) -> None:
         """Give the memory and every lock back."""
         super().close()
+        for guard in self._guards.values():
+            guard.close()
+        self._guards.clear()
         self._locks.close()
 
     def _hold(self, agent_id: str, holder: object) -> None:
@@ -167,6 +169,8 @@ class FileDisk(Disk):
                 raise _locked(agent_id, self.path_of(agent_id))
 
     def _release(self, agent_id: str) -> None:
+        if agent_id in self._guards:
+            self._guards.pop(agent_id).close()
         if self._holders.pop(agent_id, None) is not None:
             self._locks.release(agent_id)
 
@@ -209,7 +213,7 @@ class FileDisk(Disk):
             raise StorageError(agent_id, f"{path} cannot be made: {problem}") from problem
         finally:
             part.unlink(missing_ok=True)
-        _sync(path.parent)
+        synchronise(path.parent)
 
     def _blank_storage(self) -> bytes:
         if not self._blank:
@@ -225,14 +229,14 @@ class FileDisk(Disk):
     def _make_folder(self, agent_id: str, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _sync(folder.parent)
+            synchronise(folder.parent)
         except OSError as problem:
             raise StorageError(agent_id, f"{folder} cannot be made: {problem}") from problem
 
     def _unlink(self, path: Path) -> None:
         """The database first: a log without a database is nobody's, a database without its log would be an older agent."""
         path.unlink(missing_ok=True)
-        for left in (*_logs(path), *path.parent.glob(f"{_LEFT}{path.name}*")):
+        for left in (*_logs(path), BlockGuard(path).saved, *path.parent.glob(f"{_LEFT}{path.name}*")):
             left.unlink(missing_ok=True)
 
 
@@ -240,17 +244,12 @@ def _overtaken(agent_id: str) -> StorageConflict:
     return StorageConflict(agent_id, "another process created the storage meanwhile")
 
 
+def _log(path: Path) -> Path:
+    return path.with_name(path.name + ".wal")
+
+
 def _logs(path: Path) -> list[Path]:
     return list(path.parent.glob(path.name + ".wal*"))
-
-
-def _sync(directory: Path) -> None:
-    """A new file's name survives a power cut only when its folder was written too."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _locked(agent_id: str, path: Path) -> StorageLocked:

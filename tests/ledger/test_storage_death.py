@@ -15,6 +15,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from perdure.ledger.duckdb_format import BLOCKS_AT
 from perdure.ledger.errors import StaleIncarnation, StorageConflict, StorageError
 from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk, Storage, StorageLocked
 from tests.tidy import IMPORT_PATH
@@ -339,6 +340,38 @@ def test_no_flipped_byte_in_what_sleeps_is_taken_for_the_truth(files: FileDisk) 
         place.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
         with suppress(StorageError), closing(Cabinet(damaged)) as cabinet:
             assert dict(cabinet.open(AGENT, 3).state) == {"n": 3, "title": "notes", "tags": ["a", "b"]}
+
+
+def test_a_checkpoint_that_did_not_end_leaves_a_storage_that_can_be_opened(files: FileDisk) -> None:
+    path = written(files)
+    cabinet = Cabinet(files)
+    storage = cabinet.open(AGENT, 2)
+    storage.state["n"] = 7
+    storage.begin().sql("INSERT INTO notes VALUES (8, 'open')")
+    storage.checkpoint()  # is put off, because a transaction is open
+    cabinet.crash()
+    saved = path.with_name(path.name + ".blocks")
+    assert saved.exists()
+    for at in range(BLOCKS_AT, path.stat().st_size, 16_384):
+        if path.read_bytes()[at : at + 16_384] in saved.read_bytes():
+            flip(path, at + 600)
+    assert Cabinet(files).open(AGENT, 3).state["n"] == 7
+    assert not saved.exists()
+
+
+def test_no_checkpoint_is_made_that_is_not_guarded(files: FileDisk) -> None:
+    """Neither at the end of a process nor after a large commit; but a log does not grow for ever."""
+    cabinet = Cabinet(files)
+    cabinet.open(AGENT, 1).state["a"] = 1
+    asleep = files.path_of(AGENT).read_bytes()
+    files.close()
+    assert files.path_of(AGENT).read_bytes() == asleep
+    storage = Cabinet(files).open(AGENT, 2)
+    with storage.transaction():
+        storage.state["ballast"] = os.urandom(17 << 20)
+        storage.sql("SELECT 1")
+    assert files.path_of(AGENT).stat().st_size > 17 << 20
+    assert list(files.path_of(AGENT).parent.glob("*.wal")) == []
 
 
 def test_a_new_table_is_in_the_database_at_once_for_replaying_definitions_is_what_fails(files: FileDisk) -> None:
