@@ -28,12 +28,19 @@ class Session:
         self.durable = 0
         self.is_host = False
         self.seen_s = 0.0
+        self._answers: list[FromSupervisor] = []
         self._held: asyncio.Future[None] | None = None
         self._commit: asyncio.Future[None] | None = None
 
-    def committed(self, number: int) -> None:
-        """The peer's messages up to this number are durable now."""
+    def commit(self, number: int) -> None:
+        """The peer's messages up to this number are durable now, so what answers them may leave."""
         self.durable = max(self.durable, number)
+        for answer in self._answers:
+            self.say(answer)
+        self._answers.clear()
+
+    def committed(self) -> None:
+        """Answer the exchanges that wait until their messages are durable."""
         if self._commit is not None and not self._commit.done():
             self._commit.set_result(None)
         self._commit = None
@@ -48,6 +55,10 @@ class Session:
     def say(self, message: FromSupervisor) -> None:
         """Queue a message to the peer."""
         self.link.push(message)
+
+    def answer(self, message: FromSupervisor) -> None:
+        """Queue a message that says what came of the peer's: until that is durable, it is not said."""
+        self._answers.append(message)
 
     def release(self) -> None:
         """Answer the exchange that is held open, if there is one."""

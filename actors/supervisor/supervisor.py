@@ -174,7 +174,7 @@ class Supervisor:
                 arm(self.view, run, self.limits)
         await self._append(rows, payloads)
         for session, number, _message in arrived:
-            session.durable = max(session.durable, number)
+            session.commit(number)
         await self._perform(touched)
         self.sessions.seq = self.view.seq
         self.publisher.publish(rows)
@@ -186,7 +186,7 @@ class Supervisor:
         if not self.winding_down.is_on:
             self.pool.ensure()
         for session in {session.peer_id: session for session, _, _ in arrived}.values():
-            session.committed(session.durable)
+            session.committed()
         self.sessions.flush()
         self._ticks.set()
 
@@ -213,7 +213,7 @@ class Supervisor:
         try:
             self._decide(request, at_ms, rows, payloads)
         except (BadRequest, WorldError) as problem:
-            session.say(Refused(request.run_id, error_to_plain(problem), content_of(request)))
+            session.answer(Refused(request.run_id, error_to_plain(problem), content_of(request)))
             if isinstance(problem, Overloaded):
                 told = {"waiting": problem.waiting, "retry_after_ms": problem.retry_after_ms}
                 self.publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_OVERLOADED, "", told)
@@ -222,19 +222,19 @@ class Supervisor:
                 self.sessions.wait(session, request.run_id)
                 self.view.touched[request.run_id] = None
             elif len(rows) == count:  # whoever does not is told where a run that existed already stands (spec W-20)
-                session.say(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
+                session.answer(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
     def _ask(self, session: Session, ref: str, stimulus: Stimulus, at_ms: int, rows: list[FactRow]) -> None:
         """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
         if isinstance(stimulus, Tell) and stimulus.mail_id in self._posted:
-            session.say(Reply(ref, ok=True, value=None))
+            session.answer(Reply(ref, ok=True, value=None))
             return
         try:
             self._decide(stimulus, at_ms, rows, [])
         except BadRequest as problem:
-            session.say(Reply(ref, ok=False, value=error_to_plain(problem)))
+            session.answer(Reply(ref, ok=False, value=error_to_plain(problem)))
         else:
-            session.say(Reply(ref, ok=True, value=None))
+            session.answer(Reply(ref, ok=True, value=None))
 
     def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
         new = enact(self.view, decide(self.view, stimulus, at_ms, self.limits), at_ms)

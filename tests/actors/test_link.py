@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.actors.link.link import FRAME_MAX, Link
+from perdure.actors.link.messages import ClientHello, Wait
+from perdure.actors.link.wire import PeerFrame, SupervisorFrame, encode
 from perdure.actors.supervisor.sessions import Session, Sessions
+from perdure.ledger import pack, unpack
 
 Frame = tuple[int, list[Any], int]
 
@@ -171,5 +174,43 @@ def test_a_turn_takes_the_first_messages_and_what_is_left_is_announced_again(mos
         assert [number for _, number, _ in sessions.take(most)] == [1, 2, 3][:taken]
         assert len(sessions.inbox) == 3 - taken
         assert sessions.arrived.is_set() == (taken < 3)
+
+    asyncio.run(story())
+
+
+HELLO, SECOND = encode(ClientHello([])), encode(Wait(["r"]))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "first", "said"), [(1, 1, [HELLO]), (0, 1, [HELLO]), (2, 2, [SECOND]), (2, 1, [])], ids=str
+)
+def test_a_late_hello_to_an_earlier_life_is_refused_and_so_is_what_comes_without_one(
+    epoch: int, first: int, said: list[Any]
+) -> None:
+    async def story() -> None:
+        sessions = Sessions()
+        sessions.epoch = 2
+        for each, confirmed, heard in (((epoch, first, said), 0, 0), ((2, 1, [HELLO]), 7, 1)):
+            frame = PeerFrame("p", 7, each[0], 0, each[1], each[2], hold=False, rewind=False)
+            asking = asyncio.create_task(sessions.exchange(pack(frame)))
+            await asyncio.sleep(0)
+            for session in sessions.by_peer.values():
+                session.commit(1)
+                session.committed()
+            answer = SupervisorFrame(*unpack(await asking))
+            assert (answer.epoch, answer.session, len(sessions.inbox)) == (2, confirmed, heard)
+
+    asyncio.run(story())
+
+
+def test_a_frame_of_an_earlier_session_is_not_heard_any_more() -> None:
+    async def story() -> None:
+        sessions = Sessions()
+        for session, heard in ((2, 1), (1, 1), (3, 2)):
+            frame = PeerFrame("p", session, 0, 0, 1, [HELLO], hold=True, rewind=False)
+            asking = asyncio.create_task(sessions.exchange(pack(frame)))
+            await asyncio.sleep(0)
+            assert len(sessions.inbox) == heard
+            assert asking.done() == (session == 1)
 
     asyncio.run(story())

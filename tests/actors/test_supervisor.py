@@ -1,0 +1,148 @@
+"""What a life of the supervisor promises by itself: its time, what its snapshot says, and which hosts it sends away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from perdure.actors import Agent, Client, RunContext, exposed, tell
+from perdure.actors.sim_world.world import EPOCH_MS, Span, Weather
+from perdure.ledger import Fact, record_fact, restore
+from perdure.ledger.facts import (
+    MailSuppressed,
+    RunCleared,
+    RunCompleted,
+    RunInterrupted,
+    SupervisorStarted,
+)
+from perdure.ledger.view import View
+from perdure.scenarios.testing.laboratory import Laboratory
+from tests.actors.cast import Sleeper
+from tests.kit import ROOMY, Stage, address, asked, begun, placed, play
+
+
+class Demanding(Agent):
+    """Asks for a host of a pool of its own."""
+
+    num_cpus = 0.5
+
+    async def run(self, input: float, run: RunContext) -> int:
+        await asyncio.sleep(input / 1000)
+        return run.attempt
+
+    @exposed
+    def hear(self) -> None:
+        """Nothing comes of it."""
+
+
+def test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_whatever_clocks_say() -> None:
+    behind = 0
+
+    async def story(stage: Stage) -> None:
+        nonlocal behind
+        latest_ms = 0
+        for epoch in range(1, 6):
+            await stage.until(lambda epoch=epoch: stage.view.epoch == epoch)
+            supervisor = stage.laboratory.supervisors[-1]
+            behind += supervisor.world.clock.now_ms() < latest_ms
+            assert supervisor.view.awake_at_ms >= latest_ms
+            began_ms = supervisor.now_ms()
+            await asyncio.sleep(5)
+            assert supervisor.now_ms() - began_ms == 5_000
+            await stage.client.run(Sleeper, 1)
+            latest_ms = stage.view.at_ms
+            stage.simulation.kill("supervisor")
+            await stage.until(lambda: not stage.laboratory.supervisors)
+
+    skewed = replace(
+        Weather.calm(), clock_skew_ms=3_600_000, clock_jump_every_ms=1_000, clock_jump_ms=Span(-60_000, -60_000)
+    )
+    play(story, weather=skewed)
+    assert behind, "some machine was behind the ledger"
+
+
+async def tells(stage: Stage) -> None:
+    await tell(cast("Any", stage.client.agent(Demanding, "d")).hear)
+
+
+async def cancels(stage: Stage) -> None:
+    await stage.client.ask("cancel", "r", None, "enough")
+
+
+async def clears(stage: Stage) -> None:
+    await stage.client.ask("clear", ["r"])
+
+
+async def starts(stage: Stage) -> None:
+    await stage.client.start(Sleeper, 1)
+
+
+@pytest.mark.parametrize("ask", [tells, cancels, clears, starts])
+def test_what_is_asked_is_answered_when_it_is_durable_and_not_before(ask: Callable[[Stage], Awaitable[None]]) -> None:
+    """A commit takes a second, and the client's last exchange is held open: the supervisor could answer at any time."""
+
+    async def story(stage: Stage) -> None:
+        await stage.client.start(Sleeper, 3_600_000, run_id="r")
+        await asyncio.sleep(15)
+        facts = stage.laboratory.store.facts_count
+        asking = asyncio.create_task(ask(stage))
+        await asyncio.sleep(0.9)
+        assert stage.view.seq > facts, "it is decided"
+        assert not asking.done()
+        await asking
+        assert stage.laboratory.store.facts_count > facts
+
+    play(story, weather=replace(Weather.calm(), commit_ms=Span(1_000, 1_000)))
+
+
+def test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot() -> None:
+    facts: list[Fact] = [
+        SupervisorStarted(1),
+        asked(detached=True, on_finish="f"),
+        placed(),
+        begun(),
+        RunInterrupted("r", "no-progress", True, ""),
+        RunCompleted("r", 1, None, "", released=True),
+        MailSuppressed("r!finish"),
+        RunCleared("r"),
+    ]
+    with Laboratory(1) as laboratory:
+        view = View()
+        laboratory.store.append([record_fact(view, fact, EPOCH_MS) for fact in facts], [])
+        assert view.mail["r!give-up"].state == "superseded"
+
+        async def story(_client: Client) -> None:
+            await asyncio.sleep(60)
+
+        laboratory.run(story)
+        assert restore(laboratory.store.boot()).runs == {}
+        assert restore(laboratory.store.boot()).mail == {}
+
+
+def test_only_an_empty_host_is_retired_however_worn_it_is() -> None:
+    async def story(stage: Stage) -> None:
+        running = asyncio.create_task(stage.client.run(Sleeper, 30_000, run_id="r"))
+        await stage.until(lambda: bool(stage.host_of(address(Sleeper, "r"))))
+        host = stage.host_of(address(Sleeper, "r"))
+        assert (await running).output == 1, "it needed no second attempt"
+        await stage.until(lambda: host not in stage.simulation.live_hosts())
+
+    play(story, limits=replace(ROOMY, tenancies_max=1))
+
+
+def test_a_host_of_a_pool_of_its_own_is_retired_when_it_has_been_empty_for_so_long() -> None:
+    async def story(stage: Stage) -> None:
+        running = asyncio.create_task(stage.client.run(Demanding, 30_000, run_id="r"))
+        await stage.until(lambda: bool(stage.host_of(address(Demanding, "r"))))
+        host = stage.host_of(address(Demanding, "r"))
+        assert (await running).output == 1
+        await asyncio.sleep(10)
+        assert host in stage.simulation.live_hosts()
+        await asyncio.sleep(20)
+        assert host not in stage.simulation.live_hosts()
+
+    play(story, limits=replace(ROOMY, host_idle_ms=15_000))
