@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import Agent, KillPoint, RunContext, exposed, tell
 from perdure.ledger import BadRequest
-from tests.kit import Stage, play
+from tests.kit import Stage, address, play
 
 
 class Listener(Agent):
@@ -143,5 +143,38 @@ def test_it_takes_effect_once_whoever_dies(point: KillPoint, victim: str) -> Non
         telling = False
         await asyncio.sleep(60)
         assert sorted(await stage.call(Speaker, "heard", name="s")) == [str(number) for number in range(6)]
+
+    play(story, kill_when=moment)
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "host"])
+@pytest.mark.parametrize("by", ["transaction", "run"])
+def test_a_tell_that_is_repeated_to_a_later_life_is_posted_once(by: str, victim: str) -> None:
+    """Whoever tells is cut off before it hears that the mail was posted, and the mail is handled meanwhile."""
+    is_cut_off = False
+
+    def moment(stage: Stage, process: str, at: KillPoint, _detail: str) -> bool:
+        nonlocal is_cut_off
+        is_posted = process == "supervisor" and at is KillPoint.AFTER_COMMIT and stage.deliveries()["enqueued"]
+        if is_posted and not is_cut_off:
+            is_cut_off = True
+            stage.simulation.partition(stage.host_of(address(Speaker, "s")), 15_000)
+        return False
+
+    async def story(stage: Stage) -> None:
+        if by == "run":
+            await stage.client.start(Speaker, 1, run_id="s")
+        else:
+            saying = asyncio.create_task(stage.call(Speaker, "say", ["0"], name="s"))
+        await stage.until(lambda: stage.deliveries()["delivered"] == 1)
+        stage.simulation.kill("supervisor" if victim == "supervisor" else stage.host_of(address(Speaker, "s")))
+        await asyncio.sleep(60)
+        assert stage.deliveries()["enqueued"] == 1
+        assert await stage.call(Speaker, "heard", name="s") == ["0"]
+        if by == "run":
+            await stage.ended("s", "completed")
+        else:
+            await asyncio.wait([saying])
+            assert saying.exception() is None or victim == "host"
 
     play(story, kill_when=moment)

@@ -15,6 +15,7 @@ from perdure.ledger import (
     Clear,
     ConflictingRequest,
     Ended,
+    Fact,
     Handled,
     HostLost,
     HostUp,
@@ -26,6 +27,7 @@ from perdure.ledger import (
     Requeue,
     RunBeingCleared,
     Stimulus,
+    Tell,
     UnknownRun,
     Unstarted,
     Up,
@@ -40,6 +42,7 @@ from perdure.ledger.facts import (
     ChunkEmitted,
     MailDelivered,
     MailFailed,
+    MailPosted,
     MailRequeued,
     MailSuppressed,
     MilestoneReached,
@@ -127,6 +130,10 @@ def test_a_later_life_of_the_parent_re_attaches(status: str) -> None:
     assert ledger.when(request(life=2)) == []
 
 
+def test_a_detached_run_is_not_re_attached_because_nobody_waits_for_it() -> None:
+    assert running(**DETACHED).when(request(life=2, **DETACHED)) == []
+
+
 def test_who_asks_again_for_an_ended_run_only_gets_its_end() -> None:
     ledger = running()
     ledger.when(DONE)
@@ -136,12 +143,12 @@ def test_who_asks_again_for_an_ended_run_only_gets_its_end() -> None:
 
 def test_over_the_limit_a_request_is_refused_only_if_it_asked_for_that_and_the_id_is_not_used_up() -> None:
     ledger = Ledger().given(asked("a", limit=1))
-    assert len(ledger.when(request("b", limit=1))) == 1
     with pytest.raises(AdmissionRefused) as refused:
-        ledger.when(request("c", limit=1, on_limit="reject"))
+        ledger.when(request("b", limit=1, on_limit="reject"))
     assert refused.value.field == "max_concurrent_agent_tools"
     assert "limit is 1" in refused.value.problem
-    assert "c" not in ledger.view.runs
+    assert "b" not in ledger.view.runs
+    assert len(ledger.when(request("b", limit=1))) == 1
 
 
 def test_interrupted_runs_hold_no_place_of_the_limit() -> None:
@@ -164,6 +171,18 @@ def test_an_id_that_is_being_cleared_is_refused_for_the_time_being_and_nothing_h
             ledger.when(again)
         assert refused.value.run_id == "r"
     assert ledger.view.seq == facts
+
+
+def test_the_start_hook_of_a_run_that_a_transaction_asked_for_is_told_by_mail() -> None:
+    ledger = Ledger()
+    ledger.when(request(**DETACHED, start_hook=True))
+    assert ledger.mail_state("start") == "pending"
+
+
+def test_a_tell_that_is_repeated_is_posted_once() -> None:
+    ledger, said = Ledger(), Tell("m", PARENT, "", "hear", b"\xc0", None, 1)
+    assert ledger.when(said) == [MailPosted("m", PARENT, "", "hear", b"\xc0")]
+    assert ledger.when(said) == []
 
 
 # ---------------------------------------------------------------- cancel, clear, requeue
@@ -257,6 +276,13 @@ def test_a_report_of_an_earlier_life_changes_nothing(stimulus: Stimulus) -> None
 
 
 @pytest.mark.parametrize("stimulus", STALE, ids=lambda each: type(each).__name__)
+def test_only_the_life_that_has_the_place_reports(stimulus: Stimulus) -> None:
+    ledger = running().given(AlarmSet(child(), NOW_MS + 9_000), AttemptLost("r", 1, "gone", 0))
+    assert ledger.view.agents[child()].incarnation == 1, "its alarm is remembered, though it has no host"
+    assert ledger.when(stimulus) == []
+
+
+@pytest.mark.parametrize("stimulus", STALE, ids=lambda each: type(each).__name__)
 def test_a_report_about_nobody_changes_nothing(stimulus: Stimulus) -> None:
     assert Ledger().when(stimulus) == []
 
@@ -267,6 +293,16 @@ def test_a_milestone_of_an_earlier_attempt_is_not_a_second_one_and_the_next_of_i
     ledger.given(AttemptLost("r", 1, "gone", 0), placed(attempt=2, incarnation=2))
     assert ledger.when(Milestone("r", 2, "m", 1, b"\x80")) == []
     assert ledger.when(Milestone("r", 2, "m", 2, b"\x80")) == [MilestoneReached("r", 2, 1, "m", 2, b"\x80")]
+
+
+def test_a_slot_is_used_once_for_ever_also_after_its_mail_was_delivered() -> None:
+    ledger = running(**DETACHED, milestones={"names": ["m"]}).given(AgentActivated(PARENT, 9, "h2"))
+    ledger.when(Milestone("r", 1, "m", 1, b"\x80"))
+    ledger.when(Handled(PARENT, 9, ["r!milestone:m"], []))
+    assert len(ledger.when(Milestone("r", 1, "m", 2, b"\x80"))) == 1
+    assert ledger.mail_state("milestone:m") == "delivered"
+    assert ledger.view.tally["enqueued"] == 1
+    assert not ledger.view.mail
 
 
 def test_a_doubled_chunk_is_an_echo_and_a_new_attempt_counts_anew() -> None:
@@ -290,6 +326,28 @@ def test_a_failure_keeps_its_words_and_ends_what_the_child_waited_for() -> None:
     ledger = running().given(asked("below", parent=child()))
     facts = ledger.when(Ended("r", 1, None, "", "ValueError: no", released=True))
     assert facts[0] == RunFailed("r", 1, "ValueError: no", released=True)
+    assert [fact.run_id for fact in facts if isinstance(fact, RunAborted)] == ["below"]
+
+
+COLLECTING = [AttemptLost("r", 1, "gone", 0), AttemptStarted("r", 2, 2, "h1", collect=True)]
+TORN_DOWN = [TeardownBegan("r", "budget-exceeded")]
+
+
+@pytest.mark.parametrize(
+    ("before", "end", "kind"),
+    [
+        (COLLECTING, HostLost("h1", "killed"), RunFailed),
+        (COLLECTING, Unstarted("r", 2, "collected-nothing", "lost"), RunFailed),
+        (TORN_DOWN, HostLost("h1", "killed"), RunInterrupted),
+        (TORN_DOWN, Released(child(), 1), RunInterrupted),
+    ],
+)
+def test_a_run_that_is_given_up_or_has_failed_for_good_ends_what_its_child_waited_for(
+    before: list[Fact], end: Stimulus, kind: type[Fact]
+) -> None:
+    ledger = running(attempts_max=1).given(asked("below", parent=child()), asked("free", parent=child(), detached=True))
+    facts = ledger.given(*before).when(end)
+    assert kind in map(type, facts)
     assert [fact.run_id for fact in facts if isinstance(fact, RunAborted)] == ["below"]
 
 
@@ -331,6 +389,15 @@ def test_a_lost_host_loses_every_tenant_and_each_run_gets_another_attempt() -> N
     assert ledger.when(HostLost("h1", "killed")) == []
 
 
+def test_the_pause_before_the_next_attempt_doubles_with_each_loss_in_a_row() -> None:
+    ledger, pauses = Ledger().given(asked(attempts_max=9)), []
+    for attempt in (1, 2, 3, 4):
+        (lost,) = ledger.given(placed(attempt=attempt, incarnation=attempt)).when(Released(child(), attempt))
+        assert isinstance(lost, AttemptLost)
+        pauses.append(lost.retry_at_ms - ledger.now_ms)
+    assert pauses == [0, 400, 800, 1_600]
+
+
 def test_a_lost_agent_without_a_run_is_woken_again() -> None:
     ledger = Ledger().given(AgentActivated(PARENT, 4, "h1"))
     assert ledger.when(HostLost("h1", "killed")) == [AgentLost(PARENT, 4, ledger.now_ms)]
@@ -342,9 +409,9 @@ def test_a_host_that_forgot_a_run_it_had_begun_loses_it_and_one_it_never_began_i
     assert ledger.run("b").is_placed
 
 
-def test_a_host_that_says_the_same_again_loses_nothing() -> None:
-    ledger = running()
-    assert ledger.when(HostUp("h1", [(child(), 1)])) == []
+@pytest.mark.parametrize("said", [HostUp("h1", [(child(), 1)]), HostUp("h1", [], [1])])
+def test_a_host_that_says_the_same_again_or_has_a_goodbye_on_its_way_loses_nothing(said: HostUp) -> None:
+    assert running().when(said) == []
 
 
 def test_an_agent_that_leaves_in_the_middle_of_its_run_has_lost_it() -> None:
@@ -396,6 +463,17 @@ def test_a_result_that_comes_during_the_teardown_wins() -> None:
     assert ledger.mail_state("give-up") is None
 
 
+@pytest.mark.parametrize("failed", [[], [MailFailed("r!give-up", "it raised", None)]], ids=["pending", "parked"])
+def test_a_true_end_supersedes_a_give_up_that_is_not_delivered_and_is_itself_delivered(failed: list[Fact]) -> None:
+    ledger = running(**DETACHED).given(RunInterrupted("r", "no-progress", True, ""), *failed)
+    assert [type(fact) for fact in ledger.when(DONE)] == [RunCompleted]
+    assert (ledger.mail_state("give-up"), ledger.mail_state("finish")) == ("superseded", "pending")
+    assert list(ledger.view.mailbox[PARENT]) == ["r!finish"]
+    assert ledger.view.tally["parked"] == 0
+    ledger.given(AgentActivated(PARENT, 9, "h2")).when(Handled(PARENT, 9, ["r!finish"], []))
+    assert not ledger.view.mail, "nobody will speak of the give-up again"
+
+
 def test_awake_is_seen_and_is_no_fact() -> None:
     ledger = Ledger().given(AgentActivated(PARENT, 4, "h1"))
     assert ledger.when(Awake(PARENT, 3)) == []
@@ -421,6 +499,13 @@ def test_handled_mail_is_delivered_once() -> None:
     assert ledger.view.tally["delivered"] == 1
 
 
+def test_an_earlier_life_of_the_recipient_acknowledges_nothing_and_its_failures_do_not_count() -> None:
+    ledger = awake_parent()
+    assert ledger.when(Handled(PARENT, 8, ["r!finish"], [])) == []
+    assert ledger.when(Handled(PARENT, 8, [], [("r!finish", "it raised", True)])) == []
+    assert ledger.mail_state("finish") == "pending"
+
+
 def test_a_failing_handler_is_tried_again_with_a_doubling_pause_and_then_parked() -> None:
     ledger = awake_parent()
     pauses: list[int | None] = []
@@ -431,6 +516,9 @@ def test_a_failing_handler_is_tried_again_with_a_doubling_pause_and_then_parked(
     assert pauses == [200, 400, 800, 1_600, 3_200, 6_400, 12_800, None]
     assert ledger.mail_state("finish") == "parked"
     assert ledger.when(Handled(PARENT, 9, [], [("r!finish", "again", False)])) == []
+    ledger.when(Requeue("r!finish"))
+    failed = MailFailed("r!finish", "it raised", ledger.now_ms + 200)
+    assert ledger.when(Handled(PARENT, 9, [], [("r!finish", "it raised", False)])) == [failed], "all attempts again"
 
 
 def test_a_handler_that_does_not_exist_parks_its_mail_at_once() -> None:

@@ -70,6 +70,12 @@ def test_numbers_go_on_after_a_boot() -> None:
     assert record_fact(booted, SupervisorStarted(5), NOW_MS).seq == ledger.view.seq + 1
 
 
+def test_the_time_of_the_ledger_never_runs_backwards() -> None:
+    ledger, store = life_of(asked("a"))
+    ledger.later(-5_000).given(asked("b"))
+    assert (ledger.view.at_ms, restore(store.boot()).at_ms) == (NOW_MS, NOW_MS)
+
+
 def test_the_limits_of_the_last_life_are_known_after_a_boot() -> None:
     first, second = {"hosts_max": 4.0}, {"hosts_max": 16.0}
     ledger, store = life_of(SupervisorStarted(1, first))
@@ -115,6 +121,12 @@ def test_a_run_with_parked_mail_is_kept_in_reach() -> None:
     record_fact(booted, MailRequeued("r!finish"), NOW_MS)
     assert list(booted.mailbox[PARENT]) == ["r!finish"]
     assert booted.runs["r"].slots == {"finish": "pending"}
+
+
+def test_mail_that_waits_for_its_next_try_is_due_after_a_boot_too() -> None:
+    _, store = life_of(*ended("r", 1), MailFailed("r!finish", "it raised", NOW_MS + 300))
+    booted = restore(store.boot())
+    assert [due(booted, NOW_MS + 299), due(booted, NOW_MS + 300)] == [[], [PARENT]]
 
 
 def test_mail_keeps_its_order_over_a_boot() -> None:

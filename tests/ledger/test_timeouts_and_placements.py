@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.ledger import (
+    Awake,
     DeliverMail,
     Effect,
     Fact,
@@ -156,6 +157,25 @@ def test_silence_is_not_held_against_a_child_while_no_supervisor_heard_it() -> N
     assert tick(ledger, 100) == [TeardownBegan("r", "no-progress")]
 
 
+NEVER_UP: list[Fact] = [asked(), placed()]
+STOPPING: list[Fact] = [asked(), placed(), begun(), TeardownBegan("r", "budget-exceeded")]
+PLACELESS: list[Fact] = [asked(), placed(), AttemptLost("r", 1, "gone", NOW_MS + 10**9)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "patience_ms", "kind"),
+    [(NEVER_UP, 30_000, TeardownBegan), (STOPPING, 5_000, RunInterrupted), (PLACELESS, 300_000, RunInterrupted)],
+)
+def test_coming_up_stopping_and_finding_a_place_have_all_their_time_after_a_boot(
+    facts: list[Fact], patience_ms: int, kind: type[Fact]
+) -> None:
+    ledger = Ledger().given(*facts)
+    ledger.view.awake_at_ms = NOW_MS + 10_000
+    ledger.view.timers.arm("r", NOW_MS)
+    assert tick(ledger, 10_000 + patience_ms - 1) == []
+    assert [type(fact) for fact in tick(ledger, 1)] == [kind]
+
+
 def test_an_absolute_budget_runs_on_while_no_supervisor_lives() -> None:
     ledger = Ledger().given(asked(**DETACHED, max_budget_ms=500), placed(), begun())
     ledger.view.awake_at_ms = NOW_MS + 10_000
@@ -179,13 +199,25 @@ def test_agents_that_are_woken_go_before_runs() -> None:
 def test_a_parents_limit_holds_its_runs_back_and_lets_the_next_one_go_when_one_leaves() -> None:
     ledger = Ledger(Limits(hosts_max=2)).given(*(asked(run_id, limit=1) for run_id in ("a", "b", "c")))
     assert [fact[0] for fact in seated(ledger)] == ["a"]
-    assert seated(ledger) == []
+    ledger.view.timers.arm("b", NOW_MS)
+    assert [tick(ledger, 0), seated(ledger), list(ledger.view.queues)] == [[], [], []]
     ledger.given(begun("a"), RunCompleted("a", 1, None, "", released=True))
     assert [fact[0] for fact in seated(ledger)] == ["b"]
+    ledger.given(begun("b"), RunCompleted("b", 1, None, "", released=False))
+    assert seated(ledger) == []
+    ledger.given(AgentReleased(child("b"), 2))
+    assert [fact[0] for fact in seated(ledger)] == ["c"]
+
+
+def test_an_agent_that_merely_waits_is_no_load_to_its_host() -> None:
+    ledger = Ledger().given(asked(), AgentActivated(PARENT, 1, "h1"))
+    steps: list[Fact] = [AgentReleased(PARENT, 1), AgentActivated(PARENT, 2, "h1"), RunAborted("r", "")]
+    assert [ledger.given(fact).view.hosts["h1"].load for fact in steps] == [0, 0, 1]
 
 
 def test_a_retry_waits_for_its_pause() -> None:
     ledger = Ledger().given(asked(), placed(), AttemptLost("r", 1, "gone", NOW_MS + 400))
+    ledger.view.timers.arm("r", NOW_MS)  # whatever makes somebody look at it before
     assert [tick(ledger, 399), seated(ledger)] == [[], []]
     tick(ledger, 1)
     assert seated(ledger) == [AttemptStarted("r", 2, 2, "h1")]
@@ -195,6 +227,40 @@ def test_the_attempt_after_the_last_one_may_only_collect() -> None:
     ledger = Ledger().given(asked(attempts_max=1), placed(), AttemptLost("r", 1, "gone", NOW_MS))
     tick(ledger, 0)
     assert seated(ledger) == [AttemptStarted("r", 2, 2, "h1", collect=True)]
+
+
+def test_a_run_that_is_asked_for_again_after_it_lost_its_place_gets_another() -> None:
+    lost = [asked(), placed(), AttemptLost("r", 1, "gone", 0), RunInterrupted("r", "recovery-deadline", None, "")]
+    ledger = Ledger().given(*lost)
+    assert [tick(ledger, 0), seated(ledger)] == [[], []]
+    ledger.given(RunReattached("r", 2, 1))
+    tick(ledger, 0)
+    assert seated(ledger) == [AttemptStarted("r", 2, 2, "h1")]
+
+
+def test_an_agent_that_was_lost_is_woken_after_its_pause_whoever_calls_it() -> None:
+    ledger = Ledger().given(AgentActivated(PARENT, 1, "h1"), AgentLost(PARENT, 1, NOW_MS + 400))
+    ledger.view.want(PARENT)
+    assert [tick(ledger, 399), seated(ledger)] == [[], []]
+    tick(ledger, 1)
+    assert seated(ledger) == [AgentActivated(PARENT, 2, "h1")]
+    assert seated(ledger) == []
+
+
+def test_nothing_but_its_attempt_wakes_the_child_of_a_run_that_waits_for_a_place() -> None:
+    ledger = Ledger().given(asked(), placed(), AttemptLost("r", 1, "gone", NOW_MS + 400))
+    ledger.view.want(child())
+    assert seated(ledger) == []
+    tick(ledger, 400)
+    assert seated(ledger) == [AttemptStarted("r", 2, 2, "h1")]
+
+
+def test_an_agent_that_is_awake_for_other_work_leaves_before_its_run_begins() -> None:
+    ledger = Ledger().given(AgentActivated(child(), 1, "h1"), asked())
+    assert seated(ledger) == []
+    assert list(outstanding(ledger.view, ["r"], NOW_MS)) == [StopAgent("h1", child(), 1)]
+    ledger.given(AgentReleased(child(), 1))
+    assert seated(ledger) == [AttemptStarted("r", 1, 2, "h1")]
 
 
 def test_an_exclusive_run_has_its_host_to_itself() -> None:
@@ -389,6 +455,23 @@ def test_mail_that_waits_for_its_next_try_is_not_outstanding_until_then() -> Non
     failed = MailFailed("r!finish", "it raised", NOW_MS + 200)
     assert DeliverMail not in left(*facts, failed)
     assert DeliverMail in left(*facts, failed, at_ms=NOW_MS + 200)
+
+
+def test_an_agent_that_came_up_is_not_woken_again() -> None:
+    ledger = Ledger().given(AgentActivated(PARENT, 1, "h1"))
+    ledger.when(Awake(PARENT, 1))
+    assert list(outstanding(ledger.view, [PARENT], NOW_MS)) == []
+
+
+@pytest.mark.parametrize("pause_ms", [0, 200])
+def test_an_agent_that_leaves_with_mail_waiting_is_woken_for_it_when_it_is_due(pause_ms: int) -> None:
+    ledger = Ledger().given(asked(detached=True, hook=True), placed(), begun(), DONE, AgentActivated(PARENT, 2, "h2"))
+    if pause_ms:
+        ledger.given(MailFailed("r!finish", "it raised", NOW_MS + pause_ms), AgentReleased(PARENT, 2))
+        assert [tick(ledger, pause_ms - 1), seated(ledger), tick(ledger, 1)] == [[], [], []]
+    else:
+        ledger.given(AgentReleased(PARENT, 2))
+    assert seated(ledger) == [AgentActivated(PARENT, 3, "h1")]
 
 
 def test_what_is_outstanding_is_a_function_of_the_ledger_and_not_of_what_was_tried() -> None:
