@@ -1,4 +1,7 @@
-"""Facts to rows and back. Everything durable is msgpack of plain data; nothing is ever pickled."""
+"""Facts to rows and back. Everything durable is msgpack of plain data; nothing is ever pickled.
+
+A `Secret` is plain data too, as an extension type that holds its name. Nothing that is encoded holds the value of one.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,35 @@ import msgpack
 
 from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.facts import Fact
+from perdure.ledger.secret import Secret, without_secrets
 
 # Only for facts, which one thread encodes. A new packer for each fact would cost as much as the packing.
-_PACKER = msgpack.Packer()
+_SECRET = 1  # the code of the extension type
+
+
+def _reference(value: object) -> msgpack.ExtType:
+    if isinstance(value, Secret):
+        return msgpack.ExtType(_SECRET, value.name.encode())
+    raise TypeError(f"can not serialize {type(value).__name__!r} object")
+
+
+def _referred(code: int, body: bytes) -> object:
+    return Secret(body.decode()) if code == _SECRET else msgpack.ExtType(code, body)
+
+
+_PACKER = msgpack.Packer(default=_reference)
 _KINDS: dict[str, type[Fact]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 
 def pack(value: Any) -> bytes:
-    """Encode plain data (None, booleans, numbers, strings, bytes, lists, dicts)."""
-    packed: bytes = msgpack.packb(value, use_bin_type=True)
-    return packed
+    """Encode plain data (None, booleans, numbers, strings, bytes, lists, dicts, secrets by name)."""
+    packed: bytes = msgpack.packb(value, use_bin_type=True, default=_reference)
+    return without_secrets(packed)
 
 
 def unpack(body: bytes) -> Any:
     """Decode what `pack` made."""
-    return msgpack.unpackb(body, raw=False, strict_map_key=False)
+    return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_referred)
 
 
 def encode(fact: Fact) -> tuple[str, bytes]:

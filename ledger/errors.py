@@ -15,7 +15,7 @@
     │   ├── LedgerTooNew              a newer Perdure wrote it
     │   ├── LedgerDamaged             the ledger does not verify; `perdure doctor` tells more
     │   ├── LedgerUnwritable          read-only, or no space left
-    │   └── NoLongerServed            `perdure stop` ended the supervisor of the data directory
+    │   └── NoLongerServed            the supervisor of the data directory has ended, by `perdure stop` for example
     ├── StorageError                  an agent's storage cannot do what was asked
     │   ├── StorageConflict           another transaction of this agent wrote the same rows; run it again
     │   └── StaleIncarnation          this life of the agent is over; its storage is closed to it

@@ -36,6 +36,7 @@ RAY_FOLDER = "actors/ray_world/"
 # The modules of the ledger that touch files, threads or the clock. Everything else in `policies` and `ledger` is pure.
 IMPURE_IN_LEDGER = {
     "ledger/block_guard.py",
+    "ledger/secret.py",
     "ledger/storage/agent_file.py",
     "ledger/storage/agent_locks.py",
     "ledger/storage/agent_storage.py",

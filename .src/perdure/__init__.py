@@ -51,10 +51,12 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         Overloaded,
         PerdureError,
+        Secret,
         StaleIncarnation,
         StorageConflict,
         SupervisorUnreachable,
         UnknownRun,
+        provide_secrets,
     )
     from perdure.policies import ChatRecovery, FiberResult, FiberRetry, Limits, Retries
 
@@ -92,6 +94,7 @@ __all__ = [
     "RunInfo",
     "RunResult",
     "Runtime",
+    "Secret",
     "StaleIncarnation",
     "StorageConflict",
     "SupervisorUnreachable",
@@ -103,6 +106,7 @@ __all__ = [
     "blocking",
     "client_tool",
     "exposed",
+    "provide_secrets",
     "tell",
     "tool",
 ]
@@ -115,7 +119,7 @@ _HOMES: Final = {
     ),
     "perdure.ledger": (
         "AdmissionRefused AgentAborted BadRequest ConflictingRequest NoLongerServed OutcomeUnknown Overloaded PerdureError"
-        " StaleIncarnation StorageConflict SupervisorUnreachable UnknownRun"
+        " Secret StaleIncarnation StorageConflict SupervisorUnreachable UnknownRun provide_secrets"
     ),
     "perdure.policies": "ChatRecovery FiberResult FiberRetry Limits Retries",
 }

@@ -12,7 +12,7 @@ from perdure.actors.chat.turn import TurnResult
 from perdure.actors.code.author_call import hook
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import Status
+from perdure.ledger import Secret, Status
 from perdure.policies import ChatRecovery, Part, default_repair
 
 
@@ -21,6 +21,7 @@ class ChatHooks(Agent):
 
     Class attributes:
         model: a pydantic-ai model, or its name, such as `openai:gpt-5`.
+        model_key: the key of a model that is named, by reference; by default its provider looks for it in the environment.
         instructions: what the model is told before the conversation.
         max_steps: requests to the model that one turn may make.
         chat_recovery: the budgets of recovery after a death or a stall.
@@ -32,6 +33,7 @@ class ChatHooks(Agent):
     """
 
     model: ClassVar[Any] = None
+    model_key: ClassVar[Secret | None] = None
     instructions: ClassVar[str | None] = None
     max_steps: ClassVar[int] = 50
     chat_recovery: ClassVar[ChatRecovery] = ChatRecovery()

@@ -148,7 +148,7 @@ class ConversationState:
         if self._model is None:
             await self.tenant.threads.run(lambda: load_library(wanted))
         if self._model is None or self._model[0] is not wanted:
-            self._model = (wanted, resolve_model(wanted))
+            self._model = (wanted, resolve_model(wanted, self.agent.model_key))
         return self._model[1]
 
     def emit(self, name: str, turn: Turn, payload: Mapping[str, object], *, channel: str = "chat") -> None:

@@ -17,6 +17,7 @@ import re
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,7 +27,7 @@ from perdure.actors.chat.convert import IllegalRequest, assert_paired, to_model
 from perdure.actors.chat.failures import ModelFailed, failure_of, too_long
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.tasks import awaited
-from perdure.ledger import BadRequest, PerdureError
+from perdure.ledger import BadRequest, PerdureError, Secret, strike
 from perdure.policies import Event, Failure, FailureKind, Message, stream_ended
 
 if TYPE_CHECKING:
@@ -68,14 +69,16 @@ class _LoopsModels:
     """What one event loop has opened."""
 
     client: httpx2.AsyncClient
-    models: dict[str, Model]
+    models: dict[tuple[str, str | None], Model]  # by name and key
 
 
 _opened: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopsModels] = weakref.WeakKeyDictionary()
 
 
-def resolve_model(model: object) -> Model:
+def resolve_model(model: object, key: Secret | None = None) -> Model:
     """The model of this name (`openai:gpt-5`, as pydantic-ai names them), or the model object itself.
+
+    `key` is what its provider is asked with; without one the provider looks for it in the environment.
 
     Raises:
         UnusableModel: one line that says what is missing, by the name of its variable or package.
@@ -88,15 +91,19 @@ def resolve_model(model: object) -> Model:
     if not isinstance(model, str) or not model.strip():
         raise UnusableModel("model", f"{model!r:.200} is neither the name of a model nor a model of pydantic-ai")
     try:
+        value = None if key is None else key.reveal()
+    except BadRequest as problem:
+        raise UnusableModel("model", f"{model}: it needs {problem.field}, which is not set") from problem
+    try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return _found(model, _http_client())  # outside of a loop there is nothing to keep it for
+        return _found(model, value, _http_client())  # outside of a loop there is nothing to keep it for
     kept = _opened.get(loop)
     if kept is None:
         kept = _opened[loop] = _LoopsModels(_http_client(), {})
-    if model not in kept.models:
-        kept.models[model] = _found(model, kept.client)
-    return kept.models[model]
+    if (model, value) not in kept.models:
+        kept.models[model, value] = _found(model, value, kept.client)
+    return kept.models[model, value]
 
 
 def load_library(model: object) -> None:
@@ -120,13 +127,13 @@ async def close_models() -> None:
         await kept.client.aclose()
 
 
-def _found(name: str, client: httpx2.AsyncClient) -> Model:
+def _found(name: str, key: str | None, client: httpx2.AsyncClient) -> Model:
     from pydantic_ai.models import infer_model  # noqa: PLC0415 - as above
 
     try:
         if not _is_provider(name.partition(":")[0]):
             return infer_model(name)  # a name of its own such as `test`, or words about what was meant perhaps
-        return infer_model(name, lambda provider: _provider(provider, client))
+        return infer_model(name, lambda provider: _provider(provider, key, client))
     except Exception as problem:
         raise UnusableModel("model", f"{name}: {_what_is_missing(problem)}") from problem
 
@@ -141,18 +148,27 @@ def _is_provider(name: str) -> bool:
     return True
 
 
-def _provider(name: str, client: httpx2.AsyncClient) -> Provider[Any]:
-    """The provider, with our client if it takes one of its kind."""
+def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provider[Any]:
+    """The provider, with our client if it takes one of its kind. Its key is struck out of all that is written, whoever gave it."""
     from pydantic_ai.providers import infer_provider, infer_provider_class  # noqa: PLC0415 - as above
+    from pydantic_ai.providers.gateway import gateway_provider  # noqa: PLC0415 - as above
 
+    given: dict[str, object] = {} if key is None else {"api_key": key}
+    make: Callable[..., Provider[Any]] = partial(infer_provider, name)
     if not name.startswith("gateway/"):
-        provider_class = infer_provider_class(name)
-        wanted = inspect.signature(provider_class).parameters.get("http_client")
+        make = cast("Callable[..., Provider[Any]]", infer_provider_class(name))
+        wanted = inspect.signature(make).parameters.get("http_client")
         if wanted is not None and re.match(
             r"httpx2\.AsyncClient|AsyncHTTPClient|_OpenAIHTTPClient", str(wanted.annotation)
         ):
-            return cast("Callable[..., Provider[Any]]", provider_class)(http_client=client)
-    return infer_provider(name)
+            given["http_client"] = client
+    elif given:
+        make = partial(gateway_provider, name.removeprefix("gateway/"))
+    found = make(**given)
+    used = getattr(getattr(found, "client", None), "api_key", None)
+    if isinstance(used, str):
+        strike(used)
+    return found
 
 
 def _what_is_missing(problem: Exception) -> str:

@@ -5,7 +5,7 @@
 
         @classmethod
         def messengers(cls):
-            return [Messenger(id="support", adapter=Telegram(os.environ["BOT_TOKEN"], secret_token=os.environ["BOT_SECRET"]))]
+            return [Messenger(id="support", adapter=Telegram(Secret("BOT_TOKEN"), secret_token=Secret("BOT_SECRET")))]
 
 An adapter keeps nothing that must not be lost, and tries nothing again by itself: what is sent is decided, recorded and repeated by the
 agent (`delivery`). It says of each request that failed which kind of failure that is, because what may be repeated depends on it.

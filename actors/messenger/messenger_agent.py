@@ -5,7 +5,7 @@
 
         @classmethod
         def messengers(cls):
-            return [Messenger(id="support", adapter=Telegram(os.environ["BOT_TOKEN"], secret_token=os.environ["BOT_SECRET"]))]
+            return [Messenger(id="support", adapter=Telegram(Secret("BOT_TOKEN"), secret_token=Secret("BOT_SECRET")))]
 
     app = messenger_app(runtime, Bot)          # any ASGI server
 

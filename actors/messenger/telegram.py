@@ -36,7 +36,7 @@ from perdure.actors.messenger.adapter import (
 from perdure.actors.messenger.events import MessengerEvent
 from perdure.actors.messenger.telegram_text import rendered
 from perdure.actors.messenger.telegram_updates import events_of
-from perdure.ledger import BadRequest, check_number, check_whole
+from perdure.ledger import BadRequest, Secret, check_number, check_whole, revealed
 from perdure.policies import INFINITY, Counting, is_number
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class Telegram:
     """One bot.
 
     Args:
-        token: as BotFather gave it.
+        token: as BotFather gave it, or the `Secret` that names it.
         secret_token: what Telegram sends with each webhook because `setWebhook` was told so. Without one the messenger needs a `verify`.
         user_name: the bot's, without @; by it mentions in groups are found. `prepare` asks Telegram for it.
         base_url: what the token is appended to.
@@ -110,9 +110,9 @@ class Telegram:
 
     def __init__(
         self,
-        token: str,
+        token: str | Secret,
         *,
-        secret_token: str | None = None,
+        secret_token: str | Secret | None = None,
         user_name: str = "",
         base_url: str = API,
         text_max: int = TEXT_MAX,
@@ -121,16 +121,17 @@ class Telegram:
         requests_per_s: float = 25,
         wire: Callable[[], BaseRequest] | None = None,
     ) -> None:
+        token, secret = revealed(token), None if secret_token is None else revealed(secret_token)
         bot_id, parted, rest = token.partition(":")
         if not (parted and rest and bot_id.isascii() and bot_id.isdigit()):
             raise BadRequest("token", "is not a bot's token, such as 123456:ABC-DEF; BotFather gives one")
-        if secret_token is not None and not secret_token.strip():
+        if secret is not None and not secret.strip():
             raise BadRequest("secret_token", "is blank; leave it out, and give the messenger a `verify` of its own")
         check_whole("text_max", text_max, most=TEXT_MAX)
         check_number("requests_per_s", requests_per_s, is_finite=True, above=True)
         self.bot_id, self.user_name = bot_id, user_name.removeprefix("@")
-        self.verifies = secret_token is not None
-        self._token, self._secret, self._base_url, self._wire = token, secret_token, base_url, wire
+        self.verifies = secret is not None
+        self._token, self._secret, self._base_url, self._wire = token, secret, base_url, wire
         self._text_max, self._every_ms = text_max, (edit_every_ms, group_edit_every_ms)
         self._apart_s = 1 / requests_per_s
         self._next_s: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import traceback
 from typing import Final
 
@@ -16,7 +17,7 @@ from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.loop_watch import LoopWatch
 from perdure.actors.ray_world.os_processes import ProcessInfo, this_process_info
 from perdure.actors.tasks import awaited
-from perdure.ledger import LedgerError, SupervisorUnreachable
+from perdure.ledger import LedgerError, Struck, SupervisorUnreachable
 
 BREATH_S: Final = 1.0  # the least time between two lives, of which the second would fail like the first
 FAREWELL_S: Final = 0.2  # for the reason to be sent before the process exits
@@ -120,6 +121,7 @@ class HostProcess(Process):
     def __init__(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> None:
         super().__init__()
         self._watch = LoopWatch()
+        sys.stdout, sys.stderr = Struck.over(sys.stdout), Struck.over(sys.stderr)
         self._life = awaited(self._live(deployment, world, courier, host_id))
         self._life.add_done_callback(self._ended)
 

@@ -24,6 +24,7 @@ from typing import Any
 import duckdb
 
 from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageConflict, StorageError
+from perdure.ledger.secret import plain_without_secrets
 from perdure.ledger.storage.agent_file import AgentFile
 from perdure.ledger.storage.records import INBOX, RESULT, STEP, Records, Row, step_key
 from perdure.ledger.storage.sql import OVER, Change, Lane, Parameters, Script, collide, is_conflict, script_of
@@ -64,7 +65,7 @@ class Storage:
         its own. Errors in the SQL are DuckDB's own; a text that would end transactions, attach databases or set connection
         options is `BadRequest`.
         """
-        script = script_of(query)
+        script, parameters = script_of(plain_without_secrets(query)), plain_without_secrets(parameters)
         transaction = self.current()
         if transaction is not None:
             return transaction.run(script, parameters)

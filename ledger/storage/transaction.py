@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import duckdb
 
 from perdure.ledger.errors import StorageError
+from perdure.ledger.secret import plain_without_secrets
 from perdure.ledger.storage.records import INBOX, KEYS, OUTBOX, RESULT, STATE, STEP, Key, Records, Row, step_key
 from perdure.ledger.storage.sql import Change, Lane, Parameters, Script, script_of
 
@@ -131,7 +132,7 @@ class Transaction:
 
     def sql(self, query: str, parameters: Parameters = None) -> list[tuple[Any, ...]]:
         """Run SQL in this transaction, whatever the context."""
-        return self.run(script_of(query), parameters)
+        return self.run(script_of(plain_without_secrets(query)), plain_without_secrets(parameters))
 
     def record_inbox(self, mail_ids: list[str]) -> None:
         """Record that this transaction handles these mails.

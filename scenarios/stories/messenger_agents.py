@@ -14,7 +14,7 @@ from typing import Any, Final
 from telegram.request import BaseRequest
 
 from perdure.actors import Messenger, MessengerAgent, Telegram, conversation_name
-from perdure.ledger import BadRequest
+from perdure.ledger import Secret
 from perdure.policies import Delivery
 from perdure.scenarios.provider.script import Question, Script, conclusion
 from perdure.scenarios.stories.environment import MODEL, SIMULATED, model_here
@@ -46,13 +46,11 @@ class Clerk(MessengerAgent):
     @classmethod
     def messengers(cls) -> Sequence[Messenger]:
         """One bot, by the environment."""
-        api, token = os.environ.get(API, ""), os.environ.get(TOKEN, "")
-        if not token:
-            raise BadRequest("token", f"{TOKEN} is not set in the environment of this process")
-        is_pretended = token == PRETENDED_TOKEN
+        api = os.environ.get(API, "")
+        is_pretended = os.environ.get(TOKEN) == PRETENDED_TOKEN
         bot = Telegram(
-            token,
-            secret_token=os.environ[SECRET],
+            Secret(TOKEN),
+            secret_token=Secret(SECRET),
             user_name=BOT_NAME if is_pretended else "",
             base_url=api if api not in ("", SIMULATED) else REAL_API,
             text_max=TEXT_MAX if is_pretended else 4096,

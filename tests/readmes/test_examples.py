@@ -17,6 +17,7 @@ import pytest
 
 from perdure import actors, messengers
 from perdure.actors import Agent, Client
+from perdure.ledger import Secret
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.readmes.pages import GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
 
@@ -99,7 +100,18 @@ def test_a_module_of_the_examples_stands_on_one_page() -> None:
 
 def test_every_module_is_played_here() -> None:
     played = set(builtins.filter(None, map(module_of, PYTHON)))
-    assert played == {"board", "bot", "helpdesk", "library", "office", "research", "shelf", "shop", "test_research"}
+    assert played == {
+        "board",
+        "bot",
+        "helpdesk",
+        "library",
+        "office",
+        "payments",
+        "research",
+        "shelf",
+        "shop",
+        "test_research",
+    }
 
 
 # ---------------------------------------------------------------- scripts
@@ -182,10 +194,23 @@ def test_the_office_ships_once_books_once_and_asks_later() -> None:
     play(story)
 
 
+def test_a_key_is_struck_out_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    payments = example("payments")
+    monkeypatch.setenv("STRIPE_KEY", "sk_test_51HxyzA")
+
+    async def story(client: Client) -> None:
+        asked = await client.run(payments.Payment, Secret("STRIPE_KEY"))
+        assert asked.output == "paid with ***************"
+
+    play(story)
+
+
 # ---------------------------------------------------------------- the other pages
 
 
-def test_the_bot_can_be_served() -> None:
+def test_the_bot_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOT_TOKEN", "1:token-of-a-bot")
+    monkeypatch.setenv("WEBHOOK_SECRET", "only-for-tests")
     bot = example("bot")
     (messenger,) = bot.Bot.messengers()
     assert messenger.webhook_path == "/messengers/telegram/webhook"

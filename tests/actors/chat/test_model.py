@@ -19,7 +19,7 @@ from perdure.actors.chat.failures import ModelFailed
 from perdure.actors.chat.model import Finished, UnusableModel, close_models, load_library, resolve_model, stream_model
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.events.message_parts import apply_chunk
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, Secret, plain_without_secrets
 from perdure.policies import ApiKind, Failure, FailureKind, Message, Part
 from tests.actors.chat.fake_provider import (
     BEGIN,
@@ -395,6 +395,19 @@ def test_a_name_is_looked_up_once_per_loop(setenv: Setenv) -> None:
         return first
 
     assert asyncio.run(look_up()) is not asyncio.run(look_up())
+
+
+def test_a_key_is_taken_by_reference_and_struck_out_wherever_it_came_from(setenv: Setenv) -> None:
+    setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    setenv("SHOP_KEY", "sk-of-the-shop")
+    setenv("PYDANTIC_AI_GATEWAY_BASE_URL", "http://127.0.0.1:1")
+    for name in ("openai:gpt-5", "gateway/openai:gpt-5"):
+        by_reference: Any = resolve_model(name, Secret("SHOP_KEY"))
+        assert by_reference.client.api_key == "sk-of-the-shop"
+    assert resolve_model("openai:gpt-5").model_name == "gpt-5"
+    assert plain_without_secrets("sk-of-the-shop sk-of-the-environment") == "*" * 14 + " " + "*" * 21
+    with pytest.raises(UnusableModel, match="it needs OPENAI_KEY, which is not set"):
+        resolve_model("openai:gpt-5", Secret("OPENAI_KEY"))
 
 
 def test_outside_of_a_loop_a_name_is_looked_up_all_the_same(setenv: Setenv) -> None:
