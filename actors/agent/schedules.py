@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.jobs.callback_rows import Row
+from perdure.actors.jobs.callback_rows import SCHEDULE_TYPES, Row
 from perdure.actors.jobs.occurrence import Past, QueuedItem, Schedule
-from perdure.actors.jobs.schedule_requests import chosen_statuses, chosen_types, retries_of, span_of
+from perdure.actors.jobs.schedule_requests import chosen, retries_of, span_of
 from perdure.ledger import check_whole, unpack
-from perdure.policies import PastOutcome
+from perdure.policies import CallbackStatus, PastOutcome
 
 LISTED_MAX = 1_000
 
@@ -40,7 +40,7 @@ class ScheduleGroup:
 
     def retry(self, schedule_id: str) -> bool:
         """Retry now a schedule that is parked, with all its tries, or that waits for its next try. Returns False if it is neither."""
-        return self._perdure.schedules.retry(str(schedule_id))
+        return self._perdure.schedules.rows.try_again(str(schedule_id))
 
     def history(self, schedule_id: str) -> Sequence[Past]:
         """Return the last tries of a callback, and what was dropped, oldest first. It is kept for a while after the schedule is gone."""
@@ -66,7 +66,8 @@ class ScheduleGroup:
             limit: at most so many, up to 1,000.
             cursor: only those after this one: the `number` of the last one of the page before.
         """
-        types, statuses, (first, last) = chosen_types(type), chosen_statuses(status), span_of(between)
+        types, statuses = chosen("type", type, SCHEDULE_TYPES), chosen("status", status, CallbackStatus)
+        first, last = span_of(between)
         most, found = check_whole("limit", limit, most=LISTED_MAX), []
         for row in self._perdure.schedules.rows.in_order():
             fits = (
@@ -96,11 +97,11 @@ class QueueGroup:
 
     def retry(self, item_id: str) -> bool:
         """Retry now an item that is parked, with all its tries, or that waits for its next try. Returns False if it is neither."""
-        return self._perdure.callback_queue.retry(str(item_id))
+        return self._perdure.callback_queue.rows.try_again(str(item_id))
 
     def list(self, callback: str | None = None, status: str | Sequence[str] | None = None) -> Sequence[QueuedItem]:
         """Return the items that are not done yet, in their order."""
-        statuses, rows = chosen_statuses(status), self._perdure.callback_queue.rows.in_order()
+        statuses, rows = chosen("status", status, CallbackStatus), self._perdure.callback_queue.rows.in_order()
         return [
             shown_item(self._perdure, row)
             for row in rows

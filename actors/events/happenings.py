@@ -1,22 +1,20 @@
-"""What those who observe are told of a fact: its name on the `agent_tool` channel, whose it is, and its payload.
+"""The event of a fact on the `agent_tool` channel: its name, its agent and its payload.
 
-A happening belongs to the parent of its run, or to the child where no parent asked. Its payload stands beside its name in
-`observability.EventType`; a `reason` is always typed, and prose is under `error` (spec W-40).
+The agent is the parent of the run, or the child if no parent asked. `observability.EventType` lists the payloads. A `reason` is always
+typed, and prose is under `error` (spec W-40).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.events.observability import EventType
 from perdure.ledger import (
-    AttemptLost,
     FactRow,
     MailFailed,
     Run,
-    RunCompleted,
-    RunFailed,
     RunInterrupted,
     RunRequested,
     View,
@@ -28,7 +26,7 @@ MAIL_FAILED: Final = "MailFailed"
 
 
 class Happening(NamedTuple):
-    """Something that happened, and to whom."""
+    """An event, and the agent that it is about."""
 
     type: EventType
     agent: str
@@ -36,7 +34,7 @@ class Happening(NamedTuple):
 
 
 def happening_of(row: FactRow, view: View) -> Happening | None:
-    """What a fact is to those who observe, or None if it is nothing to them. The view has it folded already."""
+    """The event of a fact that the view has folded, or None if it has none."""
     if row.kind == MAIL_FAILED:
         return _of_mail(cast("MailFailed", decode(row.kind, row.body)), view)
     told, run = _TOLD.get(row.kind), view.runs.get(row.subject)
@@ -44,11 +42,8 @@ def happening_of(row: FactRow, view: View) -> Happening | None:
         return None
     type, payload = told
     fact = decode(row.kind, row.body)
-    always = {
-        "run_id": run.run_id,
-        "agent_type": run.agent_type,
-        "attempt": getattr(fact, "attempt", run.attempt),
-    }
+    attempt = getattr(fact, "attempt", run.attempt)
+    always = {"run_id": run.run_id, "agent_type": run.agent_type, "attempt": attempt}
     return Happening(type, run.parent or run.child, always | payload(fact, run, row.at_ms))
 
 
@@ -73,34 +68,31 @@ def _of_mail(fact: MailFailed, view: View) -> Happening | None:
 Payload = Callable[[Any, Run, int], JsonObject]
 
 
-def _dispatched(_fact: RunRequested, run: Run, _at_ms: int) -> JsonObject:
-    return {"detached": not run.is_awaited, "parent_tool_call_id": run.options.get("tool_call")}
-
-
-def _completed(_fact: RunCompleted, run: Run, at_ms: int) -> JsonObject:
-    return {"status": "completed", "elapsed_ms": at_ms - run.requested_at_ms, "error": ""}
-
-
-def _failed(fact: RunFailed, run: Run, at_ms: int) -> JsonObject:
-    return {"status": "error", "elapsed_ms": at_ms - run.requested_at_ms, "error": fact.error}
-
-
-def _lost(fact: AttemptLost, run: Run, at_ms: int) -> JsonObject:
-    return {"status": str(run.status), "elapsed_ms": at_ms - run.requested_at_ms, "error": fact.cause}
+def _ended(status: str, error: Callable[[Any], str]) -> Payload:
+    """The payload of an end, or of a lost attempt; without a `status`, that of the run."""
+    return lambda fact, run, at_ms: {
+        "status": status or str(run.status),
+        "elapsed_ms": at_ms - run.requested_at_ms,
+        "error": error(fact),
+    }
 
 
 def _gave_up(fact: RunInterrupted, _run: Run, _at_ms: int) -> JsonObject:
     return {"reason": fact.reason, "child_still_running": fact.child_still_running, "error": fact.error}
 
 
+def _dispatched(_fact: RunRequested, run: Run, _at_ms: int) -> JsonObject:
+    return {"detached": not run.is_awaited, "parent_tool_call_id": run.options.get("tool_call")}
+
+
 _TOLD: dict[str, tuple[EventType, Payload]] = {
     "RunRequested": (EventType.AGENT_TOOL_DISPATCHED, _dispatched),
     "AttemptStarted": (EventType.AGENT_TOOL_ATTEMPT, lambda fact, *_: {"host_id": fact.host_id}),
     "RunStarted": (EventType.AGENT_TOOL_STARTED, lambda _fact, run, _: {"host_id": run.host_id}),
-    "AttemptLost": (EventType.AGENT_TOOL_RECOVERY_ROW, _lost),
+    "AttemptLost": (EventType.AGENT_TOOL_RECOVERY_ROW, _ended("", attrgetter("cause"))),
     "RunReattached": (EventType.AGENT_TOOL_RECOVERY_REATTACH, lambda *_: {}),
-    "RunCompleted": (EventType.AGENT_TOOL_FINISHED, _completed),
-    "RunFailed": (EventType.AGENT_TOOL_FINISHED, _failed),
+    "RunCompleted": (EventType.AGENT_TOOL_FINISHED, _ended("completed", lambda _: "")),
+    "RunFailed": (EventType.AGENT_TOOL_FINISHED, _ended("error", attrgetter("error"))),
     "RunAborted": (EventType.AGENT_TOOL_CANCELLED, lambda fact, *_: {"error": fact.reason}),
     "RunInterrupted": (EventType.AGENT_TOOL_GAVE_UP, _gave_up),
     "MilestoneReached": (

@@ -1,12 +1,11 @@
-"""From stream chunks to message parts: what a reader of a child's stream sees grow.
+"""Folds stream chunks into message parts.
 
-The vocabulary is that of the AI SDK's UI message stream, so that existing front ends can read the parts. The reducer
-is pure and keeps nothing beside the parts, which is what lets the same chunk be applied twice to the same parts with
-the same result (spec B23). Two keys therefore live on a part only while it streams: `id`, by which interleaved texts
-find their part, and `inputText`, the raw JSON of a tool's input so far. Both are gone when the part is done.
+The vocabulary is that of the AI SDK's UI message stream, so existing front ends can read the parts. The fold is pure and keeps nothing
+beside the parts: the same chunk on the same parts gives the same result (spec B23). Two keys live on a part only while it streams: `id`,
+by which interleaved texts find their part, and `inputText`, the raw JSON of a tool's input so far.
 
-The state of a tool part is moved by one table (`call_cell`; spec chat-recovery §1.2). A chunk that is malformed, of an unknown type, or
-about an unknown call changes nothing. `data-retract` is ours: it withdraws what a broken connection left half said.
+One table moves the state of a tool part (`call_cell`; spec chat-recovery §1.2). A chunk that is malformed, of an unknown type, or about an
+unknown call changes nothing. `data-retract` is ours: it withdraws what a broken connection left half said.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from enum import Enum
 from typing import TypeGuard, cast
 
 from pydantic_core import from_json
@@ -22,7 +20,7 @@ from pydantic_core import from_json
 from perdure.policies import JsonObject, Part, ToolState, without
 
 Chunk = Mapping[str, object]
-"""An event of anybody's UI message stream, to be read with care; `type` says which."""
+"""An unchecked event of a UI message stream; `type` says which."""
 
 RETRACT = "data-retract"
 BROKEN = "interrupted"
@@ -30,7 +28,7 @@ BROKEN = "interrupted"
 
 
 def chunk_of(body: object) -> Chunk | None:
-    """The chunk in the body of a frame, which is the chunk itself or its JSON text; None if it is neither."""
+    """The chunk in the body of a frame: the chunk itself, or its JSON text; None if it is neither."""
     if isinstance(body, str):
         try:
             body = json.loads(body)
@@ -42,22 +40,17 @@ def chunk_of(body: object) -> Chunk | None:
 def apply_chunk(parts: list[Part], chunk: Chunk) -> list[Part]:
     """The parts after a chunk: a new list, or the very same one if the chunk changes nothing.
 
-    Neither `parts` nor any part in it is ever changed. The new parts share the values of the chunk, which is not
-    copied.
+    `parts` and the parts in it are never changed. New parts share the values of the chunk.
     """
     kind = chunk.get("type")
     if not isinstance(kind, str):
         return parts
-    if kind == RETRACT:
-        return _retracted(parts, chunk)
-    if kind.startswith("data-"):
-        return _data(parts, chunk)
-    step = _STEPS.get(kind)
+    step = _STEPS.get(kind) or (_data if kind.startswith("data-") else None)
     return step(parts, chunk) if step else parts
 
 
 def normalized_input(raw: object) -> JsonObject:
-    """A tool's input as the object that providers demand: itself, or the object in its JSON text, or an empty one."""
+    """A tool's input as an object: itself, the object in its JSON text, or an empty one."""
     if isinstance(raw, dict):
         return raw
     if isinstance(raw, str) and raw.lstrip().startswith("{"):
@@ -76,7 +69,7 @@ def _kept(chunk: Chunk, *names: str) -> dict[str, object]:
 
 
 def _part(fields: Mapping[str, object]) -> Part:
-    """A part with the values of a chunk. They are as they came: whoever wrote the stream answers for them."""
+    """A part with the values of a chunk, unchecked."""
     return cast("Part", fields)
 
 
@@ -89,10 +82,9 @@ def _prose_of(chunk: Chunk) -> str:
 
 
 def _streaming(parts: list[Part], kind: str, part_id: object) -> int | None:
-    """Where the text stands that a chunk continues.
+    """The index of the text that a chunk continues.
 
-    A chunk without an id continues the last text that still streams, but not across a tool call or a step: what was
-    said after a call is not put before it.
+    A chunk without an id continues the last text that still streams, but not across a tool call or a step.
     """
     for index in range(len(parts) - 1, -1, -1):
         part = parts[index]
@@ -104,7 +96,7 @@ def _streaming(parts: list[Part], kind: str, part_id: object) -> int | None:
 
 
 def _with_metadata(part: Part, chunk: Chunk) -> Part:
-    """The part with the chunk's provider metadata merged in: signatures may come with a delta or with the end."""
+    """The part with the chunk's provider metadata. Signatures may come with a delta or with the end."""
     metadata = chunk.get("providerMetadata")
     if not isinstance(metadata, Mapping):
         return part
@@ -142,12 +134,8 @@ def _prose_ended(parts: list[Part], chunk: Chunk) -> list[Part]:
 # --- steps, sources, files, data -------------------------------------------------------------------------------------
 
 
-def _step_started(parts: list[Part], _chunk: Chunk) -> list[Part]:
-    return [*parts, {"type": "step-start"}]
-
-
 def _step_finished(parts: list[Part], chunk: Chunk) -> list[Part]:
-    """Close every text that still streams, so that the next step may use its id again."""
+    """Close every text that still streams. The next step may use its id again."""
     is_open = [part["type"] in ("text", "reasoning") and part.get("state") == "streaming" for part in parts]
     closed = [_done(part) if still_open else part for part, still_open in zip(parts, is_open, strict=True)]
     if chunk.get("finishReason") == BROKEN:
@@ -157,10 +145,10 @@ def _step_finished(parts: list[Part], chunk: Chunk) -> list[Part]:
 
 
 def _unbound(part: Part) -> Part:
-    """A part of an answer that never ended, without its provider's number of it.
+    """A part of an answer that never ended, without its id at the provider.
 
-    OpenAI takes the number of an item for the item that it has kept, and has kept nothing of an answer that broke off: the next request
-    would be refused. A signature that proves itself (Anthropic's, Google's) stays.
+    OpenAI looks up the id, has kept nothing of an answer that broke off, and would refuse the next request. A signature that proves itself
+    (Anthropic's, Google's) stays.
     """
     metadata = part.get("providerMetadata") or part.get("callProviderMetadata")
     ours = metadata.get("perdure") if isinstance(metadata, Mapping) else None
@@ -171,7 +159,7 @@ def _unbound(part: Part) -> Part:
 
 
 def _whole(*names: str) -> Callable[[list[Part], Chunk], list[Part]]:
-    """The step for a chunk that is a part as it stands, with these fields."""
+    """The step for a chunk that is a whole part, with these fields."""
 
     def step(parts: list[Part], chunk: Chunk) -> list[Part]:
         return [*parts, _part({"type": chunk["type"], **_kept(chunk, *names, "providerMetadata")})]
@@ -180,7 +168,7 @@ def _whole(*names: str) -> Callable[[list[Part], Chunk], list[Part]]:
 
 
 def _data(parts: list[Part], chunk: Chunk) -> list[Part]:
-    """Add an author's data part, or renew the one with the same type and id. A transient one is seen but not kept."""
+    """Add an author's data part, or replace the one with the same type and id. A transient one is not kept."""
     if chunk.get("transient"):
         return parts
     part = _part({"type": chunk["type"], **_kept(chunk, "id"), "data": chunk.get("data")})
@@ -193,7 +181,7 @@ def _data(parts: list[Part], chunk: Chunk) -> list[Part]:
 
 
 def _retracted(parts: list[Part], chunk: Chunk) -> list[Part]:
-    """Withdraw what an abandoned half step had shown: only the first parts stay. Nothing is spliced silently."""
+    """Withdraw the parts of an abandoned step: only the first parts stay."""
     data = chunk.get("data")
     kept = data.get("parts") if isinstance(data, Mapping) else None
     return parts[:kept] if isinstance(kept, int) and 0 <= kept < len(parts) else parts
@@ -202,23 +190,17 @@ def _retracted(parts: list[Part], chunk: Chunk) -> list[Part]:
 # --- tool calls ------------------------------------------------------------------------------------------------------
 
 
-class CallCell(Enum):
-    """The cell that is not a state: the chunk is an echo, and changes nothing."""
-
-    IGNORED = "ignored"
-
-
 _S = ToolState
 _IS, _IA, _AR, _AD = _S.INPUT_STREAMING, _S.INPUT_AVAILABLE, _S.APPROVAL_REQUESTED, _S.APPROVAL_RESPONDED
 _OA, _OE, _OD = _S.OUTPUT_AVAILABLE, _S.OUTPUT_ERROR, _S.OUTPUT_DENIED
-_no = CallCell.IGNORED
+_no = None  # the chunk changes nothing
 _ORDER = (None, _IS, _IA, _AR, _AD, _OA, _OE, _OD)
 
-# Providers replay earlier calls in a continued answer, so a chunk about the input of a call never moves it backwards. An output is taken in
-# any state, because it says what happened. An approval that was answered is neither asked for nor answered again.
+# Providers replay earlier calls in a continued answer, so a chunk about the input of a call never moves it backwards. An output counts in
+# any state, because it says what happened. An answered approval is neither asked for nor answered again.
 #                                 unknown  input-          approval-           output-
 #                                 call     stream. avail.  requested responded avail. error denied
-_CALLS: dict[str, tuple[ToolState | CallCell, ...]] = {
+_CALLS: dict[str, tuple[ToolState | None, ...]] = {
     "tool-input-start":          (_IS,     _no,    _no,    _no,      _no,      _no,   _no,  _no),
     "tool-input-delta":          (_no,     _IS,    _no,    _no,      _no,      _no,   _no,  _no),
     "tool-input-available":      (_IA,     _IA,    _no,    _no,      _no,      _no,   _no,  _no),
@@ -230,13 +212,13 @@ _CALLS: dict[str, tuple[ToolState | CallCell, ...]] = {
     "tool-output-error":         (_no,     _OE,    _OE,    _OE,      _OE,      _OE,   _OE,  _OE),
 }  # fmt: skip
 _MOVES: dict[str, dict[str | None, str]] = {
-    kind: {before: after.value for before, after in zip(_ORDER, row, strict=True) if isinstance(after, ToolState)}
+    kind: {before: after.value for before, after in zip(_ORDER, row, strict=True) if after is not None}
     for kind, row in _CALLS.items()
 }
 
 
-def call_cell(kind: str, state: ToolState | None) -> ToolState | CallCell:
-    """What a chunk of this type does to a call in this state; None is a call that nobody has heard of."""
+def call_cell(kind: str, state: ToolState | None) -> ToolState | None:
+    """The state of a call after a chunk of this type; None if it changes nothing. A `state` of None is an unknown call."""
     return _CALLS[kind][_ORDER.index(state)]
 
 
@@ -245,7 +227,7 @@ def _is_name(value: object) -> TypeGuard[str]:
 
 
 def _call(parts: list[Part], chunk: Chunk) -> list[Part]:
-    """Move a call, as the table says, and let it take from the chunk what belongs to its new state."""
+    """Move a call by the table, with the fields of the chunk that belong to its new state."""
     kind, index = str(chunk["type"]), _find_call(parts, chunk)
     part = None if index is None else parts[index]
     state = _MOVES[kind].get(None if part is None else part.get("state", _IA))
@@ -266,7 +248,7 @@ def _find_call(parts: list[Part], chunk: Chunk) -> int | None:
 
 
 def _new_call(chunk: Chunk) -> Part | None:
-    """The first sight of a call, or None if the chunk does not say which call of which tool."""
+    """A new call, or None if the chunk does not name the call and its tool."""
     call_id, name = chunk.get("toolCallId"), chunk.get("toolName")
     if not _is_name(call_id) or not _is_name(name):
         return None
@@ -275,11 +257,12 @@ def _new_call(chunk: Chunk) -> Part | None:
 
 
 def _about_call(chunk: Chunk) -> dict[str, object]:
+    return {**_kept(chunk, "title", "providerExecuted"), **_metadata_as("callProviderMetadata", chunk)}
+
+
+def _metadata_as(name: str, chunk: Chunk) -> dict[str, object]:
     metadata = chunk.get("providerMetadata")
-    return {
-        **_kept(chunk, "title", "providerExecuted"),
-        **({"callProviderMetadata": metadata} if metadata is not None else {}),
-    }
+    return {} if metadata is None else {name: metadata}
 
 
 def _moved(part: Part, state: str, fields: Mapping[str, object]) -> Part:
@@ -287,18 +270,14 @@ def _moved(part: Part, state: str, fields: Mapping[str, object]) -> Part:
     return _part({**without(part, "inputText"), "state": state, **fields})
 
 
-def _input_started(part: Part, _state: str, chunk: Chunk) -> Part:
-    return _part({**part, **_about_call(chunk)})
-
-
 def _input_grew(part: Part, _state: str, chunk: Chunk) -> Part | None:
-    """Add to the raw text of the input, and show as much of it as can be read already."""
+    """Add to the raw text of the input, and parse as much of it as possible."""
     delta = chunk.get("inputTextDelta")
     if not isinstance(delta, str):
         return None
     text = part.get("inputText", "") + delta
     grown: Part = {**part, "inputText": text}
-    with suppress(ValueError):  # not readable yet, or never: the whole input comes with `tool-input-available`
+    with suppress(ValueError):  # the whole input comes with `tool-input-available`
         grown["input"] = from_json(text, allow_partial="trailing-strings")
     return grown
 
@@ -313,7 +292,6 @@ def _input_failed(part: Part, state: str, chunk: Chunk) -> Part:
 
 
 def _approval_requested(part: Part, state: str, chunk: Chunk) -> Part:
-    """Ask a person. The input stands by what was streamed of it."""
     approval = {"id": chunk.get("approvalId")}
     if "approvalDescriptor" in chunk:
         approval["descriptor"] = chunk["approvalDescriptor"]
@@ -321,52 +299,46 @@ def _approval_requested(part: Part, state: str, chunk: Chunk) -> Part:
 
 
 def _approval_answered(part: Part, state: str, chunk: Chunk) -> Part:
-    """A person allowed the call, or did not; what is known of the approval is kept."""
     known = part.get("approval") or {"id": chunk.get("toolCallId")}
     approval = {**known, "approved": bool(chunk.get("approved")), **_kept(chunk, "reason")}
     return _moved(part, state if chunk.get("approved") else _OD.value, {"approval": approval})
 
 
-def _denied(part: Part, state: str, _chunk: Chunk) -> Part:
-    return _moved(part, state, {})
-
-
 def _returned(part: Part, state: str, chunk: Chunk) -> Part:
     fields = {"output": chunk.get("output"), **_kept(chunk, "preliminary", "providerExecuted")}
-    return _moved(without(part, "errorText", "preliminary"), state, {**fields, **_result_metadata(chunk)})
+    return _moved(
+        without(part, "errorText", "preliminary"), state, {**fields, **_metadata_as("resultProviderMetadata", chunk)}
+    )
 
 
 def _raised(part: Part, state: str, chunk: Chunk) -> Part:
     fields = {"errorText": str(chunk.get("errorText", "")), **_kept(chunk, "providerExecuted")}
-    return _moved(without(part, "output", "preliminary"), state, {**fields, **_result_metadata(chunk)})
-
-
-def _result_metadata(chunk: Chunk) -> dict[str, object]:
-    metadata = chunk.get("providerMetadata")
-    return {} if metadata is None else {"resultProviderMetadata": metadata}
+    return _moved(
+        without(part, "output", "preliminary"), state, {**fields, **_metadata_as("resultProviderMetadata", chunk)}
+    )
 
 
 _TAKES: dict[str, Callable[[Part, str, Chunk], Part | None]] = {
-    "tool-input-start": _input_started,
+    "tool-input-start": lambda part, _, chunk: _part({**part, **_about_call(chunk)}),
     "tool-input-delta": _input_grew,
     "tool-input-available": _input_arrived,
     "tool-input-error": _input_failed,
     "tool-approval-request": _approval_requested,
     "tool-approval-response": _approval_answered,
-    "tool-output-denied": _denied,
+    "tool-output-denied": lambda part, state, _: _moved(part, state, {}),
     "tool-output-available": _returned,
     "tool-output-error": _raised,
 }
 
 _STEPS: dict[str, Callable[[list[Part], Chunk], list[Part]]] = {
+    RETRACT: _retracted,
     "text-start": _prose_started,
     "text-delta": _prose_grew,
     "text-end": _prose_ended,
     "reasoning-start": _prose_started,
     "reasoning-delta": _prose_grew,
     "reasoning-end": _prose_ended,
-    "start-step": _step_started,
-    "step-start": _step_started,
+    **dict.fromkeys(("start-step", "step-start"), lambda parts, _: [*parts, {"type": "step-start"}]),
     "finish-step": _step_finished,
     "file": _whole("mediaType", "url", "filename"),
     "source-url": _whole("sourceId", "url", "title"),

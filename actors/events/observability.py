@@ -1,7 +1,7 @@
 """Observability: named events on channels, and metrics.
 
-Events are for people and their tools; nothing in Perdure depends on a subscriber. A subscriber is called after the fact, in the process
-where the event happened, and its errors are logged once. Events may be lost with their process; facts in the ledger are not.
+Nothing in Perdure depends on a subscriber. It is called after the fact, in the process where the event happened, and its errors are logged
+once. Events may be lost with their process; facts in the ledger are not.
 """
 
 from __future__ import annotations
@@ -112,20 +112,11 @@ class Channels:
         return unsubscribe
 
     def emit(
-        self,
-        channel: str,
-        type: str,
-        *,
-        agent: str = "",
-        payload: Mapping[str, object] | None = None,
-        at_ms: int,
+        self, channel: str, type: str, *, agent: str = "", payload: Mapping[str, object] | None = None, at_ms: int
     ) -> None:
-        """Pass an event about an agent to the channel's subscribers. Returns at once if there are none."""
+        """Pass an event about an agent to the channel's subscribers."""
         self._check(channel)
-        subscribers = self._subscribers[channel]  # a tuple: subscriptions made or ended meanwhile do not change it
-        if not subscribers:
-            return
-        for subscriber in subscribers:
+        for subscriber in self._subscribers[channel]:  # a tuple: subscriptions made or ended meanwhile do not change it
             event = Event(str(type), type_of(agent), name_of(agent), dict(payload or {}), at_ms)
             _tell(subscriber, event)
 
@@ -175,8 +166,4 @@ class NoMetrics:
     def count(self, name: str, value: float = 1, tags: Tags | None = None) -> None:
         """Do nothing."""
 
-    def observe(self, name: str, value: float, tags: Tags | None = None) -> None:
-        """Do nothing."""
-
-    def gauge(self, name: str, value: float, tags: Tags | None = None) -> None:
-        """Do nothing."""
+    observe = gauge = count

@@ -1,84 +1,146 @@
 """The headless reducer that turns frames into runs, for whatever shows them: a tray, a table, a test.
 
-An event carries the same number of its run in every copy, live or replayed. On that one rule the reducer stands:
+A frame is one event of one run, as plain JSON data: `{type: "agent-tool-event", run_id, sequence, event, parent_tool_call_id?, replay?}`.
+The ledger numbers the frames of each run from 0, without holes. Replay and live frames of the same event carry the same number
+(spec W-30). The kinds of events:
 
-- A frame is *applied* when all before it have been; until then it *waits*. So doubling, reordering, and replay that
-  races with live frames all end in the same state, and a chunk that overtakes `started` is not lost (spec W-32).
-- Only a frame that was applied or waits counts as seen. What is malformed is not; a good copy of it may still come.
+    started      number 0: the run exists; `order` places it among the runs of its tool call
+    attempt      the child works again: anew if `attempt` is higher, re-attached if it is the same
+    chunk        a piece of the child's stream: a UI message chunk, or its JSON text, grows the parts
+    progress     how far the child is; `fraction` is between 0 and 1
+    milestone    a lasting achievement; `milestone_sequence` counts the run's milestones from 0
+    finished     the child returned
+    error        the child raised, or could not be carried to an end
+    aborted      somebody cancelled the run
+    interrupted  the parent stopped waiting; `reason` is typed, `error` is prose
+    cleared      the run was forgotten
+
+The reducer keeps these rules:
+
+- A frame is *applied* when all before it have been; until then it *waits*. So doubled and reordered frames, and replay beside live
+  frames, end in the same state, and a chunk that overtakes `started` is not lost (spec W-32).
+- Only a frame that was applied or waits counts as seen. A frame without what its kind requires is malformed and does not count; a good
+  copy may still come. An ill-typed optional field is ignored.
 - An event of an unknown kind takes its number and shows nothing: an old client follows a newer server.
-- At most `waiting_max` frames of a run wait; beyond that the farthest are given up, unseen. `missing` says what to
-  ask for, and a replay after `last_sequence` always gets through, because frames in order never wait.
-- `cleared` waits for no predecessors, which are gone from the ledger for ever. It removes the run, and its id stays
-  removed until `reset`.
+- At most `waiting_max` frames of a run wait; beyond that the farthest are dropped, unseen. `missing` says what to ask for. A replay after
+  `last_sequence` always gets through, because frames in order never wait.
+- `cleared` waits for no predecessors, which are gone from the ledger. It removes the run, and the id stays removed until `reset`.
 
-The state of a run follows the ledger's: a hard end (completed, error, aborted) changes no more; `interrupted` is
-soft, and what repairs it leaves nothing of it behind (spec W-33). A new attempt starts with no parts; those of the
-attempts before it are kept apart, so that two answers are never spliced into one.
+The state of a run follows the ledger's: a hard end (completed, error, aborted) never changes; `interrupted` is soft, and what repairs it
+leaves nothing of it behind (spec W-33). A new attempt starts with no parts. The parts of earlier attempts are kept apart, so that two
+answers are never spliced into one.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NotRequired, TypedDict, TypeVar
+from math import isfinite
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
-from perdure.actors.events.frames import (
-    Attempt,
-    Chunk,
-    Frame,
-    Interrupted,
-    Milestone,
-    Progress,
-    Started,
-    copy_of,
-    frame_in,
-    optional,
-)
 from perdure.actors.events.message_parts import apply_chunk, chunk_of
 from perdure.ledger import HARD
 from perdure.policies import Json, JsonObject, Part
 
+FRAME_TYPE = "agent-tool-event"
 WAITING_MAX = 1_000
 
 Shown = Literal["running", "completed", "error", "aborted", "interrupted"]
-"""Where a run stands for its viewer, who need not tell `starting` from `running`."""
+"""The status of a run for its viewer, who need not tell `starting` from `running`."""
 
 
-class Signal(TypedDict):
-    """What a progress and a milestone may both say; a field that is missing is not known."""
-
-    fraction: NotRequired[float]
-    message: NotRequired[str]
-    phase: NotRequired[str]
-    data: NotRequired[Json]
-
-
-S = TypeVar("S", bound=Signal)
-
-
-class ShownProgress(Signal):
-    """The latest progress of a run, and the milestone that it came with."""
+class Signal(TypedDict, total=False):
+    """A progress or a milestone, without the fields that are not known. `milestone` names the one that a progress came with."""
 
     at_ms: int
-    milestone: NotRequired[str]
-
-
-class ShownMilestone(Signal):
-    """A milestone of a run."""
-
     name: str
     milestone_sequence: int
-    at_ms: int
+    fraction: float
+    message: str
+    phase: str
+    data: Json
+    milestone: str
+
+
+class Event(Signal, total=False):
+    """An event of any kind. Its required fields are there; optional ones are there if they are well typed."""
+
+    kind: str
+    agent_type: str
+    order: int
+    input_preview: str
+    display: JsonObject
+    parent: str
+    attempt: int
+    body: Json
+    summary: str
+    output: Json
+    error: str
+    reason: str
+    child_still_running: bool
+
+
+class Frame(NamedTuple):
+    """A well-formed frame."""
+
+    run_id: str
+    sequence: int
+    event: Event
+    tool_call_id: str | None
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("order", "attempt", "at_ms", "milestone_sequence"), (int,)),
+    **dict.fromkeys(("agent_type", "input_preview", "parent", "name", "message", "phase"), (str,)),
+    **dict.fromkeys(("kind", "summary", "error", "reason"), (str,)),
+    "fraction": (int, float),
+    "display": (dict,),
+    "child_still_running": (bool,),
+}
+_REQUIRED: dict[str, set[str]] = {
+    "started": {"agent_type", "order"},
+    "attempt": {"attempt"},
+    "chunk": {"body"},
+    "progress": {"at_ms"},
+    "milestone": {"name", "milestone_sequence", "at_ms"},
+    "finished": {"summary"},
+    "error": {"error"},
+    "interrupted": {"error"},
+}
+
+
+def _is(value: object, types: tuple[type, ...]) -> bool:
+    """Whether the value is of a type. True, False and NaN are no numbers."""
+    if isinstance(value, bool):
+        return bool in types or object in types
+    return isinstance(value, types) and not (isinstance(value, float) and not isfinite(value))
+
+
+def frame_of(given: object) -> Frame | None:
+    """The frame in an object or in its JSON text, as a copy; None if it is malformed or none of ours."""
+    try:
+        frame = json.loads(given if isinstance(given, str | bytes) else json.dumps(given))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    if not isinstance(frame, dict) or frame.get("type") != FRAME_TYPE:
+        return None
+    run_id, sequence, event = frame.get("run_id"), frame.get("sequence", -1), frame.get("event")
+    if not isinstance(run_id, str) or not _is(sequence, (int,)) or sequence < 0 or not isinstance(event, dict):
+        return None
+    known = {name: value for name, value in event.items() if _is(value, _TYPES.get(name, (object,)))}
+    if "kind" not in known or not known.keys() >= _REQUIRED.get(known["kind"], set()):
+        return None
+    call_id = frame.get("parent_tool_call_id")
+    return Frame(run_id, sequence, cast("Event", known), call_id if isinstance(call_id, str) and call_id else None)
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
     """A run as its viewer sees it: a snapshot that no later frame changes.
 
-    `progress` holds those of `fraction, message, phase, data, milestone` that are known, and `at_ms`. `milestones`
-    holds the fields of their events, in the order of their numbers. `error` is prose: what the child raised, why the
-    run was cancelled, why nobody waits. `reason` and `child_still_running` belong to `interrupted` alone.
-    `previous_parts` has the parts of earlier attempts by their number, without the attempts that had none.
+    `error` is prose: what the child raised, why the run was cancelled, why nobody waits. `reason` and `child_still_running` belong to
+    `interrupted` alone. `previous_parts` has the parts of earlier attempts by their number, without the attempts that had none.
     """
 
     run_id: str
@@ -97,14 +159,14 @@ class RunState:
     error: str | None = None
     reason: str | None = None
     child_still_running: bool | None = None
-    progress: ShownProgress | None = None
-    milestones: list[ShownMilestone] = field(default_factory=list)
+    progress: Signal | None = None
+    milestones: list[Signal] = field(default_factory=list)
 
 
 class AgentToolEvents:
     """The runs that a stream of frames tells of. Feed it every frame that arrives, in any order, as often as it comes.
 
-    Not thread-safe. Whatever it returns is the caller's own list or dict of snapshots.
+    Not thread-safe. What it returns is the caller's own list or dict of snapshots.
     """
 
     def __init__(self, *, waiting_max: int = WAITING_MAX) -> None:
@@ -112,21 +174,12 @@ class AgentToolEvents:
         self._tracks: dict[str, _Track] = {}
 
     def apply(self, frame: object) -> bool:
-        """Take in a frame, or the JSON text of one. True if anything visible changed.
-
-        Never raises: what is no frame of ours is ignored. The frame is copied, so the caller may use it again.
-        """
-        ours = frame_in(frame)
+        """Take in a frame, or the JSON text of one. Returns whether anything visible changed. Never raises."""
+        ours = frame_of(frame)
         if ours is None:
             return False
-        track = self._tracks.get(ours["run_id"]) or _Track()
-        if track.cleared or track.has_seen(ours["sequence"]):
-            return False
-        copied = copy_of(ours)
-        if copied is None:
-            return False
-        self._tracks[copied["run_id"]] = track
-        return track.take(copied, self._waiting_max)
+        track = self._tracks.setdefault(ours.run_id, _Track())
+        return not track.has_seen(ours.sequence) and track.take(ours, self._waiting_max)
 
     @property
     def runs_by_id(self) -> dict[str, RunState]:
@@ -156,14 +209,14 @@ class AgentToolEvents:
         self._tracks.clear()
 
     def last_sequence(self, run_id: str) -> int:
-        """The number up to which the run is known without a hole, -1 for an unknown run. A replay goes on after it."""
+        """The number up to which the run is known without a hole; -1 for an unknown run. A replay continues after it."""
         track = self._tracks.get(run_id)
         return -1 if track is None else track.expected - 1
 
     def missing(self, run_id: str) -> range:
-        """The first numbers that are lacking although later ones were heard of; empty if none is known to lack."""
+        """The first numbers that are missing although later ones came; empty if none is known to be missing."""
         track = self._tracks.get(run_id)
-        return range(0) if track is None else track.missing()
+        return range(0) if track is None else range(track.expected, min(track.waiting, default=track.heard + 1))
 
     def _runs(self) -> list[RunState]:
         runs = [track.run for track in self._tracks.values() if track.run is not None]
@@ -172,7 +225,7 @@ class AgentToolEvents:
 
 @dataclass(slots=True)
 class _Track:
-    """What is known of one run: how far it was applied, what waits, and the highest number ever heard of."""
+    """What is known of one run: how far it was applied, what waits, and the highest number heard of."""
 
     run: RunState | None = None
     expected: int = 0
@@ -181,36 +234,29 @@ class _Track:
     cleared: bool = False
 
     def has_seen(self, sequence: int) -> bool:
-        return sequence < self.expected or sequence in self.waiting
-
-    def missing(self) -> range:
-        return range(self.expected, min(self.waiting, default=self.heard + 1))
+        return self.cleared or sequence < self.expected or sequence in self.waiting
 
     def take(self, frame: Frame, waiting_max: int) -> bool:
-        """Apply an unseen frame and all that waited for it, or let it wait. True if the run looks different now."""
+        """Apply an unseen frame and all that waited for it, or let it wait. Returns whether the run looks different now."""
         before = self.run
-        self.heard = max(self.heard, frame["sequence"])
-        if frame["event"]["kind"] == "cleared":
+        self.heard = max(self.heard, frame.sequence)
+        if frame.event["kind"] == "cleared":
             self.run, self.cleared = None, True
             self.waiting.clear()
             self.expected = self.heard + 1
             return before is not None
-        self._park(frame, waiting_max)
+        self.waiting[frame.sequence] = frame
+        if len(self.waiting) > max(waiting_max, 0) + (self.expected in self.waiting):
+            del self.waiting[max(self.waiting)]
         while (ready := self.waiting.pop(self.expected, None)) is not None:
             self.run = _reduce(self.run, ready)
             self.expected += 1
         return self.run != before
 
-    def _park(self, frame: Frame, waiting_max: int) -> None:
-        """Let the frame wait, unless the bound is reached and it is the farthest; the expected frame always gets in."""
-        self.waiting[frame["sequence"]] = frame
-        if len(self.waiting) > max(waiting_max, 0) + (self.expected in self.waiting):
-            del self.waiting[max(self.waiting)]
-
 
 def _reduce(run: RunState | None, frame: Frame) -> RunState | None:
     """The run after a frame, which may leave it as it was."""
-    event = frame["event"]
+    event = frame.event
     if event["kind"] == "started":
         return _started(run, frame, event)
     step = _STEPS.get(event["kind"])
@@ -219,22 +265,22 @@ def _reduce(run: RunState | None, frame: Frame) -> RunState | None:
     return step(run, event)
 
 
-def _started(run: RunState | None, frame: Frame, event: Started) -> RunState:
+def _started(run: RunState | None, frame: Frame, event: Event) -> RunState:
     """A new run. A second `started` renews the description of a running one, and leaves an ended one (case 24)."""
     if run is not None and run.status != "running":
         return run
     return replace(
-        run or RunState(run_id=frame["run_id"], agent_type="", order=0),
+        run or RunState(run_id=frame.run_id, agent_type="", order=0),
         agent_type=event["agent_type"],
         order=event["order"],
-        parent_tool_call_id=optional(frame, "parent_tool_call_id", str) or None,
-        input_preview=optional(event, "input_preview", str),
-        display=optional(event, "display", dict),
-        parent=optional(event, "parent", str),
+        parent_tool_call_id=frame.tool_call_id,
+        input_preview=event.get("input_preview"),
+        display=event.get("display"),
+        parent=event.get("parent"),
     )
 
 
-def _attempt(run: RunState, event: Attempt) -> RunState:
+def _attempt(run: RunState, event: Event) -> RunState:
     if event["attempt"] < run.attempt or (event["attempt"] == run.attempt and run.status == "running"):
         return run
     at_work = _standing(run, "running")
@@ -244,7 +290,7 @@ def _attempt(run: RunState, event: Attempt) -> RunState:
     return replace(at_work, attempt=event["attempt"], parts=[], previous_parts=earlier)
 
 
-def _chunk(run: RunState, event: Chunk) -> RunState:
+def _chunk(run: RunState, event: Event) -> RunState:
     body, parts = chunk_of(event["body"]), run.parts
     several = body.get("chunks") if body is not None and body.get("type") == "chunks" else [body]
     for each in several if isinstance(several, list) else ():
@@ -253,76 +299,42 @@ def _chunk(run: RunState, event: Chunk) -> RunState:
     return run if parts is run.parts else replace(run, parts=parts)
 
 
-def _with_signal(shown: S, event: Progress | Milestone) -> S:
-    """With those of the fields that a progress and a milestone share which are there and well typed."""
-    fraction, message = optional(event, "fraction", int, float), optional(event, "message", str)
-    phase = optional(event, "phase", str)
-    if fraction is not None:
-        shown["fraction"] = fraction
-    if message is not None:
-        shown["message"] = message
-    if phase is not None:
-        shown["phase"] = phase
-    return shown
+def _signal(event: Event, *names: str) -> Signal:
+    """Those of these fields that are known, and what every signal may say."""
+    wanted = ("at_ms", "fraction", "message", "phase", *names)
+    return cast("Signal", {name: value for name, value in event.items() if name in wanted})
 
 
-def _with_data(shown: S, event: Progress | Milestone) -> S:
-    if "data" in event:
-        shown["data"] = event["data"]
-    return shown
-
-
-def _progress(run: RunState, event: Progress) -> RunState:
-    return replace(run, progress=_with_data(_with_signal(ShownProgress(at_ms=event["at_ms"]), event), event))
-
-
-def _milestone(run: RunState, event: Milestone) -> RunState:
-    """Keep it among the milestones, once; it is the latest progress too unless that is newer (spec §9.5)."""
-    name, number, at_ms = event["name"], event["milestone_sequence"], event["at_ms"]
+def _milestone(run: RunState, event: Event) -> RunState:
+    """Keep it among the milestones, once. It is the latest progress too unless that is newer (spec §9.5)."""
+    number = event["milestone_sequence"]
     if any(known["milestone_sequence"] == number for known in run.milestones):
         return run
-    mark = _with_signal(ShownMilestone(name=name, milestone_sequence=number, at_ms=at_ms), event)
-    milestones = sorted([*run.milestones, _with_data(mark, event)], key=lambda known: known["milestone_sequence"])
-    if run.progress is not None and run.progress["at_ms"] > at_ms:
+    mark = _signal(event, "name", "milestone_sequence", "data")
+    milestones = sorted([*run.milestones, mark], key=lambda known: known["milestone_sequence"])
+    if run.progress is not None and run.progress["at_ms"] > event["at_ms"]:
         return replace(run, milestones=milestones)
-    progress = _with_signal(ShownProgress(milestone=name, at_ms=at_ms), event)
-    return replace(run, milestones=milestones, progress=progress)
+    return replace(run, milestones=milestones, progress={**_signal(event), "milestone": event["name"]})
 
 
-def _standing(
-    run: RunState,
-    status: Shown,
-    *,
-    summary: str | None = None,
-    output: Json = None,
-    error: str | None = None,
-    reason: str | None = None,
-    child_still_running: bool | None = None,
-) -> RunState:
+def _standing(run: RunState, status: Shown, **told: Any) -> RunState:
     """The run in another status, with nothing left of what an earlier one said about itself (spec W-33)."""
-    return replace(
-        run,
-        status=status,
-        summary=summary,
-        output=output,
-        error=error,
-        reason=reason,
-        child_still_running=child_still_running,
-    )
+    blank: dict[str, Any] = dict.fromkeys(("summary", "output", "error", "reason", "child_still_running"))
+    return replace(run, status=status, **(blank | told))
 
 
-def _interrupted(run: RunState, event: Interrupted) -> RunState:
-    reason, child_still_running = optional(event, "reason", str), optional(event, "child_still_running", bool)
-    return _standing(run, "interrupted", error=event["error"], reason=reason, child_still_running=child_still_running)
+def _interrupted(run: RunState, event: Event) -> RunState:
+    told = {name: event.get(name) for name in ("error", "reason", "child_still_running")}
+    return _standing(run, "interrupted", **told)
 
 
-_STEPS: dict[str, Callable[[RunState, Any], RunState]] = {
+_STEPS: dict[str, Callable[[RunState, Event], RunState]] = {
     "attempt": _attempt,
     "chunk": _chunk,
-    "progress": _progress,
+    "progress": lambda run, event: replace(run, progress=_signal(event, "data")),
     "milestone": _milestone,
     "finished": lambda run, event: _standing(run, "completed", summary=event["summary"], output=event.get("output")),
     "error": lambda run, event: _standing(run, "error", error=event["error"]),
-    "aborted": lambda run, event: _standing(run, "aborted", error=optional(event, "reason", str)),
+    "aborted": lambda run, event: _standing(run, "aborted", error=event.get("reason")),
     "interrupted": _interrupted,
 }

@@ -4,22 +4,22 @@
     schedule_history  <schedule id>   the history of one that is gone
     queued            <item id>       one item of the queue
 
-Of two transactions that change the same row, the later one is run again and sees what the first one did. There is no other lock. So a
-schedule that is cancelled, paused or changed while its callback runs has not run: the callback's transaction conflicts, and is run again.
+Of two transactions that change the same row, the later one is run again and sees what the first one did. There is no other lock. So the
+transaction of a callback conflicts with a cancellation, a pause or a change of its schedule, and does not take effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from typing import TypedDict, TypeVar, Unpack
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.life.documents import RememberedDocuments, StoredRow
 from perdure.actors.life.life import Life
 from perdure.actors.retries import despite_conflicts
+from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.ledger.storage.cabinet import SCHEDULE, Transaction
 from perdure.policies import CALLBACK_DUE, CALLBACK_TRANSITIONS, CallbackEvent, CallbackStatus, CatchUp, TickOverlap
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RowKind(StrEnum):
-    """What a row stands for: one of the types of a schedule, or an item of the queue. The values are stored."""
+    """A type of a schedule, or an item of the queue. The values are stored."""
 
     SCHEDULED = "scheduled"
     DELAYED = "delayed"
@@ -51,10 +51,13 @@ class RowChanges(TypedDict, total=False):
 class Row(StoredRow):
     """A callback that is due at some time.
 
-    `tick_ms` is the time that the next occurrence is for, `due_at_ms` when its callback is called: later by the jitter, or by the pause
-    after a failure. `attempt` counts the failures of that occurrence, whose first try began at `began_at_ms` and folded in `missed` ticks.
-    `is_named` if its author gave it an id or a key. `retry` is what the author said of it; the rest is as the class or the runtime has it.
-    `losses` counts the lives of the agent that may have been ended by the callback.
+    Attributes:
+        retry: the author's `Retries` for this callback; None takes the class's or the runtime's.
+        tick_ms: the time that the next occurrence is for.
+        due_at_ms: when the callback is called: later than the tick by the jitter, or by the pause after a failure.
+        is_named: whether the author gave it an id or a key.
+        attempt: the failures of the occurrence; its first try began at `began_at_ms` and folded in `missed` ticks.
+        losses: the lives of the agent that may have been ended by the callback.
     """
 
     id: str
@@ -99,30 +102,38 @@ class Row(StoredRow):
         return f"{self.id}#{self.number}!{self.tick_ms}"
 
     def after(self, event: CallbackEvent, **changes: Unpack[RowChanges]) -> Row | None:
-        """The row after an event, with other values in these fields; None if the event is ignored. Raises `IllegalTransition`."""
+        """The row after an event; None if the event is ignored. Raises `IllegalTransition`."""
         status = CALLBACK_TRANSITIONS.next(self.status, event, self.id)
         return None if status is None else replace(self, status=status, **changes)
 
     def afresh(self, tick_ms: int, due_at_ms: int) -> Row:
         """The row at an occurrence that was not tried yet."""
-        return replace(
-            self, tick_ms=tick_ms, due_at_ms=due_at_ms, attempt=0, began_at_ms=0, missed=0, losses=0, error=""
-        )
+        row = replace(self, tick_ms=tick_ms, due_at_ms=due_at_ms)
+        return replace(row, attempt=0, began_at_ms=0, missed=0, losses=0, error="")
+
+    def refuse_conflict(self, asked: Row, fields: Sequence[str], remedy: str) -> None:
+        """Raise `ConflictingRequest` if the request differs in one of these fields."""
+        for name in fields:
+            if getattr(self, name) != getattr(asked, name):
+                field = {"kind": "when", "cron": "when", "interval_ms": "interval_s"}.get(name, name)
+                raise ConflictingRequest(field, f"{self.key or self.id} exists with another one; {remedy} it first")
 
 
 class Rows(RememberedDocuments[Row]):
-    """The rows of one kind of document, in one life of an agent."""
+    """The rows of one kind of document, in one life of an agent.
+
+    Args:
+        changed: is called on the loop with every row that was written, after its commit.
+    """
 
     def __init__(self, life: Life, kind: str, changed: Callable[[Row], None]) -> None:
-        """`changed` is called on the loop with every row that was written, after its commit."""
         super().__init__(life, kind, Row.load, Row.body)
         self._changed = changed
         self._number = 0
-
-    # reading
+        self._domain = "schedule" if kind == SCHEDULE else "queue"
 
     def in_order(self) -> list[Row]:
-        """All rows, as the current transaction sees them, in the order in which they were made."""
+        """All rows, as the current transaction sees them, in the order of their creation."""
         transaction = self._life.transaction
         if not self._known and transaction is None:
             found = list(self.some(self.keys()).values())
@@ -132,11 +143,9 @@ class Rows(RememberedDocuments[Row]):
         return sorted(found, key=lambda row: row.number)
 
     def read(self, transaction: Transaction, row_id: str) -> Row | None:
-        """A row, on which the transaction depends from now on."""
+        """A row. The transaction depends on it from now on."""
         self.depend_on(transaction, row_id)
         return self.get(row_id)
-
-    # writing
 
     def number(self) -> int:
         """A number greater than those of all rows."""
@@ -151,21 +160,36 @@ class Rows(RememberedDocuments[Row]):
         transaction = self._life.transaction
         if transaction is not None:
             return job(transaction)
-        return despite_conflicts(partial(self._write, job))
 
-    def _write(self, job: Callable[[Transaction], T]) -> T:
-        with self._life.storage.transaction() as own:
-            return job(own)
+        def alone() -> T:
+            with self._life.storage.transaction() as own:
+                return job(own)
+
+        return despite_conflicts(alone)
+
+    def add(self, asked: Row, most: int, found: Callable[[Transaction, Row], Row]) -> Row:
+        """Keep a new row, or what `found` makes of the one that exists. Durable on return, or with the open transaction."""
+
+        def add(transaction: Transaction) -> Row:
+            known = self.read(transaction, asked.id)
+            if known is not None:
+                return found(transaction, known)
+            if (count := len(self.keys())) >= most:
+                raise BadRequest(self._domain, f"this agent has {count} entries, which is the limit")
+            self.tell(transaction, "create", asked)
+            return self.keep(transaction, replace(asked, number=self.number()))
+
+        return self.write(add)
 
     def keep(self, transaction: Transaction, row: Row) -> Row:
-        """Write a row in place of the one that was read under its id."""
+        """Write a row."""
         self.depend_on(transaction, row.id)
         self.put(transaction, row.id, row)
         transaction.then(lambda: self._life.on_loop(lambda: self._changed(row)))
         return row
 
     def try_again(self, row_id: str) -> bool:
-        """Give a row that is parked or retrying all its tries again, from now. Returns whether there was one."""
+        """Give a parked or retrying row all its tries again, from now. Returns whether there was one."""
 
         def renew(transaction: Transaction) -> bool:
             row = self.read(transaction, row_id)
@@ -179,7 +203,8 @@ class Rows(RememberedDocuments[Row]):
 
     def tell(self, transaction: Transaction, what: str, row: Row, payload: Mapping[str, object] | None = None) -> None:
         """Emit an event after the commit, such as `schedule:create` or `queue:error`."""
-        domain = "schedule" if self.kind == SCHEDULE else "queue"
         told = {"id": row.id, "callback": row.callback, **(payload or {})}
         address, at_ms = self._life.agent_id, self._life.now_ms()
-        transaction.then(lambda: emit(Channel.SCHEDULE, f"{domain}:{what}", agent=address, payload=told, at_ms=at_ms))
+        transaction.then(
+            lambda: emit(Channel.SCHEDULE, f"{self._domain}:{what}", agent=address, payload=told, at_ms=at_ms)
+        )

@@ -6,8 +6,8 @@ its own schedule. If it raises, the transaction rolls back, and a second one rec
 row is parked. A kill between the two loses the count of that failure.
 
 A callback that kills its process cannot record its failure. So a row that is long overdue is marked, durably, before its callback is
-called. A marked row that has not ended is a suspect. Suspects are called one at a time, so that none is blamed for what another did; after
-`callback_losses_max` marks the row is parked.
+called. A marked row that has not ended is a suspect. Suspects are called one at a time, so that none is blamed for what another did.
+After `callback_losses_max` marks the row is parked.
 
 Quick callbacks share a transaction, because a commit takes longer than most callbacks do, and many are due at the full hour. Rows whose
 callbacks were quick on this host recently are called one after the other, each with its own occurrence, history and end. What one cancels
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol
 
 from perdure.actors.code.author_call import is_async
 from perdure.actors.jobs.callback_rows import Row, Rows
@@ -53,7 +53,7 @@ class RowsOwner(Protocol):
         """The row after an occurrence, or None if that was its last."""
 
     def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
-        """Write the row, or its absence, and what happened to it."""
+        """Write the row, or delete it, and record what happened to it."""
 
 
 class Callbacks:
@@ -68,7 +68,9 @@ class Callbacks:
 
     async def call(self, turn: AbstractAsyncContextManager[None], *, marks: bool = True) -> None:
         """Call it. Raises only errors of the storage."""
-        if marks and self._is_spent():
+        row = self._rows.get(self._id)
+        is_late = row is not None and self._life.now_ms() - row.due_at_ms > LATE_MS
+        if marks and is_late and self._rows.write(self._mark):
             return
         problem = await done_in_one(self._life, self._outbox, Piece(self._id, self._steps, self._seal), turn)
         if problem is None:
@@ -87,13 +89,8 @@ class Callbacks:
         row = self._rows.get(self._id)
         return row is not None and row.losses > 0
 
-    def _is_spent(self) -> bool:
-        """Mark a late row. Returns whether it is parked instead of being called: it was marked too often."""
-        row = self._rows.get(self._id)
-        is_late = row is not None and self._life.now_ms() - row.due_at_ms > LATE_MS
-        return is_late and self._rows.write(self._mark)
-
     def _mark(self, transaction: Transaction) -> bool:
+        """Mark a late row. Returns whether it is parked instead of being called: it was marked too often."""
         row = self._rows.read(transaction, self._id)
         if row is None or row.ready_at_ms is None:
             return True
@@ -111,14 +108,14 @@ class Callbacks:
     # in the transaction
 
     def whole(self, transaction: Transaction) -> None:
-        """The whole call, in a transaction that several share."""
+        """Do the whole call, in a transaction that several share."""
         for method, args, activity in self._steps(transaction):
             with at_work(activity):
                 method(*args)
         self._seal(transaction)
 
     async def whole_async(self, transaction: Transaction) -> None:
-        """The same for an async callback."""
+        """Do the whole call of an async callback."""
         for method, args, activity in self._steps(transaction):
             with at_work(activity):
                 await outcome(method(*args))
@@ -132,30 +129,22 @@ class Callbacks:
             return []
         self._began_at_ms, self._called_at_ms = row.began_at_ms or now_ms, now_ms
         self._firing = Firing(row.tick_ms, row.missed) if row.attempt else self._book.firing(row, now_ms)
-        tick_ms = self._firing.tick_ms
-        if tick_ms is None:
-            self._consume(transaction, row, now_ms)
-            return []
-        method = getattr(self._life.agent, row.callback, None)
-        if not callable(method):
+        tick_ms, missed = self._firing
+        method: Any = getattr(self._life.agent, row.callback, None)
+        if tick_ms is not None and not callable(method):
             raise _NoCallback("callback", f"{type(self._life.agent).__name__} has no method {row.callback!r} any more")
-        self._consume(transaction, row, now_ms)
-        delivery_id = replace(row, tick_ms=tick_ms).delivery_id
-        occurrence = Occurrence(
-            schedule_id=row.id,
-            scheduled_at_ms=tick_ms,
-            attempt=row.attempt + 1,
-            missed=self._firing.missed,
-            delivery_id=delivery_id,
-        )
-        return [(method, (unpack(row.payload), occurrence), Activity(origin=delivery_id))]
-
-    def _consume(self, transaction: Transaction, row: Row, now_ms: int) -> None:
         self._moved = self._book.moved(row, self._firing, self._began_at_ms, now_ms)
         if self._moved is None:
             self._rows.drop(transaction, row.id)
         else:
             self._rows.keep(transaction, self._moved)
+        if tick_ms is None:
+            return []
+        attempt, delivery_id = row.attempt + 1, replace(row, tick_ms=tick_ms).delivery_id
+        occurrence = Occurrence(
+            schedule_id=row.id, scheduled_at_ms=tick_ms, attempt=attempt, missed=missed, delivery_id=delivery_id
+        )
+        return [(method, (unpack(row.payload), occurrence), Activity(origin=delivery_id))]
 
     def _seal(self, transaction: Transaction) -> None:
         row, now_ms = self._row, self._life.now_ms()
@@ -172,15 +161,8 @@ class Callbacks:
 
     def _entry(self, row: Row, outcome: PastOutcome, error: str, now_ms: int) -> list[object]:
         tick_ms = row.tick_ms if self._firing.tick_ms is None else self._firing.tick_ms
-        return [
-            tick_ms,
-            self._began_at_ms,
-            now_ms,
-            row.attempt + 1,
-            self._firing.missed,
-            outcome,
-            error[:ERROR_CHARS_MAX],
-        ]
+        times = [tick_ms, self._began_at_ms, now_ms]
+        return [*times, row.attempt + 1, self._firing.missed, outcome, error[:ERROR_CHARS_MAX]]
 
     # after a failure
 
@@ -206,9 +188,8 @@ class Callbacks:
             came_to, left = PastOutcome.FAILED, failed.after(CallbackEvent.FAILED, due_at_ms=now_ms + pause_ms)
         self._book.note(transaction, tried, left, self._entry(tried, came_to, failed.error, now_ms))
         is_last = is_gone or failed.attempt >= attempts_max
-        self._rows.tell(
-            transaction, "error" if is_last else "retry", tried, {"error": error, "attempts": failed.attempt}
-        )
+        told = {"error": error, "attempts": failed.attempt}
+        self._rows.tell(transaction, "error" if is_last else "retry", tried, told)
         return came_to is PastOutcome.PARKED
 
 

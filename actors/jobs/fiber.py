@@ -1,8 +1,8 @@
-"""A fiber as one durable row, and as an author is shown it. What may become of it stands in `policies.fibers`.
+"""A fiber as a durable row, and as its author sees it. `policies.fibers` decides what becomes of it.
 
-A row is never changed in place: each transition makes another one, so that a transaction that rolls back leaves nothing in memory either.
-Whoever is at work on a fiber is named by the row: the life of the agent, and the number of the attempt or of the recovery. Nobody else's
-outcome, stash or step counts, however late it comes.
+A row is never changed in place. Each transition makes another row, so a rollback leaves nothing in memory.
+The row names who is at work on the fiber: the life of the agent, and the number of the attempt or of the recovery.
+Outcomes, stashes and steps of anybody else are ignored, however late they come.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from perdure.policies import (
 
 @dataclass(frozen=True)
 class Fiber:
-    """One fiber. Instants are milliseconds since the epoch; 0 stands for never.
+    """One fiber. Instants are milliseconds since the epoch; 0 means never.
 
     Attributes:
         number: orders the fibers of an agent by their acceptance.
-        fn_name: the method that is its body; empty for one that `run_fiber` runs.
+        fn_name: the method that is its body; empty for `run_fiber`.
         digest: of its input.
-        due_at_ms: not before then is its next attempt, or the next try at its recovery.
-        attempt: how often the body was entered; `idle_attempts` since the last newly finished step.
-        recoveries: how often its recovery hook was called since the last attempt.
-        life: the life of the agent that is at work on it.
-        is_recovering: its process died, and what becomes of it is not decided yet.
-        input_bytes: how large its input is; 0 if it has none.
+        due_at_ms: the earliest time of the next attempt or recovery.
+        attempt: how often the body was entered; `idle_attempts` counts since the last new step.
+        recoveries: calls of the recovery hook since the last attempt.
+        life: the life of the agent that works on it.
+        is_recovering: its process died, and nothing is decided yet.
+        input_bytes: the size of its input; 0 without one.
         retry: `FiberRetry` as plain data.
     """
 
@@ -72,30 +72,25 @@ class Fiber:
 
     @property
     def is_open(self) -> bool:
-        """Whether something is still to come of it by itself."""
+        """Whether it goes on by itself."""
         return not self.is_settled
 
     @property
     def state(self) -> FiberState:
-        """Where its row stands. A `running` one of an earlier life is one whose process died."""
+        """The state in the table. A `running` row of an earlier life lost its process."""
         is_recovering = self.status == FiberStatus.INTERRUPTED and self.is_open
         return FiberState.RECOVERING if is_recovering else FiberState(self.status)
 
     def is_cut_off(self, life: int) -> bool:
-        """Whether its process died, seen from this life of the agent, and nobody has taken it up yet."""
+        """Whether its process died, seen from this life of the agent, and nobody has taken it up."""
         return self.status == FiberStatus.RUNNING and self.life != life
 
     def after(self, event: FiberEvent, now_ms: int, **changes: object) -> Fiber | None:
-        """The row after an event, with other values in these fields; None if the event is ignored. Raises `IllegalTransition`."""
+        """The row after an event; None if the event is ignored. Raises `IllegalTransition`."""
         state = FIBER_TRANSITIONS.next(self.state, event, f"fiber {self.fiber_id}")
         if state is None:
             return None
         return self.but(status=state.status, settled_at_ms=0 if state in FIBER_OPEN_STATES else now_ms, **changes)
-
-    @property
-    def retry_policy(self) -> FiberRetry | None:
-        """When its body may be entered again."""
-        return None if self.retry is None else FiberRetry(*self.retry)
 
     def interruption(self, *, has_hook: bool) -> Interruption:
         """What the policy wants to know of it."""
@@ -104,30 +99,30 @@ class Fiber:
             is_managed=self.is_managed,
             has_hook=has_hook,
             recoveries=self.recoveries,
-            retry=self.retry_policy,
+            retry=None if self.retry is None else FiberRetry(*self.retry),
             attempt=self.attempt,
             idle_attempts=self.idle_attempts,
         )
 
     def but(self, **changes: object) -> Fiber:
-        """The same row with other values in these fields; what `dataclasses.replace` does, at a tenth of its cost."""
+        """The row with these changes. `dataclasses.replace` takes ten times as long."""
         row = object.__new__(Fiber)
         row.__dict__.update(self.__dict__, **changes)
         return row
 
     def body(self) -> bytes:
-        """The row as it is stored: its values in the order of the fields, which is never changed; new ones come last."""
+        """The stored row: its values in the order of the fields. The order never changes; new fields come last."""
         return pack(_VALUES(self))
 
     @classmethod
     def load(cls, body: bytes) -> Fiber:
-        """The row as it was stored. One of an older version lacks the last fields, and one of a later version has more."""
+        """Read a stored row. An older version lacks the last fields; a later one has more."""
         values = unpack(body)[: len(_NAMES)]
         values[_STATUS] = FiberStatus(values[_STATUS])
         return cls(*values)
 
     def shown(self, life: int, snapshot: Json, *, accepted: bool = False) -> FiberInspection:
-        """What an author may see of it, in this life of the agent."""
+        """What its author may see of it, in this life of the agent."""
         is_cut_off = self.is_cut_off(life)
         return FiberInspection(
             fiber_id=self.fiber_id,
@@ -155,14 +150,14 @@ _STATUS = _NAMES.index("status")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiberInspection:
-    """A fiber at one moment. It can be awaited for symmetry, and is itself.
+    """A fiber at one moment. Awaiting it gives it back.
 
     Attributes:
         status: a `FiberStatus`, which equals its text, such as `completed`.
-        accepted: whether the call that returned this began the fiber; False for one that joined it.
-        is_recovering: its process died, and what becomes of it is not decided yet: it is not over.
+        accepted: whether the call that returned this began the fiber; False if the fiber existed.
+        is_recovering: its process died, and nothing is decided yet: it is not over.
         attempt: how often its body was entered.
-        recoveries: how often its recovery hook was called for the last interruption.
+        recoveries: calls of its recovery hook for the last interruption.
         snapshot: what it stashed last.
         next_try_at_ms: when it is taken up again, if it waits for that.
     """
@@ -185,7 +180,7 @@ class FiberInspection:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is over; an interrupted one may still be resolved."""
+        """Whether it is over. An interrupted fiber may still be resolved."""
         return self.settled_at_ms is not None
 
     @property
@@ -201,15 +196,13 @@ class FiberInspection:
 
 @dataclass(frozen=True, slots=True)
 class FiberPage:
-    """Some of an agent's fibers, the newest first, and where the next page begins; None at the end."""
+    """A page of an agent's fibers, newest first. `cursor` is that of the next page, None at the end."""
 
     fibers: tuple[FiberInspection, ...]
     cursor: str | None
 
     def __iter__(self) -> Iterator[FiberInspection]:
-        """The fibers of this page."""
         return iter(self.fibers)
 
     def __len__(self) -> int:
-        """How many are on this page."""
         return len(self.fibers)

@@ -1,8 +1,8 @@
 """Which fibers are entered or recovered, when, and how many at once.
 
-What waits for an instant lies in `later`; what is due lies in one of two lanes, by the order of acceptance: `entering` a body, and
-`recovering` what was cut off. Each lane has so many places. Nothing here is durable: every entry stands for a row, and the next life finds
-the rows. What only waits for its time keeps nobody awake: the alarm is in the ledger.
+A fiber that waits for an instant is in `_later`. A fiber that is due is in one of two lanes, in the order of acceptance: `entering` a
+body, or `recovering` after a death. Each lane has a number of places. Nothing here is durable: every entry stands for a row, and the next
+life finds the rows. A fiber that waits for its time keeps nobody awake: its alarm is in the ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PART = "fibers"
 
 
 class Lane:
-    """Fibers that are due for one kind of work, oldest first, and the free places for it."""
+    """The fibers that are due for one kind of work, oldest first, and the free places for it."""
 
     def __init__(self, places: int, attend: Callable[[str], Awaitable[None]]) -> None:
         self.places, self.attend = places, attend
@@ -64,13 +64,13 @@ class FiberAgenda:
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Begin what is due in the next turn of the loop. Before the agent is up nothing is due."""
+        """Begin what is due in the next turn of the loop. Nothing is due before the agent is up."""
         if not self._is_looking and self._life.is_up:
             self._is_looking = True
             asyncio.get_running_loop().call_soon(self._look)
 
     def give_place(self, count: int) -> None:
-        """Add free places, or take some back: a body that waits for another fiber lends its own."""
+        """Add free places, or take some back. A body that waits for another fiber lends its own."""
         self.entering.places += count
         self.look_soon()
 
@@ -81,13 +81,12 @@ class FiberAgenda:
         now_ms = self._life.now_ms()
         while self._later and self._later[0][0] <= now_ms:
             at_ms, number, fiber_id, lane = heappop(self._later)
-            if self._waiting.get(fiber_id) == at_ms:  # else it has been given an earlier instant
+            if self._waiting.get(fiber_id) == at_ms:  # else it was given an earlier instant
                 heappush(lane.due, (number, fiber_id))
         for lane in (self.entering, self.recovering):
             while lane.due and lane.places > 0:
                 self._begin(lane, heappop(lane.due)[1])
-        owes = bool(self._attended or self.entering.due or self.recovering.due)
-        self._alarms.owe(PART, owes=owes)
+        self._alarms.owe(PART, owes=bool(self._attended or self.entering.due or self.recovering.due))
         self._alarms.set(PART, self._later[0][0] if self._later else None, self.look_soon)
 
     def _begin(self, lane: Lane, fiber_id: str) -> None:
@@ -104,15 +103,14 @@ class FiberAgenda:
             raise problem
 
     def _done(self, lane: Lane, fiber_id: str, task: asyncio.Task[None]) -> None:
-        """The work on a fiber has ended. If it is still open it is due again; after an error of the storage, some seconds later."""
+        """The work on a fiber has ended. A fiber that is still open is due again, after an error of the storage some seconds later."""
         lane.places += 1
         self._attended.pop(fiber_id, None)
         has_failed = not task.cancelled() and task.exception() is not None
         if self._life.is_leaving:
             return
         self._life.touch()
-        store = self._store
-        fiber, _ = tried_now(lambda: store.find(fiber_id) if store.is_open(fiber_id) else None)
+        fiber, _ = tried_now(lambda: self._store.find(fiber_id) if self._store.is_open(fiber_id) else None)
         if fiber is not None:
             self.add(fiber, after_ms=STORAGE_RETRY_MS if has_failed else 0)
         self.look_soon()

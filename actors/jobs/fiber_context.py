@@ -20,12 +20,12 @@ class FiberContext(RemembersSteps):
     """One attempt at a fiber.
 
     Attributes:
-        id: of the fiber; with a step's name the idempotency key for what is done outside.
+        id: of the fiber; with a step's name the idempotency key for effects outside of the agent.
         name: what it was started as.
         key: its idempotency key, or None.
-        metadata: what was said about it, or None.
-        attempt: 1, 2, …; above 1 it was entered before, and `snapshot` and `step` tell how far it had come.
-        cancelled: is set when the fiber is over although this code still runs: it was cancelled, or resolved.
+        metadata: what it was started with, or None.
+        attempt: 1, 2, …; above 1, `snapshot` and `step` tell how far the earlier attempts came.
+        cancelled: is set when the fiber was cancelled or resolved although this code still runs.
     """
 
     def __init__(self, life: Life, store: FiberStore, fiber: Fiber) -> None:
@@ -44,38 +44,32 @@ class FiberContext(RemembersSteps):
         """The value stashed last, in this attempt or an earlier one, or None."""
         if self._snapshot is not UNSET and self._life.transaction is None:
             return self._snapshot
-        return self._store.stashed(self.id)[1]  # a transaction sees what it stashed itself, and may roll back
+        return self._store.stashed(self.id)[1]  # a transaction sees its own stash, and may roll back
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the fiber is over, so that what this code still does has no effect. For sync code, which cannot be interrupted."""
+        """Whether the fiber is over, so that this code has no effect any more. For sync code, which cannot be interrupted."""
         return self.cancelled.is_set() or self._life.is_leaving
 
     def stash(self, data: object) -> bool:
         """Replace the stashed value. Durable on return, or with the open transaction.
 
-        False, and nothing is overwritten, if the fiber is over or somebody else is at it: it was cancelled, say.
+        Returns False, and changes nothing, if the fiber is over or another attempt is at it.
         """
-        body = plain("data", data)
-        limit = self._life.limits.stash_bytes_max
-        if len(body) > limit:
-            raise TooLarge("data", f"a snapshot of {len(body)} bytes; the limit stash_bytes_max is {limit}")
+        body = plain("data", data, self._life.limits.stash_bytes_max)
         return self._store.change(partial(self._keep, unpack(body)))
 
     def _keep(self, value: Json, transaction: Transaction) -> bool:
         is_held = self.holds(self._store.find(self.id))
         if is_held:
             self._store.stash(transaction, self.id, value)
-            transaction.then(partial(self._stashed, value))
+            transaction.then(partial(setattr, self, "_snapshot", value))
         return is_held
-
-    def _stashed(self, value: Json) -> None:
-        self._snapshot = value
 
     # for the engine
 
     def begin(self, task: asyncio.Task[object], *, can_be_cancelled: bool) -> None:
-        """The author's code begins, in this task. Sync code is not cancelled: it asks `is_cancelled`."""
+        """The author's code begins in this task. Sync code is not cancelled: it asks `is_cancelled`."""
         self._task = task if can_be_cancelled else None
 
     def finished(self) -> None:
@@ -83,7 +77,7 @@ class FiberContext(RemembersSteps):
         self._task = None
 
     def stop(self) -> None:
-        """The fiber is over: set `cancelled`, and cancel async code, unless it is that code which ended the fiber."""
+        """The fiber is over: set `cancelled`, and cancel async code, unless that code ended the fiber."""
         self.cancelled.set()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
@@ -104,14 +98,14 @@ class FiberContext(RemembersSteps):
         return known
 
     def _remember(self, name: str, body: bytes) -> None:
-        if len(body) > self._life.limits.stash_bytes_max:
-            limit = self._life.limits.stash_bytes_max
-            raise TooLarge("step", f"{name!r} gave {len(body)} bytes; the limit stash_bytes_max is {limit}")
+        most = self._life.limits.stash_bytes_max
+        if len(body) > most:
+            raise TooLarge("step", f"{name!r} has {len(body)} bytes; the limit stash_bytes_max is {most}")
         if not self._store.change(partial(self._keep_step, name, body)):
             raise FiberStopped(self.id, name)
 
     def _keep_step(self, name: str, body: bytes, transaction: Transaction) -> bool:
-        """Keep a finished step, if the row names this attempt. It is progress, so the count of attempts without progress starts anew."""
+        """Keep a finished step, if the row names this attempt. A step is progress, so `idle_attempts` restarts at 0."""
         fiber = self._store.find(self.id)
         if fiber is None or not self.holds(fiber):
             return False
@@ -128,7 +122,7 @@ class FiberRecovery(FiberContext):
 
     Attributes:
         reason: `interrupted`: the process of its body, or of an earlier recovery, died.
-        recoveries: 1, 2, …: how often the hook was called for this interruption. It is called at least once.
+        recoveries: 1, 2, …: calls of the hook for this interruption. It is called at least once.
         status: `interrupted`.
     """
 
@@ -149,11 +143,8 @@ class FiberRecovery(FiberContext):
 
     def holds(self, fiber: Fiber | None) -> bool:
         """Whether the row names this recovery as the one at work."""
-        return (
-            fiber is not None
-            and fiber.state is FiberState.RECOVERING
-            and (fiber.life, fiber.recoveries) == (self._life.incarnation, self.recoveries)
-        )
+        mine = self._life.incarnation, self.recoveries
+        return fiber is not None and fiber.state is FiberState.RECOVERING and (fiber.life, fiber.recoveries) == mine
 
 
 CURRENT: ContextVar[FiberContext | None] = ContextVar("perdure_fiber", default=None)

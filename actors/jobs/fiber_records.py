@@ -1,13 +1,13 @@
-"""The records of an agent's fibers: listed page by page, and deleted on request or by age.
+"""The records of an agent's fibers: listed by pages, deleted on request or by age.
 
-What is asked about many fibers is answered from a catalogue in memory: a few fields of each row. It is trusted by the versions of the rows,
-so nobody has to keep it up to date, and it is read piece by piece where nobody waits for it.
+Questions about many fibers are answered from a catalogue in memory with a few fields of each row. Entries are trusted by the version of
+their row, so nothing has to keep them up to date. The catalogue is read in pieces where nobody waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -81,19 +81,17 @@ class FiberRecords:
         )
         return self._drop([fiber_id for _, fiber_id in found[:limit]], statuses)
 
-    def _drop(self, fiber_ids: list[str], statuses: Iterable[FiberStatus]) -> int:
-        store = self._store
-        if not fiber_ids:
-            return 0
-
+    def _drop(self, fiber_ids: list[str], statuses: Collection[FiberStatus]) -> int:
         def drop(transaction: Transaction) -> int:
-            rows = [store.find(fiber_id) for fiber_id in fiber_ids]
+            rows = [self._store.find(fiber_id) for fiber_id in fiber_ids]
             gone = [row for row in rows if row is not None and row.is_settled and row.status in statuses]
             for row in gone:
-                store.drop(transaction, row)
+                self._store.drop(transaction, row)
             return len(gone)
 
-        dropped = store.change(drop)
+        if not fiber_ids:
+            return 0
+        dropped = self._store.change(drop)
         self._settled = None
         return dropped
 
@@ -123,7 +121,7 @@ class FiberRecords:
     # retention
 
     def woken(self) -> None:
-        """Delete old records, if the last time was a day ago."""
+        """Delete old records once a day."""
         if not self._store.rows.keys():
             return
         at_ms = self._care_at_ms.get("")
@@ -137,7 +135,7 @@ class FiberRecords:
         self._care_at_ms.put(transaction, "", int(self._life.now_ms() + interval_ms))
 
     def settled(self) -> None:
-        """One more fiber is over. The limit has some slack, so that not every end is followed by a deletion."""
+        """One more fiber is over. The limit has some slack, so that not every end brings a deletion."""
         if self._settled is None:
             self._settled = len(self._store.rows.keys()) - len(self._store.open_ids())
         else:
@@ -162,11 +160,8 @@ class FiberRecords:
         for first in range(0, len(stale), READ_AT_ONCE):
             self._read(stale[first : first + READ_AT_ONCE])
             await asyncio.sleep(0)
-        settled = [
-            Settled(fiber_id, entry.status, entry.settled_at_ms)
-            for fiber_id, entry in self._entries.items()
-            if entry.settled_at_ms
-        ]
+        over = [entry for entry in self._entries.values() if entry.settled_at_ms]
+        settled = [Settled(entry.fiber_id, entry.status, entry.settled_at_ms) for entry in over]
         old = outlived(settled, self._life.now_ms(), self._life.limits)
         for first in range(0, len(old), READ_AT_ONCE):
             self._drop(old[first : first + READ_AT_ONCE], FIBER_CLEANED)

@@ -1,8 +1,8 @@
 """The recovery of fibers whose process died: applies what `policies.fibers` decides, and calls the author's hook.
 
 A hook is called at least once. Each call is recorded before it is made: after a death in its middle it is called again, after a durable
-pause, until its budget is used up. It is a task of its own with a time limit; one that ignores its cancellation holds no place. What it
-does late has no effect, because it bears the number of an earlier call.
+pause, until its budget is used up. It is a task of its own with a time limit. A hook that ignores its cancellation holds no place, and
+what it does late has no effect, because it bears the number of an earlier call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from perdure.actors.code.author_call import in_words, method_named, tried, tried_now
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
-from perdure.actors.jobs.fiber_moves import FiberMoves
+from perdure.actors.jobs.fiber_requests import checked_result
 from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life
@@ -42,14 +42,8 @@ class FiberRecoveries:
         at_work: is told which hook is at which fiber.
     """
 
-    def __init__(
-        self, life: Life, store: FiberStore, moves: FiberMoves, together: GroupCommit, at_work: dict[str, FiberContext]
-    ) -> None:
-        self._life, self._store, self._moves, self._together, self._at_work = life, store, moves, together, at_work
-
-    def has_hook(self, fiber: Fiber) -> bool:
-        """Whether the author has a recovery hook for the fiber."""
-        return bool(fiber.on_recovered) or self._life.overrides("on_fiber_recovered")
+    def __init__(self, life: Life, store: FiberStore, together: GroupCommit, at_work: dict[str, FiberContext]) -> None:
+        self._life, self._store, self._together, self._at_work = life, store, together, at_work
 
     async def recover(self, fiber_id: str) -> None:
         """Decide about a fiber whose process died, or call its hook."""
@@ -58,49 +52,36 @@ class FiberRecoveries:
             return
         if not fiber.is_recovering:
             told = {"reason": "interrupted", "elapsed_ms": self._life.now_ms() - fiber.created_at_ms}
-            self._moves.tell("fiber:run:interrupted", fiber, told)
-            self._moves.tell("fiber:recovery:detected", fiber, told)
-        verdict = take_up(fiber.interruption(has_hook=self.has_hook(fiber)), self._life.limits, self._life.dice.roll())
+            self._store.tell("fiber:run:interrupted", fiber, told)
+            self._store.tell("fiber:recovery:detected", fiber, told)
+        has_hook = bool(fiber.on_recovered) or self._life.overrides("on_fiber_recovered")
+        verdict = take_up(fiber.interruption(has_hook=has_hook), self._life.limits, self._life.dice.roll())
         if isinstance(verdict, Ask):
             await self._ask(fiber, verdict)
         else:
             await self._together(lambda transaction: self._decide(transaction, fiber, verdict))
 
     def _decide(self, transaction: Transaction, seen: Fiber, verdict: Enter | Settle | Drop) -> None:
-        """Apply a verdict, unless the fiber has changed since it was decided."""
+        """Apply a verdict, unless the fiber has changed since."""
         if self._store.find(seen.fiber_id) == seen:
             moved = seen.but(recoveries=0, is_recovering=isinstance(verdict, Enter))
-            self._moves.move(transaction, moved, verdict)
+            self._store.move(transaction, moved, verdict)
             if isinstance(verdict, Drop):
                 transaction.then(partial(self._lost, seen, verdict.why))
 
     def _lost(self, fiber: Fiber, why: str) -> None:
         """An unmanaged fiber is over, and no hook took it up. It leaves a line in the log."""
-        self._moves.tell("fiber:recovery:skipped", fiber, {"error": why})
+        self._store.tell("fiber:recovery:skipped", fiber, {"error": why})
         self._life.trouble(f"fiber {fiber.name!r}", RuntimeError(why))
 
     # the author's hook
 
     async def _ask(self, fiber: Fiber, ask: Ask) -> None:
-        def claim(transaction: Transaction) -> Fiber | None:
-            if self._store.find(fiber.fiber_id) != fiber:
-                return None
-            now_ms = self._life.now_ms()
-            asked = fiber.after(
-                FiberEvent.ASKED,
-                now_ms,
-                is_recovering=True,
-                recoveries=fiber.recoveries + 1,
-                life=self._life.incarnation,
-                due_at_ms=now_ms + ask.then_ms,
-            )
-            return None if asked is None else self._store.put(transaction, asked)
-
-        asked = await self._together(claim)
+        asked = await self._together(lambda transaction: self._claim(transaction, fiber, ask))
         if asked is None:
             return
         context = FiberRecovery(self._life, self._store, asked)
-        self._moves.tell("fiber:recovery:attempt", asked, {"recoveries": asked.recoveries})
+        self._store.tell("fiber:recovery:attempt", asked, {"recoveries": asked.recoveries})
         result, problem = await self._called(context, asked)
         self._at_work.pop(context.id, None)
         if self._life.is_leaving:
@@ -108,8 +89,22 @@ class FiberRecoveries:
         self._life.faults.at(KillPoint.MID_HANDLER, f"recovery of fiber {context.id}")
         await self._together(lambda transaction: self._answered(transaction, context, result, problem))
 
+    def _claim(self, transaction: Transaction, seen: Fiber, ask: Ask) -> Fiber | None:
+        if self._store.find(seen.fiber_id) != seen:
+            return None
+        now_ms = self._life.now_ms()
+        asked = seen.after(
+            FiberEvent.ASKED,
+            now_ms,
+            is_recovering=True,
+            recoveries=seen.recoveries + 1,
+            life=self._life.incarnation,
+            due_at_ms=now_ms + ask.then_ms,
+        )
+        return None if asked is None else self._store.put(transaction, asked)
+
     async def _called(self, context: FiberRecovery, asked: Fiber) -> tuple[FiberResult | None, Exception | None]:
-        """What the hook returned, or its error. After its time limit it is cancelled, and not waited for."""
+        """Call the hook. Returns its result or its error. After its time limit it is cancelled, and not awaited."""
         name = asked.on_recovered or "on_fiber_recovered"
         hook = method_named(self._life.agent, name)
         if not callable(hook):
@@ -131,7 +126,7 @@ class FiberRecoveries:
         CURRENT.set(context)
         ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}/recovery"))
         result, problem = await tried(self._life.call(hook, context))
-        return (None, problem) if problem is not None else tried_now(lambda: self._moves.checked(result))
+        return (None, problem) if problem is not None else tried_now(lambda: checked_result(self._life, result))
 
     def _answered(
         self, transaction: Transaction, context: FiberRecovery, result: FiberResult | None, problem: Exception | None
@@ -143,15 +138,11 @@ class FiberRecoveries:
         limits, roll = self._life.limits, self._life.dice.roll()
         if problem is None:
             verdict = after_hook(result, fiber.interruption(has_hook=True), limits, roll)
-            moved = fiber.but(recoveries=0, error=None)
-            self._moves.move(transaction, moved, verdict, result)
-            self._moves.tell_after(transaction, "fiber:recovery:handled", fiber, {"status": _name_of(verdict)})
+            self._store.move(transaction, fiber.but(recoveries=0, error=None), verdict, result)
+            status = verdict.status if isinstance(verdict, Settle) else type(verdict).__name__.lower()
+            self._store.tell_after(transaction, "fiber:recovery:handled", fiber, {"status": status})
             return
         error = f"its recovery hook failed: {in_words(problem)}"[: limits.error_chars_max]
         due_at_ms = self._life.now_ms() + recovery_pause_after(fiber.recoveries, limits, roll)
         self._store.put(transaction, fiber.but(error=error, due_at_ms=due_at_ms))
-        self._moves.tell_after(transaction, "fiber:recovery:failed", fiber, {"error": error, "reason": "handler_error"})
-
-
-def _name_of(verdict: Enter | Settle | Drop) -> str:
-    return verdict.status if isinstance(verdict, Settle) else type(verdict).__name__.lower()
+        self._store.tell_after(transaction, "fiber:recovery:failed", fiber, {"error": error, "reason": "handler_error"})

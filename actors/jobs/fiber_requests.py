@@ -1,37 +1,39 @@
-"""Asking for a fiber: checked before anything is written, and accepted at most once under its id and its key.
+"""Asking for fibers and waiting for them.
 
-A fiber names a method, for its body must be found again after a death. Asked for again with the same content it is the same fiber, in
-whatever state it is; with other content that is a conflict.
+Requests are checked before anything is written, and accepted at most once under their id and their key. A fiber names a method, because
+its body must be found again after a death. The same content is the same fiber, in whatever state it is; other content is a conflict.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
 from perdure.actors.code.schema import fiber_shape
-from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.jobs.fiber import Fiber, FiberInspection
+from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import plain
-from perdure.ledger import BadRequest, ConflictingRequest, TooLarge, check_id, digest_of
+from perdure.ledger import AwaitedInsideHandler, BadRequest, ConflictingRequest, check_id, digest_of
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import FiberRetry
+from perdure.policies import INFINITY, UNSET, FiberEvent, FiberResult, FiberRetry
 
 
 @dataclass(frozen=True, slots=True)
 class FiberRequest:
-    """A checked request. `fiber.fiber_id` is empty if any id will do."""
+    """A checked request. An empty `fiber.fiber_id` takes any id."""
 
     fiber: Fiber
     body: bytes | None
 
 
 class FiberRequests:
-    """What is asked of the fibers of one agent."""
+    """Accepts the fibers of one agent."""
 
     def __init__(self, life: Life, store: FiberStore) -> None:
         self._life, self._store = life, store
@@ -48,7 +50,7 @@ class FiberRequests:
         retry: FiberRetry | int | bool | None = None,
         on_recovered: str | Callable[..., object] | None = None,
     ) -> FiberRequest:
-        """A request, or `BadRequest` naming what is wrong with it."""
+        """A request. Raises `BadRequest` naming the field that is wrong."""
         limits = self._life.limits
         for field, value in (("fiber_id", fiber_id), ("idempotency_key", idempotency_key)):
             if value is not None:
@@ -81,15 +83,13 @@ class FiberRequests:
         return self.checked(asked.pop("name"), asked.pop("fn_name"), asked.pop("input", None), **asked)
 
     def _method(self, field: str, given: str | Callable[..., object]) -> str:
-        """The name of a method of the agent, for a function cannot be found again after a death."""
+        """The name of a method of the agent. A function could not be found again after a death."""
         name = getattr(given, "__name__", "") if callable(given) else given
         kind = type(self._life.agent)
         if not isinstance(name, str) or name.startswith("__") or not callable(getattr(kind, name, None)):
             raise BadRequest(field, f"{kind.__name__} has no method {name or given!r}")
         if callable(given) and getattr(given, "__self__", None) is not self._life.agent:
-            raise BadRequest(
-                field, f"{given!r} is no method of this agent, so it could not be found again after a death"
-            )
+            raise BadRequest(field, f"{given!r} is no method of this agent: it could not be found again after a death")
         return name
 
     def _metadata(self, given: Mapping[str, object] | None) -> dict[str, object] | None:
@@ -97,13 +97,11 @@ class FiberRequests:
             return None
         if not isinstance(given, Mapping):
             raise BadRequest("metadata", f"{given!r:.200} is no mapping")
-        size, most = len(plain("metadata", dict(given))), self._life.limits.metadata_bytes_max
-        if size > most:
-            raise TooLarge("metadata", f"has {size} bytes; the limit metadata_bytes_max is {most}")
+        plain("metadata", dict(given), self._life.limits.metadata_bytes_max)
         return dict(given)
 
     def accept(self, asked: Iterable[FiberRequest]) -> list[tuple[Fiber, bool]]:
-        """Accept all of these in one transaction, or join those that exist. With each, whether it is new."""
+        """Accept all of these in one transaction, or find those that exist. Returns each with whether it is new."""
         return self._store.change(lambda transaction: [self._accept(transaction, each) for each in asked])
 
     def _accept(self, transaction: Transaction, asked: FiberRequest) -> tuple[Fiber, bool]:
@@ -119,23 +117,19 @@ class FiberRequests:
         return self._store.put_new(transaction, fiber, asked.body), True
 
     def _known(self, asked: Fiber) -> Fiber | None:
-        store = self._store
-        by_id = store.find(asked.fiber_id) if asked.fiber_id else None
-        if not asked.idempotency_key:
+        by_id = self._store.find(asked.fiber_id) if asked.fiber_id else None
+        key = asked.idempotency_key
+        if not key:
             return by_id
-        key_id = store.id_of_key(asked.idempotency_key)
+        key_id = self._store.id_of_key(key)
         if by_id is not None and by_id.fiber_id != key_id:
-            raise ConflictingRequest(
-                "idempotency_key", f"fiber {by_id.fiber_id!r} was not started under the key {asked.idempotency_key!r}"
-            )
+            raise ConflictingRequest("idempotency_key", f"fiber {by_id.fiber_id!r} was not started under key {key!r}")
         if key_id is not None and asked.fiber_id not in ("", key_id):
-            raise ConflictingRequest(
-                "fiber_id", f"the key {asked.idempotency_key!r} stands for the fiber {key_id!r}, not {asked.fiber_id!r}"
-            )
-        return None if key_id is None else store.find(key_id)
+            raise ConflictingRequest("fiber_id", f"the key {key!r} is of fiber {key_id!r}, not {asked.fiber_id!r}")
+        return None if key_id is None else self._store.find(key_id)
 
     def named(self, asked: FiberRequest) -> FiberRequest:
-        """The same with an id: code that is entered again after a death asks for the same fiber, though it gave no name to it."""
+        """The request with an id. Code that is entered again after a death then finds the same fiber."""
         fiber, activity = asked.fiber, ACTIVITY.get()
         if fiber.fiber_id or fiber.idempotency_key or activity is None:
             return asked
@@ -155,10 +149,79 @@ def _retry(given: object) -> list[int | None] | None:
 
 
 def _refuse_conflict(known: Fiber, asked: Fiber) -> None:
-    """The same id or key with other content is somebody's mistake."""
     for field, what in (("name", "name"), ("fn_name", "fn_name"), ("digest", "input")):
         if getattr(known, field) != getattr(asked, field):
             said = "another input" if what == "input" else f"{what} {getattr(known, field)!r}"
-            raise ConflictingRequest(
-                what, f"fiber {known.fiber_id!r} was started with {said}; use another id or key, or repeat the request"
-            )
+            words = f"fiber {known.fiber_id!r} was started with {said}; use another id or key, or repeat the request"
+            raise ConflictingRequest(what, words)
+
+
+def checked_result(life: Life, result: object) -> FiberResult | None:
+    """The verdict of a hook, a body or a person. Raises `BadRequest` or `TooLarge` for anything else."""
+    if result is None:
+        return None
+    if result == FiberEvent.RETRIED:
+        return FiberResult("retry")
+    if not isinstance(result, FiberResult):
+        raise BadRequest("result", f"{result!r:.200} is no FiberResult, 'retry' or None")
+    limits = life.limits
+    for field, most in (("snapshot", limits.stash_bytes_max), ("metadata", limits.metadata_bytes_max)):
+        value = getattr(result, field)
+        if value is not UNSET:
+            plain(field, value, most)
+    return result
+
+
+class FiberWaiters:
+    """Waits for fibers, in one life of their agent. The row is waited for, through recoveries and cancellations.
+
+    Args:
+        at_work: the code that is at fibers now.
+        give_place: gives places to fibers that are due, or takes them back.
+    """
+
+    def __init__(
+        self, life: Life, store: FiberStore, at_work: Mapping[str, FiberContext], give_place: Callable[[int], None]
+    ) -> None:
+        self._life, self._store, self._at_work, self._give_place = life, store, at_work, give_place
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+
+    def tell(self, fiber_id: str) -> None:
+        """The fiber is over."""
+        for waiter in self._waiting.pop(fiber_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def settled(self, fiber_id: str, timeout_ms: float | None, *, accepted: bool = False) -> FiberInspection:
+        """Wait until the fiber is over, or for so long, and show it.
+
+        A fiber that waits for another lends its place. So the others can begin, however many wait.
+        """
+        if self._life.transaction is not None:
+            words = "nobody can wait inside a transaction or a handler: the fiber begins with its commit"
+            raise AwaitedInsideHandler("wait_for_completion", words)
+        mine = CURRENT.get()
+        is_lending = mine is not None and mine.is_managed and self._at_work.get(mine.id) is mine
+        if is_lending:
+            self._give_place(1)
+        try:
+            async with asyncio.timeout(None if timeout_ms is None or timeout_ms == INFINITY else timeout_ms / 1000):
+                await self._until_settled(fiber_id)
+        except TimeoutError:
+            pass
+        finally:
+            if is_lending:
+                self._give_place(-1)
+        return self._store.inspected(self._found(fiber_id), accepted=accepted)
+
+    async def _until_settled(self, fiber_id: str) -> None:
+        while not self._found(fiber_id).is_settled:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(fiber_id, []).append(waiter)
+            await waiter
+
+    def _found(self, fiber_id: str) -> Fiber:
+        fiber = self._store.find(fiber_id)
+        if fiber is None:
+            raise BadRequest("fiber_id", f"{fiber_id!r} is no fiber of {self._life.agent_id}, or was deleted")
+        return fiber

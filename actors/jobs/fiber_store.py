@@ -1,26 +1,27 @@
-"""What an agent keeps of its fibers, as documents of its storage.
+"""What an agent keeps of its fibers, as documents of its storage, and how their rows move.
 
     fiber        <fiber id>            the row (`actors.jobs.fiber`)
-    fiber_open   <fiber id>            stands while it is not settled, so that a life knows at once what it owes
-    fiber_key    <idempotency key>     the fiber that it stands for
-    fiber_input  <fiber id>            what its body is given
+    fiber_open   <fiber id>            stands until the fiber is settled, so that a life finds what it owes
+    fiber_key    <idempotency key>     the fiber of this key
+    fiber_input  <fiber id>            the input of its body
     fiber_stash  <fiber id>            [how often it stashed, the value]
-    fiber_step   <fiber id> <name>     what a finished step gave
+    fiber_step   <fiber id> <name>     the result of a finished step
 
-Every transition is one transaction, or part of the one that is open; it depends on the row that it saw, so of two that meet one is done
-again. Rows in memory are trusted by their version: what another transaction committed meanwhile is read anew.
+Every transition is one transaction, or part of the open one. It depends on the row that it read, so the later of two that meet is done
+again. Rows in memory are trusted by their version.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from perdure.actors.code.author_call import tried
+from perdure.actors.events.observability import Channel, emit
 from perdure.actors.jobs.fiber import Fiber, FiberInspection
 from perdure.actors.life.documents import Documents, RememberedDocuments
 from perdure.actors.life.life import Life
@@ -34,7 +35,7 @@ from perdure.ledger.storage.cabinet import (
     FIBER_STEP,
     Transaction,
 )
-from perdure.policies import FiberStatus, Json
+from perdure.policies import UNSET, Drop, Enter, FiberEvent, FiberResult, FiberStatus, Json, Settle
 
 T = TypeVar("T")
 Job = Callable[[Transaction], object]
@@ -64,7 +65,7 @@ class FiberStore:
         self._step_names: dict[str, set[str]] | None = None
         self._number = 0
 
-    # transactions
+    # rows
 
     def change(self, job: Callable[[Transaction], T]) -> T:
         """Do this in the open transaction, or in one of its own that is durable on return. Nobody else moves a fiber meanwhile."""
@@ -85,7 +86,7 @@ class FiberStore:
         return self._number
 
     def put(self, transaction: Transaction, fiber: Fiber) -> Fiber:
-        """Write the row. What only the body needed goes when the fiber is over for good."""
+        """Write the row. The input and the steps are deleted when the fiber is over for good."""
         fiber_id = fiber.fiber_id
         self.rows.put(transaction, fiber_id, fiber)
         if fiber.is_settled:
@@ -108,7 +109,7 @@ class FiberStore:
         return self.put(transaction, fiber)
 
     def drop(self, transaction: Transaction, fiber: Fiber) -> None:
-        """Delete a fiber with all that belongs to it; its id and its key are free again."""
+        """Delete a fiber with all that belongs to it. Its id and its key are free again."""
         fiber_id = fiber.fiber_id
         self._drop_work(transaction, fiber_id)
         if fiber.idempotency_key:
@@ -129,24 +130,59 @@ class FiberStore:
             self._step_names.pop(fiber_id, None)
 
     def _committed(self, fiber: Fiber, *, is_own: bool) -> None:
-        """What was committed here, with nobody in between, is what memory may trust."""
+        """Memory trusts what was committed here, with nobody in between."""
         if is_own:
             self.rows.remember(fiber.fiber_id, fiber)
         else:
             self.rows.forget(fiber.fiber_id)
         self._life.on_loop(partial(self._told, fiber))
 
+    # transitions
+
+    def move(
+        self, transaction: Transaction, fiber: Fiber, verdict: Enter | Settle | Drop, result: FiberResult | None = None
+    ) -> None:
+        """Apply a verdict, with the snapshot and the metadata of its result."""
+        now_ms, most = self._life.now_ms(), self._life.limits.error_chars_max
+        if isinstance(verdict, Drop):
+            self.drop(transaction, fiber)
+            return
+        if isinstance(verdict, Enter):
+            due_at_ms = now_ms + verdict.after_ms if verdict.after_ms else 0
+            error = fiber.error if result is None else result.error
+            moved = fiber.after(FiberEvent.RETRIED, now_ms, due_at_ms=due_at_ms, error=error and error[:most])
+        else:
+            error = verdict.error and verdict.error[:most]
+            event = FiberEvent(verdict.status)
+            moved = fiber.after(event, now_ms, due_at_ms=0, is_recovering=False, error=error)
+        if moved is None:
+            return
+        if result is not None and result.snapshot is not UNSET:
+            self.stash(transaction, fiber.fiber_id, result.snapshot)
+        if result is not None and result.metadata is not UNSET:
+            moved = moved.but(metadata=result.metadata)
+        self.put(transaction, moved)
+
+    def tell(self, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
+        """Emit an event of a fiber."""
+        told = {"fiber_id": fiber.fiber_id, "fiber_name": fiber.name, "managed": fiber.is_managed, **payload}
+        emit(Channel.FIBER, name, agent=self._life.agent_id, payload=told, at_ms=self._life.now_ms())
+
+    def tell_after(self, transaction: Transaction, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
+        """Emit an event of a fiber after the commit."""
+        transaction.then(partial(self.tell, name, fiber, payload))
+
     # reading
 
     def find(self, fiber_id: str) -> Fiber | None:
-        """A fiber, as the current transaction sees it, which from now on depends on it."""
+        """A fiber, as the current transaction sees it. The transaction depends on it from now on."""
         transaction = self._life.transaction
         if transaction is not None:
             self.rows.depend_on(transaction, fiber_id)
         return self.rows.get(fiber_id)
 
     def is_open(self, fiber_id: str) -> bool:
-        """Whether something is still to come of a fiber, as far as is committed."""
+        """Whether a fiber goes on by itself, as far as is committed."""
         return self._open.version(fiber_id) > 0
 
     def open_ids(self) -> list[str]:
@@ -164,21 +200,21 @@ class FiberStore:
         return fiber.shown(self._life.incarnation, snapshot, accepted=accepted)
 
     def id_of_key(self, key: str) -> str | None:
-        """The fiber that was accepted under an idempotency key; the current transaction depends on it."""
+        """The fiber that was accepted under an idempotency key. The current transaction depends on it."""
         transaction = self._life.transaction
         if transaction is not None:
             self._keys.depend_on(transaction, key)
         return self._keys.get(key)
 
     def input(self, fiber: Fiber) -> bytes | None:
-        """What its body is given, or None. A small one is at hand for its first attempt."""
+        """The input of its body, or None. A small one is at hand for the first attempt."""
         at_hand = self._inputs_at_hand.pop(fiber.fiber_id, None)
         if at_hand is not None or not fiber.input_bytes:
             return at_hand
         return self._inputs.get(fiber.fiber_id)
 
     def fetch_inputs(self, fibers: Iterable[Fiber]) -> None:
-        """Read the small inputs of these with one statement: their bodies will soon be entered."""
+        """Read the small inputs of fibers that will soon be entered, with one statement."""
         small = [each.fiber_id for each in fibers if 0 < each.input_bytes <= AT_HAND_BYTES_MAX]
         self._inputs_at_hand |= self._inputs.some(small)
 
@@ -188,13 +224,13 @@ class FiberStore:
         return times, value
 
     def stash(self, transaction: Transaction, fiber_id: str, value: Json) -> None:
-        """Keep a value in place of the one before."""
+        """Replace the stashed value."""
         self._stashes.put(transaction, fiber_id, [self.stashed(fiber_id)[0] + 1, value])
 
     # steps
 
     def _names_of_steps(self, fiber_id: str) -> set[str]:
-        """The finished steps of a fiber. All keys are looked at once in a life."""
+        """The finished steps of a fiber. A life reads all keys once."""
         if self._step_names is None:
             self._step_names = {}
             for key in self._steps.versions():
@@ -203,17 +239,17 @@ class FiberStore:
         return self._step_names.get(fiber_id, set())
 
     def steps(self, fiber_id: str) -> dict[str, bytes]:
-        """What the finished steps of a fiber gave."""
+        """The results of the finished steps of a fiber."""
         found = self._steps.some(_step_key(fiber_id, name) for name in self._names_of_steps(fiber_id))
         return {key.partition("\0")[2]: body for key, body in found.items()}
 
     def pending_step(self, fiber_id: str, name: str) -> bytes | None:
-        """What a step gave in the transaction that is open, which may still roll back."""
+        """The result of a step in the open transaction, which may still roll back."""
         transaction = self._life.transaction
         return None if transaction is None else transaction.own((FIBER_STEP, _step_key(fiber_id, name)))
 
     def save_step(self, transaction: Transaction, fiber_id: str, name: str, body: bytes) -> None:
-        """Keep what a step gave."""
+        """Keep the result of a step."""
         names = self._names_of_steps(fiber_id)
         self._steps.put(transaction, _step_key(fiber_id, name), body)
         assert self._step_names is not None
@@ -221,10 +257,10 @@ class FiberStore:
 
 
 class GroupCommit:
-    """Transitions that many tasks make at the same time are committed together: the cost of a commit is the statement, not its rows.
+    """Commits together the transitions that many tasks make at the same time: the cost of a commit is the statement, not its rows.
 
     Args:
-        is_patient: whether there is much to do that nobody waits for. Then others have the loop for as long as each commit took.
+        is_patient: whether there is much work that nobody waits for. Then the loop is left to others for as long as each commit took.
     """
 
     def __init__(self, life: Life, store: FiberStore, is_patient: Callable[[], bool]) -> None:
@@ -233,7 +269,7 @@ class GroupCommit:
         self._is_busy = False
 
     async def __call__(self, job: Callable[[Transaction], T]) -> T:
-        """Do this in a transaction with others; durable on return. It must not raise, for it would take the others with it."""
+        """Do this in a transaction with others; durable on return. It must not raise: that would fail the others too."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, done))
         if not self._is_busy:

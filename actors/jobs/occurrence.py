@@ -12,14 +12,14 @@ from perdure.policies import CallbackStatus, PastOutcome, Retries
 class Occurrence:
     """What a callback is called for.
 
-    Its effects in the agent's storage, and on other agents, happen once. What it does outside of Perdure (an HTTP call, say) may happen
-    again after a death: `delivery_id` stays the same for all tries of one occurrence, so that the other side can tell.
+    Its effects in the agent's storage, and on other agents, happen once. Effects outside of Perdure (an HTTP call, say) may happen again
+    after a death. `delivery_id` is the same for all tries of one occurrence, so the other side can tell.
 
     Args:
         schedule_id: the schedule, or the item of the queue.
-        scheduled_at_ms: the time that it was for, which is earlier than now.
+        scheduled_at_ms: the time that it was for.
         attempt: 1 for the first try.
-        missed: how many more ticks were folded into it, because the agent could not run them when they were due.
+        missed: how many earlier ticks were folded into it.
     """
 
     schedule_id: str
@@ -33,14 +33,13 @@ class Occurrence:
 class Schedule:
     """A schedule of an agent, as it stands.
 
-    `waiting` for its time; `retrying`, after its callback failed; `paused`; or `parked`: it will not be tried again unless somebody says
-    so (`schedules.retry`), and `error` says why.
+    `status` is `waiting` for its time, `retrying` after a failure, `paused`, or `parked` until `schedules.retry`; `error` says why.
 
     Args:
         type: `scheduled` for an instant, `delayed` by a number of seconds, `cron`, or `interval`.
         next_at_ms: when its callback is called next; None if it is paused or parked.
         attempt: how many tries of the current occurrence have failed.
-        number: rises with each schedule of the agent; the cursor of `schedules.list`.
+        number: the cursor of `schedules.list`.
     """
 
     schedule_id: str
@@ -65,7 +64,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueuedItem:
-    """An item of an agent's queue that has not been done yet. The statuses are those of a schedule; it cannot be paused."""
+    """An item that waits in an agent's queue. Its statuses are those of a schedule, without `paused`."""
 
     item_id: str
     callback: str
@@ -85,8 +84,8 @@ class Past:
     """One try of a schedule's callback, or ticks that were dropped.
 
     Args:
-        outcome: `completed`; `failed`, with the `error`; `parked`, failed for good; or `skipped`: nothing was called.
-        missed: how many ticks were folded into it; of a skipped one how many were dropped.
+        outcome: `completed`, `failed`, `parked` (failed for good), or `skipped` (nothing was called).
+        missed: how many ticks were folded into it, or dropped if it was skipped.
     """
 
     scheduled_at_ms: int

@@ -2,9 +2,7 @@
 
 An item's callback and its deletion are one transaction (`callbacks`), so it takes effect once, wherever the agent dies. The queue is
 drained while the agent is awake. An alarm is set as long as an item waits, so a sleeping agent is woken. An item that failed waits aside
-for its next try; one that is parked waits for a person. Neither holds up the items behind it.
-
-Items with quick callbacks share transactions; their order stays.
+for its next try, and a parked one for a person. Neither holds up the items behind it. Items with quick callbacks share transactions.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
@@ -22,7 +19,6 @@ from perdure.actors.jobs.callbacks import Callbacks, called_together, rounds
 from perdure.actors.life.alarm_clock import AlarmClock, StorageRetry
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
-from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.ledger.storage.cabinet import QUEUED, Transaction
 from perdure.policies import Firing
 
@@ -86,8 +82,9 @@ class CallbackQueue:
             self.storage_retry.failed(problem)
 
     async def _do_all(self) -> None:
+        """Call items in groups. The first item of a life is called alone, because it may be what ended the last life."""
         await self._ready()
-        while few := self._next_few():
+        while few := list(islice(iter(self._next, None), 1 if self._is_first else TOGETHER_MAX)):
             for group in rounds(self._life, few, self._life.now_ms(), math.inf):
                 await self._do(group)
 
@@ -98,11 +95,6 @@ class CallbackQueue:
         for row in group:
             await Callbacks(self._life, self._outbox, self, row.id).call(self._turn, marks=self._is_first)
             self._is_first = False
-
-    def _next_few(self) -> list[Row]:
-        """The first items. The first of a new life comes alone, because it may be what ended the last one."""
-        most = 1 if self._is_first else TOGETHER_MAX
-        return list(islice(iter(self._next, None), most))
 
     def _next(self) -> Row | None:
         """The first item that is due. An item that waited aside returns to its old place."""
@@ -130,7 +122,7 @@ class CallbackQueue:
         return None
 
     def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
-        """Write the item. It has no history. An item that took its id meanwhile stays."""
+        """Write the item, or delete it. It has no history. An item that took its id meanwhile stays."""
         if done is None:
             self.rows.drop(transaction, row.id)
         elif done.number == row.number:
@@ -139,27 +131,16 @@ class CallbackQueue:
     # what authors ask for
 
     def add(self, asked: Row) -> Row:
-        """Queue an item, or return the one that waits under its key. Durable on return, or with the open transaction."""
-        return self.rows.write(lambda transaction: self._add(transaction, asked))
+        """Queue an item, or find the one that waits under its key. Durable on return, or with the open transaction."""
 
-    def _add(self, transaction: Transaction, asked: Row) -> Row:
-        known = self.rows.read(transaction, asked.id)
-        if known is None:
-            if len(self.rows.keys()) >= self._life.limits.queued_max:
-                raise BadRequest(
-                    "queue", f"{len(self.rows.keys())} items wait in this agent's queue, which is the limit"
-                )
-            self.rows.tell(transaction, "create", asked)
-            return self.rows.keep(transaction, replace(asked, number=self.rows.number()))
-        for name in ("callback", "payload", "retry"):
-            if getattr(known, name) != getattr(asked, name):
-                raise ConflictingRequest(
-                    name, f"an item waits under the key {known.key!r} with another one; dequeue it first"
-                )
-        return known
+        def found(_: Transaction, known: Row) -> Row:
+            known.refuse_conflict(asked, ("callback", "payload", "retry"), "drop")
+            return known
+
+        return self.rows.add(asked, self._life.limits.queued_max, found)
 
     def drop(self, chosen: Callable[[Row], bool]) -> int:
-        """Delete items, and return how many there were. An item whose callback is running has no effect then."""
+        """Delete items. Returns how many there were. The callback of a deleted item has no effect, even if it runs now."""
 
         def drop(transaction: Transaction) -> int:
             found = [row.id for row in self.rows.in_order() if chosen(row)]
@@ -175,7 +156,3 @@ class CallbackQueue:
         is_there = self.rows.read(transaction, row_id) is not None
         self.rows.drop(transaction, row_id)
         return is_there
-
-    def retry(self, row_id: str) -> bool:
-        """Try an item that is parked or retrying again now. Returns whether there was one."""
-        return self.rows.try_again(row_id)

@@ -1,17 +1,16 @@
-"""The schedules of one agent, in one life of it: rows that are due call a method, each occurrence exactly once in effect.
+"""The schedules of one agent: rows that are due call a method, each occurrence exactly once in effect.
 
-The rows are the truth, and everything here can be made from them again. What is due first is known by a heap of *reminders*, one for each
-time that a row was written; a reminder whose row has changed since is passed over. The earliest one is what the agent's alarm is set to, so
-a sleeping or dead agent is awake when it is due.
+The rows are the truth. A heap of *reminders* says which is due first. Each write of a row adds a reminder; a reminder whose row has changed
+since is ignored. The agent's alarm is set to the earliest one, so a sleeping or dead agent is awake when it is due.
 
-When the alarm rings the due rows begin in the order of their times, each in a task of its own. None waits for another: neither for a slow
-one nor for one that waits to be tried again. (Past `schedules_at_once_max` the rest waits for a place.) What an earlier one cancels before
-a later one has committed is not run.
+When the alarm rings, the due rows begin in the order of their times, each in a task of its own. None waits for another, unless more than
+`schedules_at_once_max` are at work. What an earlier one cancels before a later one has committed is not run.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -25,7 +24,6 @@ from perdure.actors.life.alarm_clock import AlarmClock, StorageRetry
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
-from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.ledger.storage.cabinet import SCHEDULE, SCHEDULE_HISTORY, Transaction
 from perdure.policies import CallbackEvent, CallbackStatus, Firing, firing, next_tick
 
@@ -65,9 +63,6 @@ class Schedules:
         if row is not None and row.ready_at_ms is not None:
             heappush(self._reminders, (row.ready_at_ms, row.number, row.id))
 
-    def _arm(self) -> None:
-        self._alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
-
     def _ring(self) -> None:
         self.storage_retry.safely(self._begin_due)
 
@@ -87,7 +82,7 @@ class Schedules:
         for group in rounds(self._life, due, now_ms):
             self._life.spawn(self._run(group))
         if len(self._running) < most:
-            self._arm()
+            self._alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
 
     async def _run(self, rows: list[Row]) -> None:
         if len(rows) > 1:
@@ -119,10 +114,7 @@ class Schedules:
     async def _call(self, row_id: str) -> None:
         await self._ready()
         calling = Callbacks(self._life, self._outbox, self, row_id)
-        if calling.is_suspect:
-            async with self._suspects:
-                await calling.call(self._turn)
-        else:
+        async with self._suspects if calling.is_suspect else nullcontext():
             await calling.call(self._turn)
 
     # what a row does
@@ -131,11 +123,8 @@ class Schedules:
         """The occurrence that is called now."""
         if not row.is_recurring:
             return Firing(row.tick_ms, 0)
-        limits = self._life.limits
-        grace_ms = limits.schedule_grace_ms + row.jitter_ms
-        return firing(
-            pattern_of(row), row.tick_ms, now_ms, row.catch_up, grace_ms=grace_ms, most=limits.schedule_catch_up_max
-        )
+        grace_ms, most = self._life.limits.schedule_grace_ms + row.jitter_ms, self._life.limits.schedule_catch_up_max
+        return firing(pattern_of(row), row.tick_ms, now_ms, row.catch_up, grace_ms=grace_ms, most=most)
 
     def moved(self, row: Row, done: Firing, began_at_ms: int, ended_at_ms: int) -> Row | None:
         """The row at its next tick."""
@@ -157,10 +146,9 @@ class Schedules:
         self._leave_behind(transaction, row.id, [*row.history, entry])
 
     def _leave_behind(self, transaction: Transaction, row_id: str, entries: list[list[object]]) -> None:
-        if not entries:
-            return
-        kept = [*self._left_behind(row_id), *entries][-self._life.limits.schedule_history_max :]
-        self._histories.put(transaction, row_id, kept)
+        if entries:
+            kept = [*(self._histories.get(row_id) or []), *entries][-self._life.limits.schedule_history_max :]
+            self._histories.put(transaction, row_id, kept)
 
     def _forget_oldest(self) -> None:
         """Use a transaction of its own, so that callbacks do not conflict with it."""
@@ -171,39 +159,22 @@ class Schedules:
             for row_id in known[: len(known) - most]:
                 self._histories.drop(transaction, row_id)
 
-    def _left_behind(self, row_id: str) -> list[list[object]]:
-        return self._histories.get(row_id) or []
-
     # what authors ask for
 
     def add(self, asked: Row) -> Row:
-        """Keep a schedule, or return the one that exists. Durable on return, or with the open transaction."""
-        return self.rows.write(lambda transaction: self._add(transaction, asked))
+        """Keep a schedule, or find the one that exists. Durable on return, or with the open transaction.
 
-    def _add(self, transaction: Transaction, asked: Row) -> Row:
-        known = self.rows.read(transaction, asked.id)
-        if known is not None:
-            return self._found(transaction, known, asked)
-        if len(self.rows.keys()) >= self._life.limits.schedules_max:
-            raise BadRequest(
-                "schedule", f"this agent has {len(self.rows.keys())} schedules, which is the limit; cancel some"
-            )
-        self.rows.tell(transaction, "create", asked)
-        return self.rows.keep(transaction, replace(asked, number=self.rows.number()))
+        A recurring schedule without a key or id is found by what it does. It takes over the other arguments of the latest request.
+        """
 
-    def _found(self, transaction: Transaction, known: Row, asked: Row) -> Row:
-        """A recurring schedule without a key or id is found by what it does; its other arguments are those of the latest request."""
-        what = {name: getattr(asked, name) for name in CONTENT}
-        if not asked.is_named:
-            changed = replace(known, **what)
+        def found(transaction: Transaction, known: Row) -> Row:
+            if asked.is_named:
+                known.refuse_conflict(asked, ("kind", "cron", "time_zone", "interval_ms", *CONTENT), "cancel")
+                return known
+            changed = replace(known, **{name: getattr(asked, name) for name in CONTENT})
             return known if changed == known else self.rows.keep(transaction, changed)
-        for name in ("kind", "cron", "time_zone", "interval_ms", *CONTENT):
-            if getattr(known, name) != getattr(asked, name):
-                field = {"kind": "when", "cron": "when", "interval_ms": "interval_s"}.get(name, name)
-                raise ConflictingRequest(
-                    field, f"schedule {known.key or known.id} exists with another one; cancel it first"
-                )
-        return known
+
+        return self.rows.add(asked, self._life.limits.schedules_max, found)
 
     def cancel(self, row_id: str) -> bool:
         """Delete a schedule, and return whether there was one. If its callback is running, that has no effect."""
@@ -248,11 +219,7 @@ class Schedules:
 
         return self.rows.write(go_on)
 
-    def retry(self, row_id: str) -> bool:
-        """Try a row that is parked or retrying again now. Returns whether there was one."""
-        return self.rows.try_again(row_id)
-
     def history(self, row_id: str) -> list[list[Any]]:
-        """The history of a schedule, oldest first; for a while also after it was deleted."""
+        """The history of a schedule, oldest first. It is kept for a while after the schedule was deleted."""
         row = self.rows.get(row_id)
-        return [*self._left_behind(row_id), *(row.history if row is not None else [])]
+        return [*(self._histories.get(row_id) or []), *(row.history if row is not None else [])]

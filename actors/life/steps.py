@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, overload
 
 from perdure.actors.tasks import Pending
-from perdure.ledger import BadRequest, pack, unpack
+from perdure.ledger import BadRequest, TooLarge, pack, unpack
 
 T = TypeVar("T")
 
@@ -56,9 +56,12 @@ async def _given(value: T) -> T:
     return value
 
 
-def plain(field: str, value: object) -> bytes:
-    """Plain data as it is kept. Raises `BadRequest` naming the field."""
+def plain(field: str, value: object, bytes_max: int | None = None) -> bytes:
+    """Plain data as it is kept. Raises `BadRequest` or `TooLarge`, naming the field."""
     try:
-        return pack(value)
+        body = pack(value)
     except (TypeError, ValueError, OverflowError) as problem:
         raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem
+    if bytes_max is not None and len(body) > bytes_max:
+        raise TooLarge(field, f"has {len(body)} bytes encoded; the limit is {bytes_max}")
+    return body

@@ -1,14 +1,7 @@
 """The interface of a messenger's adapter, its errors, and the declaration of a messenger.
 
-    class Bot(MessengerAgent):
-        model = "openai:gpt-5"
-
-        @classmethod
-        def messengers(cls):
-            return [Messenger(id="support", adapter=Telegram(Secret("BOT_TOKEN"), secret_token=Secret("BOT_SECRET")))]
-
-An adapter keeps nothing that must not be lost, and tries nothing again by itself: what is sent is decided, recorded and repeated by the
-agent (`delivery`). It says of each request that failed which kind of failure that is, because what may be repeated depends on it.
+An adapter keeps no state that must survive, and retries nothing. The agent decides, records and repeats what is sent (`delivery`). The
+adapter says of each failed request which kind of failure it was, because that decides what may be repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +19,7 @@ RESERVED: Final = frozenset({"/get-messages"})
 
 
 class ProviderTrouble(PerdureError):
-    """A request to a provider failed. `retry_after_ms` is how long the provider asks to be left alone, if it does."""
+    """A request to a provider failed. `retry_after_ms` is the pause that the provider asks for, or None."""
 
     trouble: ClassVar[Trouble] = Trouble.REFUSED
 
@@ -75,7 +68,7 @@ class ProviderRefused(ProviderTrouble):
 
 
 class MalformedUpdate(BadRequest):
-    """A webhook that is verified and cannot be read. Nothing was accepted."""
+    """A verified webhook that cannot be read. Nothing was accepted."""
 
 
 class Webhook(NamedTuple):
@@ -88,7 +81,7 @@ class Webhook(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a verifier may answer instead of letting a webhook in."""
+    """A verifier's answer to a webhook that it does not let in."""
 
     status: int
     text: str = ""
@@ -106,7 +99,7 @@ class Adapter(Protocol):
     """One provider of messages. It raises `ProviderTrouble`; anything else is a bug."""
 
     provider: str
-    verifies: bool  # whether `verify` can tell a webhook of the provider's from anybody's
+    verifies: bool  # whether `verify` has a secret to tell the provider's webhooks by
 
     def verify(self, webhook: Webhook) -> bool | Reply:
         """Whether the webhook is the provider's. Called before the body is parsed."""
@@ -139,12 +132,12 @@ class Messenger:
 
     Attributes:
         id: names it; part of its path, of conversation names and of ids.
-        path: where its webhooks come in; by default `/messengers/<id>/webhook`.
-        verify: `adapter` lets the adapter decide; a function of your own may; `False` says in so many words that anybody may write.
+        path: of its webhooks; by default `/messengers/<id>/webhook`.
+        verify: `adapter` lets the adapter decide, a function decides itself, `False` lets anybody write.
         respond_to: what is answered: `direct-message`, `mention`, `subscribed-thread`, `action`.
-        subscribe_on_mention: whether a thread counts as subscribed once the agent was mentioned in it.
-        speaker: how the model is told who speaks where others read along: `author`, a function of the event, or None.
-        conversation: the name of the agent that an event is for; None is one agent for each thread.
+        subscribe_on_mention: whether a mention subscribes to the thread.
+        speaker: the name that the model is told where others read along: `author`, a function of the event, or None.
+        conversation: the name of the agent for an event; None is one agent for each thread.
     """
 
     id: str
@@ -158,10 +151,9 @@ class Messenger:
     conversation: Callable[[MessengerEvent], str] | None = None
 
     def may_answer(self, event: MessengerEvent) -> bool:
-        """Whether an event can be of interest to an agent. Only the agent knows which threads it is subscribed to."""
-        if event.kind in (Kind.DIRECT, Kind.ACTION):
-            return str(event.kind) in self.respond_to
-        return "subscribed-thread" in self.respond_to or (event.kind is Kind.MENTION and "mention" in self.respond_to)
+        """Whether an agent may want to answer an event. Only the agent knows its subscriptions."""
+        is_addressed = event.kind in (Kind.DIRECT, Kind.ACTION)
+        return event.kind in self.respond_to or (not is_addressed and "subscribed-thread" in self.respond_to)
 
     def agent_name(self, event: MessengerEvent) -> str:
         """The name of the agent that an event is for."""
@@ -189,7 +181,7 @@ def declared(messengers: Iterable[Messenger]) -> dict[str, Messenger]:
         if each.id in found:
             raise BadRequest("messengers.id", f"{each.id!r} is declared twice")
         if each.webhook_path in paths:
-            raise BadRequest("messengers.path", f"{each.webhook_path!r} is that of {paths[each.webhook_path]!r} too")
+            raise BadRequest("messengers.path", f"{each.webhook_path!r} is also used by {paths[each.webhook_path]!r}")
         found[each.id], paths[each.webhook_path] = each, each.id
     return found
 
@@ -197,7 +189,7 @@ def declared(messengers: Iterable[Messenger]) -> dict[str, Messenger]:
 def _check(each: Messenger) -> None:
     if not each.id or "/" in each.id or any(sign in each.id for sign in "?#\0") or each.id != each.id.strip():
         raise BadRequest(
-            "messengers.id", f"{each.id!r} is no name: it stands in a path, so no blanks at its ends, /, ? or #"
+            "messengers.id", f"{each.id!r} is no name: it is part of a path, so no outer blanks, /, ? or #"
         )
     path = each.webhook_path
     if not path.startswith("/") or any(sign in path for sign in "?#") or path in RESERVED:
@@ -208,5 +200,5 @@ def _check(each: Messenger) -> None:
     if each.verify is not False and each.verify != "adapter" and not callable(each.verify):
         raise BadRequest("messengers.verify", f"{each.verify!r} is neither 'adapter', nor a function, nor False")
     if each.verify == "adapter" and not each.adapter.verifies:
-        words = "its adapter has no secret to know webhooks by; give it one, or a function, or say False: then anybody may write"
+        words = "its adapter has no secret to verify webhooks with; give it one, or a function, or False: then anybody may write"
         raise BadRequest("messengers.verify", f"{each.id}: {words}")

@@ -1,8 +1,7 @@
-"""The replies of one agent: accepted in one commit, delivered one after the other in each thread, settled exactly once.
+"""Accepts events in one commit, and delivers replies one after the other in each thread, each exactly once.
 
-`accept` is all that stands before the acknowledgement of a webhook: the event, the reply that it belongs to, and the fiber that will
-deliver it are one commit. An event that was accepted before is found by its key and changes nothing. While a reply waits for the ones
-before it, events of its thread join it: all of them reach the model.
+`accept` commits the event, its reply and the fiber that will deliver it; then the webhook is acknowledged. An event that was accepted
+before is found by its key and changes nothing. While a reply waits for the ones before it, events of its thread join it.
 
 The agent is the lock of its threads. It has one life at a time, fenced by the ledger, so no lease can run out during a long answer, and an
 earlier life finds its storage closed.
@@ -19,8 +18,7 @@ from perdure.actors.host.tenant import Tenant
 from perdure.actors.messenger.adapter import Messenger
 from perdure.actors.messenger.delivery import ReplyDelivery
 from perdure.actors.messenger.events import MessengerEvent
-from perdure.actors.messenger.replies import Replies
-from perdure.actors.messenger.store import ReplyRow, heard_key
+from perdure.actors.messenger.replies import Replies, ReplyRow, heard_key
 from perdure.actors.retries import until
 from perdure.ledger import BadRequest
 from perdure.policies import FiberRetry, JsonObject, ReplyEvent, ReplyStatus, ready_at_ms
@@ -37,26 +35,24 @@ class Deliveries:
     def __init__(self, agent: ChatAgent, tenant: Tenant, messengers: dict[str, Messenger]) -> None:
         self._agent, self._tenant, self.messengers = agent, tenant, messengers
         self._replies = Replies(tenant)
-        self._store = self._replies.store
         self._number: int | None = None
 
     def messenger(self, messenger_id: str) -> Messenger:
         """One messenger. Raises `BadRequest` if the class has none of that id."""
         found = self.messengers.get(messenger_id)
         if found is None:
-            raise BadRequest(
-                "messenger_id", f"{messenger_id!r:.200} is none of {', '.join(self.messengers) or '(none)'}"
-            )
+            known = ", ".join(self.messengers) or "(none)"
+            raise BadRequest("messenger_id", f"{messenger_id!r:.200} is none of {known}")
         return found
 
     # accepting
 
     def accept(self, event: MessengerEvent, words: str | None = None) -> JsonObject:
         """Accept an event, unless it was accepted before; durable on return, or with the open transaction. `words` are its answer."""
-        known = self._store.heard(heard_key(event))
+        known = self._replies.heard(event)
         if known is not None:
             return {"accepted": False, "reply": known["reply"], "why": "heard before"}
-        policy, now_ms = self.messenger(event.messenger_id).delivery, self._replies.now_ms()
+        policy, now_ms = self.messenger(event.messenger_id).delivery, self._tenant.now_ms()
         reply = self._joinable(event) if words is None else None
         if reply is None:
             place = event.messenger_id, event.thread_id, event.key
@@ -70,7 +66,7 @@ class Deliveries:
     def notice(self, messenger_id: str, thread_id: str, text: str, kind: str) -> ReplyRow:
         """Accept a text that is posted without a turn, in its place among the replies."""
         self.messenger(messenger_id)
-        number, now_ms = self._next_number(), self._replies.now_ms()
+        number, now_ms = self._next_number(), self._tenant.now_ms()
         key = f"messenger:{messenger_id}:{kind}:{number}"
         row = ReplyRow(number, messenger_id, thread_id, key, kind=kind, words=text, opened_at_ms=now_ms)
         self._keep(row)
@@ -80,48 +76,40 @@ class Deliveries:
         """The reply that this event joins: the newest of its thread, if it waits."""
         mine = [each for each in self._replies.open.values() if each.is_of(event.messenger_id, event.thread_id)]
         newest = max(mine, key=lambda each: each.number, default=None)
-        fits = (
-            newest is not None
-            and newest.next(ReplyEvent.JOINED) is not None
-            and newest.words is None
-            and newest.cancelled is None
-            and len(newest.heard) < BURST_MAX
-        )
-        return newest if fits else None
+        if newest is None or newest.next(ReplyEvent.JOINED) is None or len(newest.heard) >= BURST_MAX:
+            return None
+        return newest if newest.words is None and newest.cancelled is None else None
 
     def _next_number(self) -> int:
         if self._number is None:
-            self._number = max((each.number for each in self._store.replies()), default=0)
+            self._number = max((each.number for each in self._replies.all()), default=0)
         self._number += 1
         return self._number
 
     def _keep(self, row: ReplyRow, event: MessengerEvent | None = None) -> None:
+        """Make a reply durable. The fiber of a new one begins with the commit."""
         is_new = row.reply_id not in self._replies.open
         row.fiber_id = f"{FIBER}-{row.reply_id}-{row.round}"
+        about = {"messenger": row.messenger_id, "thread": row.thread_id, "key": row.key, "reply": row.reply_id}
         with self._tenant.outbox.transact() as transaction:
-            self._store.keep(row, event)
+            self._replies.keep(row, event)
             transaction.then(lambda: self._tenant.on_loop(lambda: self._replies.join(row)))
             if is_new:
-                self._start_fiber(row)
-
-    def _start_fiber(self, row: ReplyRow) -> None:
-        """Start the fiber that delivers the reply; it begins with the commit."""
-        about = {"messenger": row.messenger_id, "thread": row.thread_id, "key": row.key, "reply": row.reply_id}
-        self._agent.start_fiber(
-            FIBER,
-            "_perdure_deliver_reply",
-            {"reply": row.reply_id},
-            fiber_id=row.fiber_id,
-            metadata=about,
-            retry=RETRY,
-            on_recovered="_perdure_recover_reply",
-        )
+                self._agent.start_fiber(
+                    FIBER,
+                    "_perdure_deliver_reply",
+                    {"reply": row.reply_id},
+                    fiber_id=row.fiber_id,
+                    metadata=about,
+                    retry=RETRY,
+                    on_recovered="_perdure_recover_reply",
+                )
 
     # delivering
 
     def wake(self) -> None:
         """Go on with the replies that an earlier life left open."""
-        for row in self._store.replies():
+        for row in self._replies.all():
             if not row.is_open:
                 continue
             self._replies.join(row)
@@ -133,22 +121,20 @@ class Deliveries:
         """Deliver a reply to its end, and return it. The body of the reply's fiber, however often it is entered."""
         reply = self._replies.open.get(reply_id)
         if reply is None:
-            return self._store.reply(reply_id)
+            return self._replies.get(reply_id)
         await until(bool, partial(self._try, reply), lambda: AGAIN_S)
         return reply
 
     async def _try(self, reply: ReplyRow) -> bool:
-        """Try to deliver a reply. Returns whether that is done; an error of the storage, or a bug, is logged, and it is tried again."""
+        """Try to deliver a reply. Returns whether that is done. An error of the storage, or a bug, is logged, and it is tried again."""
         if not reply.is_open:
             return True
-        _, problem = await tried(self._delivering(reply).run())
+        delivery = ReplyDelivery(self._agent, self._replies, reply, self.messenger(reply.messenger_id))
+        _, problem = await tried(delivery.run())
         if problem is None or self._tenant.is_leaving:
             return True
         self._tenant.trouble(f"delivering reply {reply.reply_id}", problem)
         return False
-
-    def _delivering(self, reply: ReplyRow) -> ReplyDelivery:
-        return ReplyDelivery(self._agent, self._replies, reply, self.messenger(reply.messenger_id))
 
     def let_go(self, reply_id: str, reason: str) -> None:
         """The fiber of a reply was cancelled: cancel the turn too, and deliver the rest of the reply in a task."""
@@ -174,7 +160,7 @@ class Deliveries:
 
     def retry(self, reply_id: str) -> bool:
         """Try a parked reply again. Returns whether there was one."""
-        row = self._store.reply(reply_id)
+        row = self._replies.get(reply_id)
         if row is None:
             return False
         was_asked = bool(row.request_id) or row.words is not None
@@ -195,21 +181,14 @@ class Deliveries:
             await self._agent._perdure_conversation.turns.cancel(reply.request_id, reason)
         return True
 
-    # looking
-
     def list(self, status: str | None, limit: int) -> list[JsonObject]:
-        """The newest replies, oldest of them first, each with its visible messages."""
-        found = [each for each in self._store.replies() if status in (None, each.status, each.outcome)]
-        return [self.told(each) for each in found[-limit:]]
+        """The newest replies, oldest of them first, each with its stage and its visible messages."""
+        found = [each for each in self._replies.all() if status in (None, each.status, each.outcome)]
+        return [self._told(each) for each in found[-limit:]]
 
-    def told(self, reply: ReplyRow) -> JsonObject:
-        """A reply as plain data, with its stage and its visible messages."""
-        posts = [vars(post) for post in self._store.posts(reply).values()]
-        stage = (
-            "accepted"
-            if reply.status == ReplyStatus.WAITING or not posts
-            else "streaming"
-            if reply.is_open
-            else "completed"
-        )
+    def _told(self, reply: ReplyRow) -> JsonObject:
+        posts = [vars(post) for post in self._replies.posts(reply).values()]
+        stage = "streaming" if reply.is_open else "completed"
+        if reply.status == ReplyStatus.WAITING or not posts:
+            stage = "accepted"
         return {**vars(reply), "reply_id": reply.reply_id, "stage": stage, "posts": posts}

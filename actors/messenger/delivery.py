@@ -1,9 +1,9 @@
 """One reply, from its acceptance to its end: it waits for its place, asks for a turn, shows the answer as it grows, and settles.
 
-It may be entered again at any line. The turn was asked for in the commit that made the reply `running`, so a later life finds it under the
-same id, follows its stream from the first event, and gets the whole answer. A turn that was interrupted goes on by itself
-(`actors.chat.turn_recovery`); meanwhile the message says that it is being recovered, and what was said so far is not taken for the answer.
-`posts` records what has been shown, so the same messages are edited. A reply settles when each of its messages is acknowledged.
+It may be entered again at any line. The commit that makes the reply `running` asks for the turn, so a later life finds the turn under the
+same id, and follows its stream from the first event. An interrupted turn goes on by itself (`actors.chat.turn_recovery`); meanwhile the
+message says that it is being recovered. `posts` records what has been shown, so the same messages are edited. A reply settles when each of
+its messages is acknowledged.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from perdure.actors.events.message_parts import apply_chunk
 from perdure.actors.messenger.adapter import Messenger
 from perdure.actors.messenger.events import user_message
 from perdure.actors.messenger.posts import DeliveryParked, Posts
-from perdure.actors.messenger.replies import Replies
-from perdure.actors.messenger.store import ReplyRow
+from perdure.actors.messenger.replies import Replies, ReplyRow
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest
 from perdure.policies import Ending, Event, Outcome, Part, ReplyEvent, ReplyStatus, TurnStatus, ending, spoken
@@ -30,7 +29,7 @@ HOLD_S = 10.0
 
 
 class StreamedAnswer:
-    """The answer of a turn as far as it was streamed, and whether the turn is being recovered."""
+    """The answer of a turn so far, and whether the turn is being recovered."""
 
     def __init__(self) -> None:
         self._parts: list[Part] = []
@@ -71,7 +70,7 @@ class ReplyDelivery:
         try:
             outcome, problem = await self._to_the_end()
         except DeliveryParked as parked:
-            self._replies.park(self._reply, parked.problem)
+            self._replies.park(self._reply, str(parked))
         else:
             self._replies.settle(self._reply, outcome, problem, self._messenger.delivery.kept_max)
         finally:
@@ -79,7 +78,7 @@ class ReplyDelivery:
 
     async def _to_the_end(self) -> tuple[Outcome, str]:
         reply = self._reply
-        if reply.cancelled is not None and reply.status == ReplyStatus.WAITING and not self._posts.is_visible:
+        if reply.cancelled is not None and reply.status == ReplyStatus.WAITING and not self._posts.rows:
             return Outcome.CANCELLED, reply.cancelled
         if reply.words is not None:
             await self._posts.finish(reply.words)
@@ -95,22 +94,23 @@ class ReplyDelivery:
         return shown.outcome, "" if turn is None else turn.error
 
     def _ask(self) -> None:
-        """Ask for the turn. From this commit on the reply takes in no more events."""
+        """Ask for the turn. From this commit on, the reply takes in no more events."""
         reply, replies = self._reply, self._replies
-        messages = [user_message(each, self._messenger.speaker) for each in replies.store.events(reply)]
+        messages = [user_message(each, self._messenger.speaker) for each in replies.events(reply)]
         request_id = f"{reply.kind}-{reply.reply_id}"
         with replies.tenant.outbox.transact():
             metadata = {"messenger": {"id": reply.messenger_id, "thread": reply.thread_id, "reply": reply.reply_id}}
             self._agent._perdure_conversation.accept_request("submission", messages, request_id, {"metadata": metadata})
-            replies.move(reply, ReplyEvent.ASKED, request_id=request_id, started_at_ms=replies.now_ms())
+            replies.move(reply, ReplyEvent.ASKED, request_id=request_id, started_at_ms=replies.tenant.now_ms())
         replies.tell("messenger:turn", reply, {"requestId": request_id, "messages": len(messages)})
 
     # following
 
     async def _followed(self) -> Turn | None:
-        """Show the answer as it grows, until the turn is over; None if it was forgotten meanwhile."""
+        """Show the answer as it grows, until the turn is over; None if the turn was forgotten meanwhile."""
         telling, first = StreamedAnswer(), 0
-        self._start_typing()
+        if not self._posts.rows:
+            self._typing = self._replies.tenant.spawn(self._type())
         while True:
             try:
                 turn, events, first = await self._turns.views.follow(self._reply.request_id, first, HOLD_S)
@@ -122,16 +122,11 @@ class ReplyDelivery:
             self._replies.step_aside(self._reply, is_aside=turn.status is TurnStatus.PARKED)
             if turn.is_over or not telling.said.strip():
                 continue
-            await self._show(telling)
+            if self._posts.rows or not telling.is_recovering:
+                words = self._messenger.delivery.recovering_text if telling.is_recovering else ""
+                await self._posts.show(f"{telling.said}\n\n{words}" if words else telling.said)
+                self._stop_typing()
             await self._pause(turn)
-
-    async def _show(self, telling: StreamedAnswer) -> None:
-        words = self._messenger.delivery.recovering_text
-        if telling.is_recovering and not self._posts.is_visible:
-            return
-        text = f"{telling.said}\n\n{words}" if telling.is_recovering and words else telling.said
-        await self._posts.show(text)
-        self._stop_typing()
 
     async def _pause(self, turn: Turn) -> None:
         """Wait until the next edit is allowed, or until the turn ends."""
@@ -144,16 +139,12 @@ class ReplyDelivery:
     def _ending(self, turn: Turn | None) -> tuple[Ending, str]:
         policy = self._messenger.delivery
         if turn is None:
-            return ending(TurnStatus.ABORTED, policy, has_text=False, has_posts=self._posts.is_visible), ""
+            return ending(TurnStatus.ABORTED, policy, has_text=False, has_posts=bool(self._posts.rows)), ""
         message = self._turns.views.result_of(turn).message
         said = spoken((message or {"parts": []})["parts"])
-        return ending(turn.status, policy, has_text=bool(said.strip()), has_posts=self._posts.is_visible), said
+        return ending(turn.status, policy, has_text=bool(said.strip()), has_posts=bool(self._posts.rows)), said
 
     # typing
-
-    def _start_typing(self) -> None:
-        if not self._posts.is_visible:
-            self._typing = self._replies.tenant.spawn(self._type())
 
     async def _type(self) -> None:
         """Show the typing indicator until something of the answer is visible. Failures are ignored."""

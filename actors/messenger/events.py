@@ -1,7 +1,7 @@
-"""What comes from a messenger, whichever it is: a message or the press of a button, by whom, where, and under which ids.
+"""The events of every messenger: a message or the press of a button, by whom, where, and under which ids.
 
-An event is plain data: it stands in the agent's storage from its acceptance on, and everything that follows can be done from there again.
-What a provider sent beside it is not kept; what is needed to fetch an attachment later is (`Attachment.metadata`).
+An event is plain data, stored in the agent from its acceptance on. `Attachment.metadata` has what fetches an attachment later; everything
+else that the provider sent is dropped.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _KEPT: Final = 180
 
 
 class Plain(BaseModel):
-    """Plain data that nobody changes."""
+    """Immutable plain data."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Person(Plain):
-    """Somebody who writes. What speaks for them is the full name, else the user name, else the id."""
+    """The author of an event."""
 
     id: str
     user_name: str = ""
@@ -36,12 +36,12 @@ class Person(Plain):
 
     @property
     def label(self) -> str:
-        """How the model is told who speaks."""
+        """The name for the model: the full name, else the user name, else the id."""
         return self.full_name or self.user_name or self.id
 
 
 class Attachment(Plain):
-    """Something that is no text. `id` names it at the provider; without one of its own it is the provider's file id."""
+    """Something attached to a message. `id` is the provider's."""
 
     kind: str
     id: str | None = None
@@ -52,15 +52,14 @@ class Attachment(Plain):
 
     @property
     def line(self) -> str:
-        """How the model is told of it."""
-        more = ", ".join(
-            each for each in (self.media_type, f"{self.size} bytes" if self.size is not None else "") if each
-        )
-        return f"- {self.kind}{': ' + self.name if self.name else ''}{f' ({more})' if more else ''}"
+        """Its line for the model."""
+        size = "" if self.size is None else f"{self.size} bytes"
+        more = ", ".join(filter(None, (self.media_type, size)))
+        return f"- {self.kind}{f': {self.name}' if self.name else ''}{f' ({more})' if more else ''}"
 
 
 class Action(Plain):
-    """A button that was pressed, and the message below which it stood."""
+    """A pressed button, and the text of its message."""
 
     id: str
     value: str = ""
@@ -68,7 +67,7 @@ class Action(Plain):
 
 
 class Kind(StrEnum):
-    """Why the agent is addressed, or that it is not."""
+    """Why the agent is addressed; `message`: it is not."""
 
     DIRECT = "direct-message"
     MENTION = "mention"
@@ -77,13 +76,13 @@ class Kind(StrEnum):
 
 
 class MessengerEvent(Plain):
-    """One thing that somebody did in a thread.
+    """What somebody did in a thread.
 
     Attributes:
-        dedupe_key: the same for every delivery of the same webhook, and for nothing else of this messenger.
-        message_id: the message's id at the provider, to which an answer may refer.
+        dedupe_key: the same for every delivery of the same webhook, and unique otherwise.
+        message_id: the message's id at the provider.
         is_direct: whether nobody else reads the thread.
-        sent_at_ms: when the provider says that it was written.
+        sent_at_ms: the provider's time of the message.
     """
 
     kind: Kind
@@ -101,7 +100,7 @@ class MessengerEvent(Plain):
 
     @property
     def key(self) -> str:
-        """What names it for people and as an idempotency key."""
+        """Its name for people, and its idempotency key."""
         kind = "message" if self.action is None else "action"
         more = "" if self.action is None else f":{self.action.id}:{self.author.id}:{self.action.value}"
         return f"messenger:{self.messenger_id}:{kind}:{self.thread_id}:{self.message_id}{more}"
@@ -111,23 +110,19 @@ Speaker = Callable[[MessengerEvent], str | None] | Literal["author"] | None
 
 
 def user_text(event: MessengerEvent, speaker: Speaker = "author") -> str:
-    """What the model is told: what was written, by whom where others read along, and what was attached."""
-    text = event.text if event.action is None else _action_text(event.action)
+    """The text for the model: what was written and attached, with the speaker's name where others read along."""
+    text, action = event.text, event.action
+    if action is not None:
+        about = {"Action selected": action.id, "Value": action.value, "Source message": action.message_text}
+        text = "\n".join(f"{name}: {value}" for name, value in about.items() if value)
     if event.attachments:
         text = "\n".join([*([text] if text else []), "Attachments:", *(each.line for each in event.attachments)])
     label = None if event.is_direct else event.author.label if speaker == "author" else speaker and speaker(event)
     return f"{label}: {text}" if label else text
 
 
-def _action_text(action: Action) -> str:
-    lines = [f"Action selected: {action.id}"]
-    lines += [f"Value: {action.value}"] if action.value else []
-    lines += [f"Source message: {action.message_text}"] if action.message_text else []
-    return "\n".join(lines)
-
-
 def user_message(event: MessengerEvent, speaker: Speaker = "author") -> Message:
-    """The message of the user in the transcript. Its id is the same however often it is made."""
+    """The message of the user in the transcript. Its id is derived from the event."""
     return {
         "id": short(f"{event.messenger_id}:{event.thread_id}:{event.dedupe_key}"),
         "role": "user",
@@ -137,7 +132,7 @@ def user_message(event: MessengerEvent, speaker: Speaker = "author") -> Message:
 
 
 def own_mentions(text: str, bot_id: str, user_name: str) -> str:
-    """A text in which the agent's own id is its name, for adapters whose provider writes ids."""
+    """Replace the bot's id by its name, for adapters whose provider writes ids."""
     if not bot_id or not user_name:
         return text
     own = re.escape(bot_id)
@@ -145,13 +140,13 @@ def own_mentions(text: str, bot_id: str, user_name: str) -> str:
 
 
 def conversation_name(messenger_id: str, thread_id: str) -> str:
-    """The name of the agent of one thread. Different threads have different names."""
+    """The name of the agent of one thread."""
     escaped = messenger_id.replace("%", "%25").replace(":", "%3A")
     return short(f"{escaped}:{thread_id}")
 
 
 def short(name: str) -> str:
-    """A name as it is, or if it is too long for one, its beginning and a digest of the whole."""
+    """The name, or if it is too long, its beginning and a digest of the whole."""
     if len(name) <= NAME_MAX:
         return name
     return f"{name[:_KEPT]}~{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"

@@ -1,13 +1,13 @@
-"""The ASGI app for webhooks: it acknowledges an event when it is durable, and never before.
+"""The ASGI app for webhooks. It acknowledges an event when the event is durable.
 
-    too long            413     nobody reads more of it
+    too long            413
     not verified        401     or what the verifier answers
-    not to be read      400     and a line in the log
-    accepted            200     the agent has committed it, or had before; or nobody answers such an event
+    malformed           400     and a line in the log
+    accepted            200     the agent has committed it, now or before; or no agent answers such events
     cannot be accepted  503     with `Retry-After`: the provider delivers it again, and the agent knows it by its key
 
-A death at any line is a webhook without an answer, which providers deliver again. Other methods than POST are 405, other paths 404; nothing
-that somebody sends is a 500.
+A death at any line is a webhook without an answer, which providers deliver again. Other methods than POST get 405, other paths 404. No
+request gets 500.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ def messenger_app(
         for messenger in messengers_of(agent_class).values():
             path = messenger.webhook_path
             if path in doors:
-                raise BadRequest(
-                    "messengers.path", f"{path!r} is that of a messenger of {doors[path].agent_class.__name__} too"
-                )
+                raise BadRequest("messengers.path", f"{path!r} is also used by {doors[path].agent_class.__name__}")
             doors[path] = WebhookEndpoint(handles, agent_class, messenger, body_max, accept_timeout_s)
 
     @asynccontextmanager
@@ -94,11 +92,11 @@ class WebhookEndpoint:
         self._handles, self._body_max, self._accept_s = handles, body_max, accept_timeout_s
 
     async def prepare(self) -> None:
-        """Let the adapter prepare, such as ask for its own name. If that fails, it works without."""
+        """Let the adapter prepare, if it can. A failure is only logged."""
         job = getattr(self.messenger.adapter, "prepare", None)
         _, problem = (None, None) if job is None else await tried(job())
         if problem is not None:
-            log.warning("messenger %s could not prepare: %s; it goes on without", self.messenger.id, in_words(problem))
+            log.warning("messenger %s could not prepare: %s", self.messenger.id, in_words(problem))
 
     async def close(self) -> None:
         """Close the adapter."""
@@ -141,29 +139,23 @@ class WebhookEndpoint:
     async def _accepted(self, events: list[MessengerEvent]) -> Response:
         accepted = 0
         for event in events:
-            told, problem = await tried(self._tell(event))
+            told, problem = await tried(self._accept(event))
             if told is None or problem is not None:
                 return self._unaccepted(event, problem or RuntimeError("the agent said nothing"))
             accepted += bool(told["accepted"])
         return JSONResponse({"ok": True, "accepted": accepted})
 
-    async def _tell(self, event: MessengerEvent) -> JsonObject:
-        """Have the agent accept an event. It is durable on return."""
-        name = self.messenger.agent_name(event)
+    async def _accept(self, event: MessengerEvent) -> JsonObject:
+        agent = self._handles.agent(self.agent_class, self.messenger.agent_name(event))
         async with asyncio.timeout(self._accept_s):
-            told: JsonObject = await self._handles.agent(self.agent_class, name).receive(event)
+            told: JsonObject = await agent.receive(event)
         return told
 
     def _unaccepted(self, event: MessengerEvent, problem: Exception) -> Response:
         if isinstance(problem, BadRequest):
             return self._refused(413 if isinstance(problem, TooLarge) else 400, str(problem))
         why = str(problem) if isinstance(problem, PerdureError) else in_words(problem)
-        log.warning(
-            "messenger %s: %s was not accepted, the provider is asked to deliver it again: %s",
-            self.messenger.id,
-            event.key,
-            why,
-        )
+        log.warning("messenger %s: %s was not accepted, to be delivered again: %s", self.messenger.id, event.key, why)
         return JSONResponse({"ok": False}, 503, {"retry-after": str(RETRY_AFTER_S)})
 
     def _refused(self, status: int, why: str) -> Response:

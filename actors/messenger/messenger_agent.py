@@ -15,9 +15,8 @@ Inbox, burst, turn and outbox lie in one storage, so each step is one commit (`d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
-from functools import cache
-from typing import Literal, cast
+from collections.abc import Sequence
+from typing import Literal
 
 from perdure.actors.agent.exposing import exposed
 from perdure.actors.chat.chat_agent import ChatAgent
@@ -35,29 +34,28 @@ DEATHS_MAX = 50
 ENDS: dict[str, Literal["completed", "error", "aborted"]] = {Outcome.FAILED: "error", Outcome.CANCELLED: "aborted"}
 
 
+_MESSENGERS: dict[type[MessengerAgent], dict[str, Messenger]] = {}
+
+
 def messengers_of(agent_class: type[MessengerAgent]) -> dict[str, Messenger]:
     """The messengers of a class by id, made once in a process. Raises `BadRequest` for what could not work."""
-    return _messengers_of(cast("Hashable", agent_class))
-
-
-@cache
-def _messengers_of(agent_class: type[MessengerAgent]) -> dict[str, Messenger]:
-    return declared(agent_class.messengers())
+    if agent_class not in _MESSENGERS:
+        _MESSENGERS[agent_class] = declared(agent_class.messengers())
+    return _MESSENGERS[agent_class]
 
 
 class MessengerAgent(ChatAgent):
-    """A chat that people reach through messengers. Each accepted message is answered once, in order, with the whole answer."""
+    """A chat that people reach through messengers. Each accepted message is answered once, in order."""
 
     @classmethod
     def messengers(cls) -> Sequence[Messenger]:
-        """The messengers through which agents of this class are reached. Asked once in each process."""
+        """The messengers of this class. Asked once in each process."""
         return ()
 
     def on_messenger_event(self, event: MessengerEvent) -> bool | str:
-        """Called in the transaction that accepts an event that is to be answered.
+        """Called in the transaction that accepts an event. Return True to let the model answer, False for no answer, or a text to post.
 
-        True lets the model answer, False lets nobody, and a text is posted instead. What it raises refuses the event: nothing was written,
-        and the provider delivers it again.
+        An exception refuses the event: nothing is written, and the provider delivers it again.
         """
         return True
 
@@ -66,32 +64,26 @@ class MessengerAgent(ChatAgent):
     @exposed(repeatable=True)
     async def receive(self, event: MessengerEvent) -> JsonObject:
         """Accept an event; durable on return. The same event again changes nothing. What the ingress calls."""
-        messenger = self._perdure_deliveries.messenger(event.messenger_id)
+        deliveries = self._perdure_deliveries
+        messenger = deliveries.messenger(event.messenger_id)
         with self.transaction():
             if not self._perdure_is_addressed(event, messenger):
                 return {"accepted": False, "reply": "", "why": "not for the agent"}
             wish = self.on_messenger_event(event)
-            if wish is True:
-                return self._perdure_deliveries.accept(event)
-            return self._perdure_without_turn(event, wish)
+            if wish is False:
+                return {"accepted": False, "reply": "", "why": "on_messenger_event"}
+            return deliveries.accept(event, words=None if wish is True else _checked_words(wish))
 
     def _perdure_is_addressed(self, event: MessengerEvent, messenger: Messenger) -> bool:
         wanted = messenger.respond_to
-        if event.kind is Kind.DIRECT:
-            return "direct-message" in wanted
-        if event.kind is Kind.ACTION:
-            return "action" in wanted
-        subscriptions = f"{SUBSCRIBED}:{event.messenger_id}:{event.thread_id}"
+        if event.kind in (Kind.DIRECT, Kind.ACTION):
+            return event.kind in wanted
+        subscription = f"{SUBSCRIBED}:{event.messenger_id}:{event.thread_id}"
         if event.kind is Kind.MENTION:
             if messenger.subscribe_on_mention and "subscribed-thread" in wanted:
-                self.state[subscriptions] = True
-            return "mention" in wanted
-        return "subscribed-thread" in wanted and bool(self.state.get(subscriptions))
-
-    def _perdure_without_turn(self, event: MessengerEvent, wish: bool | str) -> JsonObject:
-        if wish is False:
-            return {"accepted": False, "reply": "", "why": "on_messenger_event"}
-        return self._perdure_deliveries.accept(event, words=_checked_words(wish))
+                self.state[subscription] = True
+            return event.kind in wanted
+        return "subscribed-thread" in wanted and bool(self.state.get(subscription))
 
     # steering
 
@@ -105,19 +97,19 @@ class MessengerAgent(ChatAgent):
         inform_model: bool = False,
         kind: str = "notice",
     ) -> str:
-        """Post something that is no answer, in its place among the replies. Returns its id. It begins no turn.
+        """Post a text without a turn, in its place among the replies. Returns its id.
 
-        With `inform_model` it stands in the transcript too, as said by the assistant.
+        With `inform_model` it is added to the transcript too, as said by the assistant.
         """
-        chosen = messenger_id or (
-            next(iter(self._perdure_deliveries.messengers)) if len(self._perdure_deliveries.messengers) == 1 else ""
-        )
-        if not chosen:
-            raise BadRequest("messenger_id", "says which messenger posts it; this agent has several, or none")
+        deliveries = self._perdure_deliveries
+        if not messenger_id:
+            if len(deliveries.messengers) != 1:
+                raise BadRequest("messenger_id", "is needed: this agent has several messengers, or none")
+            (messenger_id,) = deliveries.messengers
         check_id("thread_id", thread_id, self._perdure.limits.id_max)
         check_id("kind", kind, 64)
         with self.transaction():
-            row = self._perdure_deliveries.notice(chosen, thread_id, _checked_words(text), kind)
+            row = deliveries.notice(messenger_id, thread_id, _checked_words(text), kind)
             if inform_model:
                 message: Message = {
                     "id": f"{kind}-{row.reply_id}",
@@ -160,7 +152,7 @@ class MessengerAgent(ChatAgent):
         return FiberResult(end, reply.problem or None, metadata={**(fiber.metadata or {}), **about})
 
     async def _perdure_recover_reply(self, fiber: FiberRecovery) -> FiberResult | str:
-        """Enter the delivery again after a death: its rows tell how far it had come. After `DEATHS_MAX` deaths it is parked."""
+        """Enter the delivery again after a death. After `DEATHS_MAX` deaths the reply is parked."""
         if fiber.attempt < DEATHS_MAX:
             return "retry"
         self._perdure_deliveries.give_up(str((fiber.input or {}).get("reply")), fiber.attempt)

@@ -4,11 +4,10 @@ Each request to the provider lies between two commits: before it, what is intend
 what is acknowledged. So a life that takes over finds one of these:
 
     nothing                        nothing was sent
-    a post on its way, no id       it was sent, or not: `policies.after_unknown` says what is done, and the reader may be told
-    an id                          whatever was sent, the message can be edited: an edit twice is an edit once
+    a post on its way, no id       it was sent or not: `policies.after_unknown` decides
+    an id                          the message can be edited, as often as it takes
 
-While an answer streams, `show` makes one try and leaves the rest to the next look; what is still wrong in the end is `finish`'s, which
-waits and tries until every message is acknowledged, or the reply is to be parked.
+While an answer streams, `show` makes one try for each message. `finish` tries until every message is acknowledged, or the reply is parked.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from typing import TypeVar
 
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.messenger.adapter import Messenger, ProviderRefused, ProviderSilent, ProviderTrouble
-from perdure.actors.messenger.replies import Replies
-from perdure.actors.messenger.store import PostRow, ReplyRow, digest
+from perdure.actors.messenger.replies import PostRow, Replies, ReplyRow, digest
 from perdure.actors.ports import KillPoint
 from perdure.actors.retries import until
 from perdure.policies import Next, after_failure, after_unknown, length_of, pause_ms, sendable, split
@@ -29,14 +27,11 @@ from perdure.policies import Next, after_failure, after_unknown, length_of, paus
 CALL_S = 30.0
 POSTS_MAX = 200
 T = TypeVar("T")
+_ENDS = (Next.DONE, Next.PARK)
 
 
 class DeliveryParked(Exception):
-    """The reply cannot be delivered as things are; a person decides."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    """The reply cannot be delivered; a person decides what becomes of it."""
 
 
 class Posts:
@@ -46,19 +41,14 @@ class Posts:
         self._replies, self._reply, self._messenger = replies, reply, messenger
         self._adapter, self._policy = messenger.adapter, messenger.delivery
         self._limits = self._adapter.limits(reply.thread_id)
-        self.rows = replies.store.posts(reply)
+        self.rows = replies.posts(reply)
         self._quiet_until_s = 0.0
-
-    @property
-    def is_visible(self) -> bool:
-        """Whether a message may be visible."""
-        return bool(self.rows)
 
     @property
     def pace_s(self) -> float:
         """The least time between two edits, in seconds."""
-        least_ms = self._policy.edit_every_ms
-        return max(0, self._limits.edit_every_ms if least_ms is None else least_ms) / 1000
+        own_ms = self._policy.edit_every_ms
+        return max(0, self._limits.edit_every_ms if own_ms is None else own_ms) / 1000
 
     def pieces(self, text: str) -> list[str]:
         """A text as messages, each with room for `repeated_text` above it."""
@@ -67,7 +57,7 @@ class Posts:
         return [each.shown for each in found if each.shown.strip()][:POSTS_MAX]
 
     async def show(self, text: str) -> None:
-        """Bring the messages to this text as far as single requests succeed now."""
+        """Bring the messages to this text, with one request for each, up to the first that fails."""
         if asyncio.get_running_loop().time() < self._quiet_until_s:
             return
         for index, piece in enumerate(self.pieces(text)):
@@ -84,21 +74,16 @@ class Posts:
             await self._take_away(index)
 
     async def _repeated(self, request: Callable[[], Awaitable[Next]]) -> Next:
-        """Repeat a request, after the pause that each failure set, until it is done or is to be parked."""
-        return await until(
-            lambda what: what in (Next.DONE, Next.PARK),
-            request,
-            lambda: max(0.0, self._quiet_until_s - asyncio.get_running_loop().time()),
-        )
+        """Repeat a request, after the pause that each failure set, until it is done or to be parked."""
+        time_s = asyncio.get_running_loop().time
+        return await until(_ENDS.__contains__, request, lambda: max(0.0, self._quiet_until_s - time_s()))
 
     async def _make(self, index: int, text: str) -> Next:
         """Bring one message to this text, with at most one request."""
         row = self.rows.get(index) or PostRow(index)
         if row.is_sent and not row.message_id:
             if after_unknown(self._policy) is Next.PARK:
-                self._reply.problem = (
-                    "a message was sent, and nobody knows whether it arrived; the policy is to leave it"
-                )
+                self._reply.problem = "a message was sent, and nobody knows whether it arrived; the policy leaves it"
                 return Next.PARK
             row.is_sent, row.is_repeated = False, self._policy.unknown == "edit-or-apologise"
             self._replies.tell("messenger:post:unknown", self._reply, {"index": index})
@@ -109,7 +94,7 @@ class Posts:
             return Next.DONE
         row.intended, row.is_sent = wanted, not row.message_id
         self.rows[index] = row
-        self._replies.store.keep_post(self._reply, row)
+        self._replies.keep_post(self._reply, row)
         return await (self._edit(row, text) if row.message_id else self._post(row, text))
 
     async def _post(self, row: PostRow, text: str) -> Next:
@@ -118,10 +103,10 @@ class Posts:
             what = self._after(trouble, is_edit=False)
             if trouble.trouble is not ProviderSilent.trouble:
                 row.is_sent = False
-                self._replies.store.keep_post(self._reply, row)
+                self._replies.keep_post(self._reply, row)
             return Next.AGAIN if what is Next.REPEAT else what
         row.message_id, row.acknowledged, row.is_sent = str(message_id), row.intended, False
-        self._replies.store.keep_post(self._reply, row)
+        self._replies.keep_post(self._reply, row)
         self._replies.tell("messenger:posted", self._reply, {"index": row.index, "messageId": row.message_id})
         return Next.DONE
 
@@ -135,18 +120,16 @@ class Posts:
             row.message_id = row.acknowledged = ""
         else:
             return what
-        self._replies.store.keep_post(self._reply, row)
+        self._replies.keep_post(self._reply, row)
         return Next.DONE if what is Next.DONE else Next.AGAIN
 
     async def _take_away(self, index: int) -> None:
-        """Delete a message beyond the end of the text: an earlier attempt had a longer one."""
+        """Delete a message beyond the end of the text. An earlier attempt had a longer one."""
         message_id = self.rows[index].message_id
         if message_id:
-            await self._repeated(
-                partial(self._delete, message_id)
-            )  # what cannot be taken away stays; the answer is whole
+            await self._repeated(partial(self._delete, message_id))  # one that cannot be deleted stays
         del self.rows[index]
-        self._replies.store.forget_post(self._reply, index)
+        self._replies.forget_post(self._reply, index)
 
     async def _delete(self, message_id: str) -> Next:
         where = self._reply.thread_id, message_id
@@ -155,7 +138,7 @@ class Posts:
         return Next.DONE if what is Next.ANEW else what  # it is gone
 
     async def _asked(self, what: str, request: Callable[[], Awaitable[T]]) -> tuple[T | None, ProviderTrouble | None]:
-        """One request: its answer, or what went wrong. Errors other than `ProviderTrouble` are bugs of the adapter, and not repeated."""
+        """Make one request. Errors other than `ProviderTrouble` are bugs of the adapter, and are not repeated."""
         self._replies.tenant.faults.at(KillPoint.BEFORE_EFFECT, f"messenger {what}")
         try:
             async with asyncio.timeout(CALL_S):
@@ -178,10 +161,9 @@ class Posts:
         if what is Next.DONE:
             return what
         reply.problem = str(trouble)
-        self._replies.store.keep(reply)
-        pause = pause_ms(self._policy, reply.tries, trouble.retry_after_ms, self._replies.roll())
+        self._replies.keep(reply)
+        pause = pause_ms(self._policy, reply.tries, trouble.retry_after_ms, self._replies.tenant.dice.roll())
         self._quiet_until_s = asyncio.get_running_loop().time() + pause / 1000
-        self._replies.tell(
-            "messenger:post:failed", reply, {"trouble": str(trouble.trouble), "error": str(trouble), "pauseMs": pause}
-        )
+        told = {"trouble": str(trouble.trouble), "error": str(trouble), "pauseMs": pause}
+        self._replies.tell("messenger:post:failed", reply, told)
         return what

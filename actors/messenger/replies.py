@@ -1,6 +1,18 @@
-"""The open replies of one agent: their rows, their order in each thread, and their ends.
+"""The replies of one agent: their documents, their order in each thread, and their ends.
 
-Those who deliver them (`deliveries`, `delivery`, `posts`) stand on this.
+    heard    <messenger> <dedupe key>   an accepted event, and its reply; a second delivery finds it here
+    reply    <number>                   one answer to one burst of events, from its acceptance to its end
+    post     <number> <index>           one visible message of a reply: the intended text, the acknowledged one, and its id
+
+A reply is open until it is settled or parked:
+
+    waiting ──► running ──► settled (answered | empty | apologised | failed | cancelled)
+       │           │  ▲
+       │           ▼  │ (retry_delivery)
+       └────────► parked
+
+A `waiting` reply takes in more events. The step to `running` is the commit that asks for the turn. A `post` is written before its request
+(`intended`) and after it (`acknowledged`, `message_id`), so the next life knows which requests are open.
 """
 
 from __future__ import annotations
@@ -8,15 +20,99 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypedDict, Unpack
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.messenger.store import MessengerStore, ReplyRow
-from perdure.policies import Outcome, ReplyEvent, ReplyStatus
+from perdure.actors.life.documents import Documents, StoredRow
+from perdure.actors.messenger.events import MessengerEvent
+from perdure.ledger import digest_of
+from perdure.ledger.storage.cabinet import HEARD, POST, REPLY
+from perdure.policies import REPLY_OPEN, REPLY_TRANSITIONS, JsonObject, Outcome, ReplyEvent, ReplyStatus
 
 log = logging.getLogger("perdure.messenger")
+
+
+@dataclass
+class ReplyRow(StoredRow):
+    """One answer. Instants are milliseconds since the epoch.
+
+    Attributes:
+        number: its place in the conversation.
+        key: the first event's key.
+        heard: the keys of its events' rows.
+        words: the text of a notice, which is posted without a turn; None for an answer.
+        fiber_id: the fiber that delivers it.
+        cancelled: the reason of its cancellation, or None.
+        tries, busy: failed requests to the provider in a row.
+    """
+
+    number: int
+    messenger_id: str
+    thread_id: str
+    key: str
+    heard: list[str] = field(default_factory=list)
+    kind: str = "reply"
+    words: str | None = None
+    status: ReplyStatus = ReplyStatus.WAITING
+    outcome: str = ""
+    problem: str = ""
+    request_id: str = ""
+    fiber_id: str = ""
+    cancelled: str | None = None
+    tries: int = 0
+    busy: int = 0
+    round: int = 0
+    opened_at_ms: int = 0
+    ready_at_ms: int = 0
+    started_at_ms: int = 0
+    settled_at_ms: int = 0
+
+    @property
+    def reply_id(self) -> str:
+        """Its name for people, and the key of its row."""
+        return f"{self.number:010d}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it goes on by itself."""
+        return self.status in REPLY_OPEN
+
+    def next(self, event: ReplyEvent) -> ReplyStatus | None:
+        """The status after an event; None if the event is ignored. Raises `IllegalTransition`."""
+        return REPLY_TRANSITIONS.next(self.status, event, f"reply {self.reply_id}")
+
+    def is_of(self, messenger_id: str, thread_id: str) -> bool:
+        """Whether it belongs to that thread."""
+        return (self.messenger_id, self.thread_id) == (messenger_id, thread_id)
+
+
+@dataclass
+class PostRow(StoredRow):
+    """One visible message.
+
+    Attributes:
+        message_id: its id at the provider; empty while none is known.
+        intended: the digest of the text that it shall have.
+        acknowledged: the digest of the text that the provider has confirmed.
+        is_sent: whether a post was sent whose response is not recorded here.
+        is_repeated: whether it may be there twice, and says so.
+    """
+
+    index: int
+    message_id: str = ""
+    intended: str = ""
+    acknowledged: str = ""
+    is_sent: bool = False
+    is_repeated: bool = False
+
+
+class Heard(TypedDict):
+    """An accepted event as plain data, and its reply."""
+
+    event: JsonObject
+    reply: str
 
 
 class ReplyFields(TypedDict, total=False):
@@ -37,21 +133,76 @@ class ReplyChanges(ReplyFields, total=False):
 
 
 class Replies:
-    """The replies of one agent that are not over, in one life of it."""
+    """The replies of one agent, in one life of it.
+
+    Attributes:
+        open: those that are not over.
+    """
 
     def __init__(self, tenant: Tenant) -> None:
-        self.tenant, self.store = tenant, MessengerStore(tenant)
+        self.tenant = tenant
         self.open: dict[str, ReplyRow] = {}
         self._aside: set[str] = set()
         self._waiters: set[asyncio.Future[None]] = set()
+        self._heard: Documents[Heard] = Documents(tenant, HEARD)
+        self._rows = Documents(tenant, REPLY, ReplyRow.load, ReplyRow.body)
+        self._posts = Documents(tenant, POST, PostRow.load, PostRow.body)
 
-    def now_ms(self) -> int:
-        """Wall time, in milliseconds since the epoch."""
-        return self.tenant.now_ms()
+    # documents
 
-    def roll(self) -> float:
-        """A number from 0 to 1 from the host's dice."""
-        return self.tenant.dice.roll()
+    def heard(self, event: MessengerEvent) -> Heard | None:
+        """The row of an event, if it was accepted."""
+        return self._heard.get(heard_key(event))
+
+    def events(self, reply: ReplyRow) -> list[MessengerEvent]:
+        """The events of a reply, in the order of their acceptance."""
+        rows = self._heard.some(reply.heard)
+        return [MessengerEvent.model_validate(rows[key]["event"]) for key in reply.heard if key in rows]
+
+    def all(self) -> list[ReplyRow]:
+        """All stored replies, oldest first."""
+        return list(self._rows.all().values())
+
+    def get(self, reply_id: str) -> ReplyRow | None:
+        """One stored reply, or None."""
+        return self._rows.get(reply_id)
+
+    def posts(self, reply: ReplyRow) -> dict[int, PostRow]:
+        """The visible messages of a reply, by their place."""
+        return {row.index: row for row in self._posts.all(f"{reply.reply_id}\0").values()}
+
+    def keep(self, reply: ReplyRow, event: MessengerEvent | None = None) -> None:
+        """Make a reply durable, and an event that joined it: now, or with the open transaction."""
+        with self.tenant.storage.transaction() as transaction:
+            self._rows.put(transaction, reply.reply_id, reply)
+            if event is not None:
+                row = Heard(event=event.model_dump(mode="json"), reply=reply.reply_id)
+                self._heard.put(transaction, heard_key(event), row)
+
+    def keep_post(self, reply: ReplyRow, post: PostRow) -> None:
+        """Make the state of one message durable."""
+        with self.tenant.storage.transaction() as transaction:
+            self._posts.put(transaction, _post_key(reply, post.index), post)
+
+    def forget_post(self, reply: ReplyRow, index: int) -> None:
+        """Delete the row of a message."""
+        with self.tenant.storage.transaction() as transaction:
+            self._posts.drop(transaction, _post_key(reply, index))
+
+    def _prune(self, kept: int) -> None:
+        """Delete the oldest settled replies beyond `kept`, with their events and posts."""
+        known = len(self._rows.keys())
+        if known <= kept + kept // 10:
+            return
+        with self.tenant.storage.transaction() as transaction:
+            for reply in [each for each in self.all() if each.status == ReplyStatus.SETTLED][: known - kept]:
+                for index in self.posts(reply):
+                    self._posts.drop(transaction, _post_key(reply, index))
+                for key in reply.heard:
+                    self._heard.drop(transaction, key)
+                self._rows.drop(transaction, reply.reply_id)
+
+    # order
 
     def join(self, row: ReplyRow) -> None:
         """A reply, or an event that joined it, has become durable."""
@@ -62,35 +213,26 @@ class Replies:
     async def place_of(self, reply: ReplyRow) -> None:
         """Wait until this reply is the first of its thread, and its burst is over."""
         while reply.cancelled is None and reply.status == ReplyStatus.WAITING:
-            left_ms = reply.ready_at_ms - self.now_ms()
-            is_first = self._is_first(reply)
+            left_ms = reply.ready_at_ms - self.tenant.now_ms()
+            before = [each for each in self.open.values() if each.number < reply.number]
+            mine = [each for each in before if each.is_of(reply.messenger_id, reply.thread_id)]
+            is_first = all(each.reply_id in self._aside for each in mine)
             if is_first and left_ms <= 0:
                 return
-            await self._changed(left_ms / 1000 if is_first else None)
-
-    def _is_first(self, reply: ReplyRow) -> bool:
-        before = [
-            each
-            for each in self.open.values()
-            if each.number < reply.number and each.is_of(reply.messenger_id, reply.thread_id)
-        ]
-        return all(each.reply_id in self._aside for each in before)
-
-    async def _changed(self, timeout_s: float | None) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        await asyncio.wait([waiter], timeout=timeout_s)
-        self._waiters.discard(waiter)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            await asyncio.wait([waiter], timeout=left_ms / 1000 if is_first else None)
+            self._waiters.discard(waiter)
 
     def look(self) -> None:
-        """Wake the replies that wait for their place: something has changed."""
+        """Wake the replies that wait for their place."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     def step_aside(self, reply: ReplyRow, *, is_aside: bool) -> None:
-        """Let the replies behind this one pass, or not, while its turn waits for a person."""
+        """Let the replies behind this one pass while its turn waits for a person."""
         if is_aside is not (reply.reply_id in self._aside):
             (self._aside.add if is_aside else self._aside.discard)(reply.reply_id)
             self.look()
@@ -98,13 +240,13 @@ class Replies:
     # ends
 
     def change(self, reply: ReplyRow, **fields: Unpack[ReplyChanges]) -> None:
-        """Change a reply: in memory only after the commit, which is the open transaction's, or one before return."""
+        """Change a reply: now, or with the open transaction. Memory follows the commit."""
         with self.tenant.storage.transaction() as transaction:
-            self.store.keep(replace(reply, **fields))
+            self.keep(replace(reply, **fields))
             transaction.then(lambda: vars(reply).update(fields))
 
     def move(self, reply: ReplyRow, event: ReplyEvent, **fields: Unpack[ReplyFields]) -> bool:
-        """Change a reply by an event, with other values in these fields. Whether the event counted."""
+        """Change a reply by an event. Returns whether the event counted."""
         status = reply.next(event)
         if status is not None:
             self.change(reply, status=status, **fields)
@@ -112,22 +254,17 @@ class Replies:
 
     def settle(self, reply: ReplyRow, outcome: Outcome, problem: str, kept_max: int) -> None:
         """Settle a reply, and delete the oldest settled ones beyond `kept_max`."""
-        ended: ReplyFields = {"outcome": str(outcome), "problem": problem, "settled_at_ms": self.now_ms()}
+        ended: ReplyFields = {"outcome": str(outcome), "problem": problem, "settled_at_ms": self.tenant.now_ms()}
         if self.move(reply, ReplyEvent.SETTLED, **ended):
             self.tell("messenger:settled", reply, {"outcome": reply.outcome, "error": problem or None})
-            self.store.prune(kept_max)
+            self._prune(kept_max)
         self._leave(reply)
 
     def park(self, reply: ReplyRow, problem: str) -> None:
         """Park a reply that cannot be delivered. The replies behind it go on."""
-        if self.move(reply, ReplyEvent.PARKED, problem=problem, settled_at_ms=self.now_ms()):
-            log.warning(
-                "reply %s to thread %s was parked: %s. The turn is over and its answer is kept; retry_delivery(%r) tries again.",
-                reply.reply_id,
-                reply.thread_id,
-                problem,
-                reply.reply_id,
-            )
+        if self.move(reply, ReplyEvent.PARKED, problem=problem, settled_at_ms=self.tenant.now_ms()):
+            words = "reply %s to thread %s was parked: %s; its answer is kept, and retry_delivery(%r) tries again"
+            log.warning(words, reply.reply_id, reply.thread_id, problem, reply.reply_id)
             self.tell("messenger:parked", reply, {"error": problem})
         self._leave(reply)
 
@@ -139,4 +276,18 @@ class Replies:
     def tell(self, name: str, reply: ReplyRow, payload: Mapping[str, object]) -> None:
         """Emit an event of the channel."""
         told = {"replyId": reply.reply_id, "messengerId": reply.messenger_id, "threadId": reply.thread_id, **payload}
-        emit(Channel.MESSENGER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())
+        emit(Channel.MESSENGER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.tenant.now_ms())
+
+
+def heard_key(event: MessengerEvent) -> str:
+    """The key under which an event is stored."""
+    return f"{event.messenger_id}\0{event.dedupe_key}"
+
+
+def digest(text: str) -> str:
+    """A digest by which an intended text is compared with an acknowledged one."""
+    return digest_of(text.encode("utf-8", "replace"))
+
+
+def _post_key(reply: ReplyRow, index: int) -> str:
+    return f"{reply.reply_id}\0{index:04d}"

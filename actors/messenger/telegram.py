@@ -1,10 +1,7 @@
 """Telegram, on python-telegram-bot's client of the Bot API.
 
-The library brings the methods and their types. Its retries are off and its flood control is not waited for: what is asked again, and
-when, is the agent's to decide and to write down. What went wrong is told from what the wire said, because that decides whether a post may
-be repeated: a connection that was never made sent nothing, and one that fell silent may have sent everything.
-
-`base_url` is configuration: `https://api.telegram.org/bot`, or a server of your own, the fake one of `perdure run messenger` among them.
+The library's retries are off, and its flood control does not wait: the agent decides and records what is repeated, and when. The kind of an
+error decides whether a post may be repeated: a connection that was never made sent nothing; one that fell silent may have sent everything.
 """
 
 from __future__ import annotations
@@ -45,9 +42,7 @@ API: Final = "https://api.telegram.org/bot"
 SECRET_HEADER: Final = "x-telegram-bot-api-secret-token"  # noqa: S105 - the name of the header, which everybody knows
 TEXT_MAX: Final = 4096
 TIMEOUT_S: Final = 20.0
-CROWD_S: Final = (
-    5.0  # how long a request may stand in line; it has not been sent then, and is not taken for one that was
-)
+CROWD_S: Final = 5.0  # how long a request may wait before it is sent
 UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 GONE: Final = (
     "message to edit not found",
@@ -59,7 +54,7 @@ TOO_MANY: Final = 429
 
 
 class Flood(TelegramError):
-    """Telegram asks to be left alone."""
+    """Telegram asks for a pause."""
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__(f"flood control: again in {retry_after_s:g} s")
@@ -67,25 +62,25 @@ class Flood(TelegramError):
 
 
 class Wire(BaseRequest):
-    """The library's way to the network, with the pause that Telegram asks for taken from its answer."""
+    """The library's way to the network, which raises `Flood` with the pause that Telegram asks for."""
 
     def __init__(self, inner: BaseRequest) -> None:
         self._inner = inner
 
     @property
     def read_timeout(self) -> float | None:
-        """How long an answer may take, in seconds."""
+        """In seconds."""
         return self._inner.read_timeout
 
     async def initialize(self) -> None:
-        """Nothing is fetched beforehand."""
+        """Do nothing."""
 
     async def shutdown(self) -> None:
         """Close the connections."""
         await self._inner.shutdown()
 
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
-        """One request. Raises `Flood` where the library would only warn of its own types."""
+        """Make one request."""
         status, body = await self._inner.do_request(*args, **kwargs)
         if status == TOO_MANY:
             raise Flood(_pause_s(body))
@@ -97,12 +92,12 @@ class Telegram:
 
     Args:
         token: as BotFather gave it, or the `Secret` that names it.
-        secret_token: what Telegram sends with each webhook because `setWebhook` was told so. Without one the messenger needs a `verify`.
-        user_name: the bot's, without @; by it mentions in groups are found. `prepare` asks Telegram for it.
+        secret_token: sent by Telegram with each webhook if `setWebhook` had it. Without one the messenger needs a `verify`.
+        user_name: the bot's, without @, which finds mentions in groups. By default `prepare` asks Telegram for it.
         base_url: what the token is appended to.
-        text_max: how long one message may be, in UTF-16 units.
-        edit_every_ms, group_edit_every_ms: how often a message may be edited while it streams.
-        requests_per_s: how many requests this process makes in a second, over all threads; Telegram takes about thirty from one bot.
+        text_max: the longest message, in UTF-16 units.
+        edit_every_ms, group_edit_every_ms: the least time between two edits of a message.
+        requests_per_s: of this process, over all threads; Telegram takes about thirty from one bot.
         wire: makes the way to the network; for worlds without one.
     """
 
@@ -126,7 +121,7 @@ class Telegram:
         if not (parted and rest and bot_id.isascii() and bot_id.isdigit()):
             raise BadRequest("token", "is not a bot's token, such as 123456:ABC-DEF; BotFather gives one")
         if secret is not None and not secret.strip():
-            raise BadRequest("secret_token", "is blank; leave it out, and give the messenger a `verify` of its own")
+            raise BadRequest("secret_token", "is blank; leave it out, and give the messenger a `verify`")
         check_whole("text_max", text_max, most=TEXT_MAX)
         check_number("requests_per_s", requests_per_s, is_finite=True, above=True)
         self.bot_id, self.user_name = bot_id, user_name.removeprefix("@")
@@ -143,12 +138,12 @@ class Telegram:
     # coming in
 
     def verify(self, webhook: Webhook) -> bool:
-        """Whether the secret in the header is ours, compared in constant time."""
+        """Compare the secret in the header with ours, in constant time."""
         given = webhook.headers.get(SECRET_HEADER, "")
         return self._secret is not None and hmac.compare_digest(given.encode(errors="replace"), self._secret.encode())
 
     def parse(self, messenger_id: str, webhook: Webhook) -> list[MessengerEvent]:
-        """What an update says."""
+        """The events of an update."""
         return events_of(webhook.body, messenger_id, self.bot_id, self.user_name)
 
     async def prepare(self) -> None:
@@ -159,36 +154,30 @@ class Telegram:
     # going out
 
     def limits(self, thread_id: str) -> TextLimits:
-        """Groups may be written to less often."""
+        """The limits of a chat. A group is edited less often."""
         return TextLimits(self._text_max, Counting.UTF16, self._every_ms[thread_id.startswith("telegram:-")])
 
     async def post(self, thread_id: str, text: str) -> str:
         """Send a message."""
         chat_id, topic = _place(thread_id)
         shown, entities = _entities(text)
-        sent = await self._asked(
-            lambda: self._bot.send_message(
-                chat_id, shown, entities=entities, message_thread_id=topic, link_preview_options=_NO_PREVIEW
-            )
-        )
+        options: dict[str, Any] = {"message_thread_id": topic, "link_preview_options": _NO_PREVIEW}
+        sent = await self._asked(lambda: self._bot.send_message(chat_id, shown, entities=entities, **options))
         return str(sent.message_id)
 
     async def edit(self, thread_id: str, message_id: str, text: str) -> None:
         """Change a message."""
-        chat_id, _ = _place(thread_id)
+        place = _place(thread_id)[0], int(message_id)
         shown, entities = _entities(text)
-        await self._asked(
-            lambda: self._bot.edit_message_text(
-                shown, chat_id, int(message_id), entities=entities, link_preview_options=_NO_PREVIEW
-            )
-        )
+        options: dict[str, Any] = {"entities": entities, "link_preview_options": _NO_PREVIEW}
+        await self._asked(lambda: self._bot.edit_message_text(shown, *place, **options))
 
     async def delete(self, thread_id: str, message_id: str) -> None:
         """Delete a message."""
         await self._asked(lambda: self._bot.delete_message(_place(thread_id)[0], int(message_id)))
 
     async def typing(self, thread_id: str) -> None:
-        """Telegram shows it for five seconds."""
+        """Show the typing indicator, for five seconds."""
         chat_id, topic = _place(thread_id)
         await self._asked(lambda: self._bot.send_chat_action(chat_id, "typing", message_thread_id=topic))
 
@@ -211,10 +200,8 @@ class Telegram:
         loop = asyncio.get_running_loop()
         found = self._bots.get(loop)
         if found is None:
-            inner = self._wire() if self._wire is not None else _network()
-            found = self._bots[loop] = Bot(
-                self._token, base_url=self._base_url, request=Wire(inner), get_updates_request=Wire(inner)
-            )
+            wire = Wire(_network() if self._wire is None else self._wire())
+            found = self._bots[loop] = Bot(self._token, self._base_url, request=wire, get_updates_request=wire)
         return found
 
     async def _asked(self, request: Callable[[], Awaitable[T]]) -> T:
@@ -232,13 +219,11 @@ class Telegram:
 
 
 def _network() -> BaseRequest:
-    return HTTPXRequest(
-        connection_pool_size=64, read_timeout=TIMEOUT_S, write_timeout=TIMEOUT_S, pool_timeout=TIMEOUT_S
-    )
+    return HTTPXRequest(64, read_timeout=TIMEOUT_S, write_timeout=TIMEOUT_S, pool_timeout=TIMEOUT_S)
 
 
 def _told(problem: TelegramError) -> ProviderTrouble:
-    """What went wrong, in our words. Note that the library's bad requests are its network errors, too."""
+    """Our error for the library's. The library's bad requests are network errors, too."""
     said = problem.message
     if isinstance(problem, Flood):
         return ProviderBusy(said, problem.retry_after_s * 1000)
@@ -253,7 +238,7 @@ def _told(problem: TelegramError) -> ProviderTrouble:
 
 
 def _pause_s(body: bytes) -> float:
-    """How long Telegram asks to be left alone; a second, if it does not say so in a way that can be read."""
+    """The pause that Telegram asks for; a second if it is unreadable."""
     try:
         pause = json.loads(body)["parameters"]["retry_after"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,8 +1,7 @@
-"""An answer as Telegram shows it: plain text and the places of what is to look different.
+"""Turns an answer into plain text with Telegram's entities: code blocks, inline code, and bold.
 
-No markup language of Telegram's is used, so nothing that a model writes can break a message, close a tag or be taken for a link: a text
-with entities is shown as it is. Only what is marked clearly becomes an entity: code blocks, code in a line, and bold. Marks that do not
-pair stay as they were written. Places are counted in UTF-16 units, as Telegram does.
+Telegram's markup languages are not used, so nothing that a model writes can break a message or be taken for a link. Marks that do not pair
+stay as they are. Places are counted in UTF-16 units, as Telegram does.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LANGUAGE: Final = re.compile(r"[A-Za-z0-9_+#.-]{1,32}")
 
 
 class Span(NamedTuple):
-    """A part of a text that looks different. `kind` is Telegram's name for it."""
+    """An entity. `kind` is Telegram's name for it."""
 
     kind: str
     offset: int
@@ -30,7 +29,7 @@ class Span(NamedTuple):
 
 
 def rendered(text: str) -> tuple[str, list[Span]]:
-    """The text as it is shown, and its entities. Nothing is shown but what the text says."""
+    """The text without its marks, and its entities."""
     shown: list[str] = []
     spans: list[Span] = []
     at = 0

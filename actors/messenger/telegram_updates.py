@@ -1,12 +1,12 @@
-"""What Telegram sends to a webhook, read strictly: what is not of the documented type is malformed, what is of no interest here is nothing.
+"""Reads Telegram's webhooks strictly: a value of another type than the documented one is malformed.
 
-Only the fields are read that something follows from, so a new field or kind of update in the Bot API changes nothing. Edited messages bring
-about no new answer, and other bots are not answered, lest two of them talk for ever.
+Only fields that are used are read, so a new field or kind of update in the Bot API changes nothing. Edited messages and other bots are not
+answered.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypedDict
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,7 +24,7 @@ class _Read(BaseModel):
 
 
 class User(_Read):
-    """Somebody."""
+    """The author of a message."""
 
     id: Id
     is_bot: bool = False
@@ -34,20 +34,20 @@ class User(_Read):
 
     @property
     def person(self) -> Person:
-        """The same for every messenger."""
+        """Their `Person`."""
         full = f"{self.first_name} {self.last_name}".strip()
         return Person(id=str(self.id), user_name=self.username, full_name=full, is_bot=self.is_bot)
 
 
 class ChatRef(_Read):
-    """Where it was."""
+    """A chat."""
 
     id: Id
     type: str
 
 
 class Entity(_Read):
-    """A part of a text that means something; its place is counted in UTF-16 units."""
+    """An entity of a text; its place is counted in UTF-16 units."""
 
     type: str
     offset: Count
@@ -56,7 +56,7 @@ class Entity(_Read):
 
 
 class File(_Read):
-    """Something attached."""
+    """An attachment."""
 
     file_id: str
     file_unique_id: str = ""
@@ -66,7 +66,7 @@ class File(_Read):
 
 
 class Place(_Read):
-    """The location that somebody shared."""
+    """A shared location."""
 
     latitude: float
     longitude: float
@@ -109,7 +109,7 @@ class Message(_Read):
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """What was attached; of a photo only the largest size."""
+        """The attachments; of a photo only the largest size."""
         found = [_attachment("photo", self.photo[-1])] if self.photo else []
         found += [_attachment(name, file) for name in FILES if (file := getattr(self, name)) is not None]
         if self.location is not None:
@@ -135,32 +135,21 @@ class Update(_Read):
     callback_query: Query | None = None
 
 
-class _Common(TypedDict):
-    """The fields that all events of an update share."""
-
-    messenger_id: str
-    provider: str
-    dedupe_key: str
-
-
 def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> list[MessengerEvent]:
-    """What happened. Raises `MalformedUpdate`, which names the field."""
+    """The events of a webhook. Raises `MalformedUpdate`, which names the field."""
     try:
         update = Update.model_validate_json(body)
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False)[0]
         raise MalformedUpdate(".".join(["update", *map(str, first["loc"])]), first["msg"]) from problem
-    common: _Common = {
-        "messenger_id": messenger_id,
-        "provider": "telegram",
-        "dedupe_key": f"update:{update.update_id}",
-    }
+    key = f"update:{update.update_id}"
+    common: dict[str, Any] = {"messenger_id": messenger_id, "provider": "telegram", "dedupe_key": key}
     if update.callback_query is not None:
         return _pressed(update.callback_query, common)
     return [] if update.message is None else _written(update.message, common, bot_id, user_name)
 
 
-def _written(message: Message, common: _Common, bot_id: str, user_name: str) -> list[MessengerEvent]:
+def _written(message: Message, common: dict[str, Any], bot_id: str, user_name: str) -> list[MessengerEvent]:
     sender = message.sender
     if sender is None or sender.is_bot or not (message.words or message.attachments):
         return []
@@ -180,7 +169,7 @@ def _written(message: Message, common: _Common, bot_id: str, user_name: str) -> 
     return [event]
 
 
-def _pressed(query: Query, common: _Common) -> list[MessengerEvent]:
+def _pressed(query: Query, common: dict[str, Any]) -> list[MessengerEvent]:
     message = query.message
     if message is None or query.sender.is_bot:
         return []
@@ -198,7 +187,7 @@ def _pressed(query: Query, common: _Common) -> list[MessengerEvent]:
 
 
 def _mentions(message: Message, bot_id: str, user_name: str) -> bool:
-    """Whether the bot is addressed: by name, by a command with its name, or by an answer to something that it said."""
+    """Whether the bot is addressed: by name, by a command with its name, or by an answer to one of its messages."""
     answered = message.reply_to_message
     if answered is not None and answered.sender is not None and str(answered.sender.id) == bot_id:
         return True
@@ -209,15 +198,13 @@ def _mentions(message: Message, bot_id: str, user_name: str) -> bool:
         said = raw.decode("utf-16-le", "replace").lower()
         if entity.type == "text_mention" and entity.user is not None and str(entity.user.id) == bot_id:
             return True
-        if user_name and (
-            (entity.type == "mention" and said == name) or (entity.type == "bot_command" and said.endswith(name))
-        ):
+        is_named = said == name if entity.type == "mention" else entity.type == "bot_command" and said.endswith(name)
+        if user_name and is_named:
             return True
     return False
 
 
 def _attachment(kind: str, file: File) -> Attachment:
-    """What is fetched later is fetched by the file id, which therefore is kept."""
     return Attachment(
         kind=kind,
         id=file.file_unique_id or file.file_id,

@@ -187,7 +187,7 @@ def test_what_is_too_large_is_refused() -> None:
                 await stage.call(Jobs, "start", "quick", given, options)
         told = await stage.call(Jobs, "start", "quick", "x" * 20, {"wait_for_completion": True})
         assert told["status"] == "error"
-        assert "stash_bytes_max" in told["error"]
+        assert "data: has 28 bytes encoded; the limit is 10" in told["error"]
 
     play(story, limits=limits)
 

@@ -173,7 +173,7 @@ def test_a_key_stands_for_the_item_that_waits_under_it() -> None:
         first = await do(stage, "queue", "note", {"a": 1}, key="k")
         assert (await do(stage, "queue", "note", {"a": 1}, key="k"))["item_id"] == first["item_id"]
         for other in (["note", {"a": 2}], ["slow", {"a": 1}]):
-            with pytest.raises(ConflictingRequest, match="an item waits under the key 'k' with another one"):
+            with pytest.raises(ConflictingRequest, match="k exists with another one; drop it first"):
                 await do(stage, "queue", *other, key="k")
         await asyncio.sleep(10)
         assert len(await notes(stage)) == 2
@@ -202,7 +202,7 @@ def test_the_line_has_an_end() -> None:
     async def story(stage: Stage) -> None:
         await do(stage, "queue", "slow", 60_000)
         await do(stage, "queue", "note", 1)
-        with pytest.raises(BadRequest, match="queue: 2 items wait in this agent's queue, which is the limit"):
+        with pytest.raises(BadRequest, match="queue: this agent has 2 entries, which is the limit"):
             await do(stage, "queue", "note", 2)
 
     play(story, limits=replace(ROOMY, queued_max=2))

@@ -75,7 +75,7 @@ def test_an_agent_has_a_limit_of_schedules() -> None:
     async def story(stage: Stage) -> None:
         for number in range(3):
             await do(stage, "schedule", 60, "note", number)
-        with pytest.raises(BadRequest, match="schedule: this agent has 3 schedules, which is the limit"):
+        with pytest.raises(BadRequest, match="schedule: this agent has 3 entries, which is the limit"):
             await do(stage, "schedule", 60, "note", 3)
 
     play(story, limits=replace(ROOMY, schedules_max=3))
