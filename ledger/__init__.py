@@ -30,6 +30,7 @@ from perdure.ledger.errors import (
     StartTimedOut,
     StorageConflict,
     StorageError,
+    StorageLost,
     SupervisorUnreachable,
     TooLarge,
     UnknownAgentType,

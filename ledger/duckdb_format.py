@@ -2,17 +2,25 @@
 
 A database begins with three headers, of which the second and the third are written in turns: the one with the higher number of a
 checkpoint counts. Blocks follow. Each of them begins with the checksum of its rest.
+
+A log begins with fields that say to which checkpoint of which database it belongs. Frames follow, and a short one of its own kind ends
+each commit.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 HEADERS: Final = ((4_096, 4_096), (8_192, 4_096))
 """Where the two headers lie that checkpoints write, as `(offset, size)`."""
 BLOCKS_AT: Final = 12_288
 _BLOCK_SIZE_AT: Final = 40
+_LOG_BEGIN: Final = b"d\0be\0"
+_IDENTIFIER_BYTES: Final = 16
+_LOG_BEGIN_2: Final = _LOG_BEGIN + bytes([2, *b"f\0", _IDENTIFIER_BYTES])
+_FRAME_HEAD: Final = 16
+_COMMIT_BODY: Final = b"d\0d\xff\xff"
 _M64: Final = (1 << 64) - 1
 _MULTIPLIER: Final = 0xBF58476D1CE4E5B9
 
@@ -44,3 +52,54 @@ def block_size(header: bytes) -> int:
     """The size of the blocks, by one of the two headers."""
     size: int = struct.unpack_from("<Q", header, _BLOCK_SIZE_AT)[0]
     return size
+
+
+_COMMIT: Final = struct.pack("<QQ", len(_COMMIT_BODY), checksum(_COMMIT_BODY)) + _COMMIT_BODY
+
+
+class Survey(NamedTuple):
+    """What is in a log. `end` is where its last whole commit ends. `is_damaged` says that a later commit follows something unreadable:
+    it began only when that was on the disk, so this is no write that was interrupted."""
+
+    end: int
+    is_damaged: bool = False
+
+
+def survey(log: bytes) -> Survey:
+    """Look through a log: frames of a size, a checksum and a body. A log of a version that is not known here is taken as it is."""
+    begin = _frames_at(log)
+    if begin is None:
+        return Survey(len(log))
+    at, end = begin, 0
+    while size := _frame_size(log, at):
+        at += _FRAME_HEAD + size
+        if log.endswith(_COMMIT, 0, at):
+            end = at
+    follower = log.find(_COMMIT, at) if end < len(log) else -1
+    return Survey(end, follower >= 0 and any(log[follower + len(_COMMIT) :]))
+
+
+def _frame_size(log: bytes, at: int) -> int:
+    """The size of the frame's body; 0 if it is not whole."""
+    body = at + _FRAME_HEAD
+    size, expected = struct.unpack_from("<QQ", log, at) if body <= len(log) else (0, 0)
+    return size if size <= len(log) - body and checksum(memoryview(log)[body : body + size]) == expected else 0
+
+
+def _frames_at(log: bytes) -> int | None:
+    """Where the frames begin, 0 if the beginning of the log cannot be read; None if it is of another version."""
+    if log.startswith(_LOG_BEGIN) and not log.startswith(_LOG_BEGIN_2):
+        return None
+    try:
+        at = len(_LOG_BEGIN_2)
+        for _ in range(_IDENTIFIER_BYTES):
+            at = _after_number(log, at)
+        return _after_number(log, at + 2) + 2 if log.startswith(_LOG_BEGIN_2) else 0
+    except IndexError:
+        return 0
+
+
+def _after_number(data: bytes, at: int) -> int:
+    while data[at] & 0x80:
+        at += 1
+    return at + 1

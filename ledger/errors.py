@@ -18,6 +18,7 @@
     │   └── NoLongerServed            the supervisor of the data directory has ended, by `perdure stop` for example
     ├── StorageError                  an agent's storage cannot do what was asked
     │   ├── StorageConflict           another transaction of this agent wrote the same rows; run it again
+    │   ├── StorageLost               the agent's storage lacks what it had; the operator decides
     │   └── StaleIncarnation          this life of the agent is over; its storage is closed to it
     └── WorldError                    Ray, a host or the supervisor refused, or did not answer
         ├── SupervisorUnreachable     the outcome of the call is unknown; it is repeated with the same ids
@@ -141,6 +142,11 @@ class StorageError(PerdureError):
 
 class StorageConflict(StorageError):
     """Another transaction of this agent wrote the same rows first."""
+
+
+class StorageLost(StorageError):
+    """The storage lacks something that the agent had written, so the agent does not go on as if it had never been. Put a copy back that
+    has it, or delete the agent with `perdure forget`: then it begins anew."""
 
 
 class StaleIncarnation(StorageError):

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Secret,
         StaleIncarnation,
         StorageConflict,
+        StorageLost,
         SupervisorUnreachable,
         UnknownRun,
         provide_secrets,
@@ -97,6 +98,7 @@ __all__ = [
     "Secret",
     "StaleIncarnation",
     "StorageConflict",
+    "StorageLost",
     "SupervisorUnreachable",
     "ToolContext",
     "TurnResult",
@@ -119,7 +121,7 @@ _HOMES: Final = {
     ),
     "perdure.ledger": (
         "AdmissionRefused AgentAborted BadRequest ConflictingRequest NoLongerServed OutcomeUnknown Overloaded PerdureError"
-        " Secret StaleIncarnation StorageConflict SupervisorUnreachable UnknownRun provide_secrets"
+        " Secret StaleIncarnation StorageConflict StorageLost SupervisorUnreachable UnknownRun provide_secrets"
     ),
     "perdure.policies": "ChatRecovery FiberResult FiberRetry Limits Retries",
 }

@@ -100,6 +100,10 @@ class HostServices:
         """An author's hook, or a storage, failed where no run or mail can carry the error."""
         log.warning("agent %s failed in %s: %s: %s", agent_id, doing, type(problem).__name__, problem)
 
+    def report_finding(self, agent_id: str, finding: str) -> None:
+        """Something was wrong with a storage, and was mended."""
+        log.warning("storage of %s: %s", agent_id, finding)
+
     # the loop, and the threads beside it
 
     @property

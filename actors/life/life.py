@@ -75,6 +75,8 @@ class Life:
         """The agent's storage, opened when it is first looked at: an instant child never does."""
         if self._storage is None:
             self._storage = self.services.cabinet.open(self.agent_id, self.incarnation)
+            if self._storage.file.finding:
+                self.services.report_finding(self.agent_id, self._storage.file.finding)
             if self._watch is not None:
                 self._watch(self._storage.state)
         return self._storage

@@ -43,6 +43,7 @@ class AgentFile:
         self.incarnation = incarnation
         self.database: str | None = None
         self.clock = 1
+        self.finding = ""  # what the disk has to tell of the file
         self._is_signed = True
         self._holder = holder
         self._on_write = on_write
@@ -164,6 +165,7 @@ class AgentFile:
 
     def _attach(self) -> None:
         database = self.disk.attach(self.agent_id, self._holder)
+        self.finding = self.disk.take_finding(self.agent_id)
         lane = self.disk.lane(self.agent_id, database)
         try:
             self.clock = self._take(lane)

@@ -99,6 +99,10 @@ class Disk(ABC):
     def discard(self, agent_id: str, database: str) -> None:
         """Drop a staged storage."""
 
+    def take_finding(self, agent_id: str) -> str:
+        """What the last `attach` has to tell of what it found; empty if there is nothing to tell, or it was told."""
+        return ""
+
     def witness(self, agent_id: str, forgotten: dict[str, int]) -> None:  # noqa: B027 - only a simulation is interested
         """The agent forgets these mails, whose rows had these numbers."""
 
@@ -204,6 +208,10 @@ class MemoryDisk(Disk):
         super().__init__()
         self.forgotten: dict[str, set[tuple[str, int]]] = {}
         self._databases: dict[str, str] = {}
+
+    def take_finding(self, agent_id: str) -> str:
+        """What the last `attach` has to tell of what it found; empty if there is nothing to tell, or it was told."""
+        return ""
 
     def witness(self, agent_id: str, forgotten: dict[str, int]) -> None:
         """Remember what is forgotten, for the checks at the end."""

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
+from itertools import count
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
@@ -21,13 +22,15 @@ from tempfile import TemporaryDirectory
 import duckdb
 
 from perdure.ledger.block_guard import BlockGuard, synchronise
-from perdure.ledger.errors import StorageConflict, StorageError
+from perdure.ledger.duckdb_format import survey
+from perdure.ledger.errors import StorageConflict, StorageError, StorageLost
 from perdure.ledger.ids import parent_of, type_of
 from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
 from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
 
 _LEFT = "left-"
 _LOG_BYTES_MAX = 16 << 20
+_WAY_OUT = "Put a copy back that has them, or delete the agent with `perdure forget`"
 
 
 class FileDisk(Disk):
@@ -39,6 +42,7 @@ class FileDisk(Disk):
         self.directory = Path(directory)
         self._locks = AgentLocks(self.directory / "locks")
         self._guards: dict[str, BlockGuard] = {}
+        self._findings: dict[str, str] = {}
         self._blank = b""
 
     def path_of(self, agent_id: str) -> Path:
@@ -62,19 +66,43 @@ class FileDisk(Disk):
                 guard = self._guards[agent_id] = BlockGuard(path)
                 if not self.has(agent_id):
                     return self._made(agent_id, path)
-                guard.mend()
+                try:
+                    guard.mend()
+                    self._cut_log(agent_id, path)
+                except OSError as problem:
+                    raise StorageError(agent_id, f"{path} cannot be mended: {problem}") from problem
                 return self._attach(agent_id, str(path), "")
+
+    def _cut_log(self, agent_id: str, path: Path) -> None:
+        """Cut off what is no whole commit at the end of the log, after it was copied: DuckDB would cut it silently, or refuse the file."""
+        log = _log(path)
+        if not log.exists():
+            return
+        content = log.read_bytes()
+        end, is_damaged = survey(content)
+        if is_damaged:
+            raise StorageLost(agent_id, f"{log} is damaged at byte {end}, and later commits follow. {_WAY_OUT}")
+        if end < len(content):
+            kept = next(each for n in count(1) if not (each := path.with_name(f"{path.name}.cut-{n}")).exists())
+            _write(kept, content)
+            os.truncate(log, end)
+            self._findings[agent_id] = (
+                f"the last {len(content) - end} bytes of its log were no whole commit: a write that was interrupted, or damage. "
+                f"The log is kept as {kept}"
+            )
+
+    def take_finding(self, agent_id: str) -> str:
+        """What the last `attach` has to tell of the log."""
+        return self._findings.pop(agent_id, "")
 
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
         """Detach the file, then let go of the lock. Without room for a checkpoint everything stays in the log."""
-        with self._lock:
-            try:
-                if checkpoint:
-                    with suppress(duckdb.Error, OSError):
-                        self.secure(agent_id, database)
-                self._detach(database)
-            finally:
-                self._release(agent_id)
+        with self._lock, ExitStack() as after:
+            after.callback(self._release, agent_id)
+            after.callback(self._detach, database)
+            if checkpoint:
+                after.enter_context(suppress(duckdb.Error, OSError))
+                self.secure(agent_id, database)
 
     def secure(self, agent_id: str, database: str) -> None:
         """Checkpoint the file, if there is a log, on a cursor of its own, because others may attach meanwhile."""
@@ -98,9 +126,7 @@ class FileDisk(Disk):
         with self._lock:
             self._hold(agent_id, holder)
             try:
-                path = self.path_of(agent_id)
-                for each in (path, *path.parent.glob(f"{path.name}*.new")):
-                    self._unlink(each)
+                self._unlink(self.path_of(agent_id))
             finally:
                 self._release(agent_id)
 
@@ -202,10 +228,7 @@ class FileDisk(Disk):
         """Put a whole blank storage in its place, in one step; of two processes that do, one is refused."""
         part = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
-            with part.open("wb") as file:
-                file.write(self._blank_storage())
-                file.flush()
-                os.fsync(file.fileno())
+            _write(part, self._blank_storage())
             os.link(part, path)
         except FileExistsError:
             raise _overtaken(agent_id) from None
@@ -236,12 +259,24 @@ class FileDisk(Disk):
     def _unlink(self, path: Path) -> None:
         """The database first: a log without a database is nobody's, a database without its log would be an older agent."""
         path.unlink(missing_ok=True)
-        for left in (*_logs(path), BlockGuard(path).saved, *path.parent.glob(f"{_LEFT}{path.name}*")):
+        for left in (*path.parent.glob(f"{path.name}.*"), *path.parent.glob(f"{_LEFT}{path.name}*")):
             left.unlink(missing_ok=True)
 
 
 def _overtaken(agent_id: str) -> StorageConflict:
     return StorageConflict(agent_id, "another process created the storage meanwhile")
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)  # a full disk is not to be filled further by each try
+        raise
+    synchronise(path.parent)
 
 
 def _log(path: Path) -> Path:
