@@ -53,6 +53,7 @@ class Heartbeat:
         self._tasks, self._fleet, self._end = tasks, fleet, end
         self._view, self._sessions, self._limits, self._publisher = view, sessions, limits, publisher
         self._silences: dict[str, Silence] = {}
+        self._told = ("", 0)  # the host and the piece of work that was told last
         self._forgiven = 0
         self._due_s = math.inf  # when the loop must have come round again
 
@@ -132,8 +133,9 @@ class Heartbeat:
         """Tell once of each piece of work that blocks a loop for long; its agent is placed alone from now on."""
         where = f"{pulse.method} of {pulse.agent}" if pulse.agent else pulse.method
         host.blocked = f"its event loop stands in {where}"
-        if not is_noteworthy(silence, self._limits):
+        if not is_noteworthy(silence, self._limits) or self._told == (host.host_id, pulse.step):
             return
+        self._told = host.host_id, pulse.step
         if pulse.agent:
             self._view.blocks(pulse.agent)
         log.warning("host %s: %s\n%s", host.host_id, host.blocked, pulse.stack)
