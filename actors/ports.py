@@ -71,6 +71,9 @@ class Threads(Protocol):
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` on a shared thread with the caller's context variables. One that has begun cannot be stopped, only left behind."""
 
+    async def write(self, job: Callable[[], T]) -> T:
+        """Run `job` on one of a few threads for the storages of agents. Who is cancelled meanwhile waits for its end."""
+
     async def commit(self, job: Callable[[], T]) -> T:
         """Run `job` on the one thread that owns the ledger, in call order."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
@@ -27,6 +27,18 @@ Pending: TypeAlias = Coroutine[Any, Any, T]
 def awaited(job: Pending[T]) -> asyncio.Task[T]:
     """Start a task that its caller keeps, and awaits or cancels."""
     return asyncio.get_running_loop().create_task(job)
+
+
+async def to_the_end(future: asyncio.Future[T]) -> T:
+    """Wait for something that takes effect also without that. Who is cancelled meanwhile hears so at the end, unless it failed."""
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({future})
+        future.result()
+        raise
 
 
 def report_error(what: str, problem: BaseException, task: asyncio.Task[object] | None) -> None:

@@ -20,6 +20,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from perdure.actors.tasks import to_the_end
+
 T = TypeVar("T")
 
 
@@ -46,10 +48,7 @@ class Crew:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do this on a thread, with the caller's context variables. If it is given up while it stands in line, it never begins."""
-        job = _Job(self, partial(contextvars.copy_context().run, work))
-        with self._lock:
-            self._line.append(job)
-            self._go_on()
+        job = self._line_up(work)
         try:
             done: T = await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:
@@ -57,6 +56,17 @@ class Crew:
                 self._leave_behind(job)
             raise
         return done
+
+    async def finish(self, work: Callable[[], T]) -> T:
+        """The same for work that takes effect even if it is given up: then it is awaited all the same."""
+        return await to_the_end(asyncio.wrap_future(self._line_up(work).future))
+
+    def _line_up(self, work: Callable[[], object]) -> _Job:
+        job = _Job(self, partial(contextvars.copy_context().run, work))
+        with self._lock:
+            self._line.append(job)
+            self._go_on()
+        return job
 
     def lend(self, job: _Job, future: Future[T]) -> T:
         """Wait for a future on the thread of this job; somebody else may have its slot meanwhile."""

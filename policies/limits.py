@@ -23,6 +23,9 @@ class Limits:
     )
     hosts_warm: int = 2  # hosts kept ready ahead of demand
     pack_max: int = 1000  # agents per host that are at work at the same time
+    inline_agents_max: int = (
+        16  # agents on a host, up to which their storages are written on its event loop: that costs less than a thread
+    )
     threads_max: int = 32  # sync code that runs on one host at the same time; who waits for the runtime does not count
     tenancies_max: int = 200_000  # agents a host may have served before it is retired
     rss_mb_max: int = 1024  # memory of a host above which it is retired when empty

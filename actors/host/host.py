@@ -79,6 +79,7 @@ class Host:
         )
         self.services = HostServices(world, self._tasks, limits, cabinet, self.peer, self.supervisor, code_dir, package)
         self.tenants: dict[str, Tenant] = {}
+        self.services.agents = self.tenants
         self._left: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.relay = Relay(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
@@ -108,7 +109,10 @@ class Host:
             vitals.pid(),
             vitals.node(),
             vitals.rss_mb(),
-            tenants=[(tenant.agent_id, tenant.incarnation) for tenant in self.tenants.values()],
+            tenants=[
+                *((tenant.agent_id, tenant.incarnation) for tenant in self.tenants.values()),
+                *self.services.leaving.items(),
+            ],
             farewells=[
                 said.incarnation for said in self.peer.pending if isinstance(said, Ended | Unstarted | Released)
             ],
@@ -200,6 +204,8 @@ class Host:
     def _stop(self, said: Stop) -> None:
         agent_id, incarnation = said
         tenant = self._current(agent_id, incarnation)
+        if self.services.leaving.get(agent_id) == incarnation:
+            return  # its goodbye is on its way
         if tenant is None:
             self._left[agent_id] = max(incarnation, self._left.get(agent_id, 0))  # its wake-up may come after its stop
             self.peer.push(Released(agent_id, incarnation))

@@ -121,6 +121,8 @@ class Tenant(Life):
         StateWatch(self).begin(state)
 
     async def _come_up(self) -> None:
+        if self.has_storage:
+            await self.written(self._read_storage)
         if self.agent is None:  # its code is imported on a thread, so that the host goes on answering meanwhile
             await self.threads.run(lambda: load_type(type_of(self.agent_id), self.code_dir))
             self.services.loaded.add(type_of(self.agent_id))
@@ -133,6 +135,9 @@ class Tenant(Life):
         if self.has_storage:
             self._take_up_jobs()
             self.agent._perdure_woken()
+
+    def _read_storage(self) -> None:
+        self.storage.records()
 
     def _take_up_jobs(self) -> None:
         """Wake the parts whose rows an earlier life left, and those that `on_start` has used already."""
@@ -180,12 +185,25 @@ class Tenant(Life):
             self._leave_with(said._replace(released=True))
 
     def _leave_with(self, farewell: Report) -> None:
-        """Leave in the same breath as the last word: everything is durable, or becomes so with it."""
-        self.close()
+        """Leave with the last word: everything is durable, or becomes so with it. Nothing reaches this life any more meanwhile."""
+        self.is_leaving = True
+        self._gone(self)
+        if self.is_storage_open and self.services.is_crowded:
+            self.services.leaving[self.agent_id] = self.incarnation
+            self.services.tasks.start(self._close_and_say(farewell))
+        else:
+            self.close()
+            self._say(farewell)
+
+    async def _close_and_say(self, farewell: Report) -> None:
+        await self.threads.write(self.close)
+        self.services.leaving.pop(self.agent_id)
+        self._say(farewell)
+
+    def _say(self, farewell: Report) -> None:
         if self._has("alarms"):
             self.alarms.say()
         self.push(farewell)
-        self._gone(self)
 
     @property
     def _has_other_work(self) -> bool:

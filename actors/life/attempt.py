@@ -7,6 +7,10 @@ report itself makes its result durable, and until then it has not finished.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from functools import partial
+
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.code.schema import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
@@ -46,7 +50,7 @@ async def carry(life: Life, ready: Ready, run: RunContext, body: bytes, *, colle
 
 async def _kept(life: Life, run_id: str) -> bytes | None:
     """The result that an earlier attempt committed before it was lost."""
-    return life.storage.result(run_id) if life.has_storage else None
+    return await life.written(lambda: life.storage.result(run_id)) if life.has_storage else None
 
 
 async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | None:
@@ -81,7 +85,8 @@ async def _keep(life: Life, run_id: str, outcome: Outcome) -> None:
     if life.agent._perdure_recalls_results and life.agent.attempts_max != 1:
         return
     if life.is_storage_open and life.storage.exists:
-        life.storage.save_result(run_id, pack(outcome))
+        with suppress(asyncio.CancelledError):  # it is durable, so it counts although this life was told to stop
+            await life.written(partial(life.storage.save_result, run_id, pack(outcome)))
         life.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
@@ -42,6 +42,8 @@ class HostServices:
         paces: how long callbacks have taken here.
         calls: the calls that were handed to this host.
         is_followed: whether anybody follows runs, here or elsewhere.
+        agents: those who live here.
+        leaving: those whose storages are being closed, with their incarnations; they have yet to say goodbye.
     """
 
     def __init__(
@@ -62,12 +64,19 @@ class HostServices:
         self.paces = Paces()
         self.calls = CallLog()
         self.is_followed = False
+        self.agents: Sized = ()
+        self.leaving: dict[str, int] = {}
         self._ups: dict[str, Up] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
         """From now on the host serves, on the loop that runs this."""
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many agents live here that they would hold each other up if their storages were written on the loop."""
+        return len(self.agents) > self.limits.inline_agents_max
 
     # what is said to the supervisor
 

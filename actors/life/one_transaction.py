@@ -67,36 +67,36 @@ def failure(life: Life, problem: Exception, what: str) -> str:
 
 
 async def _once(life: Life, outbox: Outbox, piece: Piece) -> Exception | None:
-    _, problem = await tried(_in_time(life, outbox, piece))
+    _, problem = await tried(_transact(life, outbox, piece))
     if isinstance(problem, StaleIncarnation):
         raise problem
     return problem
 
 
-async def _in_time(life: Life, outbox: Outbox, piece: Piece) -> None:
-    timeout_ms = min(piece.timeout_ms, life.limits.handler_timeout_ms)
-    async with asyncio.timeout(timeout_ms / 1000):  # `wait_for` may lose a cancellation (3.11)
-        await _transact(life, outbox, piece)
-
-
 async def _transact(life: Life, outbox: Outbox, piece: Piece) -> None:
     transaction = life.storage.begin()
+    timeout_ms = min(piece.timeout_ms, life.limits.handler_timeout_ms)
     try:
-        with transaction.active():
-            steps = piece.steps(transaction)
-        if any(is_async(method) for method, _, _ in steps):
-            await _call_each(transaction, steps)
-        elif steps:
-            await life.threads.run(lambda: _call_all(transaction, steps))
+        async with asyncio.timeout(timeout_ms / 1000):  # `wait_for` may lose a cancellation (3.11)
+            await _call(life, transaction, piece)
         life.faults.at(KillPoint.MID_HANDLER, piece.name)
         with transaction.active():
             piece.seal(transaction)
         life.faults.at(KillPoint.BEFORE_HANDLER_COMMIT, piece.name)
-        outbox.commit(transaction)
+        await outbox.commit(transaction)
     except BaseException:
         transaction.rollback()
         raise
     life.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
+
+
+async def _call(life: Life, transaction: Transaction, piece: Piece) -> None:
+    with transaction.active():
+        steps = piece.steps(transaction)
+    if any(is_async(method) for method, _, _ in steps):
+        await _call_each(transaction, steps)
+    elif steps:
+        await life.threads.run(lambda: _call_all(transaction, steps))
 
 
 def _call_all(transaction: Transaction, steps: list[Step]) -> None:

@@ -41,10 +41,10 @@ class Outbox:
         if outermost:
             self._life.on_loop(self.flush)
 
-    def commit(self, transaction: Transaction) -> None:
+    async def commit(self, transaction: Transaction) -> None:
         """Commit, then say what the transaction left to be said."""
-        transaction.commit()
-        self._life.on_loop(self.flush)
+        await self._life.written(transaction.commit)
+        self.flush()
 
     def post(self, request: Request) -> None:
         """Ask for a detached run as part of the open transaction. The author's start hook is called by mail, once it is accepted."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar, overload
 
+from perdure.actors.life.life import Life
 from perdure.actors.tasks import Pending
 from perdure.ledger import BadRequest, TooLarge, pack, unpack
 
@@ -14,6 +16,8 @@ T = TypeVar("T")
 
 class RemembersSteps:
     """What can be entered again. A subclass keeps the bodies of the steps, durably."""
+
+    _life: Life
 
     @overload
     def step(self, name: str, job: Callable[[], Pending[T]]) -> Pending[T]: ...
@@ -40,7 +44,8 @@ class RemembersSteps:
 
     async def _finish_step(self, name: str, pending: Awaitable[T]) -> T:
         value = await pending
-        self._remember(name, plain(f"step {name!r}", [True, value]))
+        body = plain(f"step {name!r}", [True, value])
+        await self._life.written(partial(self._remember, name, body))
         return value
 
     def _remembered(self, name: str) -> bytes | None:

@@ -21,6 +21,7 @@ from perdure.ledger import BadRequest
 
 T = TypeVar("T")
 
+STORAGE_THREADS: Final = 4  # they wait for the disk most of the time
 KILL: Final = "PERDURE_KILL"
 
 
@@ -48,15 +49,20 @@ class SystemDice:
 
 
 class LoopThreads:
-    """Threads beside the event loop: some for sync code, and one for the ledger alone."""
+    """Threads beside the event loop: some for sync code, a few for the storages of agents, and one for the ledger alone."""
 
     def __init__(self, threads_max: int) -> None:
         self._shared = Crew(threads_max, "perdure")
+        self._storage = Crew(STORAGE_THREADS, "perdure-storage")
         self._ledger = ThreadPoolExecutor(1, thread_name_prefix="perdure-ledger")
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` on a shared thread with the caller's context variables."""
         return await self._shared.run(job)
+
+    async def write(self, job: Callable[[], T]) -> T:
+        """Run `job` on a thread for the storages of agents, to its end."""
+        return await self._storage.finish(job)
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Run `job` on the ledger's thread, in call order."""

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from perdure.actors.ports import Killed, KillPoint, World
 from perdure.actors.sim_world.process import Process
 from perdure.actors.sim_world.weather import DiskFault
+from perdure.actors.tasks import to_the_end
 
 T = TypeVar("T")
 
@@ -142,6 +143,13 @@ class SimThreads:
         entry = self._entry(job)
         self._spread(entry, self._nature.draw_ms(self._nature.weather.thread_ms), None, lambda: None)
         answer: T = await entry.answer
+        return answer
+
+    async def write(self, job: Callable[[], T]) -> T:
+        """Do the job on one of many threads, to its end."""
+        entry = self._entry(job)
+        self._spread(entry, self._nature.draw_ms(self._nature.weather.thread_ms), None, lambda: None)
+        answer: T = await to_the_end(entry.answer)
         return answer
 
     async def commit(self, job: Callable[[], T]) -> T:

@@ -83,7 +83,7 @@ class Heartbeat:
         """The supervisor lost this time, to its loop or to the disk. Whether that is so much that nobody's silence until now counts."""
         if not was_late(late_ms, self._limits):
             return False
-        log.warning("the supervisor was %.1f s late; nobody's silence until now counts", late_ms / 1000)
+        log.info("the supervisor was %.1f s late; nobody's silence until now counts", late_ms / 1000)
         self._forgiven += 1
         self._silences.clear()
         self._view.awake_at_ms = self._publisher.now_ms()

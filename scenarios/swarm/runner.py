@@ -56,6 +56,7 @@ SWIFT = Limits(
     idle_ms=1_000,
     orphan_ms=20_000,
     heartbeat_ms=1_000,
+    inline_agents_max=2,
     sweep_ms=1_000,
     retry_most_ms=4_000,
     attempts_max=50,
@@ -134,6 +135,8 @@ def weather_of(seed: int) -> Weather:
         lost_noticed_ms=Span(50, 800),
         partition_ms=Span(100, 5_000),
         hang_ms=Span(50, 5_000),
+        slow_ms=Span(50, 5_000),
+        stop_ms=Span(50, 5_000),
     )
 
 
