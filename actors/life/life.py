@@ -171,8 +171,10 @@ class Life:
         return await outcome if inspect.isawaitable(outcome) else outcome
 
     async def written(self, job: Callable[[], T]) -> T:
-        """Do work on the storage: beside the loop if the host is crowded; here otherwise, which costs less, and in an open transaction. It is
-        done to its end: who is cancelled meanwhile hears of that afterwards."""
+        """Do work on the storage: beside the loop if the host is crowded; here otherwise, which costs less, and in an open transaction.
+
+        It is done to its end: who is cancelled meanwhile hears of that afterwards.
+        """
         if self.services.is_crowded and self.transaction is None:
             return await self.threads.write(job)
         return job()
