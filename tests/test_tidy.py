@@ -256,7 +256,10 @@ BITES: dict[Rule, tuple[str, str]] = {
     tidy.swallowing_handlers: ("actors/a.py", "try:\n    f()\nexcept (ValueError, Exception):\n    pass"),
     tidy.task_starts: ("actors/a.py", "asyncio.get_running_loop().create_task(f())"),
     tidy.changed_runs: ("ledger/a.py", "run.host_id, n = '', 1"),
-    tidy.undocumented: ("actors/a.py", "'Here.'\nclass A:\n    'There.'\n    def f(self): return 1"),
+    tidy.undocumented: (
+        "actors/a.py",
+        "'Here.'\nclass A:\n    'There.'\n    def f(self):\n        g()\n        return 1",
+    ),
     tidy.waits_and_mocks: ("tests/a.py", "import time\ntime.sleep(1)"),
 }
 SPARES: dict[Rule, tuple[str, str]] = {

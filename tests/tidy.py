@@ -270,10 +270,10 @@ def _undocumented_in(source: Source, parent: ast.AST, prefix: str, inherited: fr
 
 
 def _speaks_elsewhere(node: Function | ast.ClassDef) -> bool:
-    """An override is described where it is declared, a bare `...` by its protocol, a setter by its getter."""
+    """An override is described where it is declared, a setter by its getter, a single statement by itself."""
     marks = {ast.unparse(mark).rpartition(".")[2] for mark in node.decorator_list}
-    is_stub = isinstance(node, Function) and ast.unparse(node.body[-1]) == "..."
-    return is_stub or bool(marks & {"override", "overload", "setter", "deleter"})
+    is_short = isinstance(node, Function) and len(node.body) == 1
+    return is_short or bool(marks & {"override", "overload", "setter", "deleter"})
 
 
 def _described_by_bases(node: ast.ClassDef) -> frozenset[str]:

@@ -36,6 +36,7 @@ from perdure.actors.code.author_call import hook
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.fiber import FiberInspection, FiberPage
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
+from perdure.actors.jobs.fiber_requests import FiberOptions
 from perdure.actors.jobs.occurrence import QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import Asked, every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY
@@ -45,7 +46,7 @@ from perdure.actors.link.messages import ListRuns
 from perdure.actors.tasks import Pending
 from perdure.ledger import AwaitedInsideHandler, BadRequest, Cancel, check_id, check_ms, path_of
 from perdure.ledger.storage.cabinet import State
-from perdure.policies import FiberResult, FiberRetry, Retries
+from perdure.policies import FiberResult, Retries
 
 A = TypeVar("A", bound="Agent")
 T = TypeVar("T")
@@ -171,7 +172,6 @@ class Agent:
         detached: Literal[False] = False,
         **options: Unpack[RunOptions],
     ) -> Pending[RunResult[Output]]: ...
-
     @overload
     def run_agent_tool(
         self,
@@ -181,7 +181,6 @@ class Agent:
         detached: Literal[False] = False,
         **options: Unpack[RunOptions],
     ) -> Pending[RunResult[Output]]: ...
-
     @overload
     def run_agent_tool(
         self,
@@ -191,7 +190,6 @@ class Agent:
         detached: Literal[False] = False,
         **options: Unpack[RunOptions],
     ) -> Pending[RunResult[Output]]: ...
-
     @overload
     def run_agent_tool(
         self,
@@ -201,7 +199,6 @@ class Agent:
         detached: Literal[False] = False,
         **options: Unpack[RunOptions],
     ) -> Pending[RunResult[Output]]: ...
-
     @overload
     def run_agent_tool(
         self,
@@ -211,7 +208,6 @@ class Agent:
         detached: Detached | Literal[True],
         **options: Unpack[RunOptions],
     ) -> RunHandle: ...
-
     @overload
     def run_agent_tool(
         self,
@@ -242,22 +238,18 @@ class Agent:
     def run_agent_tools(
         self, requests: Sequence[tuple[AsyncChild[Input, Output], Input]], *, detached: Literal[False] = False
     ) -> Pending[list[RunResult[Output]]]: ...
-
     @overload
     def run_agent_tools(
         self, requests: Sequence[tuple[Child[Input, Output], Input]], *, detached: Literal[False] = False
     ) -> Pending[list[RunResult[Output]]]: ...
-
     @overload
     def run_agent_tools(
         self, requests: Sequence[Mapping[str, object]], *, detached: Literal[False] = False
     ) -> Pending[list[RunResult[Any]]]: ...
-
     @overload
     def run_agent_tools(
         self, requests: Sequence[tuple[Child[Input, object], Input]], *, detached: Detached | Literal[True]
     ) -> RunHandles: ...
-
     @overload
     def run_agent_tools(
         self, requests: Sequence[Mapping[str, object]], *, detached: Detached | Literal[True]
@@ -275,12 +267,10 @@ class Agent:
     def as_completed(
         self, requests: Sequence[tuple[AsyncChild[Input, Output], Input]]
     ) -> AsyncIterator[RunResult[Output]]: ...
-
     @overload
     def as_completed(
         self, requests: Sequence[tuple[Child[Input, Output], Input]]
     ) -> AsyncIterator[RunResult[Output]]: ...
-
     @overload
     def as_completed(self, requests: Sequence[Mapping[str, object]]) -> AsyncIterator[RunResult[Any]]: ...
 
@@ -333,7 +323,6 @@ class Agent:
 
     @overload
     def run_fiber(self, name: str, fn: Callable[[FiberContext], Pending[T]]) -> Pending[T]: ...
-
     @overload
     def run_fiber(self, name: str, fn: Callable[[FiberContext], T]) -> Pending[T]: ...
 
@@ -366,14 +355,9 @@ class Agent:
         fn_name: str | Callable[..., object],
         input: object = None,
         *,
-        idempotency_key: str | None = None,
-        fiber_id: str | None = None,
-        metadata: Mapping[str, object] | None = None,
         wait_for_completion: Literal[False] = False,
-        retry: FiberRetry | int | bool | None = None,
-        on_recovered: str | Callable[..., object] | None = None,
+        **options: Unpack[FiberOptions],
     ) -> FiberInspection: ...
-
     @overload
     def start_fiber(
         self,
@@ -381,13 +365,9 @@ class Agent:
         fn_name: str | Callable[..., object],
         input: object = None,
         *,
-        idempotency_key: str | None = None,
-        fiber_id: str | None = None,
-        metadata: Mapping[str, object] | None = None,
         wait_for_completion: Literal[True],
         timeout_ms: float | None = None,
-        retry: FiberRetry | int | bool | None = None,
-        on_recovered: str | Callable[..., object] | None = None,
+        **options: Unpack[FiberOptions],
     ) -> Pending[FiberInspection]: ...
 
     def start_fiber(
@@ -396,13 +376,9 @@ class Agent:
         fn_name: str | Callable[..., object],
         input: object = None,
         *,
-        idempotency_key: str | None = None,
-        fiber_id: str | None = None,
-        metadata: Mapping[str, object] | None = None,
         wait_for_completion: bool = False,
         timeout_ms: float | None = None,
-        retry: FiberRetry | int | bool | None = None,
-        on_recovered: str | Callable[..., object] | None = None,
+        **options: Unpack[FiberOptions],
     ) -> Any:
         """Accept a durable job: a method of this agent, called with `(fiber, input)`. Returns its `FiberInspection`.
 
@@ -411,9 +387,8 @@ class Agent:
 
         Args:
             wait_for_completion: return when the fiber has ended, whoever started it and whatever dies. Await it in async code.
-            timeout_ms: wait at most so long. Then the fiber is returned as it is, and goes on.
-            retry: whether the body may be entered again, and how often (`FiberRetry`).
-            on_recovered: the method that is called after a death instead of `on_fiber_recovered`.
+            timeout_ms: the longest wait. After it the fiber is returned as it is, and goes on.
+            options: see `FiberOptions`.
         """
         tenant, fibers = self._perdure, self._perdure.fibers
         if timeout_ms is not None:
@@ -423,16 +398,7 @@ class Agent:
                 "wait_for_completion",
                 "nobody can wait inside a transaction or a handler: the fiber begins with its commit",
             )
-        asked = fibers.requests.checked(
-            name,
-            fn_name,
-            input,
-            idempotency_key=idempotency_key,
-            fiber_id=fiber_id,
-            metadata=metadata,
-            retry=retry,
-            on_recovered=on_recovered,
-        )
+        asked = fibers.requests.checked(name, fn_name, input, **options)
         ((fiber, is_new),) = fibers.requests.accept([fibers.requests.named(asked)])
         if wait_for_completion:
             return tenant.bridge(fibers.waiters.settled(fiber.fiber_id, timeout_ms, accepted=is_new))

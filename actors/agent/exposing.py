@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
         @overload
         def __get__(self, agent: None, agent_class: type[Any]) -> Callable[P, Answer_co]: ...
-
         @overload
         def __get__(self, agent: object, agent_class: type[Any]) -> Callable[P, Given_co]: ...
 
@@ -42,7 +41,6 @@ class Marking(Protocol):
     def __call__(
         self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /
     ) -> Exposed[P, Coroutine[Any, Any, R], R]: ...
-
     @overload
     def __call__(self, method: Callable[Concatenate[Any, P], R], /) -> Exposed[P, R, R]: ...
 
@@ -51,12 +49,8 @@ class Marking(Protocol):
 def exposed(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Exposed[P, Coroutine[Any, Any, R], R]: ...
-
-
 @overload
 def exposed(method: Callable[Concatenate[Any, P], R]) -> Exposed[P, R, R]: ...
-
-
 @overload
 def exposed(*, repeatable: bool = False) -> Marking: ...
 

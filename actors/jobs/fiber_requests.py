@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from perdure.actors.code.schema import fiber_shape
 from perdure.actors.jobs.fiber import Fiber, FiberInspection
@@ -22,6 +22,21 @@ from perdure.actors.life.steps import plain
 from perdure.ledger import AwaitedInsideHandler, BadRequest, ConflictingRequest, check_id, digest_of
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import INFINITY, UNSET, FiberEvent, FiberResult, FiberRetry
+
+
+class FiberOptions(TypedDict, total=False):
+    """What may be said of a fiber beside its name, its method and its input.
+
+    Attributes:
+        retry: whether the body may be entered again, and how often.
+        on_recovered: the method that is called after a death instead of `on_fiber_recovered`.
+    """
+
+    idempotency_key: str | None
+    fiber_id: str | None
+    metadata: Mapping[str, object] | None
+    retry: FiberRetry | int | bool | None
+    on_recovered: str | Callable[..., object] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,27 +38,22 @@ class AsyncRuntime(Protocol):
     def run(
         self, agent_class: type[AsyncAsksNothing[Output]], input: None = None, *, run_id: str | None = None
     ) -> Awaitable[RunResult[Output]]: ...
-
     @overload
     def run(
         self, agent_class: type[AsksNothing[Output]], input: None = None, *, run_id: str | None = None
     ) -> Awaitable[RunResult[Output]]: ...
-
     @overload
     def run(
         self, agent_class: AsyncChild[Input, Output], input: Input, *, run_id: str | None = None
     ) -> Awaitable[RunResult[Output]]: ...
-
     @overload
     def run(
         self, agent_class: Child[Input, Output], input: Input, *, run_id: str | None = None
     ) -> Awaitable[RunResult[Output]]: ...
-
     @overload
     def start(
         self, agent_class: type[AsksNothing[object]], input: None = None, *, run_id: str | None = None
     ) -> Awaitable[RunHandle]: ...
-
     @overload
     def start(
         self, agent_class: Child[Input, object], input: Input, *, run_id: str | None = None

@@ -240,17 +240,14 @@ class Runtime:
     def run(
         self, agent_class: type[AsyncAsksNothing[Output]], input: None = None, *, run_id: str | None = None
     ) -> RunResult[Output]: ...
-
     @overload
     def run(
         self, agent_class: type[AsksNothing[Output]], input: None = None, *, run_id: str | None = None
     ) -> RunResult[Output]: ...
-
     @overload
     def run(
         self, agent_class: AsyncChild[Input, Output], input: Input, *, run_id: str | None = None
     ) -> RunResult[Output]: ...
-
     @overload
     def run(
         self, agent_class: Child[Input, Output], input: Input, *, run_id: str | None = None
@@ -267,7 +264,6 @@ class Runtime:
     def start(
         self, agent_class: type[AsksNothing[object]], input: None = None, *, run_id: str | None = None
     ) -> RunHandle: ...
-
     @overload
     def start(self, agent_class: Child[Input, object], input: Input, *, run_id: str | None = None) -> RunHandle: ...
 

@@ -33,7 +33,6 @@ class Instant(Agent):
     """Gives back its number."""
 
     async def run(self, input: int) -> int:
-        """Nothing but the round trip."""
         return input
 
 
@@ -86,7 +85,6 @@ class Parent(Agent):
         return time.perf_counter() - begun_s
 
     def on_done(self, run: RunInfo, result: RunResult) -> None:
-        """Count."""
         self.state["count"] = self.state.get("count", 0) + 1
 
     @exposed
@@ -146,7 +144,6 @@ class Keeper(Agent):
 
     @exposed
     async def keep(self, crowd: Crowd) -> int:
-        """Ask for the children."""
         with self.transaction():
             self.state["marks"] = crowd.marks
             children = [(Punctual, Nap(seconds=crowd.at_s, number=number)) for number in range(crowd.count)]

@@ -139,7 +139,6 @@ class Starting:
     begun_s = 0.0
 
     async def on_event(self, _event: dict[str, Any]) -> None:
-        """One event."""
         self.begun_s = self.begun_s or time.perf_counter()
 
 

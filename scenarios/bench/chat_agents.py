@@ -68,7 +68,6 @@ def _noted(path: Path) -> int:
 
 
 def _question(messages: list[ModelMessage]) -> str:
-    """The newest message of the user."""
     return next(str(part.content) for part in messages[-1].parts if part.part_kind == "user-prompt")
 
 
@@ -171,5 +170,4 @@ class ChatParent(Agent):
 
     @exposed
     async def came(self, run_id: str) -> Any:
-        """When the handler of a run was called."""
         return self.state.get(run_id)

@@ -36,7 +36,6 @@ class Waits:
         self.ms = 0
 
     async def on_event(self, event: dict[str, Any]) -> None:
-        """One event."""
         if event["type"] == "data-status":
             self.ms += event["data"]["waitsMs"]
 

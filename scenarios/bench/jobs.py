@@ -20,11 +20,9 @@ class Jobber(Agent):
     recovered: ClassVar[int] = 0
 
     async def quick(self, fiber: FiberContext, input: Any) -> None:
-        """End at once."""
         type(self).done += 1
 
     async def endless(self, fiber: FiberContext) -> None:
-        """Do not end."""
         await asyncio.sleep(86_400)
 
     async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult:
@@ -83,7 +81,6 @@ class Jobber(Agent):
 
     @exposed(repeatable=True)
     async def came_back(self) -> int:
-        """How many fibers this life has recovered."""
         return self.recovered
 
 

@@ -34,7 +34,6 @@ class Sink:
     verifies = True
 
     def verify(self, webhook: Webhook) -> bool:
-        """It is always ours."""
         return True
 
     def parse(self, messenger_id: str, webhook: Webhook) -> list[MessengerEvent]:
@@ -58,7 +57,6 @@ class Sink:
         return TextLimits(100_000, Counting.CHARACTERS, 0)
 
     async def post(self, thread_id: str, text: str) -> str:
-        """Done."""
         return "1"
 
     async def edit(self, thread_id: str, message_id: str, text: str) -> None:
@@ -83,7 +81,6 @@ class Correspondent(MessengerAgent):
 
     @classmethod
     def messengers(cls) -> Sequence[Messenger]:
-        """The sink."""
         return [Messenger(id="sink", adapter=Sink(), conversation=lambda event: f"c{event.thread_id}")]
 
 
@@ -112,7 +109,6 @@ class Line:
         return (time.perf_counter() - begun_s) * 1000
 
     def close(self) -> None:
-        """Hang up."""
         self._writer.close()
 
 

@@ -38,7 +38,6 @@ class Goal:
     at_least: bool = False
 
     def is_met(self, value: float) -> bool:
-        """Whether the value is on the right side."""
         return value >= self.bound if self.at_least else value <= self.bound
 
     def __str__(self) -> str:
@@ -46,12 +45,10 @@ class Goal:
 
 
 def at_most(bound: float) -> Goal:
-    """Smaller is better."""
     return Goal(bound)
 
 
 def at_least(bound: float) -> Goal:
-    """Larger is better."""
     return Goal(bound, at_least=True)
 
 
@@ -101,7 +98,6 @@ class Figure:
 
 
 def rounded(value: float) -> float:
-    """Four significant digits."""
     return float(f"{value:.4g}")
 
 
@@ -120,7 +116,6 @@ class Bench:
     say: Callable[[str], None] = print
 
     def size(self, full: int, quick: int) -> int:
-        """The one number or the other."""
         return quick if self.quick else full
 
     @contextmanager
@@ -139,7 +134,6 @@ def handle(runtime: Runtime, agent_class: type[Agent], name: str) -> Any:
 
 
 def hosts_up(runtime: Runtime) -> int:
-    """How many hosts are at work."""
     return sum(host["up"] for host in runtime.ps()["hosts"])
 
 
@@ -193,7 +187,6 @@ def pss_mb(pids: Sequence[int]) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """Where the figures come from."""
     return {
         "cores": len(psutil.Process().cpu_affinity()),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),

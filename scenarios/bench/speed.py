@@ -181,5 +181,4 @@ def _ms(agent: Any) -> float:
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the files in there occupy."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory.exists() else 0

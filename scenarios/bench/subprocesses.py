@@ -34,7 +34,6 @@ class Failed:
 
 
 def command_for(group: str, place: Path, *, quick: bool) -> list[str]:
-    """What measures one group."""
     return [
         sys.executable,
         "-m",

@@ -72,7 +72,6 @@ class ColdLedger:
         self._settle(Cancel(run_id, None, reason))
 
     def retry(self, mail_id: str) -> None:
-        """Try a parked mail again, as soon as a supervisor is there."""
         self._settle(Requeue(mail_id))
 
     def clear(self, *, status: Sequence[str] | None = None, older_than: int | None = None) -> int:

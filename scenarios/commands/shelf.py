@@ -51,6 +51,5 @@ class LazyGroup(TyperGroup):
         self.commands = Shelf({**self.commands, **self.entries})
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands without taking them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self._sentences.items()))

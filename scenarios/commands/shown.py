@@ -55,7 +55,6 @@ def instant(at_ms: float) -> str:
 
 
 def equation(told: dict[str, Any]) -> str:
-    """The account of all mail in one line."""
     return f"{told['enqueued']} enqueued = " + " + ".join(f"{told[way]} {way}" for way in WAYS)
 
 

@@ -208,7 +208,6 @@ def _tokens(usage: Usage) -> dict[str, int]:
 
 
 def tokens_in(text: str) -> int:
-    """About how many tokens a text has."""
     return -(-len(text) // CHARS_PER_TOKEN)
 
 

@@ -92,7 +92,6 @@ class Fault(Plain):
 
     @property
     def failure(self) -> Failure:
-        """The error object."""
         return Failure(message=self.message, type=self.type, code=self.code)
 
 

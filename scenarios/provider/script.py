@@ -79,7 +79,6 @@ class Question(Plain):
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """All calls, in order."""
         return tuple(call for each in self.rounds for call in each.calls)
 
     @model_validator(mode="after")
@@ -118,7 +117,6 @@ class Conversation:
 
 
 def key_of(name: str, arguments: object) -> str:
-    """A call in one canonical line."""
     return f"{name} {json.dumps(arguments, sort_keys=True, ensure_ascii=False, separators=(',', ':'))}"
 
 
@@ -231,5 +229,4 @@ def _reply(script: Script, messages: Sequence[Message], number: int, each: Round
 
 
 def pieces(text: str, chars: int) -> Iterator[str]:
-    """A text in pieces of so many characters."""
     return (text[at : at + chars] for at in range(0, len(text), chars))

@@ -58,7 +58,6 @@ class Record(BaseModel):
 
     @property
     def is_legal(self) -> bool:
-        """Whether a real server would have taken it."""
         return not self.problems
 
 
@@ -229,7 +228,6 @@ class ScriptedProvider:
         return self.records[max(0, since) :]
 
     def counters(self) -> Counters:
-        """What was counted so far."""
         return Counters(
             connections=self.connections,
             requests=len(self.records),

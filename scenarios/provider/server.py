@@ -47,7 +47,6 @@ class SocketProvider(ScriptedProvider):
 
     @property
     def base_url(self) -> str:
-        """The base URL for an OpenAI client."""
         return f"http://{HOST}:{self._sockets.port}/v1"
 
     @property
@@ -101,7 +100,6 @@ class SocketProvider(ScriptedProvider):
                     await self._look.wait()
 
     async def _turn_the_door(self) -> None:
-        """Open or close the port as the plan says."""
         await self._sockets.turn(is_open=not self.is_shut(wall_ms()))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -41,7 +41,6 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
         self._exchanges: dict[int, _Exchange] = {}
 
     def client(self) -> httpx2.AsyncClient:
-        """A client whose every request comes here."""
         return httpx2.AsyncClient(transport=self, trust_env=False)
 
     def model(self, name: str = "scripted") -> OpenAIChatModel:
@@ -73,7 +72,6 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
         return await exchange.response()
 
     def ended(self, number: int, how: str, sent: int, at_ms: float) -> None:
-        """An exchange is over."""
         if self._exchanges.pop(number, None) is not None:
             super().ended(number, how, sent, at_ms)
 
@@ -95,7 +93,6 @@ class _Exchange(httpx2.AsyncByteStream):
         self._is_silent = self._has_head = False
 
     async def response(self) -> httpx2.Response:
-        """Everything before the body."""
         try:
             while True:
                 act = await self._next()
@@ -125,7 +122,6 @@ class _Exchange(httpx2.AsyncByteStream):
             self.leave()
 
     async def aclose(self) -> None:
-        """The client has read enough."""
         self.leave()
 
     async def _next(self) -> Act:

@@ -59,7 +59,6 @@ class Sockets:
         self._reserve.close()
 
     def do(self, job: Coroutine[Any, Any, T]) -> T:
-        """Run a job on the thread of the app, and wait for it."""
         return asyncio.run_coroutine_threadsafe(job, self._loop).result()
 
     async def turn(self, *, is_open: bool) -> None:

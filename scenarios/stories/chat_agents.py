@@ -69,11 +69,9 @@ class Summariser(ChatAgent):
     chat_stream_stall_timeout_ms = 20_000
 
     def get_model(self) -> Any:
-        """That of the scenario."""
         return model_here()
 
     def tools(self) -> list[Any]:
-        """It can only read."""
         return [read_file]
 
 
@@ -87,11 +85,9 @@ class Guide(ChatAgent):
     chat_stream_stall_timeout_ms = 20_000
 
     def get_model(self) -> Any:
-        """That of the scenario."""
         return model_here()
 
     def tools(self) -> list[Any]:
-        """Four real tools and two sub-agents."""
         return [
             *TOOLS,
             agent_tool(WordCounter, name=COUNTING, description="Count the words of one file.", output=str),

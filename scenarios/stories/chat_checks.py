@@ -115,7 +115,6 @@ def parts_of(told: Told) -> list[Part]:
 
 
 def results_of(told: Told) -> dict[str, str]:
-    """The newest result of each call in the transcript, by key."""
     return {
         key_of(part["toolName"], part["input"]): _text(part)
         for part in parts_of(told)

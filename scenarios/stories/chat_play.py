@@ -131,7 +131,6 @@ class ChatScenario(Scenario):
             yield
 
     def simulate(self) -> None:
-        """All points in one world."""
         self.simulate_turns(self.play)
 
     def simulate_turns(self, play: Play, *begun: Callable[[Laboratory], None], **simulation: Any) -> None:
@@ -220,17 +219,20 @@ class ChatScenario(Scenario):
         self, stage: Stage, point: Point, name: str, number: int, since: int, turn: asyncio.Future[Any]
     ) -> str:
         """Kill the victim when its moment has come. What is wrong if that did not come."""
-        until_s = stage.now_s() + MOMENT_S
         held = 0
-        while stage.now_s() < until_s and not turn.done():
+
+        async def has_struck() -> bool:
+            nonlocal held
             held = held or self._held(point, number, since)
             found = await self._victim(stage, point, name, number) if held or point.at_tool else None
             if found is not None:
                 await self.kill(stage, *found)
                 self._go_on(held)
-                return ""
-            await stage.sleep(LOOK_S)
-        return "its moment did not come"
+            return found is not None or turn.done()
+
+        before = self.kills.total()
+        await stage.until(has_struck, MOMENT_S, LOOK_S)
+        return "" if self.kills.total() > before else "its moment did not come"
 
     def _held(self, point: Point, number: int, since: int) -> int:
         """The number of the request that is held now, or 0."""
@@ -251,7 +253,7 @@ class ChatScenario(Scenario):
     async def _victim(self, stage: Stage, point: Point, name: str, number: int) -> tuple[str, Victim] | None:
         """The process to kill, or None if the moment has not come."""
         if not point.at_tool:
-            await stage.sleep(HOLD_S)
+            await asyncio.sleep(HOLD_S)
         overview = await stage.ask("ps", ROWS)
         agent_id = stage.agent_id(Guide, name)
         rows = [row for row in overview["live"] if row["parent"] == agent_id and row["status"] == "running"]

@@ -23,15 +23,12 @@ class Listener:
         self.cause = ""
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """An event of the stream."""
         self.events.append(event)
 
     def on_done(self) -> None:
-        """The answer is whole."""
         self.ends.append("done")
 
     def on_error(self, text: str) -> None:
-        """The turn has ended without an answer."""
         self.ends.append("error")
 
     def on_interrupted(self, info: Any) -> None:
@@ -56,7 +53,6 @@ class Told:
 
     @property
     def interruptions(self) -> Counter[str]:
-        """By cause."""
         return Counter(listener.cause for listener in self.listeners if listener.cause)
 
     @property

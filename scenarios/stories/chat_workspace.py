@@ -99,7 +99,6 @@ class Workspace:
         return path
 
     def read(self, name: str) -> str:
-        """The text of a file."""
         try:
             return self.path_of(name).read_text("utf-8")
         except OSError as problem:
@@ -205,7 +204,6 @@ def _call(name: str, **arguments: Any) -> Call:
 
 
 def told(code: int, output: bytes) -> str:
-    """What a command's end looks like to the model."""
     return f"exit {code}\n{output.decode('utf-8', 'replace')[:OUTPUT_CHARS_MAX]}"
 
 

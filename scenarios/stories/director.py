@@ -8,15 +8,18 @@ that are left come at once and do not wait for recoveries; so all that were aske
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from perdure.scenarios.stories.engine import Scenario
 from perdure.scenarios.stories.stage import Stage, Victim, hosts_in, supervisor_in
-from perdure.scenarios.stories.watchers import Scene, Watcher
+from perdure.scenarios.stories.watchers import Scene
 
 LOOK_S: Final = 0.25  # between two looks when nothing is due
 AIM_S: Final = 0.05  # while a kill is due soon
@@ -29,28 +32,31 @@ Due = list[tuple[int, str]]
 """After how many ended pieces of work which kind of process dies, in order."""
 
 
-class Plot(Protocol):
-    """What a director must know of a scenario, and what it lets it do."""
+class Directed(Scenario):
+    """A scenario whose kills are due by progress. `scene` is what its watcher sees."""
 
-    watcher: Watcher
+    scene: Scene
 
-    async def look(self) -> Scene:
-        """How far the work is, and the supervisor's overview."""
+    @abstractmethod
+    async def look(self) -> Scene: ...
 
-    def is_over(self, scene: Scene) -> bool:
-        """Whether nothing is left to direct."""
+    @abstractmethod
+    def is_over(self, scene: Scene) -> bool: ...
 
+    @abstractmethod
     def hosts_of(self, kind: str, overview: dict[str, Any]) -> set[str]:
         """The hosts of which one dies when this kind is due."""
 
     def wake(self, kinds: set[str]) -> None:
-        """None of these kinds can be killed just now: wake what sleeps, if that helps."""
+        """No process of these kinds can be killed now: wake what sleeps, if that helps."""
 
-    async def strike(self, kind: str, victim: Victim, aside: str) -> None:
+    async def strike(self, stage: Stage, kind: str, victim: Victim, aside: str) -> None:
         """Kill."""
+        await self.kill(stage, kind, victim)
 
     def recovered(self, took_ms: float) -> None:
-        """What was killed is at work again."""
+        """Everything that was killed is at work again."""
+        self.scene.recovery_ms.append(round(took_ms, 1))
 
 
 def draw_kills(kinds: Sequence[str], count: int, work: int, seed: int) -> Due:
@@ -78,7 +84,7 @@ def left_of(due: Due, struck: Sequence[str]) -> Due:
 class Director:
     """Directs one play. `due` holds the kills that are left."""
 
-    def __init__(self, stage: Stage, plot: Plot, due: Due, seed: int) -> None:
+    def __init__(self, stage: Stage, plot: Directed, due: Due, seed: int) -> None:
         self.due = due
         self._stage, self._plot, self._watcher = stage, plot, plot.watcher
         self._die = random.Random(f"{seed} victims")
@@ -86,11 +92,10 @@ class Director:
         self._shown_s, self._looks_s = -math.inf, (0.0, 0.0)
 
     async def direct(self) -> None:
-        """Look on and strike until the play is over."""
         while not self._plot.is_over(scene := await self._look()):
             if self.due and (scene.ended >= self.due[0][0] or self._is_pressing(scene)):
                 await self._strike(scene)
-            await self._stage.sleep(self._pause(AIM_S if self.due else LOOK_S))
+            await asyncio.sleep(self._pause(AIM_S if self.due else LOOK_S))
 
     def _is_pressing(self, scene: Scene) -> bool:
         """Whether so little work is left that the kills which are left must be made now, or there will be nothing to kill."""
@@ -124,7 +129,7 @@ class Director:
         loss = Loss.of(kind, victim.name, scene.overview)
         killed_s = self._stage.now_s()
         self._killed.add(victim.name)
-        await self._plot.strike(kind, victim, f": {loss.told}")
+        await self._plot.strike(self._stage, kind, victim, f": {loss.told}")
         await self._recover(loss, killed_s)
 
     def _take_turn(self, place: int) -> None:
@@ -141,7 +146,7 @@ class Director:
             if self._stage.now_s() - killed_s > RECOVERY_MAX_S:
                 self._watcher.say(f"not everything was at work again after {RECOVERY_MAX_S:.0f} s")
                 break
-            await self._stage.sleep(self._pause(SIGHT_S))
+            await asyncio.sleep(self._pause(SIGHT_S))
         took_ms = (self._stage.now_s() - killed_s) * 1000
         self._plot.recovered(took_ms)
         self._watcher.say(f"everything is at work again after {took_ms:.0f} ms")

@@ -169,7 +169,6 @@ def in_words(counts: Mapping[str, int]) -> str:
 
 
 def rate(count: float, seconds: float) -> float:
-    """So many a second."""
     return round(count / seconds, 1) if seconds else 0.0
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from perdure.ledger import BadRequest
-from perdure.scenarios.stories.director import Director, Due, draw_kills, left_of
-from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, rate
+from perdure.scenarios.stories.director import Directed, Director, Due, draw_kills, left_of
+from perdure.scenarios.stories.engine import in_words, percentiles, rate
 from perdure.scenarios.stories.fan_out_agents import Census, CensusOrder, SourceFile, files_for
 from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
 from perdure.scenarios.stories.fan_out_record import Logbook, Order, Progress, begin, read
@@ -51,7 +51,7 @@ def paced(order: Order) -> list[SourceFile]:
     ]
 
 
-class FanOut(Scenario):
+class FanOut(Directed):
     """One fan-out. Without `pace_s` the order gets a pace that leaves time for the kills."""
 
     name: ClassVar[str] = "fan-out"
@@ -107,7 +107,7 @@ class FanOut(Scenario):
             self._progress.seconds,
             stage.now_s(),
         )
-        self._scene = Scene(self._order.children, kills=self.kills, recovery_ms=self._progress.recovery_ms)
+        self.scene = Scene(self._order.children, kills=self.kills, recovery_ms=self._progress.recovery_ms)
         if self._progress.before is None:
             audit = await stage.ask("audit")
             self._progress.before = {key: audit[key] for key in MAIL}
@@ -148,7 +148,7 @@ class FanOut(Scenario):
         end = self._work.result() if self._order.awaited else await self._stage.call(Census, self._parent, "report")
         parent = self._stage.agent_id(Census, self._parent)
         rows = await self._stage.ask("list", parent, None, None, self._order.children + 1)
-        self.watcher.show(self._scene)
+        self.watcher.show(self.scene)
         return Harvest(seconds, audit, end, Counter(row["status"] for row in rows), Counter(kind for _, kind in left))
 
     # what the director asks
@@ -159,7 +159,7 @@ class FanOut(Scenario):
         overview["live"] = [
             row for row in overview["live"] if self._parent in (row["run_id"], row["parent"].partition("@")[0])
         ]
-        scene = self._scene
+        scene = self.scene
         scene.overview, scene.seconds = overview, self._seconds()
         scene.ended = max(scene.ended, self._ended(overview))
         return scene
@@ -195,19 +195,18 @@ class FanOut(Scenario):
             self._call = asyncio.get_running_loop().create_task(call)
             self._call.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
 
-    async def strike(self, kind: str, victim: Victim, aside: str) -> None:
+    async def strike(self, stage: Stage, kind: str, victim: Victim, aside: str) -> None:
         """Kill, and remember it. After the death of everything the work is asked for again."""
         if kind == "cluster":
             self._end_work()
-        await self.kill(self._stage, kind, victim, aside)
+        await self.kill(stage, kind, victim, aside)
         if kind == "cluster":
             self._begin_work()
         self._progress.struck.append(kind)
         self._book.save()
 
     def recovered(self, took_ms: float) -> None:
-        """Remember how long it took."""
-        self._progress.recovery_ms.append(round(took_ms, 1))
+        super().recovered(took_ms)
         self._book.save()
 
     # the end

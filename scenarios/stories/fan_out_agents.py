@@ -56,7 +56,6 @@ class Totals(BaseModel):
     digest: int = 0
 
     def plus(self, findings: Findings) -> Totals:
-        """These totals and one more file."""
         return Totals(
             files=self.files + 1,
             definitions=self.definitions + findings.definitions,

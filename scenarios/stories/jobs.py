@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from perdure.scenarios.stories.director import Director, draw_kills
-from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, rate
+from perdure.scenarios.stories.director import Directed, Director, draw_kills
+from perdure.scenarios.stories.engine import in_words, percentiles, rate
 from perdure.scenarios.stories.jobs_agents import Job, JobDesk, Progress, Report, draw_jobs
 from perdure.scenarios.stories.jobs_checks import differences
-from perdure.scenarios.stories.stage import Stage, Victim
+from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.stories.watchers import Scene, Watcher
 
 BATCH: Final = 200  # jobs accepted in one transaction
@@ -37,7 +37,7 @@ class Order:
     seed: int
 
 
-class Jobs(Scenario):
+class Jobs(Directed):
     """One performance. The work is spread over some seconds, so that there is something to kill."""
 
     name: ClassVar[str] = "jobs"
@@ -48,7 +48,7 @@ class Jobs(Scenario):
         drawn = draw_jobs(order.jobs, order.seed, max(SPREAD_LEAST_S, KILL_S * order.kills))
         desks = min(order.desks, order.jobs)
         self._desks = {f"desk-{order.seed}-{number}": drawn[number::desks] for number in range(desks)}
-        self._scene = Scene(order.jobs, "jobs", kills=self.kills)
+        self.scene = Scene(order.jobs, "jobs", kills=self.kills)
         self._reports: list[Report] = []
         self._audit: dict[str, Any] = {}
 
@@ -101,29 +101,16 @@ class Jobs(Scenario):
         """How many jobs are done."""
         asking = (self._stage.call(JobDesk, desk, "progress") for desk in self._desks)
         told: list[Progress] = await asyncio.gather(*asking)
-        scene = self._scene
+        scene = self.scene
         scene.ended = scene.requested - sum(each.left for each in told)
         scene.overview, scene.seconds = await self._stage.ask("ps", 0), self._stage.now_s() - self._began_s
         return scene
 
     def is_over(self, scene: Scene) -> bool:
-        """Whether every job is done and every kill made."""
         return scene.ended >= scene.requested and not self._director.due
 
     def hosts_of(self, _kind: str, overview: dict[str, Any]) -> set[str]:
-        """Those of the desks."""
         return {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] in self._desks}
-
-    def wake(self, kinds: set[str]) -> None:
-        """Each look wakes the desks."""
-
-    async def strike(self, kind: str, victim: Victim, aside: str) -> None:
-        """Kill."""
-        await self.kill(self._stage, kind, victim)
-
-    def recovered(self, took_ms: float) -> None:
-        """For the watcher alone."""
-        self._scene.recovery_ms.append(took_ms)
 
     # the end
 

@@ -67,12 +67,10 @@ class Report(BaseModel):
 
 
 def part_of(number: int, step: int) -> int:
-    """What one step of a job comes to."""
     return sum(value * value % 97 for value in range(number % 500 + step))
 
 
 def total_of(number: int) -> int:
-    """What a job comes to."""
     return sum(part_of(number, step) for step in range(STEPS))
 
 
@@ -143,7 +141,6 @@ class JobDesk(Agent):
         self.fibers.start([self._fiber(Job(**payload))])
 
     def serve(self, payload: dict[str, Any], occurrence: Occurrence) -> None:
-        """A queued job's turn."""
         self.sql("INSERT INTO served SELECT count(*), $1 FROM served", [payload["key"]])
 
     @exposed(repeatable=True)

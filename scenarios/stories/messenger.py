@@ -112,7 +112,6 @@ class WebServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
         yield
 
 
@@ -134,7 +133,6 @@ async def served(app: Any, port: int = 0, host: str = HOST) -> AsyncIterator[str
 
 @contextlib.asynccontextmanager
 async def posting(app: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client whose requests reach the app over a socket."""
     async with (
         served(app) as address,
         httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as post,
@@ -143,7 +141,6 @@ async def posting(app: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def posting_inside(app: Any) -> httpx.AsyncClient:
-    """A client whose requests reach the app without one."""
     return httpx.AsyncClient(base_url="http://clerk.invalid", transport=httpx.ASGITransport(app), timeout=3600)
 
 

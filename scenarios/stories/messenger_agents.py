@@ -61,7 +61,6 @@ class Clerk(MessengerAgent):
         return [Messenger(id=MESSENGER, adapter=bot, delivery=Delivery(first_pause_ms=100))]
 
     def get_model(self) -> Any:
-        """That of the scenario."""
         return model_here()
 
 
@@ -73,12 +72,10 @@ def _wire_of_now() -> BaseRequest:
 def clerk_environment(
     api: str, model: str, token: str = PRETENDED_TOKEN, secret: str = PRETENDED_SECRET
 ) -> dict[str, str]:
-    """What a process must have in its environment to be a clerk's."""
     return {API: api, TOKEN: token, SECRET: secret, MODEL: model}
 
 
 def clerk_of(chat_id: int) -> str:
-    """The name of the clerk of a chat."""
     return conversation_name(MESSENGER, f"telegram:{chat_id}")
 
 
@@ -91,12 +88,10 @@ def question_of(number: int, seed: int) -> Question:
 
 
 def answer_of(number: int, seed: int) -> str:
-    """The whole answer."""
     return conclusion(question_of(number, seed), [])
 
 
 def script_of(count: int, seed: int) -> Script:
-    """The script for messages from 0 on."""
     return Script(questions=tuple(question_of(number, seed) for number in range(count)))
 
 

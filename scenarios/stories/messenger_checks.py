@@ -101,7 +101,6 @@ class Seen:
 
 
 def _number(heard: str) -> int:
-    """The number of the message of an accepted event."""
     return int(heard.rpartition(":")[2]) - 1_000
 
 

@@ -11,16 +11,17 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx
 
 from perdure.actors import MessengerEvent
 from perdure.scenarios.stories.messenger_agents import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
 from perdure.scenarios.stories.stage import Stage, Victim, home_of, hosts_in, supervisor_in
-from perdure.scenarios.telegram.bot_api import BotFault
+from perdure.scenarios.telegram.bot_api import BotApi, BotFault
 
 PATH: Final = f"/messengers/{MESSENGER}/webhook"
 HEADERS: Final = {"x-telegram-bot-api-secret-token": PRETENDED_SECRET, "content-type": "application/json"}
@@ -77,16 +78,6 @@ DEADLY: Final = (
 )
 
 
-class Front(Protocol):
-    """The pretended Telegram, as a process or in the simulation."""
-
-    def plan(self, faults: list[BotFault]) -> None:
-        """These go wrong."""
-
-    def log(self) -> dict[str, Any]:
-        """What it saw."""
-
-
 class Handles:
     """Handles of agents, for the app that takes webhooks in."""
 
@@ -94,7 +85,6 @@ class Handles:
         self._stage = stage
 
     def agent(self, agent_class: Any, name: str) -> Any:
-        """A handle."""
         return _Clerk(self._stage, agent_class, name)
 
 
@@ -105,7 +95,6 @@ class _Clerk:
         self._stage, self._to = stage, (agent_class, name)
 
     async def receive(self, event: MessengerEvent) -> Any:
-        """Hand an event over."""
         return await self._stage.call(*self._to, "receive", event)
 
 
@@ -117,7 +106,7 @@ class Exchanges:
     """Plays exchanges. `post` is a client whose requests come to the app."""
 
     stage: Stage
-    front: Front
+    front: BotApi
     post: httpx.AsyncClient
     say: Callable[[str], None]
     kill: Kill
@@ -130,7 +119,6 @@ class Exchanges:
     _number: int = 0
 
     async def play(self, ways: list[Way]) -> None:
-        """All exchanges, one after the other."""
         for at, way in enumerate(ways):
             chat_id = 501 + at % self.chats
             began_s = self.stage.now_s()
@@ -154,7 +142,10 @@ class Exchanges:
         await self._rest(way, chat_id)
 
     async def _send_late(self, chat_id: int, seen: int) -> None:
-        await self._until(lambda: len(self._posts(chat_id)) > seen)
+        async def is_answering() -> bool:
+            return len(self._posts(chat_id)) > seen
+
+        await self.stage.until(is_answering, MOMENT_S, LOOK_S)
         await self._send(chat_id, 1)
 
     async def _send(self, chat_id: int, copies: int) -> None:
@@ -165,48 +156,38 @@ class Exchanges:
         await asyncio.gather(*(self._deliver(number, body) for _ in range(copies)))
 
     async def _deliver(self, number: int, body: bytes) -> None:
-        until_s = self.stage.now_s() + REST_S
-        while self.stage.now_s() < until_s:
-            self.webhooks["sent"] += 1
-            status = await self._knock(body)
-            if status == httpx.codes.OK:
-                self.webhooks["acknowledged"] += 1
-                self.acknowledged[number] += 1
-                return
-            self.webhooks["refused"] += 1
-            await self.stage.sleep(AGAIN_S)
-        self.wrong.append(f"message {number} was never accepted")
+        async def is_accepted() -> bool:
+            is_ok = False
+            with suppress(httpx.HTTPError):
+                is_ok = (await self.post.post(PATH, content=body, headers=HEADERS)).is_success
+            self.webhooks.update(["sent", "acknowledged" if is_ok else "refused"])
+            self.acknowledged[number] += is_ok
+            return is_ok
 
-    async def _knock(self, body: bytes) -> int:
-        try:
-            return (await self.post.post(PATH, content=body, headers=HEADERS)).status_code
-        except httpx.HTTPError:
-            return 0
+        if not await self.stage.until(is_accepted, REST_S, AGAIN_S):
+            self.wrong.append(f"message {number} was never accepted")
 
     # moments and deaths
 
     async def _moment(self, way: Way, chat_id: int, seen: int) -> bool:
-        """Wait for it; False, with a complaint, if it does not come."""
+        """Wait for it. Returns False, and notes that, if it does not come."""
         if way.moment == "accepted":
             return True
 
-        def has_come() -> bool:
+        async def has_come() -> bool:
             if way.moment == "streaming":
                 return len(self._posts(chat_id)) > seen
             asked = [each for each in self.front.log()["asked"] if each["chat_id"] == chat_id]
             return any(each["method"] == HELD[way.moment] and each["fate"] == "hold" for each in asked[-3:])
 
-        if await self._until(has_come):
-            return True
-        self.wrong.append(f"{way.name}: its moment did not come")
-        return False
+        return await self._until(has_come, f"{way.name}: its moment did not come")
 
-    async def _until(self, is_so: Any) -> bool:
-        until_s = self.stage.now_s() + MOMENT_S
-        while self.stage.now_s() < until_s:
-            if is_so():
-                return True
-            await self.stage.sleep(LOOK_S)
+    async def _until(
+        self, condition: Callable[[], Awaitable[bool]], otherwise: str, within_s: float = MOMENT_S
+    ) -> bool:
+        if await self.stage.until(condition, within_s, LOOK_S):
+            return True
+        self.wrong.append(otherwise)
         return False
 
     async def _kill(self, way: Way, chat_id: int) -> None:
@@ -219,14 +200,13 @@ class Exchanges:
             await self.kill(way.victim, victim)
 
     async def _rest(self, way: Way, chat_id: int) -> None:
-        """Wait until every message of the chat that was accepted is answered, or something is parked."""
-        until_s = self.stage.now_s() + REST_S
-        while self.stage.now_s() < until_s:
+        """Wait until every accepted message of the chat is answered, or something is parked."""
+
+        async def is_over() -> bool:
             rows = await self.rows(chat_id)
-            if rows and all(row["status"] not in ("waiting", "running") for row in rows):
-                return
-            await self.stage.sleep(4 * LOOK_S)
-        self.wrong.append(f"{way.name}: it was not answered within {REST_S:.0f} s")
+            return bool(rows) and all(row["status"] not in ("waiting", "running") for row in rows)
+
+        await self._until(is_over, f"{way.name}: it was not answered within {REST_S:.0f} s", REST_S)
 
     async def rows(self, chat_id: int) -> list[dict[str, Any]]:
         """The replies of a chat."""
@@ -247,5 +227,4 @@ def chosen(updates: int, kills: int, seed: int) -> list[Way]:
 
 
 def messages_of(ways: list[Way]) -> int:
-    """How many messages these exchanges have."""
     return sum(way.messages + way.late for way in ways)

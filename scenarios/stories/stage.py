@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, Self, cast
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from perdure import actors
 from perdure.actors import Address, Agent, Client, RunResult
@@ -42,39 +44,56 @@ def home_of(overview: dict[str, Any], agent_id: str) -> str:
     return next((host for agent, host, _ in overview["agents"] if agent == agent_id), "")
 
 
-class Stage(Protocol):
-    """What a story needs of a world."""
+class Stage(ABC):
+    """What a story needs of a world, `ray` or `sim`. Time is that of the running loop, so in the simulated world it is virtual."""
+
+    world: ClassVar[str]
 
     @property
-    def world(self) -> str:
-        """`ray` or `sim`."""
+    @abstractmethod
+    def _asked(self) -> Any:
+        """A client, or a runtime as async code sees it: both have the same calls."""
+
+    @property
+    @abstractmethod
+    def _code_dir(self) -> Path | None: ...
+
+    @abstractmethod
+    async def kill(self, victim: Victim) -> None: ...
+
+    @abstractmethod
+    async def cold_restart(self) -> None:
+        """Kill everything at once, and start again on the same data. Calls that are open get no answer."""
 
     def now_s(self) -> float:
-        """Seconds since some moment; in the simulation they are virtual."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        return asyncio.get_running_loop().time()
 
     async def ask(self, name: str, *args: Any) -> Any:
-        """Ask the supervisor."""
+        """Ask the supervisor, or the next one if it dies meanwhile."""
+        return await self._asked.ask(name, *args)
 
     async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
-        """Call an exposed method of an agent."""
+        return await getattr(self._asked.agent(agent_class, name), method)(*args, **options)
 
     async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
-        """Run an agent and wait for its end."""
+        result: RunResult = await self._asked.run(agent_class, content, run_id=run_id)
+        return result
 
     def agent_id(self, agent_class: type[Agent], name: str) -> str:
-        """The id of an agent in this directory."""
+        """The id of an agent. An old directory has its own names for types."""
+        return Address.of(agent_class, name, self._code_dir).agent_id
 
-    async def kill(self, victim: Victim) -> None:
-        """`SIGKILL` one process."""
+    async def until(self, condition: Callable[[], Awaitable[Any]], within_s: float, look_s: float) -> bool:
+        """Look again and again until the condition holds. Returns False if that takes too long."""
+        until_s = self.now_s() + within_s
+        while self.now_s() < until_s:
+            if await condition():
+                return True
+            await asyncio.sleep(look_s)
+        return False
 
-    async def cold_restart(self) -> None:
-        """Kill everything at once, and start again on the same data. What was asked before is not answered any more."""
 
-
-class RayStage:
+class RayStage(Stage):
     """A real cluster: the one that serves the directory, the one at `address`, or a new one that ends with this."""
 
     world = "ray"
@@ -103,29 +122,13 @@ class RayStage:
         """Whether the cluster was started for this scenario, so that it may be killed and ends with it."""
         return self._runtime.cluster.own
 
-    def now_s(self) -> float:
-        """The steady clock."""
-        return time.monotonic()
+    @property
+    def _asked(self) -> Any:
+        return self._runtime.asynchronous
 
-    async def sleep(self, seconds: float) -> None:
-        """Really wait."""
-        await asyncio.sleep(seconds)
-
-    async def ask(self, name: str, *args: Any) -> Any:
-        """Ask the supervisor, or the next one if it dies meanwhile."""
-        return await self._runtime.asynchronous.ask(name, *args)
-
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
-        """Call through a handle."""
-        return await getattr(self._runtime.agent(agent_class, name), method)(*args, **options)
-
-    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
-        """Run and wait."""
-        return await self._runtime.asynchronous.run(cast("type[Any]", agent_class), content, run_id=run_id)
-
-    def agent_id(self, agent_class: type[Agent], name: str) -> str:
-        """The id of an agent; an old directory has names of its own."""
-        return Address.of(agent_class, name, self._runtime.client.code_dir).agent_id
+    @property
+    def _code_dir(self) -> Path | None:
+        return self._runtime.client.code_dir
 
     async def kill(self, victim: Victim) -> None:
         """Send the signal, unless the process has ended since. Only processes of this machine can be reached."""
@@ -137,16 +140,13 @@ class RayStage:
         kill([info.process for key, info in found.items() if (key, info.pid) == (victim.name, victim.pid)])
 
     async def cold_restart(self) -> None:
-        """Kill Ray and all that runs on it, then start Ray anew on the same directory.
-
-        This blocks, because Ray wants to be started by the main thread: calls hang that come from another one.
-        """
+        """This blocks, because Ray must be started by the main thread: calls from another one hang."""
         self._runtime.kill_everything()
         self._runtime = actors.Runtime(self.data, address=self._address)
         self._open()
 
 
-class SimStage:
+class SimStage(Stage):
     """The simulated world, with virtual time and nothing on disk."""
 
     world = "sim"
@@ -154,32 +154,15 @@ class SimStage:
     def __init__(self, laboratory: Laboratory, client: Client) -> None:
         self._simulation, self._client = laboratory.simulation, client
 
-    def now_s(self) -> float:
-        """Virtual seconds."""
-        return self._simulation.now_ms() / 1000
+    @property
+    def _asked(self) -> Client:
+        return self._client
 
-    async def sleep(self, seconds: float) -> None:
-        """Let virtual time pass."""
-        await asyncio.sleep(seconds)
-
-    async def ask(self, name: str, *args: Any) -> Any:
-        """Ask the supervisor."""
-        return await self._client.ask(name, *args)
-
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
-        """Call an agent."""
-        return await self._client.call(agent_class, name, method, args, options)
-
-    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
-        """Run and wait."""
-        return await self._client.run(agent_class, content, run_id=run_id)
-
-    def agent_id(self, agent_class: type[Agent], name: str) -> str:
-        """The id of an agent."""
-        return Address.of(agent_class, name, self._client.code_dir).agent_id
+    @property
+    def _code_dir(self) -> Path | None:
+        return self._client.code_dir
 
     async def kill(self, victim: Victim) -> None:
-        """Kill a simulated process."""
         self._simulation.kill(victim.name)
 
     async def cold_restart(self) -> None:

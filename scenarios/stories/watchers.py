@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -33,33 +33,14 @@ class Scene:
     overview: dict[str, Any] = field(default_factory=dict)
 
 
-class Watcher(Protocol):
-    """Shows a scenario while it plays."""
+class Watcher:
+    """Shows a scenario while it plays. This one is for `--json`: it says nothing before the end."""
 
     def show(self, scene: Scene) -> None:
         """Show how far the work is. Called a few times a second."""
 
     def say(self, text: str) -> None:
         """Tell of one event."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-def watcher_for(*, as_json: bool) -> Watcher:
-    """Silence with `--json`, a live table on a terminal, plain lines in a pipe."""
-    return Silence() if as_json else LiveTable() if sys.stdout.isatty() else Lines()
-
-
-class Silence:
-    """For `--json`: nothing is said before the end."""
-
-    def show(self, scene: Scene) -> None:
-        """Nothing."""
-
-    def say(self, text: str) -> None:
-        """Nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +49,12 @@ class Silence:
         return
 
 
-class Lines(Silence):
+def watcher_for(*, as_json: bool) -> Watcher:
+    """Silence with `--json`, a live table on a terminal, plain lines in a pipe."""
+    return Watcher() if as_json else LiveTable() if sys.stdout.isatty() else Lines()
+
+
+class Lines(Watcher):
     """For a pipe: a line about once a second, and one for everything that happens."""
 
     def __init__(self) -> None:
@@ -82,11 +68,10 @@ class Lines(Silence):
             print(line(scene), flush=True)
 
     def say(self, text: str) -> None:
-        """A line of its own."""
         print(text, flush=True)
 
 
-class LiveTable(Silence):
+class LiveTable(Watcher):
     """For a terminal: the table is drawn anew four times a second, in place."""
 
     def __init__(self) -> None:
@@ -106,7 +91,6 @@ class LiveTable(Silence):
             self._live.update(Group(_summary(scene), _runs(scene), _hosts(scene)), refresh=True)
 
     def say(self, text: str) -> None:
-        """A line above the table."""
         self._console.print(Text(f"  {text}", style="yellow" if text.startswith("kill") else "green"))
 
 

@@ -54,7 +54,6 @@ class Posted(Plain):
 
     @property
     def text(self) -> str:
-        """What it says now."""
         return self.said[-1][1]
 
 
@@ -89,7 +88,6 @@ class BotApi:
         self.webhook: dict[str, Any] = {}
 
     def plan(self, faults: list[BotFault]) -> None:
-        """From now on these go wrong, beside what was planned before."""
         self.faults += faults
 
     def receive(self, method: str, given: Mapping[str, Any], at_ms: int) -> Answer:

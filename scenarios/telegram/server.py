@@ -31,7 +31,6 @@ class SocketTelegram(BotApi):
 
     @property
     def base_url(self) -> str:
-        """What a bot's token is appended to."""
         return f"http://{HOST}:{self._sockets.port}/bot"
 
     def __enter__(self) -> Self:

@@ -24,7 +24,6 @@ class SimTelegram(BotApi):
     """Has the methods of `SocketTelegram`, so one scenario can play with either."""
 
     def wire(self) -> BaseRequest:
-        """A way to it for one client."""
         return SimWire(self)
 
 

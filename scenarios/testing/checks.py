@@ -180,7 +180,6 @@ def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
 
 
 def unlike_the_snapshot(store: MemoryStore, shadow: View) -> Iterator[str]:
-    """Where a boot would differ from the fold of all facts."""
     for complaint in unlike_the_shadow(restore(store.boot()), shadow):
         yield f"after a boot: {complaint}"
 

@@ -13,13 +13,13 @@ from perdure.scenarios.stories.engine import percentiles, simulate_in_one_world,
 from perdure.scenarios.stories.fan_out import KINDS, FanOut, kills_of, pace_for
 from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
 from perdure.scenarios.stories.fan_out_record import Order, Progress
-from perdure.scenarios.stories.watchers import Scene, Silence
+from perdure.scenarios.stories.watchers import Scene, Watcher
 from perdure.scenarios.testing.laboratory import Laboratory
 
 FIELDS = "scenario world seed runs deliveries kills kills_left_out seconds runs_per_second recovery_ms verified".split()
 
 
-class Audience(Silence):
+class Audience(Watcher):
     """Looks closely."""
 
     def show(self, scene: Scene) -> None:

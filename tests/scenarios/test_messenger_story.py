@@ -12,11 +12,11 @@ from perdure.scenarios.stories.messenger import MessengerScenario
 from perdure.scenarios.stories.messenger_agents import answer_of
 from perdure.scenarios.stories.messenger_checks import NOTE, Seen
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, chosen, messages_of
-from perdure.scenarios.stories.watchers import Silence
+from perdure.scenarios.stories.watchers import Watcher
 
 
 def test_every_accepted_message_is_answered_once_whatever_breaks() -> None:
-    scenario = MessengerScenario(9, 5, 3, seed=2, watcher=Silence())
+    scenario = MessengerScenario(9, 5, 3, seed=2, watcher=Watcher())
     told = simulated(scenario)
     assert scenario.wrong == []
     assert told["verified"]
