@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from perdure.ledger.errors import BadRequest
-from perdure.policies import INFINITY, InvalidValue, number, whole
+from perdure.policies import InvalidValue, number, whole
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -19,23 +21,16 @@ def checked(check: Callable[[], T]) -> T:
         raise BadRequest(problem.field, problem.why) from None
 
 
-def check_whole(field: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """Return the value if it is an int from `least` to `most`. Raises `BadRequest`."""
-    return checked(lambda: whole(field, value, least, most))
+def _refusing(check: Callable[P, T]) -> Callable[P, T]:
+    @wraps(check)
+    def refusing(*args: P.args, **options: P.kwargs) -> T:
+        return checked(lambda: check(*args, **options))
+
+    return refusing
 
 
-def check_number(
-    field: str,
-    value: object,
-    least: float = 0,
-    most: float = INFINITY,
-    *,
-    unit: str = "",
-    is_finite: bool = False,
-    above: bool = False,
-) -> float:
-    """Return the value if it is a number from `least` to `most`; see `policies.number`. Raises `BadRequest`."""
-    return checked(lambda: number(field, value, least, most, unit=unit, is_finite=is_finite, above=above))
+check_whole, check_number = _refusing(whole), _refusing(number)
+"""`policies.whole` and `policies.number`, which raise `BadRequest` here."""
 
 
 def check_ms(field: str, value: object) -> float:

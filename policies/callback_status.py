@@ -1,12 +1,11 @@
-"""What an event does to the row of a schedule or of a queue: one table for both, read before anything else about them.
+"""The state machine of schedules and queued items.
 
-`Row.after` alone moves the status, and the transaction that stores the row makes the move durable. A row whose last occurrence is done, and
-one that is cancelled, is deleted: it has no status any more. What each column survives:
+Only `Row.after` moves the status. The transaction that stores the row makes the move durable. A finished or cancelled row is deleted.
 
-- `waiting` and `retrying` are due at an instant. A death in the middle of a callback leaves them so, and it is called again.
-- `paused` and `parked` are never due. A person moves them: `schedules.resume` the one, `schedules.retry` and `queued.retry` the other.
+- `waiting` and `retrying` are due at an instant. A callback that a death cut off is called again.
+- `paused` and `parked` are never due. A person moves them, by `schedules.resume`, or by `schedules.retry` and `queued.retry`.
 
-Items of a queue are never paused: nothing asks for that.
+Queued items are never paused.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from perdure.policies.transitions import Cell, Transitions
 
 
 class CallbackStatus(StrEnum):
-    """Where a schedule or a queued item stands. The values are stored."""
+    """The status of a schedule or a queued item. The values are stored."""
 
     WAITING = "waiting"
-    """For the time of its next occurrence."""
+    """It waits for its next occurrence."""
     RETRYING = "retrying"
     """Its callback failed, and is called again after a pause."""
     PAUSED = "paused"
     PARKED = "parked"
-    """It is not tried again unless a person says so."""
+    """Only a person can retry it."""
 
 
 CALLBACK_DUE: Final = frozenset({CallbackStatus.WAITING, CallbackStatus.RETRYING})
-"""The row's callback is called at an instant."""
+"""The callback is called at an instant."""
 
 
 class CallbackEvent(StrEnum):
-    """What can happen to such a row."""
+    """An event of such a row."""
 
     MOVED_ON = "moved_on"
-    """An occurrence is done, or was given up; the row waits for the next one."""
+    """An occurrence is done or given up. The row waits for the next one."""
     FAILED = "failed"
     """The callback raised, and has tries left."""
     PARKED = "parked"
@@ -45,13 +44,13 @@ class CallbackEvent(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     RESUMED_BETWEEN_TRIES = "resumed_between_tries"
-    """The same for a row that was paused when its callback had failed."""
+    """It was paused after a failure of its callback."""
     RETRIED = "retried"
-    """A person gives it all its tries again, from now."""
+    """A person retries it now, with all its tries."""
 
 
 class PastOutcome(StrEnum):
-    """What came of one try of a callback. The values are stored."""
+    """The outcome of one try of a callback. The values are stored."""
 
     COMPLETED = "completed"
     FAILED = "failed"

@@ -1,17 +1,15 @@
-"""What the model, and people, are told about a call whose outcome is not simply its result, and about a turn that gave up.
+"""What the model is told about a call without a normal result, and people about a turn that gave up.
 
-A text about a call is the *result* of that call, so that it travels wherever results travel. It says first what must not be lost, and
-last what may be long: whoever cuts it at the end cuts partial output, never the warning (spec transport-recovery §4.3). At the system that
-we answer partial output replaced the warning, and a cancelled command was reported as one that had never run (B2, B7).
+Such a text is the *result* of the call. The warning comes first and partial output last, so truncation never removes the warning.
 
 | why | what happened | what the model is told |
 |---|---|---|
-| `died` | it was at work, and it is certain that it is gone | outcome unknown; verify or ask; do not repeat blindly |
-| `still_running` | the connection is gone, the tool is not | do not repeat; its result will come; how to wait for it |
-| `never_ran` | complete, but not begun | it had no effect; call it again if it is still needed |
+| `died` | it was running, and is certainly gone | outcome unknown; verify or ask before repeating it |
+| `still_running` | only the connection is gone | do not repeat it; its result will come |
+| `never_ran` | it was complete, but had not begun | it had no effect; call it again if it is still needed |
 | `cut_off` | its arguments broke off | it had no effect; write it again if it is still needed |
-| `aborted` | a person cancelled it at work | outcome unknown, because a person stopped it |
-| `aborted_before` | a person cancelled before it began | it had no effect; do not repeat it unasked |
+| `aborted` | a person cancelled it while it ran | outcome unknown, because a person stopped it |
+| `aborted_before` | a person cancelled it before it began | it had no effect; repeat it only if asked |
 | `unanswered` | a person cancelled instead of answering it | there is no answer; ask again only if it is needed |
 """
 
@@ -31,7 +29,7 @@ EVIDENCE_MAX = 300
 
 
 class NoResult(StrEnum):
-    """What became of a call that has no result of its own."""
+    """Why a call has no normal result."""
 
     DIED = "died"
     STILL_RUNNING = "still_running"
@@ -44,10 +42,7 @@ class NoResult(StrEnum):
 
 @dataclass(frozen=True)
 class CallEvidence:
-    """What is known of such a call: facts that help to verify. Instants in ms since 1970; whatever is empty is not mentioned.
-
-    `ended_by` says in a few words what ended it (`the connection to the provider broke`, `its process was killed`).
-    """
+    """What is known of such a call. Empty fields are not mentioned. `ended_by` is a phrase such as `its process was killed`."""
 
     tool: str
     call_id: str
@@ -63,8 +58,10 @@ class CallEvidence:
 
 
 def caution(why: NoResult, known: CallEvidence) -> str:
-    """The result that stands in for one that does not exist. At most `CAUTION_MAX` characters; the warning comes first."""
-    head = " ".join([*_OPENING[why](known), *_advice(why, known), *_evidence(known)])
+    """The text that replaces the result, of at most `CAUTION_MAX` characters."""
+    cause = one_line(known.ended_by or "the transport broke")
+    opening = _OPENING[why].format(cause=cause, tool=known.tool, call_id=known.call_id)
+    head = " ".join([opening, *_advice(why, known), *_evidence(known)])
     tail = known.output_tail.strip()
     room = CAUTION_MAX - len(head) - 40
     if why not in _MAY_HAVE_BEGUN or not tail or room <= 0:
@@ -76,54 +73,17 @@ def caution(why: NoResult, known: CallEvidence) -> str:
 _MAY_HAVE_BEGUN = frozenset({NoResult.DIED, NoResult.STILL_RUNNING, NoResult.ABORTED})
 
 
-def _died(known: CallEvidence) -> list[str]:
-    cause = one_line(known.ended_by or "the transport broke")
-    return [
-        f"OUTCOME UNKNOWN: {cause} while this call of {known.tool} was running; the user did not stop it.",
-        "It had started. Its effects may be none, partial or complete.",
-    ]
-
-
-def _aborted(known: CallEvidence) -> list[str]:
-    return [
-        f"OUTCOME UNKNOWN: the user stopped this call of {known.tool} while it was running.",
-        "It had started. Its effects may be none, partial or complete.",
-    ]
-
-
-def _still_running(known: CallEvidence) -> list[str]:
-    cause = one_line(known.ended_by or "the transport broke")
-    return [
-        f"STILL RUNNING: {cause}, but this call of {known.tool} goes on (call id {known.call_id}).",
-        "Its result will be given to you when it is there. Do not issue it again.",
-    ]
-
-
-def _never_ran(known: CallEvidence) -> list[str]:
-    cause = one_line(known.ended_by or "the transport broke")
-    return [f"NOT RUN: this call of {known.tool} was complete, but {cause} before it began, so it never ran."]
-
-
-def _cut_off(known: CallEvidence) -> list[str]:
-    return [f"NOT RUN: this call of {known.tool} was cut off while it was still being written; it never ran."]
-
-
-def _aborted_before(known: CallEvidence) -> list[str]:
-    return [f"NOT RUN: the user stopped the turn before this call of {known.tool} began. It had no effect."]
-
-
-def _unanswered(known: CallEvidence) -> list[str]:
-    return [f"NOT ANSWERED: the user stopped the turn while {known.tool} waited for their answer, so there is none."]
-
-
 _OPENING = {
-    NoResult.DIED: _died,
-    NoResult.ABORTED: _aborted,
-    NoResult.STILL_RUNNING: _still_running,
-    NoResult.NEVER_RAN: _never_ran,
-    NoResult.CUT_OFF: _cut_off,
-    NoResult.ABORTED_BEFORE: _aborted_before,
-    NoResult.UNANSWERED: _unanswered,
+    NoResult.DIED: "OUTCOME UNKNOWN: {cause} while this call of {tool} was running; the user did not stop it. "
+    "It had started. Its effects may be none, partial or complete.",
+    NoResult.ABORTED: "OUTCOME UNKNOWN: the user stopped this call of {tool} while it was running. "
+    "It had started. Its effects may be none, partial or complete.",
+    NoResult.STILL_RUNNING: "STILL RUNNING: {cause}, but this call of {tool} goes on (call id {call_id}). "
+    "Its result will be given to you when it is there. Do not issue it again.",
+    NoResult.NEVER_RAN: "NOT RUN: this call of {tool} was complete, but {cause} before it began, so it never ran.",
+    NoResult.CUT_OFF: "NOT RUN: this call of {tool} was cut off while it was still being written; it never ran.",
+    NoResult.ABORTED_BEFORE: "NOT RUN: the user stopped the turn before this call of {tool} began. It had no effect.",
+    NoResult.UNANSWERED: "NOT ANSWERED: the user stopped the turn while {tool} waited for their answer, so there is none.",
 }
 
 
@@ -166,7 +126,7 @@ def _instant(at_ms: float) -> str:
 
 
 def correction(known: CallEvidence, output: str) -> str:
-    """What the model is told when a call that was declared dead reports after all (A17). The result follows the announcement."""
+    """What the model is told when a call that was declared dead reports after all."""
     return (
         f"CORRECTION: the call of {known.tool} with id {known.call_id}, reported above as lost, has finished after all. "
         f"What was said about its outcome no longer holds. Its result:\n{output}"
@@ -178,9 +138,9 @@ def correction(known: CallEvidence, output: str) -> str:
 
 @dataclass(frozen=True)
 class Notice:
-    """What people are told when the budget is spent (§6). It is no error, and the model never reads it.
+    """What people are told when the budget is spent. It is no error, and the model never reads it.
 
-    `has_side_effects`: a call of this turn that may change something has finished, has died, or is still running.
+    `has_side_effects`: a call of this turn that may change something has started.
     """
 
     text: str
@@ -189,7 +149,7 @@ class Notice:
     uncertain: tuple[CallFacts, ...]
 
     def as_part(self) -> dict[str, Any]:
-        """The notice as the data part that ends the assistant's message."""
+        """The data part that ends the assistant's message."""
         uncertain = [{"toolCallId": call.call_id, "toolName": call.tool} for call in self.uncertain]
         return {
             "type": "data-notice",
@@ -204,7 +164,7 @@ class Notice:
 
 
 def notice_of(failure: Failure, calls: Iterable[CallFacts]) -> Notice:
-    """The notice for a turn that gave up. `calls` are those of the whole turn, in every step of it, and of no other turn."""
+    """The notice for a turn that gave up. `calls` are all calls of that turn."""
     known = tuple(calls)
     uncertain = tuple(call for call in known if call.may_have_effects and call.stage is not Stage.FINISHED)
     has_side_effects = any(call.may_have_effects for call in known)
@@ -220,7 +180,7 @@ def notice_of(failure: Failure, calls: Iterable[CallFacts]) -> Notice:
 
 
 def error_text(failure: Failure, calls: Iterable[CallFacts]) -> str:
-    """What a terminal failure says: the provider's own reason, and after a call with effects the advice to check it (case 37)."""
+    """The text of a terminal failure: the provider's reason, and after a call with effects the advice to check it."""
     touched = [call.tool for call in calls if call.may_have_effects]
     if not touched:
         return failure.text

@@ -1,4 +1,4 @@
-"""How a chat agent recovers: its configuration, and what its hooks are told (spec chat-recovery §2.1)."""
+"""How a chat agent recovers: its configuration, and what its hooks are told."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ TERMINAL_MESSAGE = "The assistant was interrupted and could not recover. Please 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRecovery:
-    """The bounds of recovery. Durations in ms. Recovery cannot be switched off; `on_chat_recovery` may decline one.
+    """The bounds of recovery, in ms. Recovery cannot be switched off, but `on_chat_recovery` may decline one.
 
-    Numbers out of range are brought into it, as existing configurations expect: `max_attempts` is at least 1, durations at least 0, both
-    rounded down; a `max_recovery_work` or `max_oom_retries` below 0 is the default, and infinity switches the former off. What is no
-    number at all is a TypeError that names the field. `should_keep_recovering(context)` may be sync or async; exactly False ends the
-    recovery, and an exception of it does not. `on_exhausted(context)` is awaited before people are told. `parked_deadline_ms` is how long
-    a turn waits for a person.
+    Numbers are clamped: `max_attempts` to at least 1 and durations to at least 0, both rounded down. A `max_recovery_work` or
+    `max_oom_retries` below 0 means the default; infinity switches the former off. A value that is not a number is a TypeError.
+    `should_keep_recovering(context)` may be sync or async. Only False ends the recovery; an exception does not. `on_exhausted(context)` is
+    awaited before people are told. `parked_deadline_ms` is how long a turn waits for a person.
     """
 
     max_attempts: int = 10
@@ -48,7 +47,7 @@ class ChatRecovery:
                 raise TypeError(f"{name}: {getattr(self, name)!r} cannot be called")
 
     def _clamp(self, name: str, *, least: int | None, is_whole: bool = False) -> None:
-        """Bring a number into its range. Without a `least`, what is below 0 is the default."""
+        """Clamp a number. Without a `least`, a value below 0 means the default."""
         value, default = getattr(self, name), _DEFAULTS[name]
         if not is_number(value):
             raise TypeError(f"{name}: {value!r} is not a number")
@@ -60,7 +59,7 @@ class ChatRecovery:
 
     @classmethod
     def of(cls, value: object) -> ChatRecovery:
-        """The configuration that an author wrote: one of these, a mapping of its fields, or a bare yes (or no) for the defaults."""
+        """Read what an author wrote: a `ChatRecovery`, a mapping of its fields, or None or a bool for the defaults."""
         if isinstance(value, ChatRecovery):
             return value
         if value is None or isinstance(value, bool):
@@ -76,9 +75,9 @@ class ChatRecovery:
 _DEFAULTS = {each.name: each.default for each in fields(ChatRecovery)}
 
 
-@dataclass(frozen=True)
-class ProgressContext:
-    """What `should_keep_recovering` is asked about. `work` is progress since the incident opened, `age_ms` the time since."""
+@dataclass(frozen=True, kw_only=True)
+class RecoveryContext:
+    """One recovery of one turn."""
 
     incident_id: str
     request_id: str
@@ -86,20 +85,20 @@ class ProgressContext:
     attempt: int
     max_attempts: int
     recovery_kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressContext(RecoveryContext):
+    """What `should_keep_recovering` is asked about. `work` is progress since the incident opened, `age_ms` the time since."""
+
     work: int
     age_ms: float
 
 
-@dataclass(frozen=True)
-class ExhaustedContext:
+@dataclass(frozen=True, kw_only=True)
+class ExhaustedContext(RecoveryContext):
     """What `on_exhausted` is told. `stream_id` is empty if nothing was streamed."""
 
-    incident_id: str
-    request_id: str
-    recovery_root_request_id: str
-    attempt: int
-    max_attempts: int
-    recovery_kind: str
     stream_id: str
     created_at_ms: float
     reason: str

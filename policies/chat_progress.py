@@ -1,12 +1,9 @@
-"""Which chunks of a stream count as progress of the turn that produces them.
+"""Which chunks of a stream count as progress of their turn.
 
-Progress is credited when a chunk is *produced*: never on replay, on storing, or on a reader's reconnect, so that neither a compacted
-transcript nor a storm of reconnects can feign or lose it. The counter belongs to one turn (weakness W-26): another turn's chunks credit
-and charge nothing here.
+A chunk counts when it is *produced*, never when it is replayed, stored or read again. The counter belongs to one turn.
 
-- A milestone counts at once: a part begins, a call is complete, a call has its result.
-- Content counts at most once in five seconds: a model that writes is alive, but a loop of deltas is not much work.
-- The first content after a restart counts, because the instant of the last credit is not carried over a death.
+- A milestone always counts: a part begins, a call is complete, a call has its result.
+- Content counts at most once in five seconds, and first after a restart: many deltas are not much work.
 """
 
 from __future__ import annotations
@@ -26,18 +23,8 @@ _MILESTONES = frozenset(
 _CONTENT = frozenset({"text-delta", "reasoning-delta", "tool-input-delta"})
 
 
-def is_milestone(chunk_type: object) -> bool:
-    """Whether a chunk of this type is progress by itself."""
-    return isinstance(chunk_type, str) and chunk_type in _MILESTONES
-
-
-def is_content(chunk_type: object) -> bool:
-    """Whether a chunk of this type is progress now and then."""
-    return isinstance(chunk_type, str) and chunk_type in _CONTENT
-
-
 def earns_credit(chunk_type: object, at_ms: float, credited_at_ms: float | None) -> bool:
-    """Whether this chunk raises the turn's counter by one. `credited_at_ms` is when content last did, in this life."""
-    if is_milestone(chunk_type):
+    """Whether this chunk counts. `credited_at_ms` is when content last did, in this life."""
+    if chunk_type in _MILESTONES:
         return True
-    return is_content(chunk_type) and (credited_at_ms is None or at_ms - credited_at_ms >= CONTENT_WINDOW_MS)
+    return chunk_type in _CONTENT and (credited_at_ms is None or at_ms - credited_at_ms >= CONTENT_WINDOW_MS)

@@ -1,16 +1,15 @@
-"""What becomes of a chat turn that was cut off: which kind of recovery it needs, and whether there is patience left for one.
+"""What happens to a chat turn that was cut off: which recovery it needs, and whether its bounds allow one.
 
-A turn is one durable row, and its *incident* is part of it: opened when the turn is first found cut off, evaluated again at each further
-time, and gone when the turn completes. Spec chat-recovery §1.5, §4.3 and §4.5, with these corrections of what was found wanting there:
+A turn is one durable row. Its *incident* is part of the row: opened when the turn is first found cut off, evaluated each further time, and
+gone when the turn completes.
 
-- Progress and work are counted per turn, so that one turn neither pays for another nor reopens it (W-26).
-- A sealed incident is final: `exhausted`, `failed` and `skipped` are never evaluated again (W-25).
-- The debounce window stands still: it begins with an attempt and does not move with each look, so that a loop that is faster than the
-  window uses up attempts all the same; and from the second loss in a row on there is a pause, doubled and jittered (W-27).
-- A turn that waits for a person is *parked*: it has all the time there is, or `parked_deadline_ms` of it. Only the turn's own parts can
-  park it, so that a question forgotten elsewhere excuses nobody (W-28).
+- Progress and work are counted per turn, so turns do not affect each other.
+- A sealed incident (`exhausted`, `failed` or `skipped`) is never evaluated again.
+- The debounce window begins with an attempt and does not move, so a fast loop uses up its attempts too. From the second loss in a row on
+  there is a pause, which doubles, with jitter.
+- A turn that waits for a person is *parked*, at most for `parked_deadline_ms`. Only its own parts can park it.
 
-The bounds, and what resets each (the order is that of the reason when several are crossed):
+The bounds, in the order in which they are checked, and what resets each:
 
 | reason | crossed when | reset by |
 |---|---|---|
@@ -44,7 +43,7 @@ PAUSE_MAX_MS = 30_000
 
 
 class RecoveryKind(StrEnum):
-    """What a turn that was cut off needs."""
+    """The recovery that a cut-off turn needs."""
 
     RETRY = "retry"
     CONTINUE = "continue"
@@ -59,17 +58,17 @@ def classify_turn(
     is_newest_user_its_own: bool,
     is_awaiting_client: bool,
 ) -> RecoveryKind:
-    """What a turn that was cut off needs, from what is durably there (§4.3).
+    """The recovery that a cut-off turn needs, by what is durable.
 
     | | newest user message is the turn's | waits for a person | content | continuation | kind |
     |---|---|---|---|---|---|
-    | 1 | no | – | – | – | `superseded`: people have gone on (W-08) |
+    | 1 | no | – | – | – | `superseded`: the user has gone on |
     | 2 | yes | yes | – | – | `park` |
-    | 3 | yes | no | yes | – | `continue` after what is there |
-    | 4 | yes | no | no | yes | `continue` the message that it was to continue |
-    | 5 | yes | no | no | no | `retry`: whether a stream row exists says nothing (W-01, W-02) |
+    | 3 | yes | no | yes | – | `continue` after the content |
+    | 4 | yes | no | no | yes | `continue` the message that it continued |
+    | 5 | yes | no | no | no | `retry` |
 
-    `is_newest_user_its_own` holds too when the turn answers no user message and there is still none.
+    `is_newest_user_its_own` is also true if the turn answers no user message and there is none.
     """
     if not is_newest_user_its_own:
         return RecoveryKind.SUPERSEDED
@@ -79,12 +78,12 @@ def classify_turn(
 
 
 def keeps_partial(*, persist: bool | None, has_settled_tools: bool) -> bool:
-    """Whether what was streamed before the cut stays. Settled work of tools stays whatever a hook says (#1631)."""
+    """Whether the text that was streamed before the cut stays. Settled tool calls always keep it."""
     return has_settled_tools or persist is not False
 
 
 class IncidentStatus(StrEnum):
-    """Where an incident stands. The last three are final."""
+    """The status of an incident. The last three are final."""
 
     ATTEMPTING = "attempting"
     SCHEDULED = "scheduled"
@@ -99,7 +98,7 @@ SEALED = frozenset({IncidentStatus.SKIPPED, IncidentStatus.FAILED, IncidentStatu
 
 @dataclass(frozen=True)
 class Incident:
-    """The recovery of one turn so far. Instants in ms; `losses` counts interruptions in a row without progress."""
+    """The recovery of one turn so far. `losses` counts interruptions in a row without progress."""
 
     incident_id: str
     request_id: str
@@ -121,40 +120,32 @@ class Incident:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether nothing more happens to it."""
+        """Whether it is final."""
         return self.status in SEALED
 
     @property
     def work(self) -> int:
-        """Progress since it opened. Never falls."""
+        """Progress since it opened."""
         return self.progress - self.work_baseline
 
     def as_row(self) -> JsonObject:
-        """The incident as plain data, to be stored with its turn."""
+        """The stored form."""
         return {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()}
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Incident:
-        """The incident that was stored. Fields that this version does not know are left out; those it lacks have their defaults."""
+        """Read the stored form. An unknown field is left out, and a missing one has its default."""
         known = {each.name: row[each.name] for each in fields(cls) if each.name in row}
         status = IncidentStatus(known.get("status", IncidentStatus.ATTEMPTING))
         return cls(**{**known, "kind": RecoveryKind(known["kind"]), "status": status})
 
     def moved(self, status: IncidentStatus, reason: str = "") -> Incident:
-        """In another status; itself if it is sealed."""
+        """The incident in another status, or unchanged if it is sealed."""
         return self if self.is_sealed else replace(self, status=status, reason=reason)
 
 
-def incident_id(root_id: str, user_message_id: str | None) -> str:
-    """Which incident it is: the first request of the chain, and the message that it answers. The kind is no part of it."""
-    return f"{root_id}:{user_message_id or ''}"
-
-
 class TurnInterruption(NamedTuple):
-    """What is known when a turn is found cut off. `progress` is the turn's own counter.
-
-    Until `waited_until_ms` another turn of the agent was played: that silence was not this one's.
-    """
+    """What is known of a cut-off turn. `progress` is its counter. Until `waited_until_ms` another turn of the agent ran."""
 
     request_id: str
     root_id: str
@@ -167,7 +158,7 @@ class TurnInterruption(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The incident to store, and what it means. When `asks_predicate`, the answer False is to be put in by `declined`."""
+    """The incident to store, and the decision. If `asks_predicate`, ask `should_keep_recovering`, and apply False by `declined`."""
 
     incident: Incident
     is_exhausted: bool
@@ -175,12 +166,12 @@ class Evaluation(NamedTuple):
     asks_predicate: bool = False
 
     def declined(self) -> Evaluation:
-        """After `should_keep_recovering` has said False."""
+        """After `should_keep_recovering` returned False."""
         return Evaluation(self.incident.moved(IncidentStatus.EXHAUSTED, "recovery_aborted"), is_exhausted=True)
 
 
 def evaluate(incident: Incident | None, cut: TurnInterruption, config: ChatRecovery, now_ms: float) -> Evaluation:
-    """Open the incident of a turn, or look at it again, and say whether there is patience left. Pure; a sealed one stays as it is."""
+    """Open the incident of a turn or evaluate it again. A sealed one stays unchanged."""
     if incident is not None and incident.is_sealed:
         return Evaluation(incident, is_exhausted=True)
     seen = _opened(cut, config, now_ms) if incident is None else _seen_again(incident, cut, config, now_ms)
@@ -193,7 +184,7 @@ def evaluate(incident: Incident | None, cut: TurnInterruption, config: ChatRecov
 
 def _opened(cut: TurnInterruption, config: ChatRecovery, now_ms: float) -> Incident:
     return Incident(
-        incident_id=incident_id(cut.root_id, cut.user_message_id),
+        incident_id=f"{cut.root_id}:{cut.user_message_id or ''}",
         request_id=cut.request_id,
         root_id=cut.root_id,
         kind=cut.kind,
@@ -236,7 +227,7 @@ def _seen_again(known: Incident, cut: TurnInterruption, config: ChatRecovery, no
 
 
 def _crossed(seen: Incident, config: ChatRecovery, now_ms: float, *, is_new: bool) -> str:
-    """The first bound that is crossed, or nothing."""
+    """The first bound that is crossed, or an empty string."""
     if seen.parked_at_ms is not None:
         return "awaiting_client_deadline" if now_ms - seen.parked_at_ms > config.parked_deadline_ms else ""
     if seen.oom_attempts > config.max_oom_retries:
@@ -252,29 +243,15 @@ def _crossed(seen: Incident, config: ChatRecovery, now_ms: float, *, is_new: boo
 
 def progress_context(incident: Incident, now_ms: float) -> ProgressContext:
     """What `should_keep_recovering` is asked about."""
-    return ProgressContext(
-        incident_id=incident.incident_id,
-        request_id=incident.request_id,
-        recovery_root_request_id=incident.root_id or incident.request_id,
-        attempt=incident.attempt,
-        max_attempts=incident.max_attempts,
-        recovery_kind=incident.kind,
-        work=incident.work,
-        age_ms=now_ms - incident.first_seen_at_ms,
-    )
+    return ProgressContext(**_told_of(incident), work=incident.work, age_ms=now_ms - incident.first_seen_at_ms)
 
 
 def exhausted_context(
     incident: Incident, config: ChatRecovery, *, stream_id: str, created_at_ms: float, parts: list[Part]
 ) -> ExhaustedContext:
-    """What `on_exhausted` is told. `parts` is what of the answer exists."""
+    """What `on_exhausted` is told. `parts` is the answer so far."""
     return ExhaustedContext(
-        incident_id=incident.incident_id,
-        request_id=incident.request_id,
-        recovery_root_request_id=incident.root_id or incident.request_id,
-        attempt=incident.attempt,
-        max_attempts=incident.max_attempts,
-        recovery_kind=incident.kind,
+        **_told_of(incident),
         stream_id=stream_id,
         created_at_ms=created_at_ms,
         reason=incident.reason or "max_attempts_exceeded",
@@ -284,8 +261,19 @@ def exhausted_context(
     )
 
 
+def _told_of(incident: Incident) -> dict[str, Any]:
+    return {
+        "incident_id": incident.incident_id,
+        "request_id": incident.request_id,
+        "recovery_root_request_id": incident.root_id or incident.request_id,
+        "attempt": incident.attempt,
+        "max_attempts": incident.max_attempts,
+        "recovery_kind": incident.kind,
+    }
+
+
 def recovery_pause_ms(incident: Incident, roll: float) -> float:
-    """How long until the recovery begins: at once after the first loss, then doubled up to half a minute, jittered."""
+    """The pause before the recovery: none after the first loss, then doubled up to half a minute, with jitter."""
     if incident.losses <= 1:
         return 0.0
     return jittered_ms(backoff_ms(incident.losses - 1, FIRST_PAUSE_MS, PAUSE_MAX_MS), roll)

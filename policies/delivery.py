@@ -1,31 +1,29 @@
-"""What is decided about the delivery of an answer: when it begins, what is shown in the end, and what follows a post that went wrong.
+"""How an answer is delivered: when it begins, what is shown at the end, and what follows a failed request.
 
-Three tables.
-
-How a turn ended, and what had been seen of it, gives the outcome and the words (`ending`):
+`ending` gives the outcome and the words, by the end of the turn:
 
     turn                       text    outcome      shown
     completed                  yes     answered     the whole answer
     completed                  no      empty        `empty_text`
-    cancelled, by anybody      yes     cancelled    what was said, and `cancelled_text`
-    cancelled, by anybody      no      cancelled    nothing, or `cancelled_text` where something stands already
-    broke off for good         yes     apologised   what was said, and `interrupted_text`
-    broke off for good         no      failed       `error_text`, which never has anything of the inside in it
+    cancelled                  yes     cancelled    the text so far, and `cancelled_text`
+    cancelled                  no      cancelled    nothing, or `cancelled_text` if something was posted
+    ended with an error        yes     apologised   the text so far, and `interrupted_text`
+    ended with an error        no      failed       `error_text`, which shows nothing internal
     never began, or was lost   any     failed       `error_text`
 
-A request to the provider that went wrong (`after_failure`):
+`after_failure` says what follows a failed request to the provider:
 
-    it asks to be left alone   wait so long, then again           not counted, but for a total
-    it was not reached         wait, growing, then again          parked after `tries_max`
-    edit: outcome unknown      the same edit again: an edit twice is an edit once
+    it asks us to wait         wait as asked, and repeat            parked after `busy_max`
+    it was not reached         wait, longer each time, and repeat   parked after `tries_max`
+    edit: outcome unknown      repeat the edit, which is idempotent
     edit: nothing to change    done
-    edit: the message is gone  post it anew
-    post: outcome unknown      the policy for unknown outcomes, below
-    refused for good           parked: visible, and retried when a person says so
+    edit: the message is gone  post it again
+    post: outcome unknown      see `after_unknown`
+    refused for good           parked, until a person retries it
 
-A post that was sent and of which no reply was seen, or whose poster died before it could write the reply down (`after_unknown`): if a
-message id is known, edit that one. If none is, `edit-or-apologise` posts again with `repeated_text` above it, for the reader may see it
-twice; `repeat` says nothing; `leave` parks it, and a person decides.
+`after_unknown` is about a post whose reply was not seen or not recorded. If its message id is known, that message is edited. Otherwise
+`edit-or-apologise` posts again with `repeated_text` above, because the reader may see it twice; `repeat` posts again without a word;
+`leave` parks it, and a person decides.
 """
 
 from __future__ import annotations
@@ -37,9 +35,7 @@ from typing import Final, Literal, NamedTuple
 from perdure.policies.retry import backoff_ms, jittered_ms
 from perdure.policies.turn_status import TurnStatus
 
-APOLOGY: Final = (
-    "Sorry, my reply was interrupted. Please send your message again if you'd like me to retry."  # the seed's own words
-)
+APOLOGY: Final = "Sorry, my reply was interrupted. Please send your message again if you'd like me to retry."
 
 
 class Trouble(StrEnum):
@@ -64,7 +60,7 @@ class Next(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What came of a message that somebody sent to the agent."""
+    """The outcome of a message to the agent."""
 
     ANSWERED = "answered"
     EMPTY = "empty"
@@ -78,11 +74,11 @@ class Delivery:
     """How answers are delivered. Durations are milliseconds.
 
     Attributes:
-        unknown: what is done about a post that was sent and of which no reply was seen.
-        burst_ms: how long a first message waits for more that belong to it; `burst_max_ms` bounds that, however many come.
-        edit_every_ms: the least time between two edits of an answer that streams; None takes what the provider allows.
-        tries_max: failed requests of one delivery in a row until it is parked; `busy_max` the same for those that asked to wait.
-        kept_max: how many settled deliveries of one conversation are remembered, and with them which messages it has had.
+        unknown: what follows a post whose outcome is unknown.
+        burst_ms: how long a message waits for more of its burst; `burst_max_ms` bounds the whole wait.
+        edit_every_ms: the least time between two edits of a streamed answer; None takes the provider's limit.
+        tries_max: failed requests in a row until a delivery is parked; `busy_max` counts those that asked us to wait.
+        kept_max: how many settled deliveries of a conversation are kept. Messages that they answered are recognised.
     """
 
     unknown: Literal["edit-or-apologise", "repeat", "leave"] = "edit-or-apologise"
@@ -103,21 +99,21 @@ class Delivery:
 
 
 class Ending(NamedTuple):
-    """The outcome of a reply, and what is shown at last: what the model said, or not, and words of ours."""
+    """The outcome of a reply, and what is shown at the end: the model's text or not, and words of ours."""
 
     outcome: Outcome
     keeps_text: bool
     words: str = ""
 
     def shown(self, said: str) -> str:
-        """The last state of the answer."""
+        """The final text."""
         return "\n\n".join(
             each for each in (said.rstrip() if self.keeps_text and self.words else said, self.words) if each
         )
 
 
 def ending(status: TurnStatus, policy: Delivery, *, has_text: bool, has_posts: bool) -> Ending:
-    """What a reply comes to, by the status of its turn; see the first table."""
+    """The end of a reply, by the status of its turn; see the first table."""
     if status == TurnStatus.COMPLETED:
         return Ending(Outcome.ANSWERED, True) if has_text else Ending(Outcome.EMPTY, False, policy.empty_text)
     if status == TurnStatus.ABORTED:
@@ -128,7 +124,7 @@ def ending(status: TurnStatus, policy: Delivery, *, has_text: bool, has_posts: b
 
 
 def after_failure(trouble: Trouble, policy: Delivery, *, is_edit: bool, tries: int, busy: int) -> Next:
-    """What follows a request that went wrong; see the second table. `tries` and `busy` count this one too."""
+    """What follows a failed request; see the second table. `tries` and `busy` include this one."""
     if trouble is Trouble.UNCHANGED:
         return Next.DONE
     if trouble is Trouble.REFUSED or tries > policy.tries_max or busy > policy.busy_max:
@@ -141,17 +137,17 @@ def after_failure(trouble: Trouble, policy: Delivery, *, is_edit: bool, tries: i
 
 
 def after_unknown(policy: Delivery) -> Next:
-    """What follows a post of which nobody knows whether it arrived, and no message id is known."""
+    """What follows a post whose outcome and message id are unknown."""
     return Next.PARK if policy.unknown == "leave" else Next.REPEAT
 
 
 def pause_ms(policy: Delivery, tries: int, retry_after_ms: float | None, roll: float) -> float:
-    """How long to wait before the next request: what the provider asked for, else growing and jittered."""
+    """The pause before the next request: what the provider asked for, else a jittered backoff."""
     if retry_after_ms is not None:
         return max(0.0, retry_after_ms)
     return jittered_ms(backoff_ms(tries, policy.first_pause_ms, policy.pause_max_ms), roll)
 
 
 def ready_at_ms(policy: Delivery, opened_at_ms: int, now_ms: int) -> int:
-    """When a burst that has got one more message now may be answered."""
+    """When a burst that just got one more message may be answered."""
     return min(now_ms + policy.burst_ms, opened_at_ms + max(policy.burst_ms, policy.burst_max_ms))

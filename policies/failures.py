@@ -1,7 +1,4 @@
-"""What is known of a model request that failed: the exceptions as plain data, and the verdict on them.
-
-`policies.transport` judges; the names are here because the judgement of a connection and that of an answer both speak them.
-"""
+"""A failed model request: the exceptions as plain data, and the verdict on them. `policies.transport` judges."""
 
 from __future__ import annotations
 
@@ -15,11 +12,10 @@ TEXT_MAX = 500
 
 @dataclass(frozen=True)
 class Raised:
-    """One exception as plain data: the one that was raised, or one behind it (`__cause__`, else a `__context__` not suppressed).
+    """One exception as plain data: the one that was raised, or a cause (`__cause__`, else a `__context__` that is not suppressed).
 
-    `lineage` names its classes from its own to the root as `package.Class`, the package being the first name of the module's path.
-    `code` is an errno's name (`ECONNRESET`, `EAI_NONAME`), an SSL reason, or the code that an API gave. `retry_after_ms` is what the
-    library itself read of a hint; headers are read first.
+    `lineage` names its class and the base classes as `package.Class`. `code` is an errno's name (`ECONNRESET`), an SSL reason, or a code of
+    the API. `retry_after_ms` is the hint that the library read; headers come first.
     """
 
     lineage: tuple[str, ...]
@@ -31,12 +27,12 @@ class Raised:
     retry_after_ms: float | None = None
 
     def is_any(self, names: frozenset[str]) -> bool:
-        """Whether it is, or descends from, one of these classes. The numbered packages count as their elders."""
+        """Whether it is of one of these classes. `httpx2` and `httpcore2` count as `httpx` and `httpcore`."""
         return any(_elder(each) in names for each in self.lineage)
 
 
 class FailureKind(StrEnum):
-    """The class of a failure: E1–E13 of the table in `policies.transport`, by name."""
+    """The class of a failure, by the table in `policies.transport`."""
 
     ABORTED = "aborted"
     MISSING_KEY = "missing_key"
@@ -56,7 +52,7 @@ class FailureKind(StrEnum):
 
 
 class ApiKind(StrEnum):
-    """What a provider's answer means (spec transport-recovery §1.3)."""
+    """What a provider's answer means."""
 
     AUTH = "auth"
     QUOTA_EXHAUSTED = "quota_exhausted"
@@ -72,7 +68,7 @@ _TRANSPORT = frozenset({"transport", "decompression", "bare_phrase", "connect_st
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a model request failed. `text` is one line for people; `is_transient`: the same request could succeed later."""
+    """Why a model request failed. `text` is one line for people. `is_transient`: the same request could succeed later."""
 
     kind: FailureKind
     text: str
@@ -84,17 +80,17 @@ class Failure:
 
     @property
     def is_transport(self) -> bool:
-        """Whether it was the connection, and not what the provider said."""
+        """Whether the connection failed, not the provider."""
         return self.kind in _TRANSPORT or self.api is ApiKind.TRANSPORT_DISCONNECT
 
     @property
     def burns_budget(self) -> bool:
-        """Whether another try counts. A full pool of our own does not: nothing was sent."""
+        """Whether another try counts. After a full pool of ours it does not: nothing was sent."""
         return self.kind is not FailureKind.LOCAL_PRESSURE
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Whether the process that streamed was killed for its memory; such deaths have a budget of their own."""
+        """Whether the streaming process was killed for its memory. Such deaths have their own budget."""
         return self.code == "OUT_OF_MEMORY"
 
 
@@ -104,7 +100,7 @@ def _elder(name: str) -> str:
 
 
 def mentions(text: str, phrases: Iterable[str]) -> bool:
-    """Whether one of the phrases stands in the text."""
+    """Whether the text has one of the phrases."""
     return any(phrase in text for phrase in phrases)
 
 
@@ -112,6 +108,6 @@ _SECRETS = re.compile(r"\b(?:sk|pk|rk)-[\w*-]{6,}|\bAIza[\w-]{10,}|(?<=[?&]key=)
 
 
 def one_line(text: str) -> str:
-    """One line of bounded length, for people, the model and whoever observes: what looks like a key is left out (case 55)."""
+    """One line of bounded length. What looks like a key is removed."""
     flat = _SECRETS.sub("[key]", " ".join(text.split()))
     return flat if len(flat) <= TEXT_MAX else flat[: TEXT_MAX - 1] + "…"

@@ -1,12 +1,11 @@
-"""What an event does to a fiber: one table, read before anything else about fibers.
+"""The state machine of fibers.
 
-A fiber's row has a *status*, which is stored and which authors see. `interrupted` is two things there, so the machine has *states*: a fiber
-whose process died is `recovering`, and open, until its hook or the policy has come to a verdict; it is `interrupted`, and settled, when
-nobody could tell what becomes of it. A settled one is moved only by a person, and only if it is `interrupted`.
+A row has a *status*, which is stored and which authors see. The status `interrupted` covers two *states*. A fiber whose process died is
+`recovering`, and open, until its hook or the policy decides. It is `interrupted`, and settled, if nobody could decide; then only a person
+moves it.
 
-`Fiber.after` alone moves the row, and the transaction that stores it makes the move durable. A `running` row of an earlier life is one
-whose process died: what recovers it treats it as `recovering`. An event that comes from code which lost the fiber (a cancelled body, an
-earlier life, an earlier attempt) is refused before this table is asked: the row names whoever is at work on it.
+Only `Fiber.after` moves a row. The transaction that stores the row makes the move durable. A `running` row of an earlier life is treated as
+`recovering`. Events from code that no longer owns the fiber (a cancelled body, an earlier life or attempt) are refused before this table.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from perdure.policies.transitions import Cell, Transitions
 
 
 class FiberStatus(StrEnum):
-    """Where a fiber stands. The values are stored."""
+    """The status of a fiber. The values are stored."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -29,14 +28,14 @@ class FiberStatus(StrEnum):
 
 
 FIBER_CLEANED: Final = (FiberStatus.COMPLETED, FiberStatus.ERROR, FiberStatus.ABORTED)
-"""These never change, and are deleted unless somebody says otherwise."""
+"""These never change, and `delete_fibers` deletes them by default."""
 
 FIBER_SETTLED: Final = (*FIBER_CLEANED, FiberStatus.INTERRUPTED)
 """The statuses in which a fiber can be settled."""
 
 
 class FiberState(StrEnum):
-    """A status, where `interrupted` is told from what is being recovered."""
+    """A status in which `recovering` is told from `interrupted`."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -53,14 +52,14 @@ class FiberState(StrEnum):
 
 
 FIBER_OPEN_STATES: Final = frozenset({FiberState.PENDING, FiberState.RUNNING, FiberState.RECOVERING})
-"""Something is still to come of the fiber by itself."""
+"""The fiber goes on by itself."""
 
 
 class FiberEvent(StrEnum):
-    """What can happen to a fiber. The words of a `FiberResult` are events."""
+    """An event of a fiber. The statuses of a `FiberResult` are events."""
 
     ENTERED = "entered"
-    """The next attempt at its body begins."""
+    """The next attempt begins."""
     ASKED = "asked"
     """Its process died, and its recovery hook is called."""
     RETRIED = "retry"
@@ -68,11 +67,11 @@ class FiberEvent(StrEnum):
     COMPLETED = "completed"
     FAILED = "error"
     ABORTED = "aborted"
-    """Its body, its hook or a person says so."""
+    """By its body, its hook or a person."""
     INTERRUPTED = "interrupted"
-    """Nobody can tell what becomes of it."""
+    """Nobody could decide."""
     CANCELLED = "cancelled"
-    """Somebody ends it while it is open."""
+    """It is ended while it is open."""
 
 
 _S, _E = FiberState, FiberEvent

@@ -1,32 +1,31 @@
-"""What becomes of a fiber: a durable job inside one agent.
+"""What happens to a fiber, a durable job inside one agent.
 
     pending ──► running ──► completed | error | aborted
        ▲           │ (its process died)
        │           ▼
        └──── interrupted, recovering ──► completed | error | aborted | interrupted
 
-`completed`, `error` and `aborted` never change. `interrupted` is two things, and an inspection tells which: while the fiber is being
-*recovered* it is open and whoever waits goes on waiting; when the hook has declined or a budget is used up it is *settled*, and only a
-person (`resolve_fiber`) moves it.
+`completed`, `error` and `aborted` never change. An `interrupted` fiber is either being *recovered*, and open; or it is *settled*, because
+the hook has declined or a budget is used up. Then only a person (`resolve_fiber`) moves it. An inspection tells which.
 
-A life that finds a fiber open decides by the table below; a test walks all of it. A fiber that is *waiting* had not begun, or had failed
-and waits for its next attempt: nothing was cut off. *Recoveries* counts the calls of the hook, *attempts* those of the body, and both are
-durable before the call, so that a body or a hook that kills its process uses up its budget too.
+A life that finds an open fiber decides by the table. A test checks every row. A *waiting* fiber has not begun, or has failed and waits for
+its next attempt. *Recoveries* count calls of the hook, and *attempts* those of the body. Both are durable before the call, so a body or
+hook that kills its process uses up its budget too.
 
 | | waiting | managed | hook | recoveries left | retry | attempts left | verdict |
 |---|---|---|---|---|---|---|---|
-| A | yes | – | – | – | – | – | `Enter`, at the time that was set for it |
+| A | yes | – | – | – | – | – | `Enter` at its time |
 | B | no | – | yes | yes | – | – | `Ask` the hook |
-| C | no | yes | yes | no | – | – | `Settle` as interrupted: the hook never came to a verdict |
+| C | no | yes | yes | no | – | – | `Settle` as interrupted: the hook gave no verdict |
 | D | no | yes | no | – | yes | yes | `Enter` again; finished steps are remembered |
 | E | no | yes | no | – | yes | no | `Settle` as interrupted: the attempts are used up |
-| F | no | yes | no | – | no | – | `Settle` as interrupted: nobody said what is to be done |
+| F | no | yes | no | – | no | – | `Settle` as interrupted: nobody said what to do |
 | G | no | no | yes | no | – | – | `Drop`: work without a record ends with its last recovery |
 | H | no | no | no | – | – | – | `Drop`: there is nobody to tell |
 
-How the world gets there. A: a kill between acceptance and the first line (W6), or during a pause. B: the ordinary kill, also one during the
-hook itself (W9, W10). C and G: a hook that hangs, raises or kills in every try. D: a job that declared itself repeatable. E: one that never
-gets further. F: the default; a person looks at it. H: `run_fiber` without a hook.
+A: the process died before the body began, or during a pause. B: the ordinary death, also one during the hook. C and G: a hook that hangs,
+raises or kills each time. D: a repeatable job. E: one that makes no progress. F: the default; a person decides. H: `run_fiber` without a
+hook.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from perdure.policies.retry import backoff_ms, jittered_ms
 
 
 class Unset(Enum):
-    """Nothing was said about it, not even None."""
+    """The value was not given. None is a value."""
 
     UNSET = "unset"
 
@@ -62,13 +61,13 @@ VERDICTS: Final = (
 
 @dataclass(frozen=True)
 class FiberResult:
-    """What a recovery came to, or what a person decides about an interrupted fiber.
+    """The verdict of a recovery hook, or of a person, on an interrupted fiber.
 
     Args:
-        status: `retry` enters the fiber again; the others settle it, `interrupted` until somebody resolves it.
-        error: text that is kept with it; none clears what was kept.
-        snapshot: takes the place of the stashed value, if it is given.
-        metadata: takes the place of the metadata, if it is given.
+        status: `retry` enters the fiber again; the others settle it, `interrupted` until it is resolved.
+        error: the text kept with it; None clears that.
+        snapshot: replaces the stashed value, if given.
+        metadata: replaces the metadata, if given.
     """
 
     status: Verdict
@@ -82,17 +81,17 @@ class FiberResult:
 
     @property
     def event(self) -> FiberEvent:
-        """What it does to the fiber."""
+        """Its event in the table of fibers."""
         return FiberEvent(self.status)
 
 
 @dataclass(frozen=True)
 class FiberRetry:
-    """The body of a fiber may be entered again: after its process died, and with `on_error` also after it raised.
+    """The body of a fiber may be entered again after its process died, and with `on_error` also after it raised.
 
     Args:
-        attempts_max: attempts without a newly remembered step in between; None takes `Limits.attempts_max`.
-        first_ms: the pause before the second try, doubled each time up to `most_ms`, with jitter; None takes `Limits.retry_first_ms`.
+        attempts_max: attempts without a newly finished step; None takes `Limits.attempts_max`.
+        first_ms: the first pause. It doubles up to `most_ms`, with jitter. None takes `Limits.retry_first_ms`.
         most_ms: None takes `Limits.retry_most_ms`.
     """
 
@@ -108,7 +107,7 @@ class FiberRetry:
 
     @classmethod
     def of(cls, given: object) -> Self | None:
-        """What an author may write: nothing, `True`, a number of attempts, or the whole. Raises `ValueError`."""
+        """Read what an author wrote: None, a bool, a number of attempts, or a `FiberRetry`. Raises `ValueError`."""
         if given is None or given is False or isinstance(given, cls):
             return given or None
         if given is True:
@@ -125,7 +124,7 @@ class FiberRetry:
 
 
 class Interruption(NamedTuple):
-    """What is known of an open fiber that nobody in this life is at work on."""
+    """What is known of an open fiber that this life does not run."""
 
     is_waiting: bool
     is_managed: bool
@@ -145,14 +144,14 @@ class Enter:
 
 @dataclass(frozen=True)
 class Ask:
-    """Call the recovery hook. What is decided when it dies waits for `then_ms`."""
+    """Call the recovery hook. If it dies, wait for `then_ms` before the next decision."""
 
     then_ms: int
 
 
 @dataclass(frozen=True)
 class Settle:
-    """It is over."""
+    """Settle it."""
 
     status: FiberStatus
     error: str | None
@@ -160,13 +159,13 @@ class Settle:
 
 @dataclass(frozen=True)
 class Drop:
-    """Forget it."""
+    """Delete its record."""
 
     why: str
 
 
 def take_up(found: Interruption, limits: Limits, roll: float) -> Enter | Ask | Settle | Drop:
-    """Say what becomes of a fiber that another life left open. The letters refer to the table above."""
+    """Decide about a fiber that another life left open, by the table above."""
     if found.is_waiting:  # A
         return Enter()
     if found.has_hook and found.recoveries < limits.fiber_recoveries_max:  # B
@@ -180,7 +179,7 @@ def take_up(found: Interruption, limits: Limits, roll: float) -> Enter | Ask | S
 
 
 def enter_again(found: Interruption, limits: Limits, roll: float) -> Enter | Settle:
-    """The body was cut off, and may perhaps be entered again (D, E, F)."""
+    """Decide about a body that was cut off (D, E, F)."""
     if found.retry is None:  # F
         return Settle(FiberStatus.INTERRUPTED, "its process died while it ran")
     spent = _spent(found, limits)
@@ -190,14 +189,14 @@ def enter_again(found: Interruption, limits: Limits, roll: float) -> Enter | Set
 
 
 def after_error(found: Interruption, error: str, limits: Limits, roll: float) -> Enter | Settle:
-    """What becomes of a fiber whose body raised."""
+    """Decide about a fiber whose body raised."""
     if found.retry is None or not found.retry.on_error or _spent(found, limits):
         return Settle(FiberStatus.ERROR, error)
     return Enter(found.retry.pause_ms(max(1, found.idle_attempts), limits, roll))
 
 
 def after_hook(result: object, found: Interruption, limits: Limits, roll: float) -> Enter | Settle | Drop:
-    """What a hook's verdict does. One that has nothing to say (None) leaves the fiber to its `retry`, or else interrupted."""
+    """Apply a hook's verdict. None leaves the fiber to its `retry`, or else interrupted."""
     if not found.is_managed:
         return Drop("recovered")
     status = result.status if isinstance(result, FiberResult) else result
@@ -211,7 +210,7 @@ def after_hook(result: object, found: Interruption, limits: Limits, roll: float)
 
 
 def recovery_pause_after(recoveries: int, limits: Limits, roll: float) -> int:
-    """How long a hook is left alone after so many tries, of which none came to a verdict."""
+    """The pause after so many calls of a hook without a verdict."""
     return int(jittered_ms(backoff_ms(recoveries, limits.fiber_recovery_first_ms, limits.fiber_recovery_most_ms), roll))
 
 
@@ -226,7 +225,7 @@ def _spent(found: Interruption, limits: Limits) -> str:
 
 
 class Settled(NamedTuple):
-    """A fiber that is over, as its retention sees it."""
+    """A settled fiber, as retention sees it."""
 
     fiber_id: str
     status: FiberStatus
@@ -234,10 +233,7 @@ class Settled(NamedTuple):
 
 
 def outlived(settled: Iterable[Settled], now_ms: int, limits: Limits) -> list[str]:
-    """The fibers whose record need not be kept any longer, the oldest first: by age, and beyond a number.
-
-    Interrupted ones are kept until somebody has looked at them.
-    """
+    """The fibers to delete, oldest first: the too old and the too many. Interrupted ones are kept until a person has resolved them."""
     cleaned = sorted((each for each in settled if each.status in FIBER_CLEANED), key=lambda each: each.settled_at_ms)
     surplus = max(0, len(cleaned) - limits.fibers_kept_max)
     return [

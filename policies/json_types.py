@@ -1,4 +1,4 @@
-"""The types of plain data: what JSON can write. For type checkers alone; whoever evaluates annotations at run time finds `Any`."""
+"""The types of plain data, for type checkers. At run time they are `Any`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     JsonObject: TypeAlias = "dict[str, Json]"
 else:
     Json = Any
-    """Any JSON value, to be read. `isinstance` with `Mapping` narrows it to an object; a text is a `Sequence` too, so test for it first."""
+    """Any JSON value. `isinstance` with `Mapping` narrows it to an object. A text is a `Sequence` too, so test for it first."""
 
     JsonObject = dict[str, Any]
-    """A JSON object that may be written to."""
+    """A JSON object that can be changed."""

@@ -1,16 +1,12 @@
-"""How an answer becomes messages of a limited length, and how text is counted.
+"""Splits an answer into messages of a limited length.
 
-Theory of operation
--------------------
-A text is cut greedily into pieces, each as long as one message may be. The `text` of all pieces together is the text, character for
-character; what a piece needs beside it to be read alone, the fences of a code block that goes on, stands in `opening` and `closing`. A cut
-falls in front of a code block that would fit into a message of its own, else after a blank line, a line, a word, whichever comes in the
-second half of the piece; else anywhere that breaks no character which a reader sees as one (combining marks, joined emoji, flags).
+Each piece is as long as one message may be. The `text` of all pieces together is the whole text. `opening` and `closing` add the fences of
+a code block that is split. A cut falls before a code block that fits into a message of its own; else after a blank line, a line or a word in
+the second half of the piece; else between two visible characters (combining marks, joined emoji and flags stay whole).
 
-The function is pure, so who streams splits the whole text again with every look and edits what became different: early messages
-hardly ever do.
+While a text streams, the whole of it is split again and the messages that differ are edited. Early messages hardly ever change.
 
-Limits count characters or, as Telegram does, UTF-16 units, of which an emoji has two.
+Limits count characters or, as Telegram does, UTF-16 units. An emoji has two of them.
 """
 
 from __future__ import annotations
@@ -22,8 +18,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 LIMIT_MIN: Final = 64
-HEADER_MAX: Final = 24  # of a fence that is opened again; a longer one is opened bare
-_BACK_MAX: Final = 32  # characters that one visible character may have; hostile text may pile up more
+HEADER_MAX: Final = 24  # of a fence that is opened again; a longer one loses its header
+_BACK_MAX: Final = 32  # characters of one visible character; hostile text may have more
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})([^`\n]*)$")
 _JOINER, _SELECTORS, _SKINS, _FLAGS = "\u200d", "\ufe00\ufe0f", "\U0001f3fb\U0001f3ff", "\U0001f1e6\U0001f1ff"
 
@@ -36,7 +32,7 @@ class Counting(StrEnum):
 
 
 class Piece(NamedTuple):
-    """One message of a long text. `opening` and `closing` are fences that the text itself does not have there."""
+    """One message of a long text. `opening` and `closing` are added fences."""
 
     text: str
     opening: str = ""
@@ -44,19 +40,19 @@ class Piece(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What a reader is shown."""
+        """The text of the message."""
         return f"{self.opening}{self.text}{self.closing}"
 
 
 class Fence(NamedTuple):
-    """An open code block: the characters that opened it, and what is said about its language."""
+    """An open code block: the characters that opened it, and its language."""
 
     mark: str
     header: str
 
     @property
     def again(self) -> str:
-        """The line that opens it in the next message."""
+        """The line that opens it again."""
         return f"{self.mark}{self.header}\n" if len(self.mark) + len(self.header) <= HEADER_MAX else "```\n"
 
     def closing(self, text: str) -> str:
@@ -66,22 +62,22 @@ class Fence(NamedTuple):
 
 
 def length_of(text: str, counting: Counting = Counting.CHARACTERS) -> int:
-    """How long a limit finds a text."""
+    """The length of a text, as a limit counts it."""
     return len(text) if counting is Counting.CHARACTERS else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def sendable(text: str) -> str:
-    """A text that every provider can be sent: halves of surrogate pairs and NULs become replacement characters."""
+    """A text that every provider accepts: lone surrogates and NULs become replacement characters."""
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return whole.replace("\x00", "\ufffd")
 
 
 def spoken(parts: Iterable[Mapping[str, Any]]) -> str:
-    """The text of an answer: its text parts, with a space between two that a tool call parted and that would run together."""
+    """The text parts of an answer. A space is added between two that a tool call separated and that would run together."""
     said, was_parted = "", False
     for part in parts:
         if part.get("type") == "step-start":
-            continue  # an answer that broke off in its text goes on with the very next letter
+            continue  # an answer that was cut off continues in the middle of its text
         if part.get("type") != "text":
             was_parted = was_parted or bool(said)
             continue
@@ -94,10 +90,7 @@ def spoken(parts: Iterable[Mapping[str, Any]]) -> str:
 
 
 def split(text: str, limit: int, counting: Counting = Counting.CHARACTERS) -> list[Piece]:
-    """Cut a text into pieces that are each shown within the limit. None for a text without anything to be seen.
-
-    A limit under `LIMIT_MIN` is taken for that: no code block could be opened and closed in less.
-    """
+    """Cut a text into pieces within the limit. A blank text has none. A limit below `LIMIT_MIN` has no room for fences and is raised."""
     limit = max(limit, LIMIT_MIN)
     pieces: list[Piece] = []
     fence: Fence | None = None
@@ -128,7 +121,7 @@ def _fitting(text: str, room: int, counting: Counting) -> int:
 
 
 def _cut(text: str, most: int, fence: Fence | None) -> int:
-    """Where to cut, at `most` characters or before."""
+    """The place of the cut, at most `most`."""
     window = text[:most]
     block = _block_at_end(window, fence)
     if block >= most // 4 and _block_length(text, block) <= most:
@@ -141,7 +134,7 @@ def _cut(text: str, most: int, fence: Fence | None) -> int:
 
 
 def _whole(text: str, at: int) -> int:
-    """The nearest place before `at` that parts no visible character, if one is near."""
+    """The nearest place up to `at` that splits no visible character, if one is near."""
     for back in range(min(_BACK_MAX, at - 1)):
         if not _joins(text, at - back):
             return at - back
@@ -167,7 +160,7 @@ def _is_flag(character: str) -> bool:
 
 
 def _fence_after(fence: Fence | None, text: str) -> Fence | None:
-    """The code block that is open after a text, if one was open before it."""
+    """The code block that is open after a text."""
     for line in text.split("\n"):
         fence = _fence_after_line(fence, line)
     return fence
@@ -185,7 +178,7 @@ def _fence_after_line(fence: Fence | None, line: str) -> Fence | None:
 
 
 def _block_at_end(window: str, fence: Fence | None) -> int:
-    """Where the code block begins that the end of the window lies in, if it begins there; else -1."""
+    """The start of the code block that is open at the end of the window, or -1."""
     begins, at = -1, 0
     for line in window.split("\n"):
         before, fence = fence, _fence_after_line(fence, line)
@@ -198,7 +191,7 @@ def _block_at_end(window: str, fence: Fence | None) -> int:
 
 
 def _block_length(text: str, begins: int) -> int:
-    """How long the code block is that begins there, or what there is of it."""
+    """The length of the code block that begins there, as far as it is known."""
     fence: Fence | None = None
     length = 0
     for line in text[begins:].split("\n"):

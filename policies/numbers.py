@@ -1,7 +1,4 @@
-"""Numbers that people give: what counts as one, and the range it has to be in.
-
-`True` and `False` are not numbers, and NaN is in no range. Infinity is a number that an unbounded range contains.
-"""
+"""Checks of numbers. `True` and `False` are not numbers. NaN is in no range. An unbounded range contains infinity."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ INFINITY = math.inf
 
 
 class InvalidValue(ValueError):
-    """A value that cannot be accepted. `field` names it, `why` says what is wrong with it."""
+    """A value that cannot be accepted. `field` names it, and `why` says what is wrong."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(field, why)
@@ -24,7 +21,7 @@ class InvalidValue(ValueError):
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value is an int or a float, and not a bool. NaN and infinity are floats."""
+    """Whether a value is an int or a float, but not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -48,10 +45,7 @@ def number(
 ) -> float:
     """Return the value if it is a number from `least` to `most`. Raises `InvalidValue`.
 
-    Args:
-        unit: what the error calls the number's unit, such as `milliseconds`.
-        is_finite: refuse infinity.
-        above: refuse `least` itself; for ranges without a `most`.
+    The error names the `unit`. `is_finite` refuses infinity. `above` refuses `least` itself.
     """
     is_inside = is_number(value) and least <= value <= most and not (above and value == least)
     if is_number(value) and is_inside and not (is_finite and math.isinf(value)):

@@ -1,17 +1,16 @@
-"""What becomes of a user's message that comes while a turn is accepted or running (spec chat-recovery §3.3).
+"""What happens to a user's message that arrives while a turn waits or runs.
 
 | strategy | an overlapping message |
 |---|---|
 | `queue` (default) | runs in its order |
-| `latest` | is skipped at its place if a later overlapping one exists; it stays in the transcript |
-| `merge` | is put in front of the next overlapping one, which answers all of them |
-| `drop` | is refused, and nothing of it is kept |
-| `debounce` | is skipped like `latest`; the last one waits until it has been quiet for `debounce_ms` |
+| `latest` | is skipped if a later overlapping one exists; it stays in the transcript |
+| `merge` | is prepended to the next overlapping one, which answers both |
+| `drop` | is refused, and not kept |
+| `debounce` | is skipped like `latest`; the last one waits for `debounce_ms` of silence |
 
-Only messages of users overlap, and only with turns that wait or run. Regenerations, approvals, results of tools, notifications and
-recoveries are never dropped or skipped; and a turn that is being *recovered*, or is parked, does not make the user's next message an
-overlapping one: at the system that we answer a running recovery made `drop` refuse people (W-38). The first message of a burst overlaps
-with nothing, and so nothing supersedes it.
+Only users' messages overlap, and only with turns that wait or run. Regenerations, approvals, tool results, notifications and recoveries are
+never dropped or skipped. A turn that is parked or being recovered makes no message overlap. The first message of a burst overlaps with
+nothing, so nothing supersedes it.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ _OCCUPIED = frozenset({TurnStatus.ACCEPTED, TurnStatus.RUNNING})
 
 @dataclass(frozen=True)
 class Overlap:
-    """One strategy; `debounce_ms` counts for `debounce` only."""
+    """One strategy. Only `debounce` uses `debounce_ms`."""
 
     strategy: str = "queue"
     debounce_ms: float = DEBOUNCE_MS
 
     @classmethod
     def of(cls, value: object) -> Overlap:
-        """What an author wrote: the name of a strategy, or a mapping of `strategy` and `debounce_ms`. ValueError if it is neither.
+        """Read what an author wrote: the name of a strategy, or a mapping of `strategy` and `debounce_ms`. Otherwise a ValueError.
 
-        A `debounce_ms` that is missing, negative, infinite or no number is 750.
+        A `debounce_ms` that is missing, negative, infinite or not a number means 750.
         """
         if isinstance(value, Overlap):
             return value
@@ -57,7 +56,7 @@ class Overlap:
 
 
 class OpenTurn(NamedTuple):
-    """A turn that has not ended. `is_overlapping`: it is a message of the user that overlapped with another turn."""
+    """A turn that has not ended. `is_overlapping`: its message overlapped with another turn."""
 
     number: int
     status: TurnStatus
@@ -67,7 +66,7 @@ class OpenTurn(NamedTuple):
 
 
 class QueueAction(StrEnum):
-    """What a turn does when its place in the queue has come."""
+    """What a turn does when it is next in the queue."""
 
     PLAY = "play"
     SKIP = "skip"
@@ -76,24 +75,24 @@ class QueueAction(StrEnum):
 
 
 class QueueDecision(NamedTuple):
-    """The decision, and for WAIT the instant at which to ask again."""
+    """The decision. After WAIT, ask again at `until_ms`."""
 
     action: QueueAction
     until_ms: float = 0
 
 
 def overlaps(open_turns: Iterable[OpenTurn]) -> bool:
-    """Whether a message that comes now overlaps. Asked when it is accepted, and stored with its turn."""
+    """Whether a message that arrives now overlaps. Decided when it is accepted, and stored with its turn."""
     return any(turn.status in _OCCUPIED and not turn.is_recovering for turn in open_turns)
 
 
 def is_dropped(policy: Overlap, *, is_overlapping: bool) -> bool:
-    """Whether a user's message is refused instead of accepted."""
+    """Whether a user's message is refused."""
     return policy.strategy == "drop" and is_overlapping
 
 
 def queue_decision(policy: Overlap, turn: OpenTurn, open_turns: Iterable[OpenTurn], now_ms: float) -> QueueDecision:
-    """What a turn does now that its place has come. `open_turns` may hold the turn itself."""
+    """What a turn does when it is next. `open_turns` may include the turn itself."""
     if not turn.is_overlapping or policy.strategy in ("queue", "drop"):
         return QueueDecision(QueueAction.PLAY)
     later = any(

@@ -1,14 +1,15 @@
-"""How long a parent waits for a child, and for which reason it stops. Pure: every instant comes in.
+"""How long a parent waits for a child, and why it stops.
 
-Two kinds of patience (seed 003):
+- A *detached* run has an absolute budget from its request, and a window of silence that every signal resets. The window counts only after
+  the child's first report.
+- An *awaited* run has no limit until its parent must re-attach to it. From then on silence is measured since the last progress, and a
+  finite hard window may bound the whole wait.
 
-- a *detached* run has an absolute budget from its request, and a window of silence that every signal resets. The window counts only
-  once the child has reported at all: nobody is given up for being slow.
-- an *awaited* run is waited for without limit, until its parent had to re-attach to it. From then on silence is measured against the
-  reported progress, and a finite hard window may cap the whole wait.
-
-`0` and infinity. Absolute budget: 0 gives up at once, infinity never. Detached silence: 0 and infinity are off. Re-attached silence: 0
-does not wait, infinity never gives up on silence. Hard window: 0 and infinity are off.
+| | 0 | infinity |
+|---|---|---|
+| absolute budget | gives up at once | never gives up |
+| silence of a detached run, hard window | off | off |
+| silence after a re-attachment | does not wait | never gives up |
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Budget(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """When what was seen of a run. Zero is never."""
+    """When a run was requested, last heard of, and re-attached to. Zero is never."""
 
     detached: bool
     requested_at_ms: int
@@ -36,7 +37,7 @@ class Sighting(NamedTuple):
 
 
 class Expiry(NamedTuple):
-    """When patience ends, for which reason, and whether the child is then stopped."""
+    """When the wait ends, why, and whether the child is then stopped."""
 
     at_ms: float
     reason: str
@@ -52,7 +53,7 @@ def is_window(limit_ms: float) -> bool:
 
 
 def expiry(budget: Budget, seen: Sighting) -> Expiry:
-    """The first end of patience for a live run, as far as is known now. A later signal can only move it later."""
+    """The end of the wait for a live run, as far as is known now. A later signal can only postpone it."""
     if seen.detached:
         ends = [Expiry(seen.requested_at_ms + budget.absolute_ms, "budget-exceeded", True)]
         if is_window(budget.silence_ms) and seen.signal_at_ms:

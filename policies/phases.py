@@ -1,8 +1,6 @@
-"""What is done after a model request has failed: the phase it had reached, times the cause, gives one action.
+"""What follows a failed model request: its phase and the cause give one action.
 
-The phase comes from what had already happened in the failed attempt, up to the instant of the failure and in no other (spec
-transport-recovery §1.6). Only calls that the model actually made are judged: that a tool with effects merely *stands in the request* says
-nothing (weakness B3). The table is §1.9 in the columns that we want:
+The phase is how far this attempt had come when it failed. Only calls that the model made count, not the tools that the request offered.
 
 | phase of the failed attempt | lost connection, stall | passing refusal | terminal refusal | cancel, clear |
 |---|---|---|---|---|
@@ -18,12 +16,11 @@ nothing (weakness B3). The table is §1.9 in the columns that we want:
 | P9 nothing received, after tools of this turn | REPLAY of this request | REPLAY | STOP | STOP |
 | any, budget spent | drain, EXHAUSTED | same | – | – |
 
-REPLAY sends the same request and withdraws whatever the attempt had shown. CONTINUE sends a request that is made from what is left. Both
-come out of one budget per turn, which stands in the turn's row, so that no restart fills it up again (§5, weaknesses B4 and B9): five
-failures in a row without durable progress, and twenty in all. The drain gives each tool its own deadline, and its time is no failure.
+REPLAY sends the same request and withdraws what the attempt had shown. CONTINUE sends a request made from what is left. Both use one budget
+per turn, which is stored in the turn's row: five failures in a row without durable progress, and twenty in all. The drain gives each tool
+its own deadline, and is no failure.
 
-A call that waits for a person (its approval, its answer) goes on waiting: a lost connection is no reason to withdraw a question (A14).
-A tool that the provider itself was running cannot be asked what became of it, so such an attempt stops.
+A call that waits for a person goes on waiting. The outcome of a tool that the provider runs cannot be found out, so such an attempt stops.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ FAILURES_MAX = 20
 
 
 class Stage(StrEnum):
-    """How far one call had come. A call is READY only when its arguments are proven complete; until then it is being written."""
+    """How far a call had come. It is READY when its arguments are complete; until then it is being written."""
 
     WRITING = "writing"
     READY = "ready"
@@ -50,7 +47,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class CallFacts:
-    """One call of the failed attempt. `effect` is what its tool declares: `pure`, `idempotent` or `once`; unknown is `once`."""
+    """One call of the failed attempt. `effect` is declared by its tool: `pure`, `idempotent` or `once`; unknown is `once`."""
 
     call_id: str
     tool: str
@@ -60,7 +57,7 @@ class CallFacts:
 
     @property
     def may_have_effects(self) -> bool:
-        """Whether something outside may have changed: it started, and its tool does more than read."""
+        """Whether it may have changed something: it started, and its tool does more than read."""
         return self.effect != "pure" and self.stage in _STARTED
 
 
@@ -69,7 +66,7 @@ _STARTED = frozenset({Stage.RUNNING, Stage.FINISHED, Stage.DEAD})
 
 @dataclass(frozen=True)
 class AttemptFacts:
-    """What had happened in one attempt when it failed. `is_after_tools`: an earlier step of the turn had settled calls."""
+    """What had happened when an attempt failed. `is_after_tools`: an earlier step of the turn had settled calls."""
 
     has_text: bool = False
     has_reasoning: bool = False
@@ -103,7 +100,7 @@ _PHASE_OF_STAGE = {
 
 
 def phase_of(facts: AttemptFacts) -> Phase:
-    """How far the attempt had come. Calls outrank text, text outranks reasoning."""
+    """The phase of an attempt. Calls outrank text, and text outranks reasoning."""
     phases = {_PHASE_OF_STAGE[call.stage] for call in facts.calls}
     if len(phases) > 1:
         return Phase.SEVERAL_CALLS
@@ -117,7 +114,7 @@ def phase_of(facts: AttemptFacts) -> Phase:
 
 
 class Cause(StrEnum):
-    """The column of the table. `CLOSE` is the end of the conversation itself: cleared, or its agent destroyed."""
+    """The column of the table. `CLOSE`: the conversation was cleared, or its agent destroyed."""
 
     TRANSIENT = "T"
     PASSING_REFUSAL = "A"
@@ -127,7 +124,7 @@ class Cause(StrEnum):
 
 
 def cause_of(failure: Failure, stop: Cause | None = None) -> Cause:
-    """The column of a failure. `stop` is a cancel or a close that had been asked for by then; it outranks what broke because of it."""
+    """The column of a failure. `stop` is a cancel or a close that was requested before, which outranks the failure."""
     if stop is not None:
         return stop
     if failure.kind is FailureKind.ABORTED:
@@ -139,14 +136,14 @@ def cause_of(failure: Failure, stop: Cause | None = None) -> Cause:
 
 @dataclass(frozen=True)
 class TurnBudget:
-    """What recovery has cost one turn so far: failures in a row without durable progress, and failures in all."""
+    """The failures of one turn: in a row without durable progress, and in all."""
 
     consecutive: int = 0
     total: int = 0
 
     @property
     def is_spent(self) -> bool:
-        """Whether one more failure is one too many."""
+        """Whether no further failure is allowed."""
         return self.consecutive >= CONSECUTIVE_MAX or self.total >= FAILURES_MAX
 
     def charged(self, failure: Failure) -> TurnBudget:
@@ -156,7 +153,7 @@ class TurnBudget:
         return TurnBudget(self.consecutive + 1, self.total + 1)
 
     def progressed(self) -> TurnBudget:
-        """After durable progress: a step is complete, or a new result of a tool is stored. The total never falls."""
+        """After durable progress: a complete step or a new tool result."""
         return replace(self, consecutive=0)
 
 
@@ -173,8 +170,8 @@ class Mode(StrEnum):
 class Action:
     """What to do now, in this order: abort, or dispatch and drain; then settle the parts; then what `mode` says.
 
-    `budget` is to be stored with the decision; its `consecutive` is the attempt number that the pause before the next request counts by.
-    `drain` names the calls that are waited for under their own deadlines; `dispatch` those that are begun now, once.
+    `budget` is stored with the decision. Its `consecutive` is the attempt number for the next pause. `drain` names the calls to wait for,
+    and `dispatch` those to begin now.
     """
 
     mode: Mode
@@ -188,14 +185,14 @@ class Action:
 
     @property
     def withdraws(self) -> bool:
-        """Whether what the attempt had shown is taken back: its answer begins anew."""
+        """Whether the text of the attempt is withdrawn."""
         return self.mode is Mode.REPLAY
 
 
 def decide(
     facts: AttemptFacts, failure: Failure, budget: TurnBudget, *, stop: Cause | None = None, keeps_text: bool = True
 ) -> Action:
-    """The cell of the table. `keeps_text=False` is for providers that cannot continue after text of their own (§4.4)."""
+    """The cell of the table. `keeps_text=False` is for providers that cannot continue after their own text."""
     cause = cause_of(failure, stop)
     running = _ids(facts, Stage.RUNNING)
     plain = Action(Mode.STOP, phase_of(facts), cause, budget, failure.text, drain=running)
@@ -218,5 +215,5 @@ def _ids(facts: AttemptFacts, stage: Stage) -> tuple[str, ...]:
 
 
 def _has_something_to_keep(facts: AttemptFacts, *, keeps_text: bool) -> bool:
-    """Whether the next request is made from what the attempt left: a call that is complete, or text that people have read."""
+    """Whether something is left to continue from: a complete call, or shown text."""
     return (facts.has_text and keeps_text) or any(call.stage is not Stage.WRITING for call in facts.calls)

@@ -1,7 +1,6 @@
-"""What a provider answered instead of an answer: the kind of its refusal, and whether to ask again is worth it.
+"""What a provider's refusal means, and whether a retry may succeed.
 
-The kinds and their order are those of spec transport-recovery §1.3: codes first, then words about money, then the status, then what the
-client library made of it. Words about billing outrank a status, but not 5xx and not 429.
+Codes are read first, then words about money, then the status, then the class of the client library's exception.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from perdure.policies.retry import hinted_ms
 
 @dataclass(frozen=True)
 class Answer:
-    """What a provider said: a status or an error object, or both."""
+    """A provider's status or error object, or both."""
 
     status: int | None
     codes: tuple[str, ...]
@@ -27,7 +26,7 @@ class Answer:
 
 
 def answer_in(raised: Raised) -> Answer | None:
-    """What the provider said through this exception, if it said anything: a status, an error object, or its library's reading."""
+    """The provider's answer in this exception: a status, an error object, or the class that its library chose."""
     error = _error_object(raised.body) or _error_object(raised.message)
     codes = [raised.code, *((error.get("code"), error.get("type"), error.get("status")) if error else ())]
     known = tuple(str(code).lower() for code in codes if isinstance(code, str | int))
@@ -45,12 +44,12 @@ def _is_error(status: int | None) -> bool:
 
 
 def _status_in(codes: Iterable[str]) -> int | None:
-    """A status that stands where a code should: gateways put it there when the stream had begun with 200."""
+    """A status in place of a code: gateways do so when the stream had begun with 200."""
     return next((int(code) for code in codes if code.isdecimal() and len(code) == 3 and _is_error(int(code))), None)  # noqa: PLR2004
 
 
 def _error_object(body: object) -> dict[str, Any] | None:
-    """The error in a body or in its JSON text: `{"error": {…}}`, or an object that has a code or a type and a message."""
+    """The error in a body or its JSON text: `{"error": {…}}`, or an object with a message and a code or type."""
     if isinstance(body, str):
         if not body.lstrip().startswith("{"):
             return None
@@ -69,7 +68,7 @@ def _error_object(body: object) -> dict[str, Any] | None:
 
 
 def judge_answer(answer: Answer, now_ms: float | None) -> Failure:
-    """The failure that an answer is. `now_ms` reads a hint that is a date."""
+    """The failure for an answer. `now_ms` is needed for hints that are dates."""
     text = one_line(answer.text)
     hint = hinted_ms(answer.raised.headers, now_ms)
     bare = Failure(
@@ -115,7 +114,7 @@ _ASK_AGAIN = frozenset({408, 409, 425})  # the request came too slowly, too earl
 
 
 def _kind_of(answer: Answer, lower: str) -> ApiKind:
-    """The table of §1.3: codes first, then words about money, then the status, then what the library made of it."""
+    """By codes, then words about money, then the status, then the exception's class."""
     for codes, kind in _BY_CODE:
         if {*answer.codes} & codes:
             return kind
@@ -139,7 +138,7 @@ def _is_about_money(status: int | None, lower: str) -> bool:
 
 
 def _may_pass(api: ApiKind, answer: Answer) -> bool:
-    """Whether to ask again is worth it. A server that says so itself (`x-should-retry`) is believed, but for key and money."""
+    """Whether a retry may succeed. `x-should-retry` decides, except for keys and money."""
     advice = {name.lower(): value for name, value in answer.raised.headers.items()}.get("x-should-retry", "").lower()
     if api in (ApiKind.AUTH, ApiKind.QUOTA_EXHAUSTED):
         return False

@@ -1,20 +1,19 @@
 """What becomes of a run whose child is gone.
 
-The evidence is five yes-or-no questions. The table gives each combination exactly one letter, and a test walks all of them.
+The evidence is five yes-or-no questions. Each combination has exactly one letter. A test checks all of them.
 
 | | ended hard | torn down | work left | attempts left | collected | verdict |
 |---|---|---|---|---|---|---|
-| A | yes | – | – | – | – | `Release`: only its place is left to be given up |
-| B | no | yes | – | – | – | `Seal`: its budget was used up, and now its child is gone |
-| C | no | no | no | – | – | `Fail`: its attempts over its whole life have reached `recovery_work_max` |
+| A | yes | – | – | – | – | `Release` its place |
+| B | no | yes | – | – | – | `Seal`: its budget is used up, and its child is gone |
+| C | no | no | no | – | – | `Fail`: all its attempts have reached `recovery_work_max` |
 | D | no | no | yes | yes | – | `Retry` |
-| E | no | no | yes | no | no | `Retry`; the attempt may hand over a result, but may not run (`Attempts.are_used_up`) |
-| F | no | no | yes | no | yes | `Fail`: there was no result either |
+| E | no | no | yes | no | no | `Retry`, but only to hand over a result (`Attempts.are_used_up`) |
+| F | no | no | yes | no | yes | `Fail`: there was no result |
 
-How a run gets there. A: it was cancelled or ended while its host was dying. B: a give-up asked the child to stop, and the child died.
-C: a run that makes progress after every crash resets its attempts each time, so one bound must never reset (the out-of-memory loop of
-Cloudflare #1825). D: an ordinary crash. E: with `attempts_max = 1` a run is at-most-once, but its child may have committed a result just
-before it died, and that result must not be lost. F: it had not.
+A: the run was cancelled or ended while its host died. B: the parent gave up and asked the child to stop, and the child died. C: progress
+resets the attempts, so one bound must never reset (the out-of-memory loop of Cloudflare #1825). D: an ordinary crash. E: with
+`attempts_max = 1` a run is at-most-once, but its child may have committed a result just before it died. F: it had not.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from perdure.policies.retry import backoff_ms
 
 
 class Attempts(NamedTuple):
-    """How many attempts of a run count, and how many it may have. They are counted since its last progress."""
+    """The attempts of a run since its last progress, and their limit."""
 
     spent: int
     most: int
 
     @property
     def are_used_up(self) -> bool:
-        """Whether the next attempt may only hand over a result that the child has committed, and not run: row E. Asked anew when the
-        attempt begins, because a parent that re-attaches before that gives the run its attempts back."""
+        """Whether the next attempt may only hand over a committed result (row E). Asked again when the attempt begins, because a parent
+        that re-attaches in between resets the attempts."""
         return self.spent >= self.most
 
 
 class Evidence(NamedTuple):
-    """What is known of a run whose child is gone. `attempt` counts its attempts over its whole life, `losses` those lost in a row, and
-    `collected` says whether the lost attempt was one that could only hand over a result."""
+    """What is known of a run whose child is gone. `attempt` counts all attempts, and `losses` the last ones lost in a row. `collected`: the
+    lost attempt could only hand over a result."""
 
     ended_hard: bool
     torn_down: bool
@@ -53,12 +52,12 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Release:
-    """Give up the run's place."""
+    """Release the run's place."""
 
 
 @dataclass(frozen=True)
 class Seal:
-    """Interrupt the run for the reason for which it was torn down."""
+    """Interrupt the run, with the reason of its teardown."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class Retry:
-    """Begin another attempt after a pause."""
+    """Start another attempt after a pause."""
 
     after_ms: int
 
@@ -79,7 +78,7 @@ Verdict = Release | Seal | Fail | Retry
 
 
 def judge(evidence: Evidence, limits: Limits) -> Verdict:
-    """What becomes of a run whose child is gone. The letters are those of the table above."""
+    """The verdict, by the table above."""
     if evidence.ended_hard:  # A
         return Release()
     if evidence.torn_down:  # B

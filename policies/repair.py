@@ -1,20 +1,19 @@
-"""A transcript that a model can be given: calls that lost their result get one, and what a provider would refuse is put right.
+"""Repairs a transcript so that a provider accepts it: calls without a result get one, and invalid inputs are replaced.
 
-Nothing is ever deleted, and the order stays (spec chat-recovery §6). What is decided per part:
+Nothing is deleted, and the order stays. Each part is judged by itself:
 
 | part | what happens |
 |---|---|
-| no call of a tool | stays |
-| settled: an output or a result is there, or its state says so | only its input is put right |
-| `approval-responded` | stays: its continuation runs it |
-| unsettled, and `should_repair` says no: somebody may still answer it | stays |
-| any other unsettled one | its input is put right, then it is repaired |
+| not a tool call | stays |
+| settled: it has an output or a result, or its state says so | only its input is repaired |
+| `approval-responded` | stays: its continuation runs the call |
+| unsettled, and `should_repair` says no, because it may still be answered | stays |
+| unsettled otherwise | its input is repaired, then the call |
 
-Each part is judged by itself, so that one turn does not withdraw the questions of another (W-29). The default repair makes an error of
-the call; a custom one may return any part, but if that is a call it must be the same one, and settled. Whatever is not, or is no part at
-all, is replaced by the default: it would be dropped without a word on its way to the model (W-30).
+The default repair turns the call into an error. A custom repair may return any part. If it returns a call, that must be the same call, and
+settled. Any other result is replaced by the default, because it would be dropped silently on its way to the model.
 
-Repair is idempotent, and whatever needs none keeps its identity, so that only messages that changed are written back.
+Repair is idempotent. Unchanged parts and messages keep their identity, so only changed messages are written back.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ INTERRUPTED_TEXT = "The tool call was interrupted before a result was recorded."
 
 @dataclass(frozen=True)
 class Repaired:
-    """A repaired transcript. `messages` is the list that was given, if nothing changed. The counts are of parts."""
+    """A repaired transcript. `messages` is the given list if nothing changed. The counts are of parts."""
 
     messages: list[Message]
     changed_ids: tuple[str, ...] = ()
@@ -40,14 +39,9 @@ class Repaired:
     normalized_inputs: int = 0
     tool_call_ids: tuple[str, ...] = ()
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether there is anything to write back."""
-        return bool(self.removed_tool_calls or self.normalized_inputs)
-
 
 def is_tool_part(part: Mapping[str, object]) -> bool:
-    """Whether a part is a call of a tool: by its type, and it says which call."""
+    """Whether a part is a tool call: it has such a type, and a call id."""
     kind = part.get("type")
     is_call = isinstance(kind, str) and (kind == "dynamic-tool" or kind.startswith("tool-"))
     return is_call and isinstance(part.get("toolCallId"), str)
@@ -65,7 +59,7 @@ def tool_name(part: Mapping[str, object]) -> str:
 
 
 def awaits_client(part: Mapping[str, object], client_tools: frozenset[str]) -> bool:
-    """Whether a call waits for a person or a browser: for an approval, or for the result of a tool that runs at the client (§7)."""
+    """Whether a call waits for an approval, or for the result of a client's tool."""
     if not is_tool_part(part) or is_settled(part):
         return False
     state = part.get("state")
@@ -74,7 +68,7 @@ def awaits_client(part: Mapping[str, object], client_tools: frozenset[str]) -> b
 
 
 def object_input(raw: object) -> JsonObject:
-    """The object that providers demand: itself, the object in a JSON text, or an empty one (§6.2). Itself stays the same object."""
+    """The object that providers require: the given one itself, the one in a JSON text, or an empty one."""
     if isinstance(raw, dict):
         return raw
     if not isinstance(raw, str) or not raw.lstrip().startswith("{"):
@@ -87,7 +81,7 @@ def object_input(raw: object) -> JsonObject:
 
 
 def default_repair(part: Part, text: str = INTERRUPTED_TEXT) -> Part:
-    """The default repair: the call with an error for its result."""
+    """The call with an error as its result."""
     return {**without(part, "inputText", "preliminary"), "state": ToolState.OUTPUT_ERROR.value, "errorText": text}
 
 
@@ -96,12 +90,12 @@ def repair_transcript(
     should_repair: Callable[[Part], bool] | None = None,
     repair_part: Callable[[Part], object] = default_repair,
 ) -> Repaired:
-    """The transcript with every call settled that can be, and every input an object. `messages` is not changed.
+    """The transcript with calls settled and every input an object. `messages` is not changed.
 
-    `should_repair(part)` may spare a part that somebody will still answer. `repair_part(part)` is given the part with its input put right;
-    an exception of it is not caught.
+    `should_repair(part)` may spare a part that may still be answered. `repair_part(part)` gets the part with a repaired input. Its
+    exceptions are not caught.
     """
-    repair = _Repair(should_repair or _always, repair_part)
+    repair = _Repair(should_repair or (lambda _part: True), repair_part)
     repaired = [repair.message(message) for message in messages]
     if all(new is old for new, old in zip(repaired, messages, strict=True)):
         return Repaired(messages)
@@ -109,12 +103,8 @@ def repair_transcript(
     return Repaired(repaired, changed, len(repair.call_ids), repair.normalized, tuple(repair.call_ids))
 
 
-def _always(_part: Part) -> bool:
-    return True
-
-
 class _Repair:
-    """One pass over a transcript, and what it has counted."""
+    """One pass over a transcript, with its counts."""
 
     def __init__(self, should_repair: Callable[[Part], bool], repair_part: Callable[[Part], object]) -> None:
         self._should_repair = should_repair
@@ -155,7 +145,7 @@ class _Repair:
 
 
 def _is_acceptable(part: Mapping[str, object], call_id: str) -> bool:
-    """Whether a repaired part can go to the model: any part, but a call only if it is the same one, and settled."""
+    """Whether a repaired part can go to the model. A call must be the same one, and settled."""
     kind = part.get("type")
     if not isinstance(kind, str) or not kind:
         return False

@@ -1,19 +1,18 @@
-"""The repeat guard: a call whose outcome is unknown is not blindly made again.
+"""The repeat guard: a call whose outcome is unknown is not repeated blindly.
 
-A caution tells the model not to repeat such a call, but wording alone stops nobody (weakness B8, case A6). So the engine remembers each
-*loss* — a call that started and has no known outcome — under its tool and its canonical arguments, and stops the same call from starting:
+A caution asks the model not to repeat such a call, but words alone do not prevent it. So the engine records each *loss* (a call that
+started and has no known outcome) under its tool and canonical arguments. It then decides about the same call:
 
 | the call's tool | verdict |
 |---|---|
-| `pure`: it only reads | goes ahead: this is how the model verifies |
-| `idempotent` | goes ahead: its effect happens at most once under its key |
-| `once`, or unknown | stopped, until there is evidence or consent |
+| `pure`: it only reads | starts: this is how the model verifies |
+| `idempotent` | starts: its effect happens at most once under its key |
+| `once`, or unknown | is stopped until there is evidence or consent |
 
-Evidence is a read-only call that succeeded after the loss, or the lost call's own late result. Consent is the approval of this very call
-by a person, or a message of the user after the call was stopped: by then the model has been told to ask, so the user has had the question.
-A message before that is no consent, because it may be about something else.
+Evidence is a read-only call that succeeded after the loss, or the late result of the lost call. Consent is a person's approval of this
+call, or a user's message after the call was stopped: by then the model has been told to ask. An earlier message is no consent.
 
-The guard is a value of the conversation: each step gives a new one, and `as_rows` is what is stored of it.
+The guard is an immutable value of the conversation. `as_rows` is its stored form.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import TypedDict
 
 
 class LossRow(TypedDict):
-    """A loss as it is stored."""
+    """A stored loss."""
 
     call_id: str
     tool: str
@@ -36,7 +35,7 @@ class LossRow(TypedDict):
 
 @dataclass(frozen=True)
 class Loss:
-    """A call that started and has no known outcome. `key` is that of `call_key`; `was_stopped`: its repeat has been refused."""
+    """A call that started and has no known outcome. `key` is its `call_key`. `was_stopped`: its repeat was refused."""
 
     call_id: str
     tool: str
@@ -46,7 +45,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class RepeatGuard:
-    """The losses of a conversation that nobody has looked into yet."""
+    """The unresolved losses of a conversation."""
 
     losses: tuple[Loss, ...] = ()
 
@@ -58,7 +57,7 @@ class RepeatGuard:
         return next((loss for loss in self.losses if loss.key == key), None)
 
     def lost(self, tool: str, arguments: object, call_id: str) -> RepeatGuard:
-        """After a call was found to have no known outcome. Nothing changes if it is known as lost already."""
+        """After a call was lost. Nothing changes if that is known."""
         if any(loss.call_id == call_id for loss in self.losses):
             return self
         return RepeatGuard((*self.losses, Loss(call_id, tool, call_key(tool, arguments))))
@@ -68,18 +67,18 @@ class RepeatGuard:
         return self._keeping(lambda each: replace(each, was_stopped=True) if each.key == loss.key else each)
 
     def settled(self, call_id: str, effect: str, *, succeeded: bool) -> RepeatGuard:
-        """After a call has got its result: a lost one its late result, or a read-only one that succeeded, which is evidence for all."""
+        """After a call got its result: the late result of a loss, or a read-only success, which is evidence for all losses."""
         if effect == "pure" and succeeded:
             return RepeatGuard()
         return self._keeping(lambda each: None if each.call_id == call_id else each)
 
     def approved(self, tool: str, arguments: object) -> RepeatGuard:
-        """After a person has approved this very call."""
+        """After a person has approved this call."""
         key = call_key(tool, arguments)
         return self._keeping(lambda each: None if each.key == key else each)
 
     def user_spoke(self) -> RepeatGuard:
-        """After a message of the user: consent to what had been stopped, and to nothing else."""
+        """After a user's message, which is consent to the stopped calls only."""
         return self._keeping(lambda each: None if each.was_stopped else each)
 
     def as_rows(self) -> list[LossRow]:
@@ -100,13 +99,13 @@ class RepeatGuard:
 
 
 def call_key(tool: str, arguments: object) -> str:
-    """The same for calls of the same tool with the same arguments, however they are written: a digest of both."""
+    """A digest of the tool and its arguments. It does not depend on how the arguments are written."""
     text = json.dumps([tool, _canonical(arguments)], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return sha256(text.encode()).hexdigest()
 
 
 def _canonical(value: object) -> object:
-    """The value with whole floats as integers: 2.0 and 2 are one number in JSON."""
+    """The value with whole floats as integers: JSON has one number for 2.0 and 2."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
@@ -117,7 +116,7 @@ def _canonical(value: object) -> object:
 
 
 def stop_text(loss: Loss) -> str:
-    """What the model is told in place of a result. It was not run, so there is nothing to verify about *this* call."""
+    """What the model is told in place of a result. This call itself was not run."""
     return (
         f"NOT RUN: this is the same call of {loss.tool} as the one with id {loss.call_id}, whose outcome is still unknown, and repeating "
         "it could do its work twice. First look at what it touches with a tool that only reads, or ask the user whether to do it again."

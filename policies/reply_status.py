@@ -1,11 +1,11 @@
-"""What an event does to a messenger's reply: one table, read before anything else about replies.
+"""The state machine of a messenger's replies.
 
-`ReplyRow.next` is all that reads it, and the transaction that stores the row makes the move durable. What each column survives:
+Only `ReplyRow.next` reads it. The transaction that stores the row makes the move durable.
 
-- `waiting` is durable before the webhook is acknowledged. It takes in more messages of its thread. A death leaves it there.
-- `running` begins with the commit that asks for the turn, or stays `waiting` for words that need none. The next life goes on with it.
-- `parked` cannot be delivered as things are. `retry_delivery` alone moves it.
-- `settled` never changes: the first end counts.
+- `waiting` is durable before the webhook is acknowledged. More messages of its thread may join it.
+- `running` begins with the commit that requests the turn. A reply that needs no turn stays `waiting`.
+- `parked` cannot be delivered now. Only `retry_delivery` moves it.
+- `settled` never changes. The first end counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perdure.policies.transitions import Cell, Transitions
 
 
 class ReplyStatus(StrEnum):
-    """Where a reply stands. The values are stored."""
+    """The status of a reply. The values are stored."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -30,18 +30,18 @@ REPLY_OPEN: Final = frozenset({ReplyStatus.WAITING, ReplyStatus.RUNNING})
 
 
 class ReplyEvent(StrEnum):
-    """What can happen to a reply."""
+    """An event of a reply."""
 
     JOINED = "joined"
-    """One more message of its thread came. If it is ignored here, that message has a reply of its own."""
+    """One more message of its thread arrived. If this is ignored, that message gets a reply of its own."""
     ASKED = "asked"
-    """Its turn was asked for."""
+    """Its turn was requested."""
     SETTLED = "settled"
     PARKED = "parked"
     RETRIED = "retried"
-    """A person says so; its turn was not asked for yet."""
+    """A person retries it before its turn was requested."""
     RETRIED_AFTERWARDS = "retried_afterwards"
-    """The same for one whose turn was asked for, or that needs none."""
+    """A person retries it after that, or it needs no turn."""
 
 
 _S, _E = ReplyStatus, ReplyEvent

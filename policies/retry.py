@@ -1,4 +1,4 @@
-"""Whether to try again, and after how long. Arithmetic only: the caller keeps the count, the clock and the die."""
+"""How long to wait before the next try. The caller keeps the count, the clock and the dice."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ HINT_PARSED_MAX_MS = 2**31 - 1
 
 
 def backoff_ms(attempt: int, first_ms: float, most_ms: float) -> int:
-    """The pause before the next try after `attempt` failures (1, 2, …): doubled each time, never more than `most_ms`."""
+    """The pause after `attempt` failures (1, 2, …). It doubles each time, up to `most_ms`."""
     return int(min(most_ms, first_ms * 2 ** min(max(attempt, 1) - 1, 30)))
 
 
 def jittered_ms(pause_ms: float, roll: float) -> float:
-    """Half of the pause for sure and up to the other half by the die (`roll` in [0, 1)), so that a crowd does not return at once."""
+    """Between half of the pause and all of it, by `roll` in [0, 1). So many callers do not return at once."""
     return pause_ms / 2 + pause_ms / 2 * roll
 
 
 def hinted_ms(headers: Mapping[str, str], now_ms: float | None) -> float | None:
-    """How long a server asks to be left alone: `retry-after-ms`, or `retry-after` as seconds or as an HTTP date.
+    """How long a server asks us to wait: `retry-after-ms`, or `retry-after` in seconds or as an HTTP date.
 
-    Names are read in any case. A date needs `now_ms`; one in the past is 0. A hint that cannot be read is none, and one beyond 2^31-1 ms
-    is that (spec transport-recovery §5).
+    A date needs `now_ms`; a past one is 0. An unreadable hint is ignored, and a longer one is cut to 2^31-1 ms.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     exact = _number(lower.get("retry-after-ms", ""))

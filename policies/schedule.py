@@ -1,29 +1,26 @@
-"""When a schedule is due next, what becomes of the times that it missed, and how a callback that failed is tried again.
+"""When a schedule is due, what happens to missed times, and how a failed callback is retried.
 
-A *tick* is a time at which a recurring schedule wants to run. `Every` has a tick each interval, counted from a fixed first one, so it never
-drifts. `Cron` has them where five fields (minute, hour, day of month, month, day of week) say so, read in a time zone by `cronsim`, as
-Debian's cron reads them.
+A *tick* is a time at which a recurring schedule is due. `Every` has a tick each interval, counted from the first, so it does not drift.
+`Cron` has five fields (minute, hour, day of month, month, day of week), which `cronsim` reads in a time zone like Debian's cron.
 
-**When clocks are changed** a schedule is either of two kinds:
+**When clocks change**, a schedule is of one of two kinds:
 
-- *At a time of day*: neither the minute nor the hour begins with `*` (`30 2 * * *`, `0 9-17 * * 1-5`). It runs once for each time it
-  names. On the day that skips 02:30 it runs at the first instant after the gap (03:00); if several of its times fall into the gap, once
-  for all of them. On the day that has 02:30 twice it runs at the first of the two, and not at the second.
-- *Ever so often*: the minute or the hour begins with `*` (`*/15 * * * *`, `30 * * * *`, `*/30 2 * * *`). It follows the time that truly
-  passes: it runs in both of the repeated hours, and where an hour is skipped it has no ticks (so `*/30 2 * * *` does not run that day).
+- *At a time of day*: neither minute nor hour begins with `*` (`30 2 * * *`, `0 9-17 * * 1-5`). Each named time runs once. Times that a day
+  skips run once, at the first instant after the gap (03:00). Of a repeated time the first one runs.
+- *At an interval*: minute or hour begins with `*` (`*/15 * * * *`, `30 * * * *`, `*/30 2 * * *`). It follows elapsed time: it runs in both
+  repeated hours, and has no ticks in a skipped hour.
 
-**Catch-up** says what becomes of ticks that came due while the agent could not run them: it slept too long, or its host was dead.
+**Catch-up** is about ticks that came due while the agent slept or its host was dead:
 
 | | |
 |---|---|
-| `once` | one occurrence for all of them: the first that was missed, which says how many more were folded into it |
-| `skip` | they are dropped; the last one still runs if it is not later than a grace time, or each wake-up would come too late |
-| `all` | each of them, in order, up to a bound; of more the oldest are folded into the first that runs |
+| `once` | one occurrence for all: the first missed tick, with the number of the others |
+| `skip` | they are dropped, but the last one runs if it is within a grace time |
+| `all` | all run in order, up to a bound; the oldest of more are folded into the first that runs |
 
-**Overlap** says what becomes of ticks that come due while an occurrence of the same schedule is at work or waits to be tried again. A
-schedule never overlaps itself. `skip` drops them; `queue` lets them follow when it has ended, as missed ticks, so the catch-up policy folds
-them or not. There is no `allow`: an occurrence is one transaction that also moves its row on, so two of them at the same time would be run
-one after the other anyhow. Work that may overlap is a fiber or a run that the callback starts.
+**Overlap** is about ticks that come due while an occurrence runs or waits for its next try. A schedule never overlaps itself. `skip` drops
+them. With `queue` they follow as missed ticks, by the catch-up policy. An occurrence is one transaction, so there is no `allow`: work that
+may overlap belongs in a fiber or a run that the callback starts.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, tzinfo
 from enum import StrEnum
 from itertools import islice, takewhile
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cronsim import CronSim, CronSimError
 
@@ -41,12 +38,12 @@ from perdure.policies.limits import Limits
 from perdure.policies.numbers import InvalidValue, is_number, number, whole
 from perdure.policies.retry import backoff_ms
 
-MISSED_COUNTED_MAX = 1_000  # ticks of a cron schedule that are counted one by one; more are told as so many
+MISSED_COUNTED_MAX = 1_000  # missed ticks of a cron schedule are counted up to this
 CRON_CHARS_MAX, CRON_FIELDS = 256, 5
 
 
 class CatchUp(StrEnum):
-    """What becomes of ticks that came due while the agent could not run them."""
+    """What happens to ticks that came due while the agent could not run them."""
 
     ONCE = "once"
     SKIP = "skip"
@@ -54,26 +51,13 @@ class CatchUp(StrEnum):
 
 
 class TickOverlap(StrEnum):
-    """What becomes of ticks that come due while an occurrence of the same schedule is at work."""
+    """What happens to ticks that come due while an occurrence of the same schedule runs."""
 
     SKIP = "skip"
     QUEUE = "queue"
 
 
 # ---------------------------------------------------------------- when
-
-
-class Pattern(Protocol):
-    """The ticks of a recurring schedule."""
-
-    def after(self, instant_ms: int) -> int | None:
-        """The first tick later than an instant, or None if there is none within fifty years."""
-
-    def missed(self, tick_ms: int, now_ms: int) -> int:
-        """How many ticks later than `tick_ms` have come by now."""
-
-    def latest(self, tick_ms: int, now_ms: int, most: int) -> list[int]:
-        """The last ticks from `tick_ms` until now, in order, at most so many."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +90,7 @@ class Cron:
     zone: tzinfo
 
     def after(self, instant_ms: int) -> int | None:
-        """The first tick later than an instant. Around a change of clocks the library may name one again; it is passed over."""
+        """The first tick later than an instant, or None if there is none within fifty years."""
         return next(self._from(instant_ms), None)
 
     def missed(self, tick_ms: int, now_ms: int) -> int:
@@ -135,12 +119,16 @@ class Cron:
         return datetime.fromtimestamp(instant_ms // 1000, UTC).astimezone(self.zone)
 
 
+Pattern = Every | Cron
+"""The ticks of a recurring schedule."""
+
+
 def _in_ms(moment: datetime) -> int:
     return int(moment.timestamp()) * 1000
 
 
 def cron(text: str, zone: tzinfo, now_ms: int) -> Cron:
-    """Read a cron text. Raises `InvalidValue` if it is none, has a field for seconds, or names no time that ever comes."""
+    """Read a cron text. Raises `InvalidValue` if it is invalid, has a field for seconds, or never comes."""
     if len(text) > CRON_CHARS_MAX:
         raise InvalidValue("when", f"a cron text of {len(text)} characters; the limit is {CRON_CHARS_MAX}")
     if len(text.split()) != CRON_FIELDS:
@@ -157,7 +145,7 @@ def cron(text: str, zone: tzinfo, now_ms: int) -> Cron:
 
 
 def moment_ms(field: str, moment: datetime) -> float:
-    """The instant of a datetime. A naive one is another instant on each machine. Raises `InvalidValue`."""
+    """The instant of an aware datetime. Raises `InvalidValue` for a naive one."""
     if moment.utcoffset() is None:
         raise InvalidValue(
             field, f"{moment!r} has no time zone, so it stands for no instant; use datetime(..., tzinfo=...)"
@@ -166,10 +154,7 @@ def moment_ms(field: str, moment: datetime) -> float:
 
 
 def instant_ms(when: object, now_ms: int, limits: Limits) -> int:
-    """The instant that a datetime, or a number of seconds from now, stands for: rounded up, for nothing may run early.
-
-    One in the past is as good as now. Raises `InvalidValue`.
-    """
+    """The instant of a datetime, or of a number of seconds from now. It is rounded up, so nothing runs early. Raises `InvalidValue`."""
     if isinstance(when, datetime):
         at_ms = -int(-moment_ms("when", when) // 1)
     elif not is_number(when):
@@ -194,19 +179,14 @@ def interval_ms(interval_s: object, limits: Limits) -> int:
 
 
 class Firing(NamedTuple):
-    """What is run for a schedule that is due: the occurrence of a tick, or nothing (None). `missed` ticks are told with it, or dropped."""
+    """The occurrence that a due schedule runs, or None. `missed` ticks are folded into it, or dropped."""
 
     tick_ms: int | None
     missed: int
 
 
 def firing(pattern: Pattern, tick_ms: int, now_ms: int, catch_up: CatchUp, *, grace_ms: float, most: int) -> Firing:
-    """What is run now, where the schedule has been due since `tick_ms`.
-
-    Args:
-        grace_ms: so late a tick may still run under `skip`.
-        most: so many missed ticks run under `all`.
-    """
+    """What runs now, for a schedule that has been due since `tick_ms`. `skip` uses `grace_ms`, and `all` uses `most`."""
     missed = pattern.missed(tick_ms, now_ms)
     if catch_up == CatchUp.ONCE:
         return Firing(tick_ms, missed)
@@ -221,9 +201,9 @@ def firing(pattern: Pattern, tick_ms: int, now_ms: int, catch_up: CatchUp, *, gr
 def next_tick(
     pattern: Pattern, done_ms: int, began_at_ms: int, ended_at_ms: int, catch_up: CatchUp, overlap: TickOverlap
 ) -> int | None:
-    """The next tick of a schedule whose occurrence for `done_ms` began and ended; None if it will never run again.
+    """The next tick after an occurrence for `done_ms`, or None if there is none.
 
-    What had come due before it began was folded into it or dropped, but for `all`. What came due since then `overlap` keeps or drops.
+    Earlier ticks were folded into the occurrence or dropped, except under `all`. `overlap` decides about ticks that came due since.
     """
     following = pattern.after(done_ms) if catch_up == CatchUp.ALL else pattern.after(max(done_ms, began_at_ms))
     if overlap == TickOverlap.SKIP and following is not None and began_at_ms < following <= ended_at_ms:
@@ -236,10 +216,9 @@ def next_tick(
 
 @dataclass(frozen=True, kw_only=True)
 class Retries:
-    """How often a callback is tried, and the pauses in between. What is None is as the agent's class, or the runtime, has it.
+    """How often a callback is tried, and the pauses in between. None takes the value of the agent's class, or of the runtime.
 
-    The pause before the next try is drawn from the whole range from 0 to a bound that doubles from `first_ms` to `most_ms` (full jitter),
-    so that what failed together does not come back together.
+    A pause is drawn between 0 and a bound that doubles from `first_ms` to `most_ms` (full jitter).
     """
 
     attempts_max: int | None = None
@@ -247,7 +226,7 @@ class Retries:
     most_ms: float | None = None
 
     def over(self, default: Retries) -> Retries:
-        """With what is left open filled in. Raises `InvalidValue` where it makes no sense; so mistakes are told when a job is asked for."""
+        """Fill in what is None. Raises `InvalidValue` for an invalid value."""
         chosen = {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) is not None}
         filled = {each.name: chosen.get(each.name, getattr(default, each.name)) for each in fields(self)}
         _check_retries(filled)
@@ -265,5 +244,5 @@ def _check_retries(told: dict[str, object]) -> None:
 
 
 def full_jitter_ms(failures: int, first_ms: float, most_ms: float, roll: float) -> int:
-    """The pause after so many failures, anywhere below its bound."""
+    """A random pause below the bound for so many failures."""
     return int(backoff_ms(failures, first_ms, most_ms) * roll)

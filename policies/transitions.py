@@ -1,7 +1,6 @@
-"""Machines as tables: what each event does to a thing in each of its states.
+"""State machines as tables: the effect of each event in each state.
 
-Three kinds of cell. A state: the thing moves there, or stays. `IGNORED`: an echo, which changes nothing. `ILLEGAL`: only a bug of ours can
-bring it about.
+A cell is a state, which is the next one; `IGNORED` for an echo, which changes nothing; or `ILLEGAL` for what only a bug of ours can cause.
 """
 
 from __future__ import annotations
@@ -22,30 +21,28 @@ class Cell(Enum):
 
 
 class IllegalTransition(AssertionError):
-    """An event that our own code may never produce in this state."""
+    """An event that our own code must never produce in this state."""
 
     def __init__(self, subject: str, state: str, fact: str) -> None:
         super().__init__(subject, state, fact)
-        self.subject = subject
-        self.state = state
-        self.fact = fact
+        self.subject, self.state, self.fact = subject, state, fact
 
     def __str__(self) -> str:
         return f"{self.fact} cannot happen to {self.subject} while it is {self.state}"
 
 
 class Transitions(Generic[State, Event]):
-    """One table: a row for each event, with a cell for each of the states."""
+    """One table: a row for each event, and a cell for each state."""
 
     def __init__(self, states: Sequence[State], rows: Mapping[Event, Sequence[State | Cell]]) -> None:
         self._cells = {event: dict(zip(states, cells, strict=True)) for event, cells in rows.items()}
 
     def cell(self, state: State, event: Event) -> State | Cell:
-        """What the table says about this event in this state."""
+        """The cell for this event in this state."""
         return self._cells[event][state]
 
     def next(self, state: State, event: Event, subject: str) -> State | None:
-        """The state after the event; None if the event is ignored. Raises `IllegalTransition`, which names the subject."""
+        """The state after the event, or None if the event is ignored. Raises `IllegalTransition`, which names the subject."""
         cell = self._cells[event][state]
         if cell is Cell.ILLEGAL:
             raise IllegalTransition(subject, state, event)

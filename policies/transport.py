@@ -1,32 +1,31 @@
-"""Why a model request failed: one verdict from the exception and what stands behind it.
+"""Why a model request failed: one verdict from an exception and its causes.
 
-Two questions are kept apart (spec transport-recovery §1.1). *Could the same request succeed later?* is answered here, from the error
-alone. *May it be sent again?* depends on what had already happened, and is answered in `policies.phases`.
+*Could the same request succeed later?* is answered here, from the error alone. *May it be sent again?* depends on what had already
+happened, and is answered in `policies.phases`.
 
-The tests are made in this order, and the first that holds decides (§1.2):
+The first test that holds decides, in this order:
 
 | | class | known by | transient |
 |---|---|---|---|
-| E1 | `aborted` | we raised it ourselves, or we were aborting and the connection broke | no |
+| E1 | `aborted` | we raised it, or the connection broke while we were aborting | no |
 | E2 | `missing_key` | the client says that it has no key | no |
-| – | `local_pressure` | our own pool or limiter was full; nothing was sent, so it uses up no budget | yes |
-| E3 | `transport` | a class or an errno of a lost connection, with no HTTP status above it | yes; host-not-found, bad certificate: no |
+| – | `local_pressure` | our own pool or limiter was full; nothing was sent, so it costs no budget | yes |
+| E3 | `transport` | a class or an errno of a lost connection, with no HTTP status above it | yes; unknown host, bad certificate: no |
 | E4 | `decompression` | the body could not be unpacked | yes |
 | E5 | `http` | an HTTP status of 400 or more | by kind, see `ApiKind` |
 | E6 | `in_band` | an error object inside a stream that began well | by its code; an unknown code is terminal |
 | E7 | `context_overflow` | a code or a phrase, whatever the status (but for 429) | no: the transcript must shrink |
 | E8 | `too_large` | 413 | no: the request must shrink |
 | E9 | `bare_phrase` | the whole message is a known phrase | yes |
-| E10 | `connect_stall` | the engine's watchdog: nothing came | yes |
-| E11 | `silent_stall` | the engine's watchdog: nothing more came | yes |
-| – | `stream_end` | the stream ended, and nothing said that the answer had | yes |
+| E10 | `connect_stall` | the watchdog: nothing came | yes |
+| E11 | `silent_stall` | the watchdog: nothing more came | yes |
+| – | `stream_end` | the stream ended before the answer | yes |
 | E12 | `setup` | the request could not be built | no |
 | E13 | `unknown` | none of these | no |
 
-E7 and E8 are looked for inside an answer (E5, E6), and E7 before E8. A status outranks a socket code that stands behind it, because the
-provider did answer; a socket code outranks a status that stands behind *it*, because that was an earlier answer. Words about billing
-outrank a status, but not 5xx and not 429. E11 and `stream_end` passed for success at the system we answer, and the loop asked again
-without end (§1.5); here they are failures like any other.
+E7 and then E8 are looked for inside an answer (E5, E6). Of a status and a socket code, the outer one counts: a status with a socket code as
+its cause is an answer, and a socket code with a status as its cause came after an earlier answer. Words about billing outrank a status,
+except for 5xx and 429.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ HINT_MAX_MS = 600_000
 def classify(
     raised: Sequence[Raised], *, now_ms: float | None = None, is_aborting: bool = False, is_setup: bool = False
 ) -> Failure:
-    """The class of a failure, from the exception and those behind it, outermost first (at least one).
+    """The class of a failure, from an exception and its causes, outermost first.
 
-    `now_ms` reads a hint that is a date. `is_aborting`: we were closing the stream ourselves. `is_setup`: nothing was sent yet.
+    `now_ms` is needed for hints that are dates. `is_aborting`: we were closing the stream. `is_setup`: nothing was sent yet.
     """
     assert raised, "a failure has at least one exception"
     chain = list(raised[:CHAIN_MAX])
@@ -69,22 +68,19 @@ def classify(
 
 
 def stalled(after_ms: float, *, has_progress: bool) -> Failure:
-    """The failure that the engine's watchdog declares (E10, E11): nothing, or nothing more, came for so long."""
+    """The failure that the watchdog declares (E10, E11)."""
     kind = FailureKind.SILENT_STALL if has_progress else FailureKind.CONNECT_STALL
     what = "nothing more" if has_progress else "nothing"
     return Failure(kind, f"{what} came from the provider for {after_ms / 1000:g} s", is_transient=True)
 
 
 def stream_ended(what: str = "the stream ended before the answer did") -> Failure:
-    """The failure of a stream that came to its end without a terminal `finish_reason` (§1.5)."""
+    """The failure of a stream that ended without a terminal `finish_reason`."""
     return Failure(FailureKind.STREAM_END, what, is_transient=True)
 
 
 def next_delay_ms(attempt: int, failure: Failure, roll: float) -> float:
-    """The pause before recovery attempt `attempt` (1, 2, …): what the provider asked for, to the millisecond, else a jittered backoff.
-
-    A hint beyond `HINT_MAX_MS` is cut to it.
-    """
+    """The pause before recovery attempt `attempt` (1, 2, …): what the provider asked for, up to `HINT_MAX_MS`, else a jittered backoff."""
     if failure.retry_after_ms is not None:
         return min(failure.retry_after_ms, HINT_MAX_MS)
     return jittered_ms(backoff_ms(attempt, FIRST_DELAY_MS, DELAY_MAX_MS), roll)
@@ -99,7 +95,7 @@ def _is_missing_key(raised: Raised) -> bool:
 
 
 def _lost(chain: list[Raised]) -> Failure | None:
-    """The connection that broke, the body that would not unpack, or the pool that was full, if that is what these say."""
+    """A broken connection, a body that could not be unpacked, or a full pool; None if these exceptions say none of it."""
     if not chain:
         return None
     codes = [each.code.lower() for each in chain if each.code and each.status is None]
@@ -124,7 +120,7 @@ def _is_permanent(raised: Raised) -> bool:
 
 
 def _judge_bare(chain: list[Raised], *, is_aborting: bool, is_setup: bool) -> Failure:
-    """The last tests, for what carries neither a sign of the network nor an answer."""
+    """The last tests, for exceptions without a sign of the network or an answer."""
     messages = {each.message.strip().rstrip(".").lower() for each in chain}
     text = one_line(chain[0].message or (chain[0].lineage or ("an exception",))[0])
     if messages & signs.DROP_PHRASES:

@@ -1,8 +1,6 @@
-"""By which names, codes and words a failed model request is known. Data only; `policies.transport` says what follows from it.
+"""The names, codes and words by which `policies.transport` classifies a failed model request.
 
-Classes are named `package.Class` (httpx and httpx2 share their names, and so do httpcore and httpcore2; each pair counts as one), codes
-are lower case, words are lower case too. Lists are exact: nothing is known by a part of a code. Phrases are looked for inside a text
-only where the table says so.
+Classes are named `package.Class`; httpx2 and httpcore2 count as httpx and httpcore. Codes and words are lower case. Codes must match whole.
 """
 
 from __future__ import annotations
@@ -22,51 +20,23 @@ ABORTS = frozenset(
 
 LOCAL_PRESSURE = frozenset({"httpx.PoolTimeout", "httpcore.PoolTimeout", "pydantic_ai.ConcurrencyLimitExceeded"})
 
-# A server that cannot be trusted is not there for us, however often we ask.
+# A server with a bad certificate stays untrusted.
 BAD_CERTIFICATES = frozenset({"ssl.SSLCertVerificationError", "aiohttp.ServerFingerprintMismatch"})
 
-DROPS = frozenset(
-    {
-        *(
-            f"{top}.{name}"
-            for top in ("httpx", "httpcore")
-            for name in ("NetworkError", "TimeoutException", "ProxyError")
-        ),
-        *(f"{top}.RemoteProtocolError" for top in ("httpx", "httpcore", "h11")),
-        "httpx.SSEError",  # an event that cannot be read is an event that was cut off
-        "h2.ProtocolError",
-        "openai.APIConnectionError",
-        "openai.WebSocketConnectionClosedError",
-        "anthropic.APIConnectionError",
-        "pydantic_ai.ModelConnectionError",
-        "pydantic_ai.ModelRequestTimeout",
-        "aiohttp.ClientConnectionError",
-        "aiohttp.ClientPayloadError",
-        "anyio.EndOfStream",
-        "anyio.BrokenResourceError",
-        "botocore.EndpointConnectionError",
-        "botocore.ConnectTimeoutError",
-        "botocore.ReadTimeoutError",
-        "botocore.ResponseStreamingError",
-        "urllib3.ProtocolError",
-        "urllib3.ReadTimeoutError",
-        "ssl.SSLError",
-        "builtins.ConnectionError",
-        "builtins.TimeoutError",
-        "asyncio.IncompleteReadError",
-        "json.JSONDecodeError",  # so is a frame that is no JSON, or breaks off inside a character
-        "builtins.UnicodeDecodeError",
-        # The process that streamed is gone or out of reach. Nothing of ours was executed there, so this is a lost connection.
-        "ray.RayActorError",
-        "ray.WorkerCrashedError",
-        "ray.NodeDiedError",
-        "ray.LocalRayletDiedError",
-        "ray.OwnerDiedError",
-        "ray.OutOfMemoryError",
-        "ray.GetTimeoutError",
-        "ray.RpcError",
-    }
-)
+DROPS = _words("""
+    httpx.NetworkError httpx.TimeoutException httpx.ProxyError httpcore.NetworkError httpcore.TimeoutException
+    httpcore.ProxyError httpx.RemoteProtocolError httpcore.RemoteProtocolError h11.RemoteProtocolError h2.ProtocolError
+    openai.APIConnectionError openai.WebSocketConnectionClosedError anthropic.APIConnectionError
+    pydantic_ai.ModelConnectionError pydantic_ai.ModelRequestTimeout
+    aiohttp.ClientConnectionError aiohttp.ClientPayloadError anyio.EndOfStream anyio.BrokenResourceError
+    botocore.EndpointConnectionError botocore.ConnectTimeoutError botocore.ReadTimeoutError
+    botocore.ResponseStreamingError urllib3.ProtocolError urllib3.ReadTimeoutError ssl.SSLError
+    builtins.ConnectionError builtins.TimeoutError asyncio.IncompleteReadError
+    httpx.SSEError json.JSONDecodeError builtins.UnicodeDecodeError
+    ray.RayActorError ray.WorkerCrashedError ray.NodeDiedError ray.LocalRayletDiedError ray.OwnerDiedError
+    ray.OutOfMemoryError ray.GetTimeoutError ray.RpcError
+""")
+"""A frame that cannot be read was cut off. Nothing of ours was executed in a Ray process that streamed, so its end is a lost connection."""
 
 DECOMPRESSION = frozenset(
     {"zlib.error", "httpx.DecodingError", "brotli.error", "brotlicffi.error", "zstandard.ZstdError"}

@@ -1,14 +1,11 @@
-"""What an event does to the status of a chat turn: one table, read before anything else about turns.
+"""The state machine of chat turns; see `policies.transitions`. An answer to a turn that does not wait, and a second end, are ignored.
 
-Three kinds of cell. A status: the turn moves there, or stays. `IGNORED`: an echo, such as an answer to a turn that does not wait or a
-second end; it changes nothing. `ILLEGAL`: only a bug of ours can bring it about; `Turn.apply` raises `IllegalTransition`.
+Only `Turn.apply` moves the status. The commit that stores the row makes the move durable.
 
-`Turn.apply` alone moves the status, and the commit that stores the row makes the move durable. What each column survives:
-
-- `accepted` is durable before anybody is told of the turn. A death leaves it there; the next life begins it.
-- `running` survives a death: the next life finds the row and recovers the turn under the same id, into the same message.
-- `parked` waits for a person and costs nothing. It can be answered, cancelled, or end at its deadline; nobody plays it meanwhile.
-- The others are ends. An ended turn never changes: the first end counts.
+- `accepted` is durable before anybody is told of the turn. After a death the next life begins it.
+- `running`: after a death the next life recovers the turn under the same id, into the same message.
+- `parked` waits for a person. It can be answered, cancelled, or end at its deadline.
+- The others are ends. The first end counts.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from perdure.policies.transitions import Cell
 
 
 class TurnStatus(StrEnum):
-    """Where a turn stands. The values are stored."""
+    """The status of a turn. The values are stored."""
 
     ACCEPTED = "accepted"
     RUNNING = "running"
@@ -28,27 +25,27 @@ class TurnStatus(StrEnum):
     ERROR = "error"
     ABORTED = "aborted"
     INTERRUPTED = "interrupted"
-    """No turn ends so any more. A `TurnResult` says it of an attempt that is over before its turn."""
+    """Only in old rows, and in the `TurnResult` of an attempt that ends before its turn."""
     SKIPPED = "skipped"
 
 
 class TurnEvent(StrEnum):
-    """What can happen to a turn."""
+    """An event of a turn."""
 
     BEGUN = "begun"
-    """Its messages have joined the transcript."""
+    """Its messages are in the transcript."""
     CUT_OFF = "cut_off"
-    """An attempt is over before the turn's end: its process died, its stream stalled, its memory ran out. Another one begins."""
+    """An attempt ended before the turn: its process died, its stream stalled, or its memory ran out. Another one begins."""
     PARKED = "parked"
-    """Nothing is left to do until a person or a client answers one of its calls."""
+    """It waits until a person or a client answers its calls."""
     ANSWERED = "answered"
-    """The last of those calls has its answer."""
+    """The last of those calls is answered."""
     COMPLETED = "completed"
     FAILED = "failed"
     ABORTED = "aborted"
     """Somebody cancelled it."""
     SKIPPED = "skipped"
-    """It has nothing to answer, or something else has taken its place."""
+    """It has nothing to answer, or was superseded."""
 
 
 _S, _E = TurnStatus, TurnEvent
@@ -70,9 +67,9 @@ _COLUMN = {status: index for index, status in enumerate((_S.ACCEPTED, _S.RUNNING
 _END = len(_COLUMN)
 
 TURN_ENDED = frozenset(TurnStatus) - _COLUMN.keys()
-"""The turn is over, for ever."""
+"""The turn has ended."""
 
 
 def turn_cell(status: TurnStatus, event: TurnEvent) -> TurnStatus | Cell:
-    """What the table says about this event in this status."""
+    """The cell for this event in this status."""
     return _TABLE[event][_COLUMN.get(status, _END)]

@@ -1,7 +1,6 @@
-"""The shapes of messages, parts and stream events: those of the AI SDK's UI messages, so that existing front ends read them.
+"""The shapes of messages, parts and stream events. They are those of the AI SDK's UI messages, so existing front ends can read them.
 
-A part or an event says by `type` what it is, and which of the keys it has follows from that. Parts of clients may have more keys than
-stand here; they are kept.
+The `type` of a part or event decides which keys it has. Additional keys of clients' parts are kept.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Role = Literal["user", "assistant", "system"]
 
 
 class OurMetadata(TypedDict, total=False):
-    """What we keep with a part under `providerMetadata.perdure`: what its provider wants back, or the evidence of a lost call."""
+    """What we keep in `providerMetadata.perdure`: data that the provider wants back, or the evidence of a lost call."""
 
     provider: str | None
     canonical: str | None
@@ -33,13 +32,13 @@ class OurMetadata(TypedDict, total=False):
 
 
 class ProviderMetadata(TypedDict, total=False):
-    """What belongs to the provider of a part. Only our own section is read."""
+    """The provider's data of a part. Only our own section is read."""
 
     perdure: OurMetadata
 
 
 class ToolState(StrEnum):
-    """How far a call of a tool has come (spec chat-recovery §1.2). The values stand in messages."""
+    """The state of a tool call, as messages have it."""
 
     INPUT_STREAMING = "input-streaming"
     INPUT_AVAILABLE = "input-available"
@@ -55,7 +54,7 @@ TOOL_SETTLED = frozenset({ToolState.OUTPUT_AVAILABLE, ToolState.OUTPUT_ERROR, To
 
 
 class Approval(TypedDict, total=False):
-    """What a person was asked about a call, and what they answered."""
+    """The approval of a call, requested or given."""
 
     id: str
     approved: bool
@@ -92,7 +91,7 @@ class Part(TypedDict, total=False):
 
 
 class Message(TypedDict):
-    """One message. `metadata` is the client's, but for the reserved keys, which only the agent writes."""
+    """One message. `metadata` is the client's, except for the reserved keys, which only the agent writes."""
 
     id: str
     role: Role
@@ -131,5 +130,5 @@ class Event(TypedDict, total=False):
 
 
 def without(part: Part, *names: str) -> Part:
-    """A part but for these keys."""
+    """A part without these keys."""
     return cast("Part", {name: value for name, value in part.items() if name not in names})

@@ -56,7 +56,7 @@ class Commands(LazyGroup):
     """All other commands."""
 
     entries: ClassVar = {
-        "list": Entry("perdure.scenarios.commands.list:list_scenarios", "Name the scenarios that `run` can play."),
+        "list": Entry("perdure.scenarios.commands.catalog:list_scenarios", "Name the scenarios that `run` can play."),
         "ps": Entry("perdure.scenarios.commands.data:ps", "Show live runs, mail and hosts, or list runs."),
         "show": Entry("perdure.scenarios.commands.data:show", "Show everything about a run, or about the directory."),
         "explain": Entry("perdure.scenarios.commands.data:explain", "Say where a run is and why, and what comes next."),

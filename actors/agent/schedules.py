@@ -110,41 +110,35 @@ class QueueGroup:
 
 
 def shown_schedule(tenant: Tenant, row: Row) -> Schedule:
-    """A row of a schedule as its author sees it."""
+    """A schedule as its author sees it."""
     return Schedule(
+        **_shown(tenant, row),
         schedule_id=row.id,
         type=row.kind,
-        callback=row.callback,
-        payload=unpack(row.payload),
-        status=row.status,
-        next_at_ms=row.ready_at_ms,
         cron=row.cron or None,
         time_zone=row.time_zone or None,
         interval_ms=row.interval_ms or None,
         catch_up=row.catch_up,
         overlap=row.overlap,
         jitter_ms=row.jitter_ms,
-        retry=retries_of(tenant, row),
-        key=row.key or None,
-        attempt=row.attempt,
-        error=row.error or None,
         created_at_ms=row.created_at_ms,
-        number=row.number,
     )
 
 
 def shown_item(tenant: Tenant, row: Row) -> QueuedItem:
-    """A queued row as its author sees it."""
-    return QueuedItem(
-        item_id=row.id,
-        callback=row.callback,
-        payload=unpack(row.payload),
-        status=row.status,
-        next_at_ms=row.ready_at_ms,
-        retry=retries_of(tenant, row),
-        key=row.key or None,
-        attempt=row.attempt,
-        error=row.error or None,
-        queued_at_ms=row.created_at_ms,
-        number=row.number,
-    )
+    """A queued item as its author sees it."""
+    return QueuedItem(**_shown(tenant, row), item_id=row.id, queued_at_ms=row.created_at_ms)
+
+
+def _shown(tenant: Tenant, row: Row) -> dict[str, Any]:
+    return {
+        "callback": row.callback,
+        "payload": unpack(row.payload),
+        "status": row.status,
+        "next_at_ms": row.ready_at_ms,
+        "retry": retries_of(tenant, row),
+        "key": row.key or None,
+        "attempt": row.attempt,
+        "error": row.error or None,
+        "number": row.number,
+    }

@@ -11,11 +11,12 @@ from typing import Any
 
 from perdure.actors import Runtime
 from perdure.scenarios.bench.agents import Parent
-from perdure.scenarios.bench.chat_agents import ChatParent, Clocked, Instant, Long, Torrent
+from perdure.scenarios.bench.chat_agents import ChatParent, Clocked, Instant, Long, SlowParent, Torrent
 from perdure.scenarios.bench.report import (
     Baseline,
     Bench,
     Figure,
+    Listener,
     at_least,
     at_most,
     calm,
@@ -53,7 +54,7 @@ def chat_children(bench: Bench) -> list[Figure]:
 
 def delay_ms(runtime: Runtime, parent: Any) -> float:
     """How long after its end a detached child's completion comes to its parent's handler."""
-    run_id = parent.detach()
+    run_id = parent.detach_one()
     came_ms = wait_for(lambda: parent.came(run_id))
     told = runtime.inspect(run_id)
     assert told is not None
@@ -65,10 +66,9 @@ def chat_streams(bench: Bench) -> list[Figure]:
     count = bench.size(1_000, 50)
     with bench.cluster("chat-streams", hosts_warm=2) as runtime:
         handle(runtime, Parent, "warm").fan_out(10)
-        parent = handle(runtime, ChatParent, "parent")
-        parent.one_by_one(5)
+        handle(runtime, ChatParent, "parent").one_by_one(5)
         with peak_mb(runtime) as seen:
-            seconds = parent.fan_out(count, slow=True)
+            seconds = handle(runtime, SlowParent, "slow").fan_out(count)
         memory = max(seen, default=0.0) or pss_mb(runtime.cluster.pids())
         rates = [_rate(runtime, number) for number in range(bench.size(5, 2))]
         latencies = _latencies(runtime)
@@ -83,33 +83,18 @@ def chat_streams(bench: Bench) -> list[Figure]:
     ]
 
 
-class Counting:
-    """A callback that counts, and that compares the time in a chunk with its own."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.late_ms: list[float] = []
-
-    async def on_event(self, event: dict[str, Any]) -> None:
-        """One event."""
-        self.count += 1
-        if event["type"] == "text-delta" and "." in event["delta"]:
-            self.late_ms.append((time.monotonic() - float(event["delta"])) * 1000)
-
-
 def _rate(runtime: Runtime, number: int) -> float:
-    counting = Counting()
-    begun_s = time.perf_counter()
-    result = handle(runtime, Torrent, f"torrent-{number}").chat("Go.", counting)
-    assert result.ok, result
-    return counting.count / (time.perf_counter() - begun_s)
+    listener = Listener()
+    ms = _chat_ms(handle(runtime, Torrent, f"torrent-{number}"), listener)
+    return len(listener.heard) / ms * 1000
 
 
 def _latencies(runtime: Runtime) -> list[float]:
-    counting = Counting()
-    result = handle(runtime, Clocked, "clocked").chat("What time is it?", counting)
-    assert result.ok, result
-    return counting.late_ms
+    """How late each chunk came that says when it was made."""
+    listener = Listener()
+    _chat_ms(handle(runtime, Clocked, "clocked"), listener)
+    chunks = [(at_s, event["delta"]) for at_s, event in listener.heard if event["type"] == "text-delta"]
+    return [(at_s - float(made)) * 1000 for at_s, made in chunks if "." in made]
 
 
 def chat_turns(bench: Bench) -> list[Figure]:
@@ -120,11 +105,11 @@ def chat_turns(bench: Bench) -> list[Figure]:
         old = handle(runtime, Long, "long")
         old.remember(long)
         for agent in (short, old):
-            agent.chat("Warm?", None)
+            _chat_ms(agent)
         calm(runtime)
-        turns = [_turn_ms(short) for _ in range(count)]
+        turns = [_chat_ms(short) for _ in range(count)]
         begun = [_start_ms(old) for _ in range(bench.size(20, 3))]
-        later = [_turn_ms(old) for _ in range(bench.size(20, 3))]
+        later = [_chat_ms(old) for _ in range(bench.size(20, 3))]
     overhead = Baseline("the same with an empty transcript", statistics.median(turns))
     return [
         Figure("turn overhead beyond the model's time, p50", "ms", [percentile(turns, 0.5)], at_most(15)),
@@ -133,22 +118,14 @@ def chat_turns(bench: Bench) -> list[Figure]:
     ]
 
 
-class Starting:
-    """A callback that notes when it first hears of the turn's stream."""
-
-    begun_s = 0.0
-
-    async def on_event(self, _event: dict[str, Any]) -> None:
-        self.begun_s = self.begun_s or time.perf_counter()
-
-
 def _start_ms(agent: Any) -> float:
-    starting, asked_s = Starting(), time.perf_counter()
-    assert agent.chat("Is it?", starting).ok
-    return (starting.begun_s - asked_s) * 1000
+    listener, asked_s = Listener(), time.monotonic()
+    _chat_ms(agent, listener)
+    return (listener.heard[0][0] - asked_s) * 1000
 
 
-def _turn_ms(agent: Any) -> float:
+def _chat_ms(agent: Any, listener: Listener | None = None) -> float:
     begun_s = time.perf_counter()
-    assert agent.chat("Is it?", None).ok
+    result = agent.chat("Is it?", listener)
+    assert result.ok, result
     return (time.perf_counter() - begun_s) * 1000

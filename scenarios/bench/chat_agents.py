@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from perdure.actors import Agent, ChatAgent, Detached, RunInfo, RunResult, exposed
+from perdure.actors import ChatAgent, Detached, RunInfo, RunResult, exposed
+from perdure.scenarios.bench.agents import Parent
 
 
 async def _at_once(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
@@ -129,41 +129,19 @@ class Long(Instant):
         return await self.add_messages(messages)
 
 
-class ChatParent(Agent):
+class ChatParent(Parent):
     """Asks for chat children in every way that is measured."""
 
-    @exposed
-    async def one_by_one(self, count: int) -> list[float]:
-        """Awaited runs one after the other: milliseconds of each."""
-        times = []
-        for _ in range(count):
-            begun_s = time.perf_counter()
-            result = await self.run_agent_tool(Instant, "Is it?", run_id=f"chat-{os.urandom(8).hex()}")
-            times.append((time.perf_counter() - begun_s) * 1000)
-            assert result.ok, result
-        return times
+    def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
+        return [(Instant, "Is it?")] * count
 
     @exposed
-    async def fan_out(self, count: int, slow: bool = False) -> float:
-        """The same, all at once: seconds."""
-        kind = Slow if slow else Instant
-        begun_s = time.perf_counter()
-        asked = [
-            {"agent_class": kind, "input": "Is it?", "run_id": f"chat-{os.urandom(8).hex()}"} for _ in range(count)
-        ]
-        results = await self.run_agent_tools(asked)
-        assert all(result.ok for result in results), next(result for result in results if not result.ok)
-        return time.perf_counter() - begun_s
-
-    @exposed
-    async def detach(self) -> str:
+    async def detach_one(self) -> str:
         """One detached child; its handler notes when it came."""
-        handle = await self.run_agent_tool(
-            Instant, "Is it?", run_id=f"chat-{os.urandom(8).hex()}", detached=Detached(on_finish="on_done")
-        )
+        handle = await self.run_agent_tool(Instant, "Is it?", detached=Detached(on_finish="on_ended"))
         return str(handle.run_id)
 
-    async def on_done(self, run: RunInfo, result: RunResult) -> None:
+    async def on_ended(self, run: RunInfo, result: RunResult) -> None:
         """Note the time."""
         assert result.ok, result
         self.state[run.run_id] = time.time() * 1000
@@ -171,3 +149,10 @@ class ChatParent(Agent):
     @exposed
     async def came(self, run_id: str) -> Any:
         return self.state.get(run_id)
+
+
+class SlowParent(ChatParent):
+    """The same with children that take their time."""
+
+    def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
+        return [(Slow, "Is it?")] * count

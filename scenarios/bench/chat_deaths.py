@@ -17,6 +17,7 @@ from perdure.scenarios.bench.report import (
     Baseline,
     Bench,
     Figure,
+    Listener,
     at_most,
     calm,
     handle,
@@ -27,17 +28,6 @@ from perdure.scenarios.bench.report import (
 )
 
 STALL_MS = 100
-
-
-class Waits:
-    """A callback that adds up how long the runtime said that it would wait."""
-
-    def __init__(self) -> None:
-        self.ms = 0
-
-    async def on_event(self, event: dict[str, Any]) -> None:
-        if event["type"] == "data-status":
-            self.ms += event["data"]["waitsMs"]
 
 
 def chat_recovery(bench: Bench) -> list[Figure]:
@@ -66,10 +56,11 @@ def chat_recovery(bench: Bench) -> list[Figure]:
 
 
 def _reset_ms(agent: Any) -> float:
-    waits = Waits()
-    assert agent.chat("Break.", waits).ok
+    listener = Listener()
+    assert agent.chat("Break.", listener).ok
+    waited_ms = sum(event["data"]["waitsMs"] for _, event in listener.heard if event["type"] == "data-status")
     broke_s, again_s = agent.last_requests()
-    return float((again_s - broke_s) * 1000 - waits.ms)
+    return float((again_s - broke_s) * 1000 - waited_ms)
 
 
 def _stall_ms(agent: Any) -> float:

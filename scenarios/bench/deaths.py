@@ -24,11 +24,8 @@ def child_death(bench: Bench) -> list[Figure]:
     """`SIGKILL` of a child's host until the child runs again, while another host is warm."""
     marks = _marks(bench, "child-marks")
     with bench.cluster("child-death") as runtime:
-        plain = actors.PlainRay()
-        restarts = [plain.restart_ms() for _ in range(3)]
-        plain.close()
+        baseline = _plain_restart(unit_ms=1)
         times = [_kill_child(runtime, marks, f"child-{number}") for number in range(bench.size(9, 3))]
-    baseline = Baseline("plain Ray actor made anew by Ray", statistics.median(restarts))
     return [Figure("child's host killed → child running again", "ms", times, at_most(300), baseline)]
 
 
@@ -49,13 +46,10 @@ def supervisor_death(bench: Bench) -> list[Figure]:
     """`SIGKILL` of the supervisor until its next life has every host, with every live run still in its first attempt."""
     count = bench.size(1_000, 100)
     with bench.cluster("supervisor-death") as runtime:
-        plain = actors.PlainRay()
-        restarts = [plain.restart_ms() / 1000 for _ in range(3)]
-        plain.close()
+        baseline = _plain_restart(unit_ms=1_000)
         handle(runtime, Parent, "parent").send_to_bed(count, Nap(seconds=LONG_S))
         wait_for(lambda: _is_running(runtime, count))
         times = [_kill_supervisor(runtime, count) for _ in range(3)]
-    baseline = Baseline("plain Ray actor made anew by Ray", statistics.median(restarts))
     return [Figure(f"supervisor killed → {count:,} live runs adopted", "s", times, at_most(2), baseline)]
 
 
@@ -133,6 +127,14 @@ def handlers_death(bench: Bench) -> list[Figure]:
         Figure("parent killed in its handlers → delivered again, after its return", "ms", later, at_most(1_000)),
         Figure("effects of 20 handlers that were lost or doubled", "", wrong, at_most(0)),
     ]
+
+
+def _plain_restart(unit_ms: int) -> Baseline:
+    """How long Ray takes to restart an actor of its own, in units of so many milliseconds."""
+    plain = actors.PlainRay()
+    restarts = [plain.restart_ms() / unit_ms for _ in range(3)]
+    plain.close()
+    return Baseline("plain Ray actor made anew by Ray", statistics.median(restarts))
 
 
 # looking

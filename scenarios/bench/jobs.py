@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from perdure.actors import Agent, FiberContext, FiberRecovery, FiberResult, exposed
 from perdure.actors.ray_world.os_processes import ProcessId, kill, this_process
-from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_least, at_most, handle, percentile
+from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_least, at_most, handle, percentile, took_ms
 
 BATCH = 500
+
+
+async def each_ms(count: int, act: Callable[[int], object]) -> list[float]:
+    """How long each of so many acts takes. Others have their turn in between."""
+    times = []
+    for number in range(count):
+        times.append(took_ms(partial(act, number)))
+        await asyncio.sleep(0)
+    return times
 
 
 class Jobber(Agent):
@@ -33,24 +44,12 @@ class Jobber(Agent):
     @exposed
     async def one_by_one(self, count: int) -> list[float]:
         """How long each acceptance took, in milliseconds; the bodies run in between."""
-        times = []
-        for number in range(count):
-            begun_s = time.perf_counter()
-            self.start_fiber("quick", "quick", {"number": number})
-            times.append((time.perf_counter() - begun_s) * 1000)
-            await asyncio.sleep(0)
-        return times
+        return await each_ms(count, lambda number: self.start_fiber("quick", "quick", {"number": number}))
 
     @exposed
     async def commit_alone(self, count: int) -> list[float]:
         """How long the smallest durable write takes here, in milliseconds."""
-        times = []
-        for number in range(count):
-            begun_s = time.perf_counter()
-            self.state["number"] = number
-            times.append((time.perf_counter() - begun_s) * 1000)
-            await asyncio.sleep(0)
-        return times
+        return await each_ms(count, partial(self.state.__setitem__, "number"))
 
     @exposed
     async def in_batches(self, count: int) -> list[float]:

@@ -128,6 +128,23 @@ class Bench:
             yield runtime
 
 
+class Listener:
+    """A callback that keeps each event of a stream, with the time when it came."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, dict[str, Any]]] = []
+
+    async def on_event(self, event: dict[str, Any]) -> None:
+        self.heard.append((time.monotonic(), event))
+
+
+def took_ms(call: Callable[[], object]) -> float:
+    """How long a call takes."""
+    begun_s = time.perf_counter()
+    call()
+    return (time.perf_counter() - begun_s) * 1000
+
+
 def handle(runtime: Runtime, agent_class: type[Agent], name: str) -> Any:
     """A handle whose async methods block, because we call them from sync code."""
     return runtime.agent(agent_class, name)

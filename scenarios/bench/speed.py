@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from perdure import actors
 from perdure.actors import Runtime
@@ -23,6 +21,7 @@ from perdure.scenarios.bench.report import (
     handle,
     percentile,
     pss_mb,
+    took_ms,
     until_asleep,
 )
 
@@ -158,8 +157,8 @@ def passivated(bench: Bench) -> list[Figure]:
         held = sum(host["tenants"] for host in runtime.ps()["hosts"])
         waking, live = [], []
         for agent in writers:
-            waking.append(_ms(agent))
-            live.append(_ms(agent))
+            waking.append(took_ms(agent.ping))
+            live.append(took_ms(agent.ping))
     return [
         Figure("passivated agents in a process", "", [held], at_most(0)),
         Figure("disk of a passivated agent that wrote", "KB", [written / count / 1024], at_most(100)),
@@ -172,12 +171,6 @@ def passivated(bench: Bench) -> list[Figure]:
             Baseline("call of a live agent", statistics.median(live)),
         ),
     ]
-
-
-def _ms(agent: Any) -> float:
-    begun_s = time.perf_counter()
-    agent.ping()
-    return (time.perf_counter() - begun_s) * 1000
 
 
 def disk_bytes(directory: Path) -> int:

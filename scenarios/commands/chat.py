@@ -48,11 +48,8 @@ def run_chat_recovery(
 
     Examples:
         perdure run chat-recovery
-
         perdure run chat-recovery --points 60 --seed 7 --json
-
         perdure run chat-recovery --world sim --points 500
-
         perdure run chat-recovery --model openai:gpt-5 --points 5
     """
     if model is not None and world is WorldName.SIM:
@@ -77,9 +74,7 @@ def run_tool_disconnect(
 
     Examples:
         perdure run tool-disconnect
-
         perdure run tool-disconnect --points 60 --seed 7 --json
-
         perdure run tool-disconnect --world sim --points 1000
     """
     perform(ToolDisconnect(_most(points, world), seed, watcher_for(as_json=as_json)), world, data, as_json=as_json)

@@ -68,9 +68,7 @@ def ps(
 
     Examples:
         perdure ps
-
         perdure ps --all --page 2
-
         perdure ps --status error --status interrupted --limit 10
     """
     chosen = [str(each) for each in status] if status else None
@@ -118,7 +116,6 @@ def show(
 
     Examples:
         perdure show
-
         perdure show 3f0c9a1e
     """
     with opened(data) as ledger:
@@ -172,7 +169,6 @@ def retry(
 
     Examples:
         perdure retry '3f0c9a1e!finish!112'
-
         perdure retry '3f0c9a1e!milestone:read!112'
     """
     with opened(data) as ledger:
@@ -198,9 +194,7 @@ def clear(
 
     Examples:
         perdure clear --status completed --older-than 7d
-
         perdure clear 3f0c9a1e 77ab02d4
-
         perdure clear --yes
     """
     before_ms = None if older_than is None else time.time_ns() // 1_000_000 - duration_ms(older_than, "older-than")
@@ -232,7 +226,6 @@ def audit(data: Data = HERE, as_json: AsJson = False) -> None:
 
     Examples:
         perdure audit
-
         perdure audit --json
     """
     with opened(data) as ledger:
@@ -266,7 +259,6 @@ def doctor(
 
     Examples:
         perdure doctor
-
         perdure doctor --repair
     """
     findings: list[Finding] = (repair if mend else examine)(data / LEDGER)

@@ -65,15 +65,10 @@ def run_fan_out(
 
     Examples:
         perdure run fan-out
-
         perdure run fan-out --children 60 --kills 5 --seed 7 --awaited
-
         perdure run fan-out --cold-restart --data ./census --json
-
         perdure run fan-out --resume --data ./census
-
         perdure run fan-out --address 10.0.0.1:6379 --data /mnt/perdure
-
         perdure run fan-out --world sim --children 20 --kills 10
     """
     count = len(standard_library()) if children is None else children

@@ -9,7 +9,7 @@ import typer
 
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.stories.engine import perform
-from perdure.scenarios.stories.jobs import Jobs, Order
+from perdure.scenarios.stories.jobs import Jobs
 from perdure.scenarios.stories.watchers import watcher_for
 
 JOBS_MAX: Final = 100_000
@@ -36,10 +36,7 @@ def run_jobs(
 
     Examples:
         perdure run jobs
-
         perdure run jobs --jobs 5000 --kills 10 --seed 7 --json
-
         perdure run jobs --world sim --jobs 300 --kills 10
     """
-    order = Order(jobs=jobs, desks=desks, kills=kills, seed=seed)
-    perform(Jobs(order, watcher_for(as_json=as_json)), world, data, as_json=as_json)
+    perform(Jobs(jobs, desks, kills, seed, watcher_for(as_json=as_json)), world, data, as_json=as_json)

@@ -65,11 +65,8 @@ def run_messenger(
 
     Examples:
         perdure run messenger
-
         perdure run messenger --updates 60 --kills 30 --seed 7 --json
-
         perdure run messenger --world sim --updates 300 --kills 150
-
         perdure run messenger --token 123:ABC --public-url https://example.org --model openai:gpt-5
     """
     watcher = watcher_for(as_json=as_json)

@@ -41,9 +41,7 @@ def swarm_command(
 
     Examples:
         perdure swarm
-
         perdure swarm --seeds 500 --first-seed 1000 --processes 2
-
         perdure swarm --story budgets --json
     """
     known(story)
@@ -68,7 +66,6 @@ def replay(
 
     Examples:
         perdure replay 42
-
         perdure replay 42 --story trees
     """
     known(story)
@@ -96,7 +93,6 @@ def explore_command(
 
     Examples:
         perdure explore
-
         perdure explore --story budgets --stride 5
     """
     known(story)
@@ -138,7 +134,6 @@ def bench(
 
     Examples:
         perdure bench --quick
-
         perdure bench --only fan-out --only cluster-death --json
     """
     if not benchmark.main(as_json=as_json, quick=quick, only=only or (), data=data):

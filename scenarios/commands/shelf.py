@@ -1,7 +1,6 @@
-"""A group of commands that costs nothing until one of them is taken: then its module is imported, and no other.
+"""A group of commands that imports the module of a command when the command is used.
 
-What `perdure` can do is much, and brings much with it (Ray, DuckDB, a library of models). Who asks for help, or for one thing, should not
-wait for the rest.
+Some commands need Ray, DuckDB or a library of models. Help, and the other commands, must not wait for these imports.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Mapping
 from importlib import import_module
+from inspect import cleandoc
 from typing import Any, ClassVar, NamedTuple
 
 import typer
@@ -24,8 +24,10 @@ class Entry(NamedTuple):
     def taken(self, name: str) -> Any:
         """The command itself."""
         module, _, function = self.place.partition(":")
+        command = getattr(import_module(module), function)
+        words = cleandoc(command.__doc__).replace("\n\nExample", "\n\n\b\nExample")  # one example a line
         alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        alone.command(name)(getattr(import_module(module), function))
+        alone.command(name, help=words)(command)
         return typer.main.get_command(alone)
 
 

@@ -37,9 +37,7 @@ def stop(
 
     Examples:
         perdure stop
-
         perdure stop --data /mnt/perdure --timeout 5m
-
         perdure stop --timeout 0s --json
     """
     patience_ms = duration_ms(timeout, "timeout", TIMEOUT_MAX_MS)

@@ -8,17 +8,17 @@ which is why `created` is a constant. Text goes out as UTF-8, not as `\u` escape
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Iterable
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 CREATED_S: Final = 1_700_000_000
 CHARS_PER_TOKEN: Final = 4
 
 
 class Plain(BaseModel):
-    """Frozen data that travels as JSON; a field that it does not know is refused."""
+    """Frozen data. An unknown field is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,27 +26,22 @@ class Plain(BaseModel):
 class Role(Plain):
     """The first chunk, which says that the assistant speaks and nothing else."""
 
-    kind: Literal["role"] = "role"
-
 
 class Text(Plain):
     """A piece of the answer."""
 
-    kind: Literal["text"] = "text"
     text: str
 
 
 class Reasoning(Plain):
     """A piece of thought, under the name that most servers give it (`reasoning_content`)."""
 
-    kind: Literal["reasoning"] = "reasoning"
     text: str
 
 
 class CallStart(Plain):
     """The announcement of a tool call. Real servers have been seen to leave out the id or the name."""
 
-    kind: Literal["call"] = "call"
     index: int = 0
     id: str | None = None
     name: str | None = None
@@ -55,7 +50,6 @@ class CallStart(Plain):
 class Arguments(Plain):
     """A piece of the JSON text of the arguments of the call with this index."""
 
-    kind: Literal["arguments"] = "arguments"
     index: int = 0
     text: str
 
@@ -63,14 +57,12 @@ class Arguments(Plain):
 class Finish(Plain):
     """The terminal chunk."""
 
-    kind: Literal["finish"] = "finish"
     reason: str = "stop"
 
 
 class Usage(Plain):
     """What it cost, in tokens; a chunk without choices."""
 
-    kind: Literal["usage"] = "usage"
     prompt: int = 0
     completion: int = 0
 
@@ -78,13 +70,10 @@ class Usage(Plain):
 class Done(Plain):
     """The sentinel `[DONE]`."""
 
-    kind: Literal["done"] = "done"
-
 
 class Failure(Plain):
     """An error inside of a stream that began well."""
 
-    kind: Literal["error"] = "error"
     message: str
     type: str = "server_error"
     code: str | None = None
@@ -93,21 +82,16 @@ class Failure(Plain):
 class Comment(Plain):
     """A keep-alive: a frame that means nothing."""
 
-    kind: Literal["comment"] = "comment"
     text: str = "keep-alive"
 
 
 class Raw(Plain):
     """Whatever bytes a broken server may send, as text."""
 
-    kind: Literal["raw"] = "raw"
     text: str
 
 
-Event = Annotated[
-    Role | Text | Reasoning | CallStart | Arguments | Finish | Usage | Done | Failure | Comment | Raw,
-    Field(discriminator="kind"),
-]
+Event = Role | Text | Reasoning | CallStart | Arguments | Finish | Usage | Done | Failure | Comment | Raw
 
 
 def frames(events: Iterable[Event], response_id: str, model: str) -> tuple[bytes, ...]:
@@ -162,41 +146,6 @@ def _delta(event: Event) -> dict[str, Any]:
 def error_of(failure: Failure) -> dict[str, Any]:
     """The error object of the protocol, in a stream or as the body of a refusal."""
     return {"message": failure.message, "type": failure.type, "param": None, "code": failure.code}
-
-
-def completion(events: Sequence[Event], response_id: str, model: str) -> bytes:
-    """The same reply as one JSON object, for a request without `stream`."""
-    failed = next((event for event in events if isinstance(event, Failure)), None)
-    if failed is not None:
-        return dumped({"error": error_of(failed)}).encode()
-    calls: dict[int, dict[str, Any]] = {}
-    for event in events:
-        if isinstance(event, CallStart):
-            function = {"name": event.name, "arguments": ""}
-            calls[event.index] = {"id": event.id, "type": "function", "function": function}
-        elif isinstance(event, Arguments) and event.index in calls:
-            calls[event.index]["function"]["arguments"] += event.text
-    message: dict[str, Any] = {"role": "assistant", "content": _joined(events, Text)}
-    if thought := _joined(events, Reasoning):
-        message["reasoning_content"] = thought
-    if calls:
-        message["tool_calls"] = list(calls.values())
-    reason = next((event.reason for event in events if isinstance(event, Finish)), None)
-    usage = next((event for event in events if isinstance(event, Usage)), Usage())
-    return dumped(
-        {
-            "id": response_id,
-            "object": "chat.completion",
-            "created": CREATED_S,
-            "model": model,
-            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-            "usage": _tokens(usage),
-        }
-    ).encode()
-
-
-def _joined(events: Iterable[Event], kind: type[Text | Reasoning]) -> str | None:
-    return "".join(event.text for event in events if isinstance(event, kind)) or None
 
 
 def _tokens(usage: Usage) -> dict[str, int]:

@@ -167,9 +167,9 @@ STREAM_HEAD = Head(200, (("content-type", "text/event-stream; charset=utf-8"), (
 PLAIN_HEAD = Head(200, (("content-type", "application/json"),))
 
 
-def perform(head: Head, body: Sequence[bytes], fault: Fault | None, pace: Pace) -> tuple[Act, ...]:
+def perform(body: Sequence[bytes], fault: Fault | None, pace: Pace) -> tuple[Act, ...]:
     """The acts of one response."""
-    whole = (head, *_spoken(body, pace), End("whole"))
+    whole = (STREAM_HEAD, *_spoken(body, pace), End("whole"))
     if fault is None:
         return whole
     if fault.kind is FaultKind.STATUS:
@@ -178,7 +178,7 @@ def perform(head: Head, body: Sequence[bytes], fault: Fault | None, pace: Pace) 
     if place is None:
         return *fault.silence, *(whole if fault.kind is FaultKind.STALL else (End(fault.kind),))
     before, after = _cut(body, place)
-    said = (head, *_spoken(before, pace), *fault.silence)
+    said = (STREAM_HEAD, *_spoken(before, pace), *fault.silence)
     if fault.kind is FaultKind.STALL:
         return *said, *_spoken(after, Pace(between_ms=pace.between_ms)), End("whole")
     if fault.kind is FaultKind.ERROR:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 
-from perdure.scenarios.provider.events import Event, Failure, Usage, completion, dumped, frames
+from perdure.scenarios.provider.events import Failure, Usage, dumped, frames
 from perdure.scenarios.provider.faults import (
-    PLAIN_HEAD,
-    STREAM_HEAD,
     Act,
     Fault,
     FaultKind,
@@ -137,21 +134,13 @@ class ScriptedProvider:
             told = f"illegal request {record.number}: " + "; ".join(record.problems)
             return refusal(400, Failure(message=told, type="invalid_request_error"))
         events = answer(self.script, body["messages"], record.number)
-        response_id, model = f"chatcmpl-{record.number:06}", str(body.get("model", "scripted"))
-        if not body.get("stream"):
-            fault = record.fault
-            if fault is not None and fault.kind is FaultKind.ERROR:
-                return perform(PLAIN_HEAD, [completion([fault.failure], response_id, model)], None, self.pace)
-            return self._performed(record, PLAIN_HEAD, [completion(events, response_id, model)])
         wants_usage = (body.get("stream_options") or {}).get("include_usage")
-        said: Sequence[Event] = [event for event in events if wants_usage or not isinstance(event, Usage)]
-        return self._performed(record, STREAM_HEAD, frames(said, response_id, model))
-
-    def _performed(self, record: Record, head: Head, body: Sequence[bytes]) -> tuple[Act, ...]:
-        record.sizes = [len(frame) for frame in body]
+        said = [event for event in events if wants_usage or not isinstance(event, Usage)]
+        spoken = frames(said, f"chatcmpl-{record.number:06}", str(body.get("model", "scripted")))
+        record.sizes = [len(frame) for frame in spoken]
         if record.fault is not None and record.fault.kind is not FaultKind.STATUS:
-            record.fault_byte = place_of(body, record.fault)
-        return perform(head, body, record.fault, self.pace)
+            record.fault_byte = place_of(spoken, record.fault)
+        return perform(spoken, record.fault, self.pace)
 
     def _ruled(self, record: Record) -> int | None:
         """The first rule that fits, by its place in the plan."""

@@ -60,7 +60,7 @@ class FanOut(Directed):
         super().__init__(order.seed, watcher)
         self._is_paced, self._resume = pace_s is not None, resume
         order.pace_s = pace_s if pace_s is not None else pace_for(order)
-        self._book = Logbook(order)
+        self._book = Logbook(order=order)
         self._work: asyncio.Task[Any] | None = None
         self._call: asyncio.Task[Any] | None = None
 

@@ -5,10 +5,10 @@ The runs themselves are in the ledger; this is the order, and how far it came.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from pydantic import BaseModel, Field
 
 from perdure.ledger import BadRequest
 from perdure.scenarios.stories.directory_lock import unwritable
@@ -16,8 +16,7 @@ from perdure.scenarios.stories.directory_lock import unwritable
 RECORD: Final = "scenario.json"
 
 
-@dataclass(kw_only=True)
-class Order:
+class Order(BaseModel):
     """A fan-out as it was ordered.
 
     `number` tells those of one directory apart, and names the parent agent. Children rest over their files, each a little
@@ -33,33 +32,30 @@ class Order:
     number: int = 1
 
 
-@dataclass
-class Progress:
+class Progress(BaseModel):
     """What must outlive the command: the account of mail before it began, and what was killed so far."""
 
     before: dict[str, int] | None = None
-    struck: list[str] = field(default_factory=list)
-    recovery_ms: list[float] = field(default_factory=list)
+    struck: list[str] = []
+    recovery_ms: list[float] = []
     seconds: float = 0.0
 
 
-@dataclass
-class Logbook:
+class Logbook(BaseModel):
     """The order and its progress, kept in a directory (or nowhere, for the simulated world)."""
 
     order: Order
-    progress: Progress = field(default_factory=Progress)
+    progress: Progress = Field(default_factory=Progress)
     finished: bool = False
-    path: Path | None = None
+    path: Path | None = Field(default=None, exclude=True)
 
     def save(self) -> None:
         """Write it down, whole or not at all."""
         if self.path is None:
             return
-        body = {"order": asdict(self.order), "progress": asdict(self.progress), "finished": self.finished}
         draft = self.path.with_suffix(".json.new")
         try:
-            draft.write_text(json.dumps(body, indent=1), encoding="utf-8")
+            draft.write_text(self.model_dump_json(indent=1), encoding="utf-8")
             draft.replace(self.path)
         except OSError as problem:
             raise unwritable(self.path.parent, problem) from problem
@@ -69,11 +65,10 @@ def read(data: Path) -> Logbook | None:
     """The last fan-out of this directory. Raises `BadRequest` if its record cannot be read."""
     path = data / RECORD
     try:
-        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Logbook(Order(**told["order"]), Progress(**told["progress"]), told["finished"], path)
+        return Logbook.model_validate_json(path.read_bytes()).model_copy(update={"path": path})
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as problem:
+    except (OSError, ValueError) as problem:
         raise BadRequest(
             "data", f"{path} cannot be read ({problem}); delete it to begin anew, the ledger is not touched"
         ) from problem
@@ -82,6 +77,6 @@ def read(data: Path) -> Logbook | None:
 def begin(data: Path, order: Order, known: Logbook | None) -> Logbook:
     """A new fan-out in this directory, under the next number."""
     order.number = known.order.number + 1 if known is not None else 1
-    book = Logbook(order, path=data / RECORD)
+    book = Logbook(order=order, path=data / RECORD)
     book.save()
     return book

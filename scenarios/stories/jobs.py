@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -27,46 +26,33 @@ SPREAD_LEAST_S: Final = 2.0
 STATUSES: Final = ("completed", "error", "aborted", "interrupted")
 
 
-@dataclass(kw_only=True)
-class Order:
-    """What was ordered: so many jobs, spread over so many desks at most."""
-
-    jobs: int
-    desks: int
-    kills: int
-    seed: int
-
-
 class Jobs(Directed):
     """One performance. The work is spread over some seconds, so that there is something to kill."""
 
     name: ClassVar[str] = "jobs"
 
-    def __init__(self, order: Order, watcher: Watcher) -> None:
-        super().__init__(order.seed, watcher)
-        self._order = order
-        drawn = draw_jobs(order.jobs, order.seed, max(SPREAD_LEAST_S, KILL_S * order.kills))
-        desks = min(order.desks, order.jobs)
-        self._desks = {f"desk-{order.seed}-{number}": drawn[number::desks] for number in range(desks)}
-        self.scene = Scene(order.jobs, "jobs", kills=self.kills)
+    def __init__(self, jobs: int, desks: int, kills: int, seed: int, watcher: Watcher) -> None:
+        super().__init__(seed, watcher)
+        self._jobs, self._kills_max = jobs, kills
+        drawn = draw_jobs(jobs, seed, max(SPREAD_LEAST_S, KILL_S * kills))
+        desks = min(desks, jobs)
+        self._desks = {f"desk-{seed}-{number}": drawn[number::desks] for number in range(desks)}
+        self.scene = Scene(jobs, "jobs", kills=self.kills)
         self._reports: list[Report] = []
         self._audit: dict[str, Any] = {}
 
     def stopped(self, _data: Path) -> str:
         """The same command carries on."""
-        order = self._order
-        again = ["--jobs", order.jobs, "--desks", order.desks, "--seed", order.seed, "--data", _data]
+        again = ["--jobs", self._jobs, "--desks", len(self._desks), "--seed", self.seed, "--data", _data]
         return f"Stopped. `{shlex.join(['perdure', 'run', self.name, *map(str, again)])}` carries on."
 
     async def play(self, stage: Stage) -> None:
         """Play to the end."""
         self._stage, self._began_s = stage, stage.now_s()
         await asyncio.gather(*(self._accept(desk, jobs) for desk, jobs in self._desks.items()))
-        self.watcher.say(f"{self._order.jobs} jobs are accepted by {len(self._desks)} desks")
+        self.watcher.say(f"{self._jobs} jobs are accepted by {len(self._desks)} desks")
         troubling = asyncio.gather(*(self._trouble(desk, jobs) for desk, jobs in self._desks.items()))
-        self._director = Director(
-            stage, self, draw_kills(KINDS, self._order.kills, self._order.jobs, self.seed), self.seed
-        )
+        self._director = Director(stage, self, draw_kills(KINDS, self._kills_max, self._jobs, self.seed), self.seed)
         try:
             await self._director.direct()
             await troubling
@@ -119,13 +105,13 @@ class Jobs(Directed):
         statuses = Counter(status for each in self._reports for status in each.statuses.values())
         late_ms = [float(-early_ms) for each in self._reports for _, early_ms in each.fired]
         return {
-            "jobs": {"requested": self._order.jobs, **{status: statuses[status] for status in STATUSES}},
+            "jobs": {"requested": self._jobs, **{status: statuses[status] for status in STATUSES}},
             "schedules": {"fired": len(late_ms), "late_ms": percentiles(late_ms)},
             "queue": {"served": sum(len(each.served) for each in self._reports)},
             "deliveries": {key: value for key, value in self._audit.items() if isinstance(value, int)},
             "kills": {kind: self.kills[kind] for kind in KINDS},
             "seconds": round(self.seconds, 3),
-            "jobs_per_second": rate(self._order.jobs, self.seconds),
+            "jobs_per_second": rate(self._jobs, self.seconds),
         }
 
     def sentences(self, told: dict[str, Any]) -> list[str]:

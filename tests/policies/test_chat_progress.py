@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from perdure.policies import earns_credit
-from perdure.policies.chat_progress import is_content, is_milestone
 
 MILESTONES = (
     "text-start reasoning-start tool-input-available tool-output-available tool-output-error tool-output-denied".split()
@@ -28,24 +27,25 @@ NEITHER = [
 
 @pytest.mark.parametrize("kind", MILESTONES)
 def test_c_0157_and_c_0165_and_c_0166_a_milestone_counts_even_right_after_another(kind: str) -> None:
-    assert is_milestone(kind)
     assert earns_credit(kind, 1_000, credited_at_ms=999)
 
 
 @pytest.mark.parametrize("kind", [*CONTENT, *NEITHER])
 def test_c_0158_and_c_0159_nothing_else_is_a_milestone(kind: object) -> None:
-    assert not is_milestone(kind)
+    assert not earns_credit(kind, 1_000, credited_at_ms=999)
 
 
 @pytest.mark.parametrize("kind", CONTENT)
 def test_c_0161_and_c_0162_content_is_content_and_never_a_milestone(kind: str) -> None:
-    assert is_content(kind)
-    assert not is_milestone(kind)
+    assert earns_credit(kind, 1_000, credited_at_ms=None)
+    assert not earns_credit(kind, 1_000, credited_at_ms=999)
 
 
-@pytest.mark.parametrize("kind", [*MILESTONES, *NEITHER])
-def test_c_0163_and_c_0164_nothing_else_is_content(kind: object) -> None:
-    assert not is_content(kind)
+@pytest.mark.parametrize(
+    ("kind", "counts"), [*((kind, True) for kind in MILESTONES), *((kind, False) for kind in NEITHER)]
+)
+def test_c_0163_and_c_0164_nothing_else_is_content(kind: object, counts: bool) -> None:
+    assert earns_credit(kind, 1_000, credited_at_ms=999) is earns_credit(kind, 10_000, credited_at_ms=999) is counts
 
 
 @pytest.mark.parametrize("kind", CONTENT)

@@ -25,7 +25,6 @@ from perdure.policies import (
     progress_context,
     recovery_pause_ms,
 )
-from perdure.policies.chat_recovery import incident_id
 
 CONFIG = ChatRecovery()
 SECOND, MINUTE = 1_000, 60_000
@@ -107,8 +106,8 @@ def test_a_partial_answer_is_dropped_only_if_nothing_in_it_is_settled(
 
 
 def test_c_0249_and_c_0251_an_incident_is_known_by_its_root_and_the_users_message() -> None:
-    assert incident_id("root", "u1") == "root:u1"
-    assert incident_id("root", None) == "root:"
+    assert evaluate(None, cut(), CONFIG, 0).incident.incident_id == "root:u1"
+    assert evaluate(None, cut(user_message_id=None), CONFIG, 0).incident.incident_id == "root:"
 
 
 @pytest.mark.parametrize("value", [True, False, None, {}, ChatRecovery()])

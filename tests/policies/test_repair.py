@@ -36,7 +36,7 @@ def test_c_0302_and_c_0305_a_settled_call_keeps_everything_and_its_message_keeps
     messages = [message(call(state))]
     repaired = repair_transcript(messages)
     assert repaired.messages is messages
-    assert not repaired.has_changed
+    assert repaired.changed_ids == ()
 
 
 @pytest.mark.parametrize("key", ["output", "result"])

@@ -19,7 +19,6 @@ from perdure.scenarios.provider.events import (
     Finish,
     Role,
     Text,
-    completion,
     frames,
 )
 from perdure.scenarios.provider.faults import End, Fault, FaultKind, FaultPlan, Rule, place_of
@@ -147,24 +146,6 @@ def test_verbatim_replies_come_first_one_for_each_assistant_message() -> None:
 def test_a_question_does_not_ask_twice_for_the_same() -> None:
     with pytest.raises(ValidationError, match="asks twice for read_file"):
         Question(asks="x", rounds=(Round(calls=(READ,)), Round(calls=(READ,))))
-
-
-def test_a_script_and_a_plan_travel_as_json() -> None:
-    assert Script.model_validate_json(SCRIPT.model_dump_json()) == SCRIPT
-    plan = FaultPlan.at({2: Fault(kind=FaultKind.END, event=-1)})
-    assert FaultPlan.model_validate_json(plan.model_dump_json()) == plan
-
-
-def test_without_a_stream_the_reply_is_one_object() -> None:
-    told = json.loads(completion(answer(SCRIPT, [ASK], 1), "id", "m"))
-    message = told["choices"][0]["message"]
-    assert message["content"] == "I read and I search → at once."
-    assert message["reasoning_content"] == "Let me see…"
-    assert [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]] == [
-        READ.arguments,
-        SEARCH.arguments,
-    ]
-    assert told["choices"][0]["finish_reason"] == "tool_calls"
 
 
 # places
