@@ -1,8 +1,8 @@
 """Splits an answer into messages of a limited length.
 
 Each piece is as long as one message may be. The `text` of all pieces together is the whole text. `opening` and `closing` add the fences of
-a code block that is split. A cut falls before a code block that fits into a message of its own; else after a blank line, a line or a word in
-the second half of the piece; else between two visible characters (combining marks, joined emoji and flags stay whole).
+a code block that is split. A cut falls before a code block that fits into a message of its own; else after a blank line, a line or a word
+in the second half of the piece; else between two visible characters (combining marks, joined emoji and flags stay whole).
 
 While a text streams, the whole of it is split again and the messages that differ are edited. Early messages hardly ever change.
 
