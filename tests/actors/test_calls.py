@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from perdure.actors import Agent, KillPoint, RemoteError, exposed
 from perdure.actors.link.call_log import ANSWERS_KEPT, CALLS_KEPT, CallLog
+from perdure.actors.link.messages import Call, MakeCall, Reply
 from perdure.actors.sim_world.world import Weather
+from perdure.actors.supervisor.calls import Calls
+from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.ledger import OutcomeUnknown, View, last_end, restore
 from perdure.ledger.activation import LIVES_KEPT
-from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, RunCleared, RunCompleted
+from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, AgentStopped, RunCleared, RunCompleted
 from perdure.ledger.snapshot import meta_of
 from perdure.ledger.store.store import Boot
 from tests.kit import ROOMY, Ledger, Stage, address, asked, begun, child, placed, play
@@ -242,6 +246,103 @@ def test_what_on_start_raises_is_what_a_call_that_woke_the_agent_is_told() -> No
             await stage.call(Sullen, "anything")
 
     play(story)
+
+
+# ---------------------------------------------------------------- what a life of the supervisor remembers
+
+
+class Switchboard:
+    """The calls of one life of the supervisor. The agent `a@t` is awake in its first life, on `h1`."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger().given(AgentActivated("a@t", 1, "h1"))
+        self.sessions = Sessions()
+        self.calls = Calls(self.ledger.view, self.sessions)
+        for peer in ("client", "h1", "h2"):
+            self.sessions.by_peer[peer] = Session(peer, 1)
+
+    def ask(self, *, repeatable: bool = False, again: bool = False, heard: int = 1) -> Switchboard:
+        """The client asks for the call `c`."""
+        asked = Call("a@t", "m", b"", None, repeatable, "", heard, again)
+        self.calls.begin(self.sessions.by_peer["client"], "c", asked)
+        return self
+
+    def next_life(self) -> Switchboard:
+        """The agent leaves its host, and wakes on the other one."""
+        self.ledger.given(AgentReleased("a@t", 1), AgentActivated("a@t", 2, "h2"))
+        return self
+
+    def said(self, peer: str) -> list[Any]:
+        """What is said to somebody once calls were handed over."""
+        self.calls.hosts_changed()
+        self.calls.hand_over()
+        return list(self.sessions.by_peer[peer].link.take()[1])
+
+
+def handed(life: int = 1, *, repeatable: bool = False, lost: bool = False) -> MakeCall:
+    return MakeCall("a@t", life, "c", "m", b"", repeatable, lost)
+
+
+def test_a_call_that_is_asked_for_again_is_handed_over_once_and_answered_once() -> None:
+    board = Switchboard().ask()
+    assert board.said("h1") == [handed()]
+    assert board.ask(again=True).said("h1") == []
+    board.calls.answered("c", ok=True, value=b"1")
+    board.calls.answered("c", ok=True, value=b"1")
+    assert board.said("client") == [Reply("c", ok=True, value=b"1")]
+
+
+@pytest.mark.parametrize(("heard", "lost"), [(1, True), (2, False)])
+def test_a_call_that_is_asked_of_another_supervisor_life_may_have_been_begun_by_a_life_that_ended_since(
+    heard: int, lost: bool
+) -> None:
+    board = Switchboard().next_life().ask(again=True, heard=heard)
+    assert board.said("h2") == [handed(2, lost=lost)]
+
+
+def test_a_call_that_the_present_life_may_have_begun_is_asked_of_it_and_is_not_made_by_another() -> None:
+    assert Switchboard().ask(again=True).said("h1") == [handed()]
+    assert Switchboard().ask(again=True).next_life().said("h2") == [handed(2, lost=True)]
+
+
+def test_what_was_handed_to_a_host_whose_session_is_over_may_have_been_begun_by_that_life_alone() -> None:
+    for moves, expected in ((False, handed()), (True, handed(2, lost=True))):
+        board = Switchboard().ask()
+        assert board.said("h1") == [handed()]
+        board.calls.session_began("h1")
+        assert (board.next_life().said("h2") if moves else board.said("h1")) == [expected]
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+@pytest.mark.parametrize("end", ["cut off", "host gone"])
+def test_a_call_that_was_begun_and_will_not_be_answered_is_made_again_only_if_it_may_be(
+    repeatable: bool, end: str
+) -> None:
+    board = Switchboard().ask(repeatable=repeatable)
+    assert board.said("h1") == [handed(repeatable=repeatable)]
+    if end == "cut off":
+        board.calls.cut_off("c")
+    else:
+        del board.ledger.view.hosts["h1"]
+    board.next_life()
+    if repeatable:
+        assert board.said("h2") == [handed(2, repeatable=True)]
+    else:
+        assert [board.said("h2"), [said.ok for said in board.said("client")]] == [[], [False]]
+
+
+def test_a_call_that_came_too_late_for_one_life_is_handed_to_the_next() -> None:
+    board = Switchboard().ask()
+    assert board.said("h1") == [handed()]
+    board.calls.astray("c")
+    assert board.next_life().said("h2") == [handed(2)]
+
+
+def test_a_life_that_is_told_to_stop_is_handed_no_call() -> None:
+    board = Switchboard().ask()
+    board.ledger.given(AgentStopped("a@t"))
+    assert board.said("h1") == []
+    assert board.next_life().said("h2") == [handed(2)]
 
 
 # ---------------------------------------------------------------- what a host remembers

@@ -203,6 +203,24 @@ def test_a_late_hello_to_an_earlier_life_is_refused_and_so_is_what_comes_without
     asyncio.run(story())
 
 
+def test_acknowledged_means_durable() -> None:
+    async def story() -> None:
+        sessions = Sessions()
+        asking = []
+        for first, said in ((1, HELLO), (2, SECOND), (3, SECOND)):  # each releases the one before
+            frame = PeerFrame("p", 1, 0, 0, first, [said], hold=True, rewind=False)
+            asking.append(asyncio.create_task(sessions.exchange(pack(frame))))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            if first == 2:
+                sessions.by_peer["p"].commit(1)
+        heard = [SupervisorFrame(*unpack(await each)) for each in asking[:2]]
+        assert [answer.ack for answer in heard] == [0, 1]
+        asking[2].cancel()
+
+    asyncio.run(story())
+
+
 def test_a_frame_of_an_earlier_session_is_not_heard_any_more() -> None:
     async def story() -> None:
         sessions = Sessions()

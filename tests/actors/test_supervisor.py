@@ -123,6 +123,18 @@ def test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot() -> No
         assert restore(laboratory.store.boot()).mail == {}
 
 
+def test_only_settled_runs_leave_the_memory() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.run(Sleeper, 1, run_id="settled")
+        running = asyncio.create_task(stage.client.run(Sleeper, 60_000, run_id="live"))
+        await asyncio.sleep(30)
+        assert stage.record("settled") is None
+        stage.kill_host_of(address(Sleeper, "live"))
+        assert (await running).output == 2
+
+    play(story, limits=replace(ROOMY, retained_in_memory=0))
+
+
 def test_only_an_empty_host_is_retired_however_worn_it_is() -> None:
     async def story(stage: Stage) -> None:
         running = asyncio.create_task(stage.client.run(Sleeper, 30_000, run_id="r"))

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.actors import ChatAgent, Client
+from perdure.ledger import View
 from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -23,6 +24,11 @@ class Room:
 
     def __init__(self, laboratory: Laboratory, client: Client, agent: type[ChatAgent]) -> None:
         self.laboratory, self.client, self.agent = laboratory, client, agent
+
+    @property
+    def view(self) -> View:
+        """What the supervisor knows."""
+        return self.laboratory.supervisors[-1].view
 
     async def do(self, method: str, *args: Any, **options: Any) -> Any:
         """Call a method of the agent."""
@@ -57,13 +63,13 @@ class Room:
 
     def kill(self, name: str = "somebody") -> None:
         """Kill the process in which the agent lives."""
-        activation = self.laboratory.supervisors[-1].view.agents[address(self.agent, name)]
+        activation = self.view.agents[address(self.agent, name)]
         self.laboratory.simulation.kill(activation.host_id)
 
     async def sleep(self) -> None:
         """Let the agent fall asleep; what it is asked next, its next life is asked."""
         await asyncio.sleep(SLEEP_S)
-        assert address(self.agent, "somebody") not in self.laboratory.supervisors[-1].view.agents
+        assert address(self.agent, "somebody") not in self.view.agents
 
 
 Story = Callable[[Room], Awaitable[Any]]
