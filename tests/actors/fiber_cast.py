@@ -64,6 +64,8 @@ class Jobs(Agent):
             self.seen.append(("cancelled", fiber.is_cancelled))
         await asyncio.sleep(5)
         self.seen.append(("stashed", fiber.stash("after")))
+        with suppress(FiberStopped):
+            fiber.step("late", lambda: self.effects.update(["late step"]))
 
     async def failing(self, fiber: FiberContext, input: str) -> None:
         self.effects["failing"] += 1
@@ -271,6 +273,10 @@ class Jobs(Agent):
     async def run(self, input: Any, run: RunContext) -> Any:
         if input == "hesitate":
             return self._hesitate(run)
+        if input == "begin":
+            await self.start_fiber("own", "quick", 1)
+            await asyncio.sleep(5)
+            return run.attempt
         await self.start_fiber("slow", "slow", fiber_id="own", retry=True)
         await asyncio.sleep(3_600)
         return None
@@ -356,6 +362,7 @@ class Slowly(Jobs):
             try:
                 await asyncio.sleep(3_600)
             except asyncio.CancelledError:
+                self.effects["hook cancelled"] += 1
                 if not said["stubborn"]:
                     raise
                 await asyncio.sleep(100)

@@ -226,6 +226,17 @@ def test_a_handler_that_is_done_again_starts_its_fiber_once() -> None:
     play(story)
 
 
+def test_a_run_that_is_entered_again_starts_its_fiber_once() -> None:
+    async def story(stage: Stage) -> None:
+        running = asyncio.create_task(stage.client.run(Jobs, "begin", run_id="r"))
+        await stage.until(lambda: Jobs.effects["quick"] == 1)
+        stage.kill_host_of(address(Jobs, "r"))
+        assert (await running).output == 2
+        assert Jobs.effects["quick"] == 1
+
+    play(story)
+
+
 def test_a_copy_of_an_agent_has_none_of_its_fibers() -> None:
     async def story(stage: Stage) -> None:
         await each_kind(stage)

@@ -151,6 +151,7 @@ def test_a_hook_that_hangs_is_cancelled_and_holds_up_nobody(stubborn: bool) -> N
         told = await stage.call(Slowly, "inspect", "hangs")
         assert told["is_recovering"]
         await stage.until(lambda: Slowly.hung["hangs"] == 2)
+        assert Slowly.effects["hook cancelled"] >= 2
         assert await stage.call(Slowly, "cancel", "hangs")
         assert await stage.call(Slowly, "cancel", "hangs too")
 

@@ -116,6 +116,7 @@ def test_a_body_that_goes_on_after_a_cancel_changes_nothing_any_more() -> None:
         told = await stage.call(Jobs, "inspect", "f")
         assert (told["status"], told["snapshot"], told["error"]) == ("aborted", "before", "by key")
         assert Jobs.seen == [("cancelled", True), ("stashed", False)]
+        assert Jobs.effects["late step"] == 0
 
     play(story)
 

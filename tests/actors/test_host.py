@@ -49,7 +49,17 @@ class Counter(Agent):
         return await self.count(input)
 
 
-COUNTER, CHILD = address(Counter, "c"), address(Stubborn, "r")
+class Sulky(Agent):
+    """Raises when it is told to stop."""
+
+    async def run(self, input: float, run: RunContext) -> None:
+        try:
+            await asyncio.sleep(input / 1000)
+        except asyncio.CancelledError:
+            raise RuntimeError("not now") from None
+
+
+COUNTER, CHILD, SULKY = address(Counter, "c"), address(Stubborn, "r"), address(Sulky, "r")
 
 
 class Script:
@@ -137,6 +147,18 @@ def test_only_the_life_that_has_the_place_reports_its_result() -> None:
     play(story)
 
 
+@pytest.mark.parametrize(("agent", "outputs"), [(CHILD, [pack("done")]), (SULKY, [])])
+def test_of_a_run_that_was_told_to_stop_only_a_true_result_still_counts(agent: str, outputs: list[bytes]) -> None:
+    async def story(script: Script) -> None:
+        await script.say(start(1, 1, agent))
+        await script.say(Stop(agent, 1))
+        await asyncio.sleep(5)
+        assert [said.output for said in script.all_of(Ended)] == outputs
+        assert len(script.all_of(Released)) == 1
+
+    play(story)
+
+
 def test_a_life_that_is_over_is_not_begun_again_by_a_command_that_comes_late() -> None:
     async def story(script: Script) -> None:
         await script.say(Stop(COUNTER, 3), Wake(COUNTER, 3))
@@ -169,6 +191,7 @@ def test_a_call_that_comes_again_is_made_once_and_answered_the_same() -> None:
         assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(1))] * 2
         await script.say(call("b"))
         assert script.all_of(CallAnswered)[-1] == CallAnswered("b", True, pack(2)), "it was entered twice in all"
+        assert script.all_of(CallCut) == []
 
     play(story)
 

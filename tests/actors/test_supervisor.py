@@ -158,3 +158,15 @@ def test_a_host_of_a_pool_of_its_own_is_retired_when_it_has_been_empty_for_so_lo
         assert host not in stage.simulation.live_hosts()
 
     play(story, limits=replace(ROOMY, host_idle_ms=15_000))
+
+
+def test_a_host_that_nobody_leads_any_more_ends_itself() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.run(Sleeper, 1)
+        stage.simulation.kill("supervisor")
+        await asyncio.sleep(ROOMY.orphan_ms / 1000 - 5)
+        assert stage.simulation.live_hosts()
+        await asyncio.sleep(15)
+        assert not stage.simulation.live_hosts()
+
+    play(story, weather=replace(Weather.calm(), restart_ms=Span(60_000, 60_000)))

@@ -175,6 +175,22 @@ def test_a_verifier_of_the_authors_may_answer_and_if_it_breaks_nobody_comes_in()
     assert [event.text for event in quick.heard] == ["hello"]
 
 
+@pytest.mark.parametrize("verdict", [1, "ok", [True], None, False])
+def test_only_true_lets_a_webhook_in(verdict: Any) -> None:
+    class Lax(MessengerAgent):
+        @classmethod
+        def messengers(cls) -> Sequence[Messenger]:
+            return [Messenger(id="lax", adapter=Paper(), verify=lambda _: verdict, path="/lax")]
+
+    quick = Quick()
+
+    async def story(app: Any) -> None:
+        assert (await knock(app, b"hello", RIGHT, path="/lax"))[0] == 401
+
+    doors(story, quick, Lax)
+    assert not quick.heard
+
+
 class Lost(MessengerAgent):
     """Cannot say which of its agents an event is for."""
 
