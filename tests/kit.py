@@ -228,7 +228,7 @@ def play(
             except pytest.fail.Exception as failed:  # no Exception, so it would not be told to the one who waits
                 raise AssertionError(str(failed)) from failed
 
-        result = laboratory.run(main, timeout_ms)
+        result = laboratory.play(main, timeout_ms)
         balance = stage.deliveries()
     laboratory.simulation.raise_errors()
     assert balance["balanced"], balance

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NotRequired, TypeAlias, TypedDict, cast
 
@@ -162,6 +162,18 @@ class RunHandle:
     run_id: str
     agent_type: str
     status: str = "running"
+    until_end: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+
+    def result(self) -> Any:
+        """Wait for the end of what a runtime or a client has started: its `RunResult`, in async code an awaitable of it.
+
+        Raises `BadRequest` for a handle that an agent got: a parent names handlers, or asks without `detached` and waits.
+        """
+        if self.until_end is None:
+            raise BadRequest(
+                "result", "a parent is told the end by `on_finish`; to wait for it, ask without `detached`"
+            )
+        return self.until_end()
 
     def __await__(self) -> Generator[None, None, RunHandle]:
         """Give back the handle itself: `await` is right in async code, and harmless inside a transaction."""

@@ -34,6 +34,7 @@ from perdure.actors.ray_world.ray_internals import (
     EXIT_ADVICE,
     EXIT_DETAIL,
     SESSION,
+    STARTUP_TIMEOUTS,
     read_settings,
     shut_down,
     silence_worker_logs,
@@ -63,8 +64,14 @@ def connection() -> Connection | None:
 
 
 def start(num_cpus: int | None) -> bool:
-    """Start a Ray of our own. Returns True: it is our own."""
-    _init(address="local", num_cpus=num_cpus, object_store_memory=STORE_BYTES, include_dashboard=False)
+    """Start a Ray of our own, for a second time if Ray gives its own processes up as too slow. Returns True: it is our own."""
+    options = {"address": "local", "num_cpus": num_cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    try:
+        _init(**options)
+    except SupervisorUnreachable as problem:
+        if not any(text in str(problem.__cause__) for text in STARTUP_TIMEOUTS):
+            raise
+        _init(**options)
     return True
 
 

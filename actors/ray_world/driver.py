@@ -15,11 +15,12 @@ import atexit
 import contextlib
 import functools
 import os
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, TypeVar
@@ -61,6 +62,7 @@ PROBE_S: Final = 5.0  # between two probes of a cluster that is not our own
 PROBES_MAX: Final = 6  # without an answer, in a row
 DEATH_S: Final = 2.0  # for a killed process to be gone
 EXIT_S: Final = 20.0
+SILENT_S: Final = 2.0  # until who opens a directory is told that it goes on
 ENSURE_S: Final = 20.0  # for a supervisor to be found or created
 SHUT_DOWN: Final = "this process has shut Ray down"
 
@@ -125,6 +127,8 @@ class Driver:
         start_with = functools.partial(start, num_cpus) if member.may_start else None
         entered = self._submit(functools.partial(self._enter, member, address, start_with))
         try:
+            if wait([entered], SILENT_S).not_done:
+                sys.stderr.write(f"perdure: opening {member.data}; a Ray takes a while on a busy machine\n")
             return entered.result()
         except BaseException:
             if not entered.done():  # Ctrl-C, for example: nobody else would leave what is entered meanwhile

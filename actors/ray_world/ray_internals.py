@@ -95,7 +95,12 @@ SESSION: Final = "/session_"  # in the command lines of the processes of any ses
 RAYLET_PID: Final = "RAY_RAYLET_PID"  # a variable in the environment of every worker
 EXIT_DETAIL: Final = "Worker exit detail: "  # before the cause of a worker's death
 EXIT_ADVICE: Final = " Some common causes"  # after it
-TEXTS: Final = (GCS, RAYLET, IDLE_WORKER, SESSION, RAYLET_PID, EXIT_DETAIL, EXIT_ADVICE)
+STARTUP_TIMEOUTS: Final = (  # in the error of a Ray that was too slow to start
+    "timed out during startup",
+    "while waiting for node to startup",
+    "Timed out waiting for",
+)
+TEXTS: Final = (GCS, RAYLET, IDLE_WORKER, SESSION, RAYLET_PID, EXIT_DETAIL, EXIT_ADVICE, *STARTUP_TIMEOUTS)
 
 
 def read_settings() -> None:

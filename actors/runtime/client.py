@@ -42,7 +42,7 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Courier, World
 from perdure.actors.runtime.packing import Packer
-from perdure.actors.tasks import Tasks
+from perdure.actors.tasks import Pending, Tasks
 from perdure.ledger import BadRequest, Cancel, Clear, Request, Requeue, check_id, digest_of, parent_of, sub_agent_id
 from perdure.policies import Limits
 
@@ -172,14 +172,29 @@ class Client:
 
     async def run(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunResult:
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""
-        request = self.request(agent_class, input, run_id, wait=True)
-        return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
+        return await self._end(agent_class, self.request(agent_class, input, run_id, wait=True))
 
-    async def start(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunHandle:
-        """Begin a run and come back as soon as it is durable."""
+    async def start(
+        self,
+        agent_class: type,
+        input: object = None,
+        *,
+        run_id: str | None = None,
+        settle: Callable[[Pending[RunResult]], object] = lambda end: end,
+    ) -> RunHandle:
+        """Begin a run and come back as soon as it is durable. `settle` makes of the end what the handle's `result()` returns."""
         request = self.request(agent_class, input, run_id, wait=False)
         status = await self.supervisor.begin(request)
-        return RunHandle(request.run_id, request.agent_type, status or "running")
+        asked_again = request._replace(wait=True)
+        return RunHandle(
+            request.run_id,
+            request.agent_type,
+            status or "running",
+            lambda: settle(self._end(agent_class, asked_again)),
+        )
+
+    async def _end(self, agent_class: type, request: Request) -> RunResult:
+        return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
 
     async def ask(self, name: str, *args: Plain) -> Plain:
         """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `requeue`."""

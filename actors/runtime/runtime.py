@@ -110,6 +110,8 @@ class Runtime:
             raise BadRequest("runtime", f"it is open on {self.data} already")
         try:
             self._cluster = self._enter()
+        except KeyboardInterrupt as stop:
+            raise stop.with_traceback(None) from None  # where this thread waited says nothing
         except SupervisorUnreachable as problem:
             raise explain_refusal(problem, self._address) from problem
         self._lifetime, started = Lifetime(), threading.Event()
@@ -268,8 +270,10 @@ class Runtime:
     def start(self, agent_class: Child[Input, object], input: Input, *, run_id: str | None = None) -> RunHandle: ...
 
     def start(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunHandle:
-        """Begin a run and come back as soon as it is durable."""
-        return cast("RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id)))
+        """Begin a run and come back as soon as it is durable. The handle's `result()` waits for its end."""
+        return cast(
+            "RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id, settle=self._settle))
+        )
 
     # looking and steering
 

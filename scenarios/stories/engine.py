@@ -126,7 +126,7 @@ def simulate_in_one_world(
             await _timed(scenario, play, SimStage(laboratory, client))
 
         try:
-            laboratory.run(main, timeout_ms=SIM_TIMEOUT_MS)
+            laboratory.play(main, timeout_ms=SIM_TIMEOUT_MS)
             laboratory.heal()
             laboratory.settle()
             laboratory.simulation.raise_errors()

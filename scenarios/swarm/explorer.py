@@ -90,7 +90,7 @@ def places(story: Story, seed: int, limits: Limits, kill: str | None) -> Iterabl
         return False
 
     with Laboratory(seed, limits=limits, kill_when=note) as laboratory:
-        laboratory.run(story, TIMEOUT_MS)
+        laboratory.play(story, TIMEOUT_MS)
         laboratory.settle(TIMEOUT_MS)
     return [place for place in seen if place.victim != "client" and kill in (None, place.victim)]
 
@@ -100,9 +100,9 @@ def die_at(story: Story, place: Death, seed: int = 0, limits: Limits = QUICK, *,
     with Laboratory(seed, limits=limits, kill_at=place.visit, diaries=diaries) as laboratory:
 
         def play() -> None:
-            laboratory.run(story, TIMEOUT_MS)
+            laboratory.play(story, TIMEOUT_MS)
             laboratory.heal()
-            laboratory.run(story, TIMEOUT_MS)
+            laboratory.play(story, TIMEOUT_MS)
             laboratory.settle(TIMEOUT_MS)
             laboratory.simulation.raise_errors()
 

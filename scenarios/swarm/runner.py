@@ -204,9 +204,9 @@ def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:
         elif not playing.cancelled():
             playing.result()
 
-    laboratory.run(cut_off, timeout_ms=CALM_MS)
+    laboratory.play(cut_off, timeout_ms=CALM_MS)
     laboratory.heal()
-    laboratory.run(calm, timeout_ms=CALM_MS)
+    laboratory.play(calm, timeout_ms=CALM_MS)
     laboratory.settle(CALM_MS)
     laboratory.simulation.raise_errors()
 

@@ -8,11 +8,11 @@
         assert await client.agent(MyParent, "home").count() == 1
 
     with Laboratory(seed=7, weather=Weather.drawn(random.Random(7))) as laboratory:
-        laboratory.run(story)
+        laboratory.play(story)
         laboratory.heal()
         laboratory.settle()
 
-While it runs, the invariants of the design are checked; a broken one raises `Violation` out of `run`. `scenarios.swarm.runner.swarm` does
+While it runs, the invariants of the design are checked; a broken one raises `Violation` out of `play`. `scenarios.swarm.runner.swarm` does
 all of this for many seeds, and `scenarios.swarm.explorer.explore` for every place to die.
 """
 
@@ -117,7 +117,7 @@ class Laboratory:
             strangers(self.hosts.values(), self.store.shadow),
         )
 
-    def run(self, story: Callable[[Client], Awaitable[T]], timeout_ms: float = 600_000) -> T:
+    def play(self, story: Callable[[Client], Awaitable[T]], timeout_ms: float = 600_000) -> T:
         """Play a story: a coroutine that is given a client."""
 
         async def main(world: World, courier: Courier) -> T:
@@ -133,6 +133,12 @@ class Laboratory:
         finally:
             self._client = None
 
+    def run(self, agent_class: type[Agent], input: object = None, *, run_id: str | None = None) -> Any:
+        """Run an agent, as a runtime does. Within a story this gives an awaitable; outside of one it plays until there is a result."""
+        if self._client is not None:
+            return self._client.run(agent_class, input, run_id=run_id)
+        return self.play(lambda client: client.run(agent_class, input, run_id=run_id))
+
     def agent(self, agent_class: type[A], name: str) -> type[A]:
         """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer."""
         return cast("type[A]", Handle(Address.of(agent_class, name), self._call, self._tell))
@@ -140,12 +146,12 @@ class Laboratory:
     def _call(self, *call: Any) -> Any:
         if self._client is not None:
             return self._client.caller.call(*call)
-        return self.run(lambda client: client.caller.call(*call))
+        return self.play(lambda client: client.caller.call(*call))
 
     def _tell(self, *call: Any) -> Any:
         if self._client is not None:
             return self._client.tell(*call)
-        return self.run(lambda client: client.tell(*call))
+        return self.play(lambda client: client.tell(*call))
 
     @property
     def is_quiet(self) -> bool:
@@ -165,7 +171,7 @@ class Laboratory:
                 await asyncio.sleep(0.5)
 
         try:
-            self.run(quiet, timeout_ms)
+            self.play(quiet, timeout_ms)
         except Exception as problem:
             left = list(unfinished(self.supervisors[-1].view)) if self.supervisors else ["there is no supervisor"]
             problem.add_note("left to do: " + "; ".join(left[:10]))

@@ -21,12 +21,12 @@ def test_no_byte_of_a_secret_stays_or_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv(NAME, value)
     with Laboratory(1, limits=ROOMY) as laboratory:
         laboratory.disk = FileDisk(tmp_path)
-        failed = laboratory.run(lambda client: client.run(Careless, {"key": Secret(NAME)}, run_id="one"))
-        answer = laboratory.run(lambda client: client.run(Careful, Door(key=Secret(NAME)), run_id="two"))
-        chat = laboratory.run(lambda client: client.agent(Echo, "e").chat("What?"))
-        wrote = laboratory.run(lambda client: client.call(Careless, "one", "told", (), {}))
-        shown = laboratory.run(lambda client: client.ask("explain", "one"))
-        events = laboratory.run(lambda client: all_of(client.follow("one")))
+        failed = laboratory.play(lambda client: client.run(Careless, {"key": Secret(NAME)}, run_id="one"))
+        answer = laboratory.play(lambda client: client.run(Careful, Door(key=Secret(NAME)), run_id="two"))
+        chat = laboratory.play(lambda client: client.agent(Echo, "e").chat("What?"))
+        wrote = laboratory.play(lambda client: client.call(Careless, "one", "told", (), {}))
+        shown = laboratory.play(lambda client: client.ask("explain", "one"))
+        events = laboratory.play(lambda client: all_of(client.follow("one")))
         laboratory.rest()
     stars = "*" * len(value)
     assert failed.failure.error == f"RuntimeError: the provider refused {MARK} {stars}"

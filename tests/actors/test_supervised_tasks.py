@@ -78,7 +78,7 @@ def converges(story: Story, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> La
     """Play a story with an error in it: it ends, everything comes to rest, the error was logged, and nothing else was."""
     plant.count = 0
     with plant.planted(monkeypatch), Laboratory(5, limits=LIMITS) as laboratory:
-        laboratory.run(story)
+        laboratory.play(story)
         laboratory.settle()
     assert plant.count, "the task was never started"
     errors = laboratory.simulation.errors

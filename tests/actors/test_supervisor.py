@@ -118,7 +118,7 @@ def test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot() -> No
         async def story(_client: Client) -> None:
             await asyncio.sleep(60)
 
-        laboratory.run(story)
+        laboratory.play(story)
         assert restore(laboratory.store.boot()).runs == {}
         assert restore(laboratory.store.boot()).mail == {}
 

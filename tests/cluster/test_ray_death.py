@@ -12,11 +12,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
 
 from perdure.actors import Agent, RunContext, Runtime
 from perdure.actors.ray_world.cluster_record import write_record
+from perdure.actors.ray_world.driver import SILENT_S
 from perdure.actors.ray_world.os_processes import ProcessId, descendants, is_alive, kill, process_of, wait_until_gone
 from perdure.actors.ray_world.ray_internals import workers_of
 from perdure.ledger import BadRequest, SupervisorUnreachable
@@ -89,6 +92,49 @@ def test_what_answers_where_a_ray_was_on_record_but_is_none_any_more_holds_nobod
             assert runtime.run(Napper, 0.0, run_id="nap").output == 1
 
 
+def test_a_ray_that_is_too_slow_to_start_is_started_once_more_and_who_waits_is_told_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start, tries = ray.init, []
+
+    def slow(**options: Any) -> None:
+        tries.append(options["address"])
+        if len(tries) == 1:
+            time.sleep(SILENT_S)
+            raise RuntimeError("The current node timed out during startup. This could happen because …")
+        start(**options)
+
+    monkeypatch.setattr(ray, "init", slow)
+    with Runtime(tmp_path) as runtime:
+        handle = runtime.start(Napper, 0.1, run_id="nap")
+        assert handle.result().output == runtime.run(Napper, 0.1, run_id="nap").output == 1
+
+        async def story() -> None:
+            assert (await handle.result()).output == 1
+
+        asyncio.run(story())
+    assert tries == ["local", "local"]
+    assert f"perdure: opening {tmp_path}; a Ray takes a while" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_a_runtime_opens_ends_the_script_with_the_line_that_opens_it(tmp_path: Path) -> None:
+    """And leaves nothing behind."""
+    script = f"from perdure.actors import Runtime\nprint(1, flush=True)\nwith Runtime({str(tmp_path)!r}):\n    pass"
+    command, environment = [sys.executable, "-c", script], {**os.environ, "PYTHONPATH": IMPORT_PATH}
+    opening = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert opening.stdout is not None
+    opening.stdout.readline()
+    time.sleep(1.0)
+    os.killpg(opening.pid, signal.SIGINT)
+    _, said = opening.communicate(timeout=60)
+    lines = [line for line in said.splitlines() if not line.startswith("perdure: ")]
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "KeyboardInterrupt"), said
+    assert "driver.py" not in said
+    assert len(lines) < 10, said
+
+
 def test_a_script_that_is_asked_to_end_puts_everything_away_and_says_nothing(tmp_path: Path) -> None:
     with script(tmp_path / "data") as (running, _):
         script_process = process_of(running.pid)
@@ -96,7 +142,8 @@ def test_a_script_that_is_asked_to_end_puts_everything_away_and_says_nothing(tmp
         family = descendants(script_process)
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=30)
-        assert (running.returncode, said) == (143, "")
+        assert running.returncode == 143
+        assert [line for line in said.splitlines() if not line.startswith("perdure: opening")] == []
         assert [each for each in family if is_alive(each)] == []
 
 

@@ -39,7 +39,7 @@ def _modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def play(story: Callable[[Client], Awaitable[None]]) -> None:
     with Laboratory(seed=1) as laboratory:
-        laboratory.run(story, timeout_ms=DAY_MS)
+        laboratory.play(story, timeout_ms=DAY_MS)
         laboratory.settle()
     laboratory.simulation.raise_errors()
 
@@ -68,7 +68,7 @@ class SimulatedRuntime:
         self.agent = laboratory.agent
 
     def run(self, *asked: Any, **options: Any) -> Any:
-        return self.laboratory.run(lambda client: client.run(*asked, **options))
+        return self.laboratory.play(lambda client: client.run(*asked, **options))
 
     def __enter__(self) -> Self:
         return self
@@ -299,7 +299,7 @@ def test_the_helpdesk_looks_up_packs_and_answers() -> None:
     """The chat agent of the README, with the model that it names: that one calls every tool."""
     helpdesk = example("helpdesk").Helpdesk
     with Laboratory(1) as laboratory:
-        result = laboratory.run(lambda client: client.call(helpdesk, "alice", "chat", ("Where is order 17?",), {}))
+        result = laboratory.play(lambda client: client.call(helpdesk, "alice", "chat", ("Where is order 17?",), {}))
         laboratory.settle()
     assert result.ok
     outputs = [part["output"] for part in result.message["parts"] if "output" in part]

@@ -146,7 +146,7 @@ def test_the_sleepyhead_of_the_benchmark_says_how_late_each_call_was(tmp_path: P
         await asyncio.sleep(5)
 
     with Laboratory(7) as laboratory:
-        laboratory.run(story)
+        laboratory.play(story)
     assert len(file.read_text().split()) == 3
 
 
@@ -158,5 +158,5 @@ def test_the_parent_of_the_benchmark_gets_what_it_asks_for() -> None:
             told[method] = await client.call(Parent, "parent", method, (3,), {})
 
     with Laboratory(7) as laboratory:
-        laboratory.run(story)
+        laboratory.play(story)
     assert set(told) == {"one_by_one", "fan_out", "detach"}

@@ -220,7 +220,7 @@ def test_a_violation_comes_out_of_the_run(laboratory: Laboratory) -> None:
         await client.run(Worker, Task(), run_id="three")
 
     with pytest.raises(Violation, match="index placed"):
-        laboratory.run(again)
+        laboratory.play(again)
 
 
 def test_many_complaints_are_told_in_a_few_words() -> None:

@@ -194,7 +194,7 @@ def test_a_client_that_dies_with_its_process_has_left_at_that_moment() -> None:
         raise RuntimeError("the client's process ends here, with the reply still open")
 
     with Laboratory(seed=1) as laboratory, pytest.raises(RuntimeError):
-        laboratory.run(ask_and_die)
+        laboratory.play(ask_and_die)
     assert [record.ended for record in provider.log()] == ["gone"]
     assert provider.counters().open == 0
 

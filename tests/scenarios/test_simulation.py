@@ -56,7 +56,7 @@ def test_a_handle_answers_outside_of_a_story_and_gives_awaitables_within() -> No
         assert adder.total() == 0
         adder.add(3)
         laboratory.rest()
-        laboratory.run(story)
+        laboratory.play(story)
         assert adder.total() == 3
         laboratory.settle()
 
@@ -123,7 +123,7 @@ async def never(client: Client) -> None:
 
 def test_what_does_not_come_to_rest_says_what_is_left() -> None:
     with Laboratory(1) as laboratory:
-        laboratory.run(never)
+        laboratory.play(never)
         with pytest.raises(Overdue) as overdue:
             laboratory.rest(timeout_ms=20_000)
         assert any("left to do: run long is running" in note for note in overdue.value.__notes__)
@@ -131,7 +131,7 @@ def test_what_does_not_come_to_rest_says_what_is_left() -> None:
 
 def test_what_a_client_is_refused_is_raised_to_the_test() -> None:
     with Laboratory(1) as laboratory, pytest.raises(UnknownRun):
-        laboratory.run(lambda client: client.ask("show", "nothing"))
+        laboratory.play(lambda client: client.ask("show", "nothing"))
 
 
 async def calls_what_may_not_be_repeated(client: Client) -> None:

@@ -132,7 +132,7 @@ async def ask(client: Client, agent: type[ChatAgent], question: str, **options: 
 def play(question: str, *, agent: type[ChatAgent] = Adder, **simulation: Any) -> tuple[Any, list[Listener], int]:
     """Ask one question in a world of its own, which must then come to rest with every invariant kept."""
     with Laboratory(1, **simulation) as laboratory:
-        result, listeners = laboratory.run(lambda client: ask(client, agent, question))
+        result, listeners = laboratory.play(lambda client: ask(client, agent, question))
         laboratory.heal()
         laboratory.settle()
         laboratory.simulation.raise_errors()

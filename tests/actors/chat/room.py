@@ -86,7 +86,7 @@ def visit(
     """Play a story with one agent. The world must come to rest, and no request to the model may have been illegal."""
     Outside.begin(script, plan, pace)
     with Laboratory(3, **simulation) as laboratory:
-        result = laboratory.run(lambda client: story(Room(laboratory, client, agent)))
+        result = laboratory.play(lambda client: story(Room(laboratory, client, agent)))
         laboratory.settle()
         laboratory.simulation.raise_errors()
     assert Outside.provider.counters().illegal == 0, Outside.provider.log()

@@ -27,7 +27,7 @@ def tell(
     forget = subscribe("chat", heard.append)
     try:
         with Laboratory(3, **simulation) as laboratory:
-            laboratory.run(story)
+            laboratory.play(story)
             laboratory.settle()
             laboratory.simulation.raise_errors()
     finally:

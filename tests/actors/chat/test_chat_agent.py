@@ -22,7 +22,7 @@ def tell(story: Story, script: Script = SCRIPT, pace: Pace | None = None, *, res
     """Play a story in a quiet world, which must come to rest."""
     Outside.begin(script, None, pace)
     with Laboratory(3) as laboratory:
-        result = laboratory.run(story)
+        result = laboratory.play(story)
         if rests:
             laboratory.settle()
         laboratory.simulation.raise_errors()

@@ -50,7 +50,7 @@ def story_of(
 
     try:
         with Laboratory(3, kill_when=kill_when) as laboratory:
-            result, row = laboratory.run(story)
+            result, row = laboratory.play(story)
             laboratory.settle()
             laboratory.simulation.raise_errors()
     finally:
@@ -105,7 +105,7 @@ def test_progress_counts_from_nothing() -> None:
 
     Outside.begin(SCRIPT)
     with Laboratory(3) as laboratory:
-        laboratory.run(story)
+        laboratory.play(story)
     assert seen[0] == 0
     assert seen == sorted(seen)
     assert seen[-1] >= 8
@@ -246,7 +246,7 @@ def test_a_call_that_has_begun_is_not_dropped_with_a_half_answer() -> None:
     TOLD.clear()
     Outside.begin(asks_for(Call(name="work", arguments={"what": "a", "seconds": 5})))
     with Laboratory(3, kill_when=while_it_works) as laboratory:
-        result, _ = laboratory.run(lambda client: ask(client, Dropping, "go"))
+        result, _ = laboratory.play(lambda client: ask(client, Dropping, "go"))
         laboratory.settle()
     assert struck
     assert result.ok, result

@@ -201,7 +201,7 @@ def test_a_late_result_corrects_what_the_model_was_told() -> None:
             assert "worked on a" in corrections[0]
             assert "worked on a" in bodies()[-2]
 
-        laboratory.run(story)
+        laboratory.play(story)
         laboratory.settle()
     assert struck
     assert Outside.effects["began", "a"] == 1

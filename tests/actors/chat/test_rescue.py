@@ -34,7 +34,7 @@ def played(agent: type[Adder], plan: FaultPlan | None = None, question: str = "s
     HEARD.clear()
     Outside.begin(SCRIPT, plan)
     with Laboratory(5, **simulation) as laboratory:
-        result, listeners = laboratory.run(lambda client: ask(client, agent, question))
+        result, listeners = laboratory.play(lambda client: ask(client, agent, question))
         laboratory.heal()
         laboratory.settle()
         laboratory.simulation.raise_errors()
@@ -227,7 +227,7 @@ def test_a_call_that_died_is_not_made_again_and_the_model_is_told_why() -> None:
         return bool(Outside.effects["launch", "it"]) and dies(process, point, detail)
 
     with Laboratory(5, kill_when=in_the_call) as laboratory:
-        result, _ = laboratory.run(lambda client: ask(client, Once, "go"))
+        result, _ = laboratory.play(lambda client: ask(client, Once, "go"))
         laboratory.heal()
         laboratory.settle()
         laboratory.simulation.raise_errors()
@@ -251,8 +251,8 @@ def test_a_submitted_turn_outlives_its_agent() -> None:
         return await client.call(Adder, "somebody", "attach", ("asked", Listener()), {})
 
     with Laboratory(5, kill_when=_dies_once_in(KillPoint.MID_STREAM, "text-delta")) as laboratory:
-        laboratory.run(submit)
+        laboratory.play(submit)
         laboratory.heal()
-        result = laboratory.run(look)
+        result = laboratory.play(look)
         laboratory.settle()
     assert result.text == WHOLE

@@ -241,7 +241,7 @@ def visit(
     forget = subscribe("messenger", heard.append)
     try:
         with Laboratory(3, **simulation) as laboratory:
-            result = laboratory.run(lambda client: story(Chat(laboratory, client, agent)), timeout_ms=3_600_000)
+            result = laboratory.play(lambda client: story(Chat(laboratory, client, agent)), timeout_ms=3_600_000)
             laboratory.settle()
             laboratory.simulation.raise_errors()
     finally:

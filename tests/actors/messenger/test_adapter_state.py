@@ -26,7 +26,7 @@ def keep(story: Callable[[Ask], Awaitable[None]]) -> None:
 
             await story(ask)
 
-        laboratory.run(main)
+        laboratory.play(main)
         laboratory.settle()
         laboratory.simulation.raise_errors()
 

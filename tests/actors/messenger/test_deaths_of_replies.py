@@ -48,7 +48,7 @@ def told(**simulation: Any) -> tuple[list[dict[str, Any]], int]:
             assert again["accepted"] is False
             return await chat.rest()
 
-        rows = laboratory.run(story, timeout_ms=3_600_000)
+        rows = laboratory.play(story, timeout_ms=3_600_000)
         laboratory.heal()
         laboratory.settle()
         laboratory.simulation.raise_errors()
@@ -145,7 +145,7 @@ def test_a_reply_whose_delivery_kills_its_process_again_and_again_is_parked_in_t
             await asyncio.sleep(3_600)
             return await chat.rows()
 
-        (row,) = laboratory.run(story, timeout_ms=7_200_000)
+        (row,) = laboratory.play(story, timeout_ms=7_200_000)
         laboratory.settle()
     assert row["status"] == "parked"
     assert "the process died" in row["problem"]
