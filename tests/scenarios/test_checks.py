@@ -44,7 +44,7 @@ async def begin(client: Client) -> None:
 @pytest.fixture
 def laboratory() -> Iterator[Laboratory]:
     with Laboratory(3) as made:
-        made.run(begin)
+        made.play(begin)
         yield made
 
 
