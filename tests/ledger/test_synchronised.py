@@ -1,0 +1,144 @@
+"""What must be on the disk before what: synchronisations are promises, so they are recorded and put in order.
+
+What is recorded is what Perdure itself asks of the system. DuckDB synchronises its own files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.ledger.block_guard import BlockGuard
+from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Storage
+
+AGENT = "a@tests.toys:Agent"
+Log = list[tuple[str, str]]
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    """The synchronisations and the changes of names, in their order, each with the name of its file or folder."""
+    events: Log = []
+
+    def record(call: str, name_of: Callable[..., str]) -> None:
+        true = getattr(os, call)
+
+        @wraps(true)
+        def recorded(*args: Any, **options: Any) -> Any:
+            name = name_of(*args)
+            outcome = true(*args, **options)
+            events.append(("sync" if call in ("fsync", "fdatasync") else call, Path(name).name))
+            return outcome
+
+        monkeypatch.setattr(os, call, recorded)
+
+    for call in ("fsync", "fdatasync"):
+        record(call, lambda descriptor: os.readlink(f"/proc/self/fd/{descriptor}"))
+    for call in ("link", "rename", "replace"):
+        record(call, lambda _old, new, **_options: os.fspath(new))
+    for call in ("unlink", "truncate", "pwrite"):
+        record(
+            call, lambda path, *_: os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.fspath(path)
+        )
+    return events
+
+
+def in_order(log: Log, *wanted: tuple[str, str]) -> bool:
+    """Whether these events are among those of the log, in this order."""
+    rest = iter(log)
+    return all(any(event == each for event in rest) for each in wanted)
+
+
+def opened(tmp_path: Path, life: int = 1) -> tuple[FileDisk, Cabinet, Storage]:
+    disk = FileDisk(tmp_path / "agents")
+    cabinet = Cabinet(disk)
+    return disk, cabinet, cabinet.open(AGENT, life)
+
+
+def test_a_new_storage_has_its_name_when_it_is_whole_and_both_outlive_a_power_cut(tmp_path: Path, log: Log) -> None:
+    disk, cabinet, made = opened(tmp_path)
+    made.state["k"] = 1
+    path = disk.path_of(AGENT)
+    part, folder = f"{path.name}.{os.getpid()}.new", path.parent.name
+    assert in_order(log, ("sync", part), ("link", path.name), ("sync", folder)), log
+    assert in_order(log, ("sync", "agents"), ("link", path.name)), "the name of its folder"
+    cabinet.close()
+    disk.close()
+
+
+def test_a_copy_has_its_name_when_it_is_whole_and_the_name_outlives_a_power_cut(tmp_path: Path, log: Log) -> None:
+    disk, cabinet, made = opened(tmp_path)
+    made.state["k"] = 1
+    other = "b@tests.toys:Agent"
+    cabinet.fork(AGENT, other)
+    name, folder = disk.path_of(other).name, disk.path_of(other).parent.name
+    assert in_order(log, ("link", name), ("sync", folder)), log
+    cabinet.close()
+    disk.close()
+
+
+def test_what_a_checkpoint_writes_over_is_saved_before_it_begins(tmp_path: Path, log: Log) -> None:
+    disk, cabinet, made = opened(tmp_path)
+    made.sql("CREATE TABLE t AS SELECT 1 AS x")
+    log.clear()
+    made.sql("INSERT INTO t VALUES (2)")
+    made.checkpoint()
+    path = disk.path_of(AGENT)
+    saved = f"{path.name}.blocks"
+    assert in_order(log, ("sync", saved), ("sync", path.parent.name), ("unlink", saved)), log
+    cabinet.close()
+    disk.close()
+
+
+def test_what_is_put_back_is_on_the_disk_before_what_was_saved_is_removed(tmp_path: Path, log: Log) -> None:
+    disk, cabinet, made = opened(tmp_path)
+    made.state["k"] = 1
+    cabinet.close()
+    disk.close()
+    path = disk.path_of(AGENT)
+    whole = path.read_bytes()
+    guard = BlockGuard(path)
+    with suppress(ZeroDivisionError), guard.around(Blocks(), "a"):  # type: ignore[arg-type]
+        torn = bytearray(whole)
+        torn[12 * 1024 + 4096 + 100] ^= 1
+        path.write_bytes(torn)
+        raise ZeroDivisionError
+    guard.close()
+    log.clear()
+    again = BlockGuard(path)
+    again.mend()
+    again.close()
+    assert path.read_bytes() == whole
+    assert in_order(log, ("pwrite", path.name), ("sync", path.name), ("unlink", f"{path.name}.blocks")), log
+
+
+class Blocks:
+    """A connection whose first blocks hold metadata."""
+
+    def execute(self, _query: str, _names: list[str]) -> Blocks:
+        return self
+
+    def fetchall(self) -> list[tuple[int]]:
+        return [(0,)]
+
+
+def test_what_is_cut_off_a_log_is_kept_on_the_disk_before_it_is_cut(tmp_path: Path, log: Log) -> None:
+    disk, cabinet, made = opened(tmp_path)
+    made.state["k"] = 1
+    cabinet.crash()
+    disk.close()
+    path = disk.path_of(AGENT)
+    left = path.with_name(path.name + ".wal")
+    left.write_bytes(left.read_bytes()[:-3])
+    log.clear()
+    disk, cabinet, _ = opened(tmp_path, 2)
+    kept = f"{path.name}.cut-1"
+    assert in_order(log, ("sync", kept), ("sync", path.parent.name), ("truncate", left.name)), log
+    cabinet.close()
+    disk.close()
