@@ -75,7 +75,10 @@ class Threads(Protocol):
         """Run `job` on one of a few threads for the storages of agents. Who is cancelled meanwhile waits for its end."""
 
     async def commit(self, job: Callable[[], T]) -> T:
-        """Run `job` on the one thread that owns the ledger, in call order."""
+        """Run `job` on the one thread that makes the ledger durable, in call order."""
+
+    async def archive(self, job: Callable[[], T]) -> T:
+        """Run `job` on the one thread that reads what the ledger retains and folds it, in call order. Commits do not wait for it."""
 
     @property
     def left_behind(self) -> int:

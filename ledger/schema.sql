@@ -1,16 +1,14 @@
 -- The ledger's file. Keys are kept by the fold above it, so there are primary keys only where a lookup by key must not scan,
 -- and no other index: an index besides the primary key is where DuckDB loses its way after a crash.
 
--- What happened, in order, for ever, until its run is forgotten. `seq` comes from the one writer, without holes. The last row of
--- a commit carries the digest that chains it to the commit before.
+-- What happened, in order, for ever, until its run is forgotten. `seq` comes from the one writer, without holes.
 CREATE TABLE facts (
     seq BIGINT,
     at_ms BIGINT,
     subject VARCHAR,
     frame INTEGER,
     kind VARCHAR,
-    body BLOB,
-    digest BLOB
+    body BLOB
 );
 
 -- Inputs and outputs that are too large for their fact. `seq` is the fact that they belong to.

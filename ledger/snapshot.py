@@ -35,9 +35,17 @@ def meta_of(view: View) -> bytes:
     )
 
 
+def prepare_rows(view: View, run_ids: list[str]) -> None:
+    """Make the rows of these runs before the snapshot is taken, if they have ended. A later fact about a run makes its row worthless."""
+    for key in run_ids:
+        run = view.runs.get(key)
+        if run is not None and run.is_settled and key in view.dirty_runs:
+            view.dirty_runs[key] = run_record(run)
+
+
 def dirty_records(view: View) -> list[Record]:
     """The records that changed since the last snapshot. An empty body removes the row of a mail or an activation that is over."""
-    rows = [run_record(view.runs[key]) for key in view.dirty_runs if key in view.runs]
+    rows = [row or run_record(view.runs[key]) for key, row in view.dirty_runs.items() if key in view.runs]
     for key in view.dirty_agents:
         activation = view.agents.get(key)
         rows.extend(_kept(view, "agents", key, None if activation is None else _agent_record(activation)))

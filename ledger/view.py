@@ -14,6 +14,7 @@ from perdure.ledger.facts import Fact
 from perdure.ledger.ids import is_within, name_of
 from perdure.ledger.mail import Mail, MailEvent, MailState, handler_of
 from perdure.ledger.run import Run, apply
+from perdure.ledger.store.store import Record
 from perdure.ledger.timers import Timers
 
 _COUNTED = (MailState.DELIVERED, MailState.SUPERSEDED, MailState.SUPPRESSED, MailState.PARKED)
@@ -59,7 +60,7 @@ class View:
         self.touched: dict[str, None] = {}
         self.dirty_agents: dict[str, None] = {}
         self.kept: dict[str, None] = {}
-        self.dirty_runs: dict[str, None] = {}
+        self.dirty_runs: dict[str, Record | None] = {}  # with the row, if it was made since the last change
         self.dirty_mail: dict[str, None] = {}
 
     def advance(self, run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:

@@ -48,7 +48,9 @@ IMPURE_IN_LEDGER = {
     "ledger/store/assessment.py",
     "ledger/store/duckdb_file.py",
     "ledger/store/duckdb_store.py",
+    "ledger/store/earlier_layout.py",
     "ledger/store/journal.py",
+    "ledger/store/journal_scan.py",
     "ledger/store/integrity.py",
     "ledger/store/salvage.py",
 }

@@ -49,12 +49,13 @@ class SystemDice:
 
 
 class LoopThreads:
-    """Threads beside the event loop: some for sync code, a few for the storages of agents, and one for the ledger alone."""
+    """Threads beside the event loop: some for sync code, a few for agents' storages, one for the ledger's commits, and one for its archive."""
 
     def __init__(self, threads_max: int) -> None:
         self._shared = Crew(threads_max, "perdure")
         self._storage = Crew(STORAGE_THREADS, "perdure-storage")
         self._ledger = ThreadPoolExecutor(1, thread_name_prefix="perdure-ledger")
+        self._archive = ThreadPoolExecutor(1, thread_name_prefix="perdure-archive")
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` on a shared thread with the caller's context variables."""
@@ -67,6 +68,10 @@ class LoopThreads:
     async def commit(self, job: Callable[[], T]) -> T:
         """Run `job` on the ledger's thread, in call order."""
         return await asyncio.get_running_loop().run_in_executor(self._ledger, job)
+
+    async def archive(self, job: Callable[[], T]) -> T:
+        """Run `job` on the archive's thread, in call order."""
+        return await asyncio.get_running_loop().run_in_executor(self._archive, job)
 
     @property
     def left_behind(self) -> int:

@@ -129,14 +129,19 @@ class _Job(NamedTuple):
     context: contextvars.Context
 
 
+class _Line(deque[_Job]):
+    """Jobs that one thread does in call order."""
+
+    is_busy = False
+
+
 class SimThreads:
     """Blocking work of one process: inline, but in its own time."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._nature = process.nature
-        self._commits: deque[_Job] = deque()
-        self._committing = False
+        self._ledger, self._archive = _Line(), _Line()
 
     async def run(self, job: Callable[[], T]) -> T:
         """Do the job on one of many threads."""
@@ -154,11 +159,11 @@ class SimThreads:
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Do the job on the ledger's thread, in call order. Raises `DiskFault` by the weather."""
-        entry = self._entry(job)
-        self._commits.append(entry)
-        self._commit_next()
-        answer: T = await entry.answer
-        return answer
+        return await self._in_line(self._ledger, job)
+
+    async def archive(self, job: Callable[[], T]) -> T:
+        """Do the job on the archive's thread, in call order. Raises `DiskFault` by the weather."""
+        return await self._in_line(self._archive, job)
 
     @property
     def left_behind(self) -> int:
@@ -169,10 +174,17 @@ class SimThreads:
         self._process.check()
         return _Job(job, self._nature.loop.create_future(), contextvars.copy_context())
 
-    def _commit_next(self) -> None:
-        if self._committing or not self._commits:
+    async def _in_line(self, line: _Line, job: Callable[[], T]) -> T:
+        entry = self._entry(job)
+        line.append(entry)
+        self._next(line)
+        answer: T = await entry.answer
+        return answer
+
+    def _next(self, line: _Line) -> None:
+        if line.is_busy or not line:
             return
-        self._committing = True
+        line.is_busy = True
         nature, weather = self._nature, self._nature.weather
         slow = nature.chance(weather.commit_slow)
         fault = nature.chance(weather.commit_fails)
@@ -182,11 +194,11 @@ class SimThreads:
             nature.note(self._process.name, f"commit {what}")
         error = DiskFault(took_effect=late_fault) if fault or late_fault else None
         ms = nature.draw_ms(weather.commit_slow_ms if slow else weather.commit_ms)
-        self._spread(self._commits.popleft(), ms, error, self._committed)
+        self._spread(line.popleft(), ms, error, partial(self._done, line))
 
-    def _committed(self) -> None:
-        self._committing = False
-        self._commit_next()
+    def _done(self, line: _Line) -> None:
+        line.is_busy = False
+        self._next(line)
 
     def _spread(self, job: _Job, ms: float, fault: DiskFault | None, then: Callable[[], None]) -> None:
         """Let the job take effect somewhere within the `ms` that it takes."""

@@ -148,5 +148,5 @@ class Performer:
                 missing.extend((mail[3]["run_id"], "output") for mail in effect.mails if mail[4].get("large"))
         for key in missing:
             if key not in self.payloads:
-                body: bytes | None = await self._world.threads.commit(partial(self._store.payload, *key))
+                body: bytes | None = await self._world.threads.archive(partial(self._store.payload, *key))
                 self.payloads[key] = body or b""

@@ -108,7 +108,7 @@ class Queries:
             case Frames(run_id, after):
                 return await self._frames(self._run(run_id), after)
             case ListRuns():
-                archived = await self._world.threads.commit(lambda: self._store.ended_runs(*query))
+                archived = await self._world.threads.archive(lambda: self._store.ended_runs(*query))
                 return lines(self._view, archived, *query)
             case Overview(live_max):
                 vitals = self._world.vitals
@@ -130,11 +130,11 @@ class Queries:
     async def _with_output(self, run: Run) -> Fields:
         told = inspection(run)
         if run.large_output:
-            body = await self._world.threads.commit(lambda: self._store.payload(run.run_id, "output"))
+            body = await self._world.threads.archive(lambda: self._store.payload(run.run_id, "output"))
             told["output"] = None if body is None else unpack(body)
         return told
 
     async def _frames(self, run: Run, after: int) -> list[Fields]:
-        rows = await self._world.threads.commit(lambda: self._store.facts(run.run_id, after, frames_only=True))
+        rows = await self._world.threads.archive(lambda: self._store.facts(run.run_id, after, frames_only=True))
         frames = (frame_of(row, run.options.get("tool_call"), replay=True) for row in rows)
         return [frame for frame in frames if frame is not None]

@@ -19,6 +19,7 @@ from perdure.actors.link.messages import REPORTS, Ask, Exists, Message, Refused,
 from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import Fleet, KillPoint, World
 from perdure.actors.supervisor.calls import Calls
+from perdure.actors.supervisor.checkpoints import Checkpoints
 from perdure.actors.supervisor.intake import Intake, runs_of
 from perdure.actors.supervisor.performer import Performer
 from perdure.actors.supervisor.pool import Pool
@@ -28,10 +29,10 @@ from perdure.actors.supervisor.sessions import Arrived, Session, Sessions
 from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks
 from perdure.ledger import (
-    AgentForgotten,
     BadRequest,
     Clear,
     Ended,
+    Fact,
     FactRow,
     Forget,
     Overloaded,
@@ -48,10 +49,8 @@ from perdure.ledger import (
     arm,
     assign_hosts,
     decide,
-    dirty_records,
     enact,
     everything,
-    meta_of,
     outstanding,
     record_fact,
     restore,
@@ -81,12 +80,7 @@ class Supervisor:
         self._ready = asyncio.Event()
         self._ticks = asyncio.Event()
         self._stimuli: list[Stimulus] = []
-        self._has_archive = False
-        self._forgetting: list[str] = []
         self._posted: set[str] = set()
-        self._facts_since_checkpoint = 0
-        self._checkpoint_due = False
-        self._quiet_since_s = 0.0
         self._anchor_ms, self._anchor_s = 0, 0.0
 
     async def exchange(self, frame: bytes) -> bytes:
@@ -110,7 +104,6 @@ class Supervisor:
         self._anchor_ms = max(self.world.clock.now_ms(), self.view.at_ms)
         self._anchor_s = asyncio.get_running_loop().time()
         self.view.awake_at_ms = self._anchor_ms
-        self._has_archive = boot.meta is not None
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
         world, view, sessions = self.world, self.view, self.sessions
         place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
@@ -120,10 +113,13 @@ class Supervisor:
         self.intake = Intake(view, sessions, self.calls, self.queries, self.publisher)
         self.performer = Performer(self.world, self.view, self.sessions, self.store, self.limits)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
+        self.checkpoints = Checkpoints(
+            world, self._tasks, view, self.store, self._cabinet, self.limits, self._record, sessions.arrived.set,
+            has_archive=boot.meta is not None,
+        )  # fmt: skip
         await self.pool.adopt()
         self.sessions.epoch = self.view.epoch + 1
-        started = SupervisorStarted(self.view.epoch + 1, asdict(self.limits))
-        await self._append([record_fact(self.view, started, self.now_ms())], [])
+        await self._record(SupervisorStarted(self.view.epoch + 1, asdict(self.limits)))
         self.publisher.booted = {
             "epoch": self.view.epoch,
             "live_runs": sum(map(len, self.view.children.values())),
@@ -148,8 +144,7 @@ class Supervisor:
             await self.sessions.arrived.wait()
             self.sessions.arrived.clear()
             await self._turn()
-            if self._checkpoint_due:
-                await self._checkpoint()
+            await self.checkpoints.between_turns()
 
     async def _turn(self) -> None:
         """One group: what is waiting, in order, up to `turn_max` messages; the rest has the next turn."""
@@ -248,7 +243,7 @@ class Supervisor:
     async def _recall(self, arrived: list[Arrived]) -> None:
         """Bring runs that are no longer in memory back, if a message speaks of them."""
         await self._recall_tells(arrived)
-        if not self._has_archive:
+        if not self.checkpoints.has_archive:
             return
         keys: dict[str, None] = {}
         for _port, _number, message in arrived:
@@ -272,7 +267,7 @@ class Supervisor:
             told = message.question if isinstance(message, Ask) else None
             if not isinstance(told, Tell) or told.epoch == self.view.epoch:
                 continue
-            if await self.world.threads.commit(partial(self.store.facts, told.mail_id, limit=1)):
+            if await self.world.threads.archive(partial(self.store.facts, told.mail_id, limit=1)):
                 self._posted.add(told.mail_id)
 
     def _remember(self, records: list[Record]) -> list[str]:
@@ -292,15 +287,17 @@ class Supervisor:
         self.world.metrics.observe("commit_ms", took_ms)
         self.pool.heartbeat.lost(took_ms)
         self.world.faults.at(KillPoint.AFTER_COMMIT)
-        self._facts_since_checkpoint += len(rows)
-        self._quiet_since_s = asyncio.get_running_loop().time()
+        self.checkpoints.committed(len(rows))
+
+    async def _record(self, fact: Fact) -> None:
+        await self._append([record_fact(self.view, fact, self.now_ms())], [])
 
     async def _perform(self, keys: list[str]) -> None:
         """Do what is outstanding for these records."""
         effects = list(outstanding(self.view, keys, self.now_ms()))
         if effects:
             self.world.faults.at(KillPoint.BEFORE_EFFECT)
-            self._forgetting.extend(await self.performer.perform(effects))
+            self.checkpoints.forgetting.extend(await self.performer.perform(effects))
             self.world.faults.at(KillPoint.AFTER_EFFECT)
 
     async def _timers(self) -> None:
@@ -329,9 +326,7 @@ class Supervisor:
             self.performer.tidy()
             self.report(Tick())
             self.pool.retire_worn()
-            quiet = now - self._quiet_since_s >= self.limits.checkpoint_idle_ms / 1000
-            most = 0 if quiet else self.limits.checkpoint_facts
-            self._checkpoint_due = bool(self._forgetting) or self._facts_since_checkpoint > most
+            self.checkpoints.sweep(now)
             self._forget_silent_clients(now)
             self.publisher.measure(self.world.metrics)
 
@@ -340,54 +335,6 @@ class Supervisor:
             if not session.is_host and now_s - session.seen_s > self.limits.orphan_ms / 1000:
                 self.sessions.drop(session.peer_id)
                 self.publisher.drop(session.peer_id)
-
-    async def _checkpoint(self) -> None:
-        """Bring the snapshot up to date, delete what was cleared, and let go of ended runs that nobody asks for.
-
-        It stands between two turns, so the snapshot holds nothing that is not durable as a fact.
-        """
-        self._checkpoint_due = False
-        view = self.view
-        due, self._forgetting = dict.fromkeys(self._forgetting), []
-        await self._delete([key for key in due if key in view.doomed])
-        forgotten = [key for key in due if view.may_be_forgotten(key)]
-        children = [view.runs[run_id].child for run_id in forgotten]
-        for child in children:
-            await self.world.threads.commit(partial(self._cabinet.forget_family, child))
-            self.world.faults.at(KillPoint.MID_CLEAR, child)
-        for run_id in forgotten:
-            view.dirty_runs.pop(run_id, None)
-            view.dirty_agents.pop(view.runs[run_id].child, None)
-            for slot in view.runs[run_id].slots:  # a superseded mail must not come back by way of the snapshot
-                view.mail.pop(view.runs[run_id].mail_id(slot), None)
-        meta, upto, records = meta_of(view), view.seq, dirty_records(view)
-        view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
-        self._facts_since_checkpoint = 0
-        self.world.faults.at(KillPoint.BEFORE_CHECKPOINT)
-        await self.world.threads.commit(lambda: self.store.checkpoint(meta, upto, records, [*forgotten, *children]))
-        self.world.faults.at(KillPoint.AFTER_CHECKPOINT)
-        for run_id in forgotten:
-            view.forget_run(run_id)
-        self._evict()
-
-    async def _delete(self, doomed: list[str]) -> None:
-        """Delete what doomed agents and their descendants had, and free their names."""
-        for agent in doomed:
-            await self.world.threads.commit(partial(self._cabinet.forget_family, agent))
-            self.world.faults.at(KillPoint.MID_CLEAR, agent)
-            await self._append([record_fact(self.view, AgentForgotten(agent), self.now_ms())], [])
-            self.sessions.arrived.set()  # somebody may have called the next one of that name
-
-    def _evict(self) -> None:
-        """Let go of the oldest settled runs beyond `retained_in_memory`, and of payloads of ended runs."""
-        settled = [
-            key
-            for key, run in self.view.runs.items()
-            if run.is_settled and not run.cleared and key not in self.view.dirty_runs
-        ]
-        for key in settled[: max(0, len(settled) - self.limits.retained_in_memory)]:
-            self.view.let_go(key)
-            self._has_archive = True
 
 
 def _payload_of(kind: str, stimulus: Stimulus, limits: Limits) -> Payload | None:

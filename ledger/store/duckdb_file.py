@@ -1,10 +1,9 @@
-"""One DuckDB file: settings that survive crashes, lock, schema, migrations, and errors in plain words.
+"""One DuckDB file: settings, lock, schema, migrations, and errors in plain words.
 
-What is set, and why: one thread and no helpers, because there is one writer; small blocks, because a ledger begins small; small row
-groups, because a full one is compressed anew by one checkpoint (122,880 facts at once took 1.6 s); a storage version that every
-DuckDB we allow can read; the log is folded in when the ledger says so, or when it gets very long; keys in a list are looked up by
-index; and SQL reaches nothing outside of the file. The schema is in the file itself before the first fact is written, because a
-log that cannot be read is set aside.
+What is set, and why: no log of DuckDB's own, because the journal has what comes after the last checkpoint; one thread and no helpers,
+because there is one writer; small blocks, because a ledger begins small; small row groups, because a full one is compressed anew by one
+checkpoint (122,880 facts at once took 1.6 s); a storage version that every DuckDB we allow can read; keys in a list are looked up by
+index; and SQL reaches nothing outside of the file. A new file is made under another name, so that it has its schema when it has its name.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,25 @@ from typing import Any
 import duckdb
 import msgpack
 
+from perdure.ledger.block_guard import BlockGuard, synchronise
 from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked, LedgerTooNew, LedgerUnwritable
 from perdure.ledger.store.seals import GENESIS, Mark
 
-DATABASE, WAL, JOURNAL, LOCK = "ledger.db", "ledger.db.wal", "ledger.journal", "ledger.lock"
+DATABASE, WAL, LOCK = "ledger.db", "ledger.db.wal", "ledger.lock"
+EARLIER_JOURNAL = "ledger.journal"  # of the first layouts
+EXAMINED = "ledger.db.examined"
+UNBORN = "ledger.db.unborn"
 MISSING = f"{DATABASE} is missing beside its journal"
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MIGRATIONS: tuple[str, ...] = (
     # 0 → 1: weights of facts before the last checkpoint, and payloads that know their fact
     (
         "CREATE TABLE seals (first_seq BIGINT, last_seq BIGINT, items BIGINT, total BLOB);"
         "ALTER TABLE payloads ADD COLUMN seq BIGINT DEFAULT 0;"
     ),
+    # 1 → 2: the chain stands in the journal alone
+    "ALTER TABLE facts DROP COLUMN digest;",
 )
 
 DOCTOR = "run `perdure doctor` on this directory"
@@ -125,11 +131,18 @@ class Evidence:
 
 
 def connect(
-    directory: Path, *, fsync: bool = True, read_only: bool = False, name: str = DATABASE, source: str = ""
+    directory: Path,
+    *,
+    fsync: bool = True,
+    read_only: bool = False,
+    logged: bool = False,
+    name: str = DATABASE,
+    source: str = "",
 ) -> duckdb.DuckDBPyConnection:
     """Open the file, creating it if it is missing; beside it, as `source`, another one to be read.
 
-    `TYPE duckdb` is part of each `ATTACH` so that the headers are read under the lock and not before it (`ledger.storage.disk`).
+    Unless it is `logged`, as it was in the first layouts, DuckDB replays and writes no log; the mark of a checkpoint that it leaves as one
+    must be removed before. `TYPE duckdb` is part of each `ATTACH` so that the headers are read under the lock (`ledger.storage.disk`).
     Raises what DuckDB raises; `told` says it in plain words.
     """
     con = duckdb.connect(":memory:", config={"threads": 1, "async_threads": 0})
@@ -138,6 +151,7 @@ def connect(
         for setting in _SETTINGS:
             con.execute(setting.format(fsync_mode="STANDARD" if fsync else "NONE", directory=place))
         options = "READ_ONLY" if read_only else "BLOCK_SIZE 16384, ROW_GROUP_SIZE 8192, STORAGE_VERSION 'v2.0.0'"
+        options += "" if logged or read_only else ", RECOVERY_MODE no_wal_writes"
         con.execute(f"ATTACH '{place}/{name}' AS ledger (TYPE duckdb, {options})")
         if source:
             con.execute(f"ATTACH '{place}/{source}' AS source (TYPE duckdb, READ_ONLY)")
@@ -150,27 +164,55 @@ def connect(
     return con
 
 
-def prepare(con: duckdb.DuckDBPyConnection, directory: Path) -> bool:
-    """Create the tables of a new file, or bring those of an older version up to date. Returns whether the file is new.
+def create(directory: Path, *, fsync: bool = True) -> None:
+    """Make the file with its tables, and then give it its name. What a start before left half made is made anew."""
+    for left in (UNBORN, f"{UNBORN}.wal", DATABASE, WAL):
+        (directory / left).unlink(missing_ok=True)
+    with closing(connect(directory, fsync=fsync, name=UNBORN)) as con:
+        prepare(con)
+    (directory / f"{UNBORN}.wal").unlink(missing_ok=True)
+    (directory / UNBORN).rename(directory / DATABASE)
+    if fsync:
+        synchronise(directory)
+        synchronise(directory.parent)
 
-    Each step is one transaction, so a crash leaves it done or not begun.
-    """
-    tables = {
-        name
-        for (name,) in con.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'ledger'").fetchall()
-    }
-    if "facts" not in tables:
-        schema = files("perdure.ledger").joinpath("schema.sql").read_text(encoding="utf-8")
-        _step(con, schema, SCHEMA_VERSION)
-        con.execute("CHECKPOINT")
-        return True
-    version = version_of(con)
-    if version > SCHEMA_VERSION:
-        raise too_new(directory, version)
-    for number, step in enumerate(MIGRATIONS[version:], version + 1):
-        _step(con, step, number)
-        con.execute("CHECKPOINT")
-    return False
+
+def prepare(con: duckdb.DuckDBPyConnection) -> None:
+    """Create the tables of a new file."""
+    con.execute(files("perdure.ledger").joinpath("schema.sql").read_text(encoding="utf-8"))
+    put(con, "schema_version", SCHEMA_VERSION)
+    con.execute("CHECKPOINT")
+
+
+@contextmanager
+def without_log(directory: Path) -> Iterator[str]:
+    """A second name of the database during this block, under which DuckDB finds no log. If a checkpoint did not end, it is a copy, mended
+    as the next start would mend it. The caller holds the directory's lock."""
+    second, saved = directory / EXAMINED, BlockGuard(directory / DATABASE).saved
+    guard = BlockGuard(second)
+    second.unlink(missing_ok=True)
+    try:
+        if saved.exists():
+            shutil.copyfile(directory / DATABASE, second)
+            shutil.copyfile(saved, guard.saved)
+            guard.mend()
+        else:
+            second.hardlink_to(directory / DATABASE)
+        yield second.name
+    finally:
+        guard.close()
+        guard.saved.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
+
+
+def layout(directory: Path) -> int | None:
+    """The version of the file's layout, without its log; None if there is no file, or one that was never finished."""
+    if not (directory / DATABASE).exists():
+        return None
+    with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
+        if not con.execute("SELECT 1 FROM duckdb_tables() WHERE database_name = 'ledger'").fetchall():
+            return None
+        return version_of(con)
 
 
 def version_of(con: duckdb.DuckDBPyConnection) -> int:
@@ -249,11 +291,3 @@ def told(directory: Path, problem: duckdb.Error | OSError) -> LedgerError:
             str(directory), f"memory ran out ({text})", "give the supervisor more memory and start again"
         )
     return LedgerDamaged(str(directory), f"DuckDB refused ({text})", DOCTOR)
-
-
-def _step(con: duckdb.DuckDBPyConnection, script: str, version: int) -> None:
-    def work() -> None:
-        con.execute(script)
-        put(con, "schema_version", version)
-
-    transact(con, work)

@@ -1,43 +1,52 @@
-"""The ledger on disk: facts, payloads and the snapshot in one DuckDB file, with a journal beside it.
+"""The ledger on disk: a journal, which is the commit, and a DuckDB file, which follows it.
 
 What is true when a method returns, and which crash each step survives:
 
-- `append`: the commit is in the journal, then in DuckDB's synchronised log. A death between both leaves the journal ahead, and the next
-  boot appends the commit; it may do so, because an unanswered commit may or may not have happened.
-- `checkpoint`: one transaction replaces records, removes forgotten runs, and moves the mark (up to where snapshot and seals reach);
-  then DuckDB folds its log into its file; then the journal begins anew. A death between any two of these leaves more facts after the
-  mark, or frames before it, than necessary, and both are harmless.
-- `boot`: follows the chain from the mark, compares with the journal, mends what the journal can mend, and says so. If something cannot
-  be mended, it refuses and leaves every file as it was found, so a second start sees the same.
+- `append`: the commit is in the journal and synchronised. DuckDB does not have it yet.
+- `follow`: DuckDB has every commit, in memory. Its file has not changed, so a death loses nothing but this work.
+- `checkpoint`: DuckDB has everything up to a mark in its own file, with the records as they were then. A new segment of the journal is
+  begun before, the metadata blocks that DuckDB overwrites are saved before (`block_guard`), and the journal's old segments are dropped
+  after. A death between any two of these leaves more in the journal than necessary, and that is harmless.
+- `boot`: the file up to its mark, and the journal after it. What is damaged is mended if a second copy has it, kept, and told. If facts
+  are missing, it refuses and leaves every file as it was found, so a second start sees the same.
 
-A store that failed once refuses every further use: after a failed commit DuckDB may show rows that are not durable.
+`append`, `records` and `family_runs` may be called by one thread while another is in any of the others: a commit never waits for DuckDB.
+A store that failed once refuses every further use.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from threading import RLock
 
 import duckdb
 
+from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
 from perdure.ledger.store.assessment import Assessment, assess
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
-    JOURNAL,
+    EARLIER_JOURNAL,
     MISSING,
+    SCHEMA_VERSION,
     WAL,
     Evidence,
     Lock,
     connect,
+    create,
     get,
-    prepare,
+    layout,
     put,
     put_mark,
     told,
+    too_new,
     transact,
+    version_of,
 )
 from perdure.ledger.store.duckdb_tables import (
     FACT,
@@ -50,12 +59,15 @@ from perdure.ledger.store.duckdb_tables import (
     forget,
     replace,
 )
-from perdure.ledger.store.journal import Journal, commits, scan
+from perdure.ledger.store.earlier_layout import bring_forward
+from perdure.ledger.store.journal import SEGMENT, Journal
+from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
 from perdure.ledger.store.memory_store import TABLES, forget_bounds
-from perdure.ledger.store.seals import GENESIS, NOTHING, Mark, extend, seal, seal_anew
+from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, extend, seal, seal_anew
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record
 
 _END = 2**62
+_SLICE = 1_000  # facts that DuckDB takes in one transaction: 2 µs each, and 10 in one of a hundred thousand
 _WORLD = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.OutOfMemoryException)
 
 
@@ -63,8 +75,11 @@ class DuckDBStore:
     """A `Store` in one directory. With `repair`, what cannot be verified is cut off instead of refused (see `integrity.repair`)."""
 
     _inserter: Inserter  # of the connection that the boot has made
+    _reader: duckdb.DuckDBPyConnection  # for the thread of the commits
 
-    log_max = 4_096  # commits in DuckDB's log before it is folded in; reading back as many takes a fifth of a second
+    journal_max = (
+        64 << 20
+    )  # bytes in the journal before the database's file takes them in; reading back as many takes a second
 
     def __init__(self, path: Path, *, fsync: bool = True, repair: bool = False) -> None:
         self.path = path
@@ -72,11 +87,14 @@ class DuckDBStore:
         self._repair = repair
         self._lock: Lock | None = None
         self._con: duckdb.DuckDBPyConnection | None = None
-        self._journal = Journal(path / JOURNAL, fsync=fsync)
+        self._journal = Journal(path, fsync=fsync)
+        self._guard = BlockGuard(path / DATABASE, fsync=fsync)
         self._refusal: LedgerError | None = None
-        self._mark, self._anchor, self._tally = GENESIS, GENESIS, NOTHING
+        self._mark = GENESIS  # of what is durable
+        self._behind: deque[Commit] = deque()  # what DuckDB lacks of it
+        self._archive = RLock()  # of the connection and what follows
+        self._followed, self._anchor, self._tally = GENESIS, GENESIS, NOTHING
         self._snapshot_seq = 0
-        self._log = 0
 
     def boot(self) -> Boot:
         """Open the directory, verify and mend what the last life left, and read what a start needs."""
@@ -93,42 +111,44 @@ class DuckDBStore:
             raise
 
     def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
-        """Make a group durable with one statement, or three when it has payloads."""
-        con = self._ready()
+        """Make a group durable with one write to the journal."""
+        self._ready()
         if not rows and not payloads:
             return
         commit = seal(self._mark, rows, payloads)
         with self._fatal():
             self._journal.append(commit)
-            self._inserter.insert(commit)
-            self._mark, self._tally, self._log = commit.after, self._tally.plus(commit.tally), self._log + 1
-            if self._log >= self.log_max:
-                self._fold_log(con)
+            self._mark = commit.after
+            self._behind.append(commit)
+
+    def follow(self) -> None:
+        """Let DuckDB catch up with what is durable."""
+        with self._archived() as con:
+            if self._journal.size > self.journal_max:
+                self._fold(con)
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
-        """Bring the snapshot up to date, seal what was written since the last one, and begin the journal anew."""
-        con = self._ready()
+        """Bring the snapshot up to date, seal what was written since the last one, and put everything into the database's own file."""
         if not self._snapshot_seq <= upto_seq <= self._mark.seq:
             raise AssertionError(f"a snapshot up to {upto_seq} between {self._snapshot_seq} and {self._mark.seq}")
+        with self._archived() as con:
 
-        def work() -> None:
-            self._settle(con, upto_seq)
-            forget(con, forget_bounds(upto_seq, records, forgotten))
+            def gone() -> None:
+                self._settle(con)  # what is forgotten is taken out of a seal
+                forget(con, forget_bounds(upto_seq, records, forgotten))
+
+            transact(con, gone)
             for table in TABLES:
-                replace(con, table, [record for record in records if record.table == table])
-            put(con, "snapshot", meta)
-
-        with self._fatal():
-            transact(con, work)
-            self._fold_log(con)
-            self._journal.begin(self._mark)
-            self._snapshot_seq, self._anchor, self._tally = upto_seq, self._mark, NOTHING
+                replace(con, table, records)
+            transact(con, lambda: put(con, "snapshot", meta))
+            self._snapshot_seq = upto_seq
+            self._fold(con)
 
     def records(self, table: str, keys: list[str]) -> list[Record]:
         """The snapshot's records under these keys, in their order."""
-        con = self._ready()
+        self._ready()
         with self._fatal():
-            found = {record.key: record for record in by_key(con, table, list(set(keys)))}
+            found = {record.key: record for record in by_key(self._reader, table, list(set(keys)))}
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def ended_runs(
@@ -140,25 +160,23 @@ class DuckDBStore:
         first: First = "oldest",
     ) -> list[Record]:
         """The snapshot's runs that are not live, oldest or newest request first."""
-        con = self._ready()
-        with self._fatal():
+        with self._archived() as con:
             return ended_runs(con, parent, statuses, older_than_ms, limit, first)
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         """The snapshot's runs that an agent or its descendants requested, and that are not live."""
-        con = self._ready()
+        self._ready()
         with self._fatal():
-            return family_runs(con, agent, limit)
+            return family_runs(self._reader, agent, limit)
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
     ) -> list[FactRow]:
         """A run's facts in order; only the stretches where they can be are read, as far as the snapshot knows the run."""
-        con = self._ready()
         frames = "AND frame > $5" if frames_only else "AND $5::INTEGER IS NOT NULL"
         query = f"SELECT {FACT} FROM facts WHERE subject = $1 AND seq BETWEEN $2 AND $3 {frames} ORDER BY seq LIMIT $4"
         rows: list[FactRow] = []
-        with self._fatal():
+        with self._archived() as con:
             for first_seq, last_seq in self._stretches(con, subject):
                 answer = con.execute(query, [subject, first_seq, last_seq, limit - len(rows), after_frame])
                 rows += [FactRow(*row) for row in answer.fetchall()]
@@ -166,9 +184,8 @@ class DuckDBStore:
 
     def payload(self, run_id: str, part: str) -> bytes | None:
         """A large input or output."""
-        con = self._ready()
         query = "SELECT body FROM payloads WHERE run_id = $1 AND part = $2 AND seq BETWEEN $3 AND $4 ORDER BY seq DESC LIMIT 1"
-        with self._fatal():
+        with self._archived() as con:
             for first_seq, last_seq in [*self._stretches(con, run_id)[::-1], (0, _END)]:
                 row = con.execute(query, [run_id, part, first_seq, last_seq]).fetchone()
                 if row is not None:
@@ -177,7 +194,7 @@ class DuckDBStore:
 
     def rows(self, query: str, parameters: list[object]) -> list[tuple[object, ...]]:
         """Answer one SELECT in a read-only transaction, on a connection that cannot open other files."""
-        with self._ready().cursor() as cursor:
+        with self._archived() as con, con.cursor() as cursor:
             try:
                 kinds = [statement.type for statement in cursor.extract_statements(query)]
                 if kinds != [duckdb.StatementType.SELECT]:
@@ -185,105 +202,112 @@ class DuckDBStore:
                 cursor.execute("USE ledger")
                 cursor.execute("BEGIN TRANSACTION READ ONLY")
                 return cursor.execute(query, parameters).fetchall()
-            except _WORLD as problem:
-                self._refusal = told(self.path, problem)
-                raise self._refusal from problem
+            except _WORLD:
+                raise
             except duckdb.Error as problem:
                 raise BadRequest("query", str(problem).partition("\n")[0]) from problem
 
     def close(self) -> None:
-        """Release the directory. A healthy log is written into the file first, so that the next start has nothing to replay."""
-        if self._con is not None and self._refusal is None:
-            with suppress(duckdb.Error):
-                self._con.execute("CHECKPOINT")
+        """Release the directory. What a healthy life has written is put into the database's file before, so that the next start has
+        nothing to replay."""
+        if self._con is not None and self._refusal is None and self._journal.size:
+            with suppress(LedgerError), self._archived() as con:
+                self._fold(con)
         self._release()
 
     def _boot(self) -> Boot:
-        findings: list[str] = []
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = Lock(self.path)
         evidence = Evidence(self.path)
-        log = self.path / WAL
-        replayed = log.exists() and log.stat().st_size > 0
-        created = not (self.path / DATABASE).exists()
-        if created and (self.path / JOURNAL).exists() and scan(self.path / JOURNAL).base != GENESIS:
-            raise LedgerDamaged(str(self.path), MISSING, DOCTOR)
-        con = self._con = self._open(evidence, findings)
-        fresh = prepare(con, self.path)
+        findings = self._made_ready(evidence)
+        con = self._con = connect(self.path, fsync=self._fsync)
+        if version_of(con) > SCHEMA_VERSION:
+            raise too_new(self.path, version_of(con))
         found = assess(con, self.path)
-        findings += found.plan.findings
         if found.loss and not self._repair:
-            self._release()
-            evidence.put_back()
-            if created:
-                (self.path / DATABASE).unlink()
             raise LedgerDamaged(str(self.path), found.loss, DOCTOR)
-        self._snapshot_seq, self._anchor = found.snapshot_seq, found.anchor
-        self._mark, self._tally = found.recent.mark, found.recent.tally
-        if fresh or replayed or findings or found.recent.tally.items or found.recent.problem or self._repair:
-            con = self._mend(evidence, found, findings)
-        else:
-            self._journal.resume()
-        self._inserter = Inserter(con)
-        records, ended = boot_records(con, found.facts), ended_counts(con)
-        return Boot(get(con, "snapshot"), records, found.facts, findings, ended)
-
-    def _open(self, evidence: Evidence, findings: list[str]) -> duckdb.DuckDBPyConnection:
-        """Open the file; if its log cannot be read, set both aside and open it without. The journal has what the log had."""
-        try:
-            return connect(self.path, fsync=self._fsync)
-        except duckdb.Error as problem:
-            refusal, words = told(self.path, problem), str(problem).partition("\n")[0]
-            if not isinstance(refusal, LedgerDamaged) or not (self.path / WAL).exists():
-                raise refusal from problem
-        evidence.copy(DATABASE)
-        findings.append(f"DuckDB cannot read its log ({words}); it was set aside as {evidence.move(WAL)}")
-        try:
-            return connect(self.path, fsync=self._fsync)
-        except duckdb.Error:
-            evidence.put_back()
-            raise refusal from None
-
-    def _mend(self, evidence: Evidence, found: Assessment, findings: list[str]) -> duckdb.DuckDBPyConnection:
-        """Append from the journal what the database lacks, and begin this life with everything sealed and in the file itself.
-
-        Whatever does not verify is copied aside first; then facts that do not verify give way to the journal's.
-        """
-        con = self._con or connect(self.path, fsync=self._fsync)
-        if found.scanned.flaws and (self.path / JOURNAL).exists():
-            findings.append(f"the journal as it was is kept as {evidence.copy(JOURNAL)}")
-        if found.recent.problem or self._repair:
-            con.close()
-            kept = [evidence.copy(name) for name in (DATABASE, WAL)]
-            findings.append(
-                f"{found.recent.problem or 'repair'}: the files as they were are kept as {' and '.join(kept)}"
-            )
-            con = self._con = connect(self.path, fsync=self._fsync)
-            for table in ("facts", "payloads"):
-                con.execute(f"DELETE FROM {table} WHERE seq > $1", [self._mark.seq])
-        elif len(found.plan.replay) > 1 and (self.path / WAL).exists():
-            findings.append(f"the log as it was is kept as {evidence.copy(WAL)}")
-        inserter = Inserter(con)
-        for commit in commits(self.path / JOURNAL, found.plan.replay):
-            inserter.insert(commit)
-            self._mark, self._tally = commit.after, self._tally.plus(commit.tally)
-            found.facts.extend(commit.rows)
-        if found.loss:
-            findings.append(f"given up: {found.loss}")
-        transact(con, lambda: self._settle(con, self._snapshot_seq))
-        self._fold_log(con)
-        self._journal.begin(self._mark)
-        self._anchor, self._tally = self._mark, NOTHING
-        return con
-
-    def _settle(self, con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> None:
-        """Seal everything up to the last commit, inside the caller's transaction."""
+        findings += found.plan.findings
+        replayed = list(commits(found.plan.replay))
+        self._snapshot_seq, self._anchor, self._followed, self._tally = (
+            found.snapshot_seq,
+            found.mark,
+            found.mark,
+            NOTHING,
+        )
+        self._mark = replayed[-1].after if replayed else found.mark
+        self._behind.extend(replayed)
+        segments = dict.fromkeys(found.scanned.segments, 0) if self._repair else found.scanned.segments
+        self._journal.resume(segments, self._mark, found.plan.replay[-1] if replayed else None)
         if self._repair:
-            self._mark = Mark(max(self._mark.seq, snapshot_seq), self._mark.digest)
-            seal_anew(con, self._mark.seq)
+            for table in ("facts", "payloads"):
+                con.execute(f"DELETE FROM {table} WHERE seq > $1", [found.mark.seq])
+        self._inserter = Inserter(con)
+        if findings or self._repair:
+            findings += self._mended(con, evidence, found)
+        facts = found.facts + [row for commit in replayed for row in commit.rows]
+        self._reader = con.cursor()
+        self._reader.execute("USE ledger")
+        return Boot(get(con, "snapshot"), boot_records(con, facts), facts, findings, ended_counts(con))
+
+    def _made_ready(self, evidence: Evidence) -> list[str]:
+        """Before the attach: begin a new ledger, bring one of an earlier layout forward, and put back what a checkpoint has torn."""
+        earlier = self.path / EARLIER_JOURNAL
+        findings: list[str] = []
+        if (self.path / DATABASE).exists() and not has_segments(self.path):
+            known = layout(self.path)
+            if known is not None and (known < SCHEMA_VERSION or earlier.exists()):
+                findings = bring_forward(self.path, fsync=self._fsync, repair=self._repair, evidence=evidence)
+            elif known is None:
+                create(self.path, fsync=self._fsync)
+        elif not (self.path / DATABASE).exists():
+            if has_segments(self.path) and has_everything(self.path):
+                findings = [f"{MISSING}; it is built anew from the journal, which has every commit"]
+            elif has_segments(self.path) or earlier.exists():
+                raise LedgerDamaged(str(self.path), MISSING, DOCTOR)
+            create(self.path, fsync=self._fsync)
+        earlier.unlink(missing_ok=True)
+        self._guard.mend()
+        (self.path / WAL).unlink(missing_ok=True)
+        return findings
+
+    def _mended(self, con: duckdb.DuckDBPyConnection, evidence: Evidence, found: Assessment) -> list[str]:
+        """Keep copies of what does not verify, and begin this life with everything sealed and in the database's file itself."""
+        names = list(found.scanned.damaged)
+        if self._repair:
+            names = [DATABASE, *(f"{SEGMENT}{number}" for number in found.scanned.segments)]
+        kept = [evidence.copy(name) for name in names if (self.path / name).exists()]
+        self._fold(con)
+        findings = [f"the files as they were are kept as {' and '.join(kept)}"] if kept else []
+        return findings + ([f"given up: {found.loss}"] if found.loss else [])
+
+    def _catch_up(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Insert what is durable and not yet in DuckDB, in slices."""
+        while self._behind:
+            group: list[Commit] = []
+            while self._behind and sum(len(commit.rows) for commit in group) < _SLICE:
+                group.append(self._behind.popleft())
+            transact(con, partial(self._inserter.insert, group))
+            self._followed = group[-1].after
+            for commit in group:
+                self._tally = self._tally.plus(commit.tally)
+
+    def _fold(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Seal everything, put it into the database's own file, and drop it from the journal."""
+        self._journal.roll()
+        self._catch_up(con)
+        transact(con, lambda: self._settle(con))
+        with self._guard.around(con, "ledger"):
+            con.execute("CHECKPOINT")
+        self._journal.drop(self._followed.seq)
+
+    def _settle(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Seal everything that DuckDB has, inside the caller's transaction."""
+        if self._repair:
+            seal_anew(con, self._followed.seq)
         elif self._tally != NOTHING:
-            extend(con, self._anchor.seq + 1, self._mark.seq, self._tally)
-        put_mark(con, snapshot_seq, self._mark)
+            extend(con, self._anchor.seq + 1, self._followed.seq, self._tally)
+        put_mark(con, self._snapshot_seq, self._followed)
+        self._anchor, self._tally = self._followed, NOTHING
 
     def _stretches(self, con: duckdb.DuckDBPyConnection, run_id: str) -> list[tuple[int, int]]:
         """Where the facts of a run can be: between its record's first and last fact, and after the snapshot."""
@@ -296,10 +320,6 @@ class DuckDBStore:
         ).fetchone()
         return [recent] if born else [(0, _END)]
 
-    def _fold_log(self, con: duckdb.DuckDBPyConnection) -> None:
-        con.execute("CHECKPOINT")
-        self._log = 0
-
     def _ready(self) -> duckdb.DuckDBPyConnection:
         if self._refusal is not None:
             raise self._refusal
@@ -308,24 +328,41 @@ class DuckDBStore:
         return self._con
 
     @contextmanager
+    def _archived(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """DuckDB with everything that is durable, for one thread at a time."""
+        con = self._ready()
+        with self._archive, self._fatal():
+            self._catch_up(con)
+            yield con
+
+    @contextmanager
     def _fatal(self) -> Iterator[None]:
         """Refuse every further use of the store if this block does not end well, whatever the cause: an error, an interrupt, a bug."""
-        self._refusal = LedgerUnwritable(
-            str(self.path), "an earlier commit did not end", "start again from what is durable"
-        )
         try:
             yield
+        except BadRequest:
+            raise
         except (duckdb.Error, OSError) as problem:
             self._refusal = told(self.path, problem)
             raise self._refusal from problem
-        self._refusal = None
+        except BaseException:
+            self._refusal = self._refusal or LedgerUnwritable(
+                str(self.path), "an earlier commit did not end", "start again from what is durable"
+            )
+            raise
 
     def _release(self) -> None:
+        with self._archive:  # another thread may be at work still
+            self._let_go()
+
+    def _let_go(self) -> None:
         self._journal.close()
+        self._behind.clear()
         if self._con is not None:
             with suppress(duckdb.Error):
                 self._con.close()
         self._con = None
+        self._guard.close()
         if self._lock is not None:
             self._lock.release()
         self._lock = None

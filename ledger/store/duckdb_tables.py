@@ -5,14 +5,11 @@ Never a statement per row: the cost is the statement, not the row (a row in a st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import duckdb
 
-from perdure.ledger.store.duckdb_file import INDEXED_MAX, transact
+from perdure.ledger.store.duckdb_file import INDEXED_MAX
 from perdure.ledger.store.memory_store import TABLES, boot_order
-from perdure.ledger.store.seals import Commit, Placed, remove
+from perdure.ledger.store.seals import Commit, remove
 from perdure.ledger.store.store import FactRow, First, Record
 
 COLUMNS = {  # of every table of records, its key first; `live` and `body` are in all of them
@@ -23,57 +20,49 @@ COLUMNS = {  # of every table of records, its key first; `live` and `body` are i
 _SCAN_FROM = 10_000  # keys above which one look at the whole table is quicker than the index
 _NUMBERS = frozenset({"requested_at_ms", "ended_at_ms", "first_seq", "last_seq", "incarnation"})
 FACT = "seq, at_ms, subject, frame, kind, body"
-_FEW = 2
-_INSERT_FEW = {
-    count: f"INSERT INTO facts VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?)'] * count)}" for count in range(1, _FEW + 1)
-}
+_SLICE = 1_000  # records that are replaced by one statement
 _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
     SELECT unnest($1::BIGINT[]), unnest($2::VARCHAR[]), unnest($3::VARCHAR[]), unnest($4::BLOB[])"""
 
 
 class Inserter:
-    """Inserts whole commits, by statements that are prepared once for a connection; never a statement per row.
-
-    One or two facts go by values, in a statement that was parsed before. More go through the appender, which is one statement too: it
-    takes a row in 4 µs where lists take 13.
-    """
+    """Inserts whole commits by DuckDB's appender, which takes a row in 4 µs where lists take 13."""
 
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         self._con = con
-        self._few = {count: con.extract_statements(text)[0] for count, text in _INSERT_FEW.items()}
         self._appender = con.appender("facts")
 
-    def insert(self, commit: Commit) -> None:
-        """The facts of a commit in one statement, and with payloads in one transaction."""
-        if not commit.payloads:
-            self._facts(commit)
-            return
-        payloads = [list(column) for column in zip(*commit.payloads, strict=True)]
-
-        def work() -> None:
-            self._facts(commit)
-            self._con.execute(_INSERT_PAYLOADS, payloads)
-
-        transact(self._con, work)
-
-    def _facts(self, commit: Commit) -> None:
-        rows = [(*row, None) for row in commit.rows[:-1]] + [(*commit.rows[-1], commit.after.digest)]
-        if len(rows) <= _FEW:
-            self._con.execute(self._few[len(rows)], [value for row in rows for value in row])
-            return
+    def insert(self, commits: list[Commit]) -> None:
+        """Insert the facts and payloads of these commits."""
         self._con.complete()  # an answer that was not read to its end would be in the appender's way
-        self._appender.append_rows(rows)
+        self._appender.append_rows([row for commit in commits for row in commit.rows])
         self._appender.flush()
+        payloads = [payload for commit in commits for payload in commit.payloads]
+        if payloads:
+            self._con.execute(_INSERT_PAYLOADS, [list(column) for column in zip(*payloads, strict=True)])
+
+
+def insert(con: duckdb.DuckDBPyConnection, commit: Commit) -> None:
+    """Insert one commit by a statement, into a table that has other columns besides."""
+    facts = f"INSERT INTO facts ({FACT}) VALUES (?, ?, ?, ?, ?, ?)"
+    con.executemany(facts, [list(row) for row in commit.rows])
+    if commit.payloads:
+        con.execute(_INSERT_PAYLOADS, [list(column) for column in zip(*commit.payloads, strict=True)])
 
 
 def replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record]) -> None:
     """Delete and insert: `INSERT OR REPLACE` took ten seconds for 500 of a million rows. A dead record without a body is only deleted."""
-    latest = {record.key: record for record in records}
-    if not latest:
-        return
+    latest = list({record.key: record for record in records if record.table == table}.values())
+    for first in range(0, len(latest), _SLICE):
+        _replace(con, table, latest[first : first + _SLICE])
+
+
+def _replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record]) -> None:
     names = COLUMNS[table]
-    con.execute(f"DELETE FROM {table} WHERE {names[0]} IN (SELECT unnest($1::VARCHAR[]))", [list(latest)])
-    kept = [record for record in latest.values() if record.live or record.body]
+    con.execute(
+        f"DELETE FROM {table} WHERE {names[0]} IN (SELECT unnest($1::VARCHAR[]))", [[each.key for each in records]]
+    )
+    kept = [record for record in records if record.live or record.body]
     if not kept:
         return
     types = ["BIGINT" if name in _NUMBERS else "VARCHAR" for name in names] + ["BOOLEAN", "BLOB"]
@@ -161,13 +150,7 @@ def read(con: duckdb.DuckDBPyConnection, table: str, condition: str, parameters:
     return [Record(table, key, live, tuple(rest), body) for live, body, key, *rest in rows]
 
 
-def facts_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[tuple[Any, ...]]:
-    """The facts from there on in order, each with its digest behind it."""
-    return con.execute(f"SELECT {FACT}, digest FROM facts WHERE seq > $1 ORDER BY seq", [seq]).fetchall()
-
-
-def payloads_after(con: duckdb.DuckDBPyConnection, seq: int) -> Iterator[Placed]:
-    """Payloads in the order of their facts, a few in memory at a time."""
-    answer = con.execute("SELECT seq, run_id, part, body FROM payloads WHERE seq > $1 ORDER BY seq", [seq])
-    while rows := answer.fetchmany(64):
-        yield from (Placed(*row) for row in rows)
+def facts_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[FactRow]:
+    """The facts from there on in order."""
+    rows = con.execute(f"SELECT {FACT} FROM facts WHERE seq > $1 ORDER BY seq", [seq]).fetchall()
+    return [FactRow(*row) for row in rows]

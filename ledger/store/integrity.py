@@ -1,9 +1,9 @@
 """What `perdure doctor` does with a ledger that nobody uses: examine everything, and repair what can be repaired.
 
-`examine` changes nothing. It checks each proof that the ledger keeps: the weights of everything up to the last checkpoint, the chain
-after it, the journal beside it, and that records and facts agree. `repair` gives up what cannot be proven: it keeps copies of every
-file, cuts the facts at the first one that is missing or does not verify, appends what the journal has from there, and seals what is
-left. A file that DuckDB cannot read is rebuilt (see `salvage`). A repaired ledger is consistent; what it lost is in the findings.
+`examine` changes nothing. It checks each proof that the ledger keeps: the weights of everything up to the last checkpoint, the journal's
+chain after it, and that records and facts agree. `repair` gives up what cannot be proven: it keeps copies of every file, cuts the facts
+at the first one that is missing, and seals what is left. A file that DuckDB cannot read is rebuilt (see `salvage`). A repaired ledger is
+consistent; what it lost is in the findings.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from typing import Literal
 
 import duckdb
 
+from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
 from perdure.ledger.store.assessment import assess
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
-    JOURNAL,
+    EARLIER_JOURNAL,
     MISSING,
     SCHEMA_VERSION,
-    WAL,
     Lock,
     connect,
     get_mark,
     told,
     too_new,
     version_of,
+    without_log,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
-from perdure.ledger.store.salvage import read_through, rebuild, unreadable, way_out, without_log
+from perdure.ledger.store.journal_scan import has_everything, has_segments
+from perdure.ledger.store.salvage import read_through, rebuild, unreadable, way_out
 from perdure.ledger.store.seals import broken_seals
 
 Severity = Literal["ok", "warning", "damage", "refused"]
@@ -70,7 +72,7 @@ def examine(directory: Path) -> list[Finding]:
 
 def is_begun(directory: Path) -> bool:
     """Whether there is a ledger here, in whatever state."""
-    return any((directory / name).exists() for name in (DATABASE, JOURNAL))
+    return any((directory / name).exists() for name in (DATABASE, EARLIER_JOURNAL)) or has_segments(directory)
 
 
 def refuse_if_in_use(directory: Path) -> None:
@@ -109,33 +111,36 @@ def _mended(directory: Path, *, beyond_mending: bool) -> Iterator[str]:
         with suppress(LedgerDamaged), closing(DuckDBStore(directory)) as store:
             yield from store.boot().findings
             return
-    with closing(DuckDBStore(directory, repair=beyond_mending)) as store:
+    if not beyond_mending:
+        with suppress(LedgerDamaged), closing(DuckDBStore(directory)) as store:
+            yield from store.boot().findings
+            return
+    with closing(DuckDBStore(directory, repair=True)) as store:
         yield from store.boot().findings
 
 
 def _examine(directory: Path) -> Iterator[Finding]:
     if not (directory / DATABASE).exists():
-        yield Finding("damage", MISSING, way_out(directory))
+        if has_everything(directory):
+            yield Finding("warning", MISSING, "the next start builds it anew from the journal, which has every commit")
+        else:
+            yield Finding("damage", MISSING, way_out(directory))
         return
+    if BlockGuard(directory / DATABASE).saved.exists():
+        yield Finding("warning", "a checkpoint did not end", "the next start puts back what it has torn")
     with ExitStack() as stack:
-        opened = _open(directory, stack)
-        if isinstance(opened, LedgerError):
-            yield _of(opened)
-            return
-        con, log_problem = opened
-        if log_problem:
-            yield Finding(
-                "warning",
-                f"DuckDB cannot read its log ({log_problem})",
-                "the next start sets it aside and uses the journal",
-            )
         try:
+            name = stack.enter_context(without_log(directory))
+            con = stack.enter_context(closing(connect(directory, read_only=True, name=name)))
+            if not con.execute("SELECT 1 FROM duckdb_tables() WHERE database_name = 'ledger'").fetchall():
+                yield Finding("warning", "its first start did not end", "the next start begins it anew")
+                return
             version = version_of(con)
             if version > SCHEMA_VERSION:
                 yield _of(too_new(directory, version))
                 return
-            if version < SCHEMA_VERSION:
-                words = f"its layout has the older version {version}"
+            if version < SCHEMA_VERSION or (directory / EARLIER_JOURNAL).exists():
+                words = f"its layout has the older version {min(version, SCHEMA_VERSION - 1)}"
                 yield Finding("warning", words, "the next start brings it up to date; examine it then")
                 return
             read_through(con)
@@ -144,21 +149,6 @@ def _examine(directory: Path) -> Iterator[Finding]:
             yield from _consistent(con)
         except duckdb.Error as problem:
             yield _of(_advised(directory, told(directory, problem)))
-
-
-def _open(directory: Path, stack: ExitStack) -> tuple[duckdb.DuckDBPyConnection, str] | LedgerError:
-    """The database opened for reading; without its log, under a second name, if the log cannot be read."""
-    try:
-        return stack.enter_context(closing(connect(directory, read_only=True))), ""
-    except duckdb.Error as problem:
-        refusal, words = told(directory, problem), str(problem).partition("\n")[0]
-    if not isinstance(refusal, LedgerDamaged):
-        return refusal
-    if (directory / WAL).exists():
-        name = stack.enter_context(without_log(directory))
-        with suppress(duckdb.Error):
-            return stack.enter_context(closing(connect(directory, read_only=True, name=name))), words
-    return _advised(directory, refusal)
 
 
 def _advised(directory: Path, refusal: LedgerError) -> LedgerError:
@@ -176,22 +166,15 @@ def _sealed(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
 
 
 def _recent(con: duckdb.DuckDBPyConnection, directory: Path) -> Iterator[Finding]:
-    """Follow the chain after the last checkpoint, and compare with the journal."""
+    """Follow the journal after the last checkpoint."""
     found = assess(con, directory)
     if found.loss:
         yield Finding("damage", found.loss, _REPAIR)
-    elif found.recent.problem:
-        yield Finding("warning", found.recent.problem, "the journal has what is missing; the next start appends it")
-    elif found.plan.replay:
-        first, last = found.plan.replay[0].before.seq + 1, found.plan.replay[-1].after.seq
-        words = f"the facts {first} to {last} are in the journal and not in the database"
-        yield Finding("warning", words, "the next start appends them")
     else:
-        yield Finding(
-            "ok", f"{found.recent.mark.seq - found.anchor.seq} facts after the last checkpoint follow one another"
-        )
+        later = sum(entry.after.seq - entry.before.seq for entry in found.plan.replay)
+        yield Finding("ok", f"{later} facts after the last checkpoint follow one another")
     for flaw in found.scanned.flaws:
-        yield Finding("warning", flaw, "the next start begins a new journal")
+        yield Finding("warning", flaw, "the next start keeps a copy and begins a new journal")
 
 
 def _consistent(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
@@ -210,7 +193,7 @@ def _consistent(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
             )
     if whole:
         (runs, facts) = con.execute(_COUNTS).fetchone() or (0, 0)
-        how_many = f"{runs} run{'s' * (runs != 1)} and {facts} facts"
+        how_many = f"{runs} run{'s' * (runs != 1)} and {facts} facts in the database"
         yield Finding("ok", f"{how_many} tell the same story")
 
 

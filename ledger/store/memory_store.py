@@ -58,6 +58,10 @@ class MemoryStore:
         for payload in payloads:
             self._payloads[payload.run_id, payload.part] = (home.get(payload.run_id, self._last_seq), payload.body)
 
+    def follow(self) -> None:
+        """There is nothing to catch up with."""
+        self._check()
+
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
         """Replace these records, drop the forgotten ones, and keep recent only what comes after."""
         self._check()

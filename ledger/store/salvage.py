@@ -11,7 +11,7 @@ The new file is made beside the old one and takes its name at the end, so a deat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,6 @@ from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     INDEXED_MAX,
-    JOURNAL,
     MISSING,
     SCHEMA_VERSION,
     WAL,
@@ -34,12 +33,12 @@ from perdure.ledger.store.duckdb_file import (
     put_mark,
     told,
     transact,
+    without_log,
 )
 from perdure.ledger.store.duckdb_tables import COLUMNS
-from perdure.ledger.store.journal import Scan, scan
+from perdure.ledger.store.journal_scan import scan
 from perdure.ledger.store.seals import GENESIS, Mark, seal_anew
 
-EXAMINED = "ledger.db.examined"
 REBUILT = "ledger.db.rebuilt"
 HISTORY = ("facts", "payloads")
 SNAPSHOT = ("runs", "agents", "mail", "meta")
@@ -59,18 +58,6 @@ class Saved(NamedTuple):
     def whole(self) -> bool:
         """Whether nothing is missing."""
         return self.read == self.there
-
-
-@contextmanager
-def without_log(directory: Path) -> Iterator[str]:
-    """A second name of the database during this block, under which DuckDB finds no log. The caller holds the directory's lock."""
-    second = directory / EXAMINED
-    second.unlink(missing_ok=True)
-    second.hardlink_to(directory / DATABASE)
-    try:
-        yield second.name
-    finally:
-        second.unlink(missing_ok=True)
 
 
 def unreadable(directory: Path) -> str:
@@ -99,16 +86,20 @@ def read_through(con: duckdb.DuckDBPyConnection) -> None:
 
 def way_out(directory: Path) -> str:
     """Advice about a database that cannot be read."""
-    scanned = scan(directory / JOURNAL)
-    if scanned.base == GENESIS:
+    if _begins_at_first(directory):
         return f"{_REPAIR} builds the ledger anew from its journal, which has every commit from the first on, and keeps what is damaged"
     try:
         with without_log(directory) as name:
             connect(directory, read_only=True, name=name).close()
     except (duckdb.Error, OSError):
-        begins = f"begins at fact {scanned.base.seq + 1}" if scanned.base is not None else "cannot be read either"
+        bases = scan(directory).bases
+        begins = f"begins at fact {bases[0].seq + 1}" if bases else "cannot be read either"
         return f"{_ELSEWHERE}; the journal {begins}, so the ledger cannot be built anew from it"
     return f"{_REPAIR} saves what can be read, says what cannot, and keeps the damaged file"
+
+
+def _begins_at_first(directory: Path) -> bool:
+    return scan(directory).bases[:1] == [GENESIS]
 
 
 def rebuild(directory: Path) -> list[str]:
@@ -118,8 +109,7 @@ def rebuild(directory: Path) -> list[str]:
     lock = Lock(directory)
     try:
         (directory / REBUILT).unlink(missing_ok=True)
-        scanned = scan(directory / JOURNAL)
-        said = _empty(directory, scanned) if scanned.base == GENESIS else _saved(directory, scanned)
+        said = _empty(directory) if _begins_at_first(directory) else _saved(directory)
         return [*_exchange(directory), said]
     finally:
         for left in (REBUILT, f"{REBUILT}.wal"):
@@ -137,28 +127,29 @@ def _exchange(directory: Path) -> Iterator[str]:
     (directory / REBUILT).replace(directory / DATABASE)
 
 
-def _empty(directory: Path, scanned: Scan) -> str:
+def _empty(directory: Path) -> str:
     """A file without facts: the journal has them all."""
     with closing(connect(directory, name=REBUILT)) as con:
-        prepare(con, directory)
+        prepare(con)
+    scanned = scan(directory)
     last_seq = scanned.entries[-1].after.seq if scanned.entries else 0
     state = "damaged in places" if scanned.flaws else "whole"
     return f"the ledger is built anew from its journal, which is {state}: it has the facts 1 to {last_seq}"
 
 
-def _saved(directory: Path, scanned: Scan) -> str:
+def _saved(directory: Path) -> str:
     """A file with all rows of the old one that can be read."""
     if not (directory / DATABASE).exists():
         raise LedgerDamaged(str(directory), MISSING, way_out(directory))
     try:
         with without_log(directory) as name, closing(connect(directory, name=REBUILT, source=name)) as con:
-            prepare(con, directory)
+            prepare(con)
             saved = {table: _copy(con, table) for table in (*HISTORY, *SNAPSHOT)}
             if not saved["facts"].read and not saved["runs"].read:
                 raise LedgerDamaged(str(directory), f"nothing of it can be read: {_words(saved)}", _ELSEWHERE)
             mark = get_mark(con)[1] if saved["meta"].whole else None
             if not all(saved[table].whole for table in SNAPSHOT):
-                mark = _without_snapshot(directory, con, saved, mark or scanned.base)
+                mark = _without_snapshot(directory, con, saved, mark)
             seal_anew(con, mark.seq if mark is not None else 0)
             con.execute("CHECKPOINT")
     except (duckdb.Error, OSError) as problem:
@@ -176,7 +167,9 @@ def _without_snapshot(
     (count, last_seq) = con.execute("SELECT count(*), max(seq) FROM facts").fetchone() or (0, None)
     if not saved["facts"].whole or count != last_seq:
         raise LedgerDamaged(str(directory), f"too much of it cannot be read: {_words(saved)}", _ELSEWHERE)
-    mark = known or Mark(count, bytes(16))
+    journal = scan(directory)
+    places = [*journal.bases, *(entry.after for entry in journal.entries)]
+    mark = known or next((place for place in places if place.seq == count), Mark(count, bytes(16)))
 
     def work() -> None:
         for table in SNAPSHOT:
@@ -207,13 +200,14 @@ def _copy(con: duckdb.DuckDBPyConnection, table: str) -> Saved:
     except duckdb.Error:
         return Saved(0, None)
     con.execute(f"DELETE FROM {table}")
-    pieces = (_piece(con, table, first, min(first + _PIECE, last + 1)) for first in range(0, last + 1, _PIECE))
+    columns = ", ".join(str(column[0]) for column in con.execute(f"SELECT * FROM {table} LIMIT 0").description or ())
+    pieces = (_piece(con, table, columns, first, min(first + _PIECE, last + 1)) for first in range(0, last + 1, _PIECE))
     return Saved(sum(pieces), there)
 
 
-def _piece(con: duckdb.DuckDBPyConnection, table: str, first: int, end: int) -> int:
+def _piece(con: duckdb.DuckDBPyConnection, table: str, columns: str, first: int, end: int) -> int:
     """Copy these rows; if they cannot be read together, copy their halves. Returns how many were copied."""
-    copying = f"INSERT INTO {table} BY NAME SELECT * FROM source.{table} WHERE rowid >= $1 AND rowid < $2"
+    copying = f"INSERT INTO {table} BY NAME SELECT {columns} FROM source.{table} WHERE rowid >= $1 AND rowid < $2"
     try:
         (count,) = con.execute(copying, [first, end]).fetchone() or (0,)
     except duckdb.Error as problem:
@@ -222,5 +216,5 @@ def _piece(con: duckdb.DuckDBPyConnection, table: str, first: int, end: int) -> 
         if end - first <= _VECTOR:
             return 0
         middle = (first + end) // 2
-        return _piece(con, table, first, middle) + _piece(con, table, middle, end)
+        return _piece(con, table, columns, first, middle) + _piece(con, table, columns, middle, end)
     return int(count)

@@ -70,22 +70,14 @@ class Placed(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A group of facts and payloads, sealed onto the chain. `packed` is its canonical encoding."""
+    """A group of facts and payloads, sealed onto the chain. `parts` are its canonical encoding, in pieces."""
 
     before: Mark
     after: Mark
     rows: list[FactRow]
     payloads: list[Placed]
     tally: Tally
-    packed: bytes
-
-
-class Recent(NamedTuple):
-    """What following the chain found: it holds up to `mark`, these facts weigh `tally`, and `problem` is why it ends there."""
-
-    mark: Mark
-    tally: Tally
-    problem: str
+    parts: list[bytes]
 
 
 def weigh(packed: Iterable[bytes]) -> Tally:
@@ -106,10 +98,10 @@ def seal(before: Mark, rows: list[FactRow], payloads: list[Payload]) -> Commit:
     home = {row.subject: row.seq for row in rows} if payloads else {}
     placed = [Placed(home.get(payload.run_id, last), *payload) for payload in payloads]
     pack = msgpack.Packer().pack
-    packed = [pack(row) for row in rows] + [pack(payload) for payload in placed]
-    tally = weigh(packed)
-    head: bytes = pack((len(rows), len(placed)))
-    return Commit(before, Mark(last, _link(before, last, tally)), rows, placed, tally, head + b"".join(packed))
+    facts, bodies = [pack(row) for row in rows], [pack(payload) for payload in placed]
+    tally = weigh((*facts, *bodies))
+    parts = [b"".join((pack((len(rows), len(placed))), *facts)), *bodies]
+    return Commit(before, Mark(last, link(before, last, tally)), rows, placed, tally, parts)
 
 
 def unseal(before: Mark, after: Mark, packed: bytes) -> Commit:
@@ -121,48 +113,7 @@ def unseal(before: Mark, after: Mark, packed: bytes) -> Commit:
     placed = [Placed(*next(reader)) for _ in range(payloads_count)]
     pack = msgpack.Packer().pack
     tally = weigh(pack(each) for each in (*rows, *placed))
-    return Commit(before, after, rows, placed, tally, packed)
-
-
-def rows_in(packed: bytes) -> int:
-    """How many facts the beginning of an encoding announces; -1 if it is no such beginning."""
-    reader = msgpack.Unpacker(raw=False)
-    reader.feed(packed)
-    try:
-        counts = next(reader)
-    except (StopIteration, ValueError, msgpack.UnpackException):
-        return -1
-    return counts[0] if isinstance(counts, list) and counts and isinstance(counts[0], int) else -1
-
-
-def follow(anchor: Mark, rows: Iterable[tuple[FactRow, bytes | None]], payloads: Iterable[Placed]) -> Recent:
-    """Follow the chain over the facts after `anchor`, in order, with their payloads, in order."""
-    pack = msgpack.Packer().pack
-    mark, sealed, group = anchor, NOTHING, []
-    waiting = iter(payloads)
-    payload = next(waiting, None)
-    expected = anchor.seq
-    for row, digest in rows:
-        expected += 1
-        if row.seq != expected:
-            return Recent(
-                mark, sealed, f"fact {min(expected, row.seq)} is {'missing' if row.seq > expected else 'doubled'}"
-            )
-        group.append(pack(row))
-        if digest is None:
-            continue
-        while payload is not None and payload.seq <= row.seq:
-            group.append(pack(payload))
-            payload = next(waiting, None)
-        tally = weigh(group)
-        if _link(mark, row.seq, tally) != digest:
-            return Recent(mark, sealed, f"the facts {mark.seq + 1} to {row.seq} are not those that were written")
-        mark, sealed, group = Mark(row.seq, digest), sealed.plus(tally), []
-    if group:
-        return Recent(mark, sealed, f"the commit of the facts from {mark.seq + 1} on has no end")
-    if payload is not None:
-        return Recent(mark, sealed, f"a payload of fact {payload.seq} is there without its fact")
-    return Recent(mark, sealed, "")
+    return Commit(before, after, rows, placed, tally, [packed])
 
 
 def extend(con: DuckDBPyConnection, first_seq: int, last_seq: int, tally: Tally) -> None:
@@ -218,7 +169,7 @@ def seal_anew(con: DuckDBPyConnection, upto_seq: int) -> None:
             _insert(con, first_seq, last_seq, tally)
 
 
-def _link(before: Mark, seq: int, tally: Tally) -> bytes:
+def link(before: Mark, seq: int, tally: Tally) -> bytes:
     """The digest of a commit. The numbers of its facts are inside their weights, so their order needs no place here."""
     parts = (before.digest, seq.to_bytes(8, "big"), tally.items.to_bytes(8, "big"), tally.total.to_bytes(16, "big"))
     return blake2b(b"".join(parts), digest_size=16).digest()

@@ -60,13 +60,17 @@ class Boot(NamedTuple):
 
 
 class Store(Protocol):
-    """The durable side of the ledger. Every method blocks; the supervisor calls it from one thread."""
+    """The durable side of the ledger. Every method blocks. The supervisor calls `append`, `records` and `family_runs` from one thread, and
+    the others from a second one, which commits do not wait for."""
 
     def boot(self) -> Boot:
-        """Read what a start needs, and mend what the journal can mend. `findings` says what was found and done."""
+        """Read what a start needs, and mend what has a second copy. `findings` says what was found and done."""
 
     def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
         """Make a group of facts durable: all of them or none. Any error means that the store must not be used again."""
+
+    def follow(self) -> None:
+        """Let what answers questions catch up with what is durable. Only the cost of a later question depends on it."""
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
         """Replace these records in the snapshot, which now covers all facts up to `upto_seq`, and remove every trace (record, facts,

@@ -6,17 +6,21 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import duckdb
 import pytest
 
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerLocked, LedgerTooNew, LedgerUnwritable
-from perdure.ledger.store.duckdb_file import DATABASE, JOURNAL, WAL
+from perdure.ledger.store.duckdb_file import DATABASE
 from perdure.ledger.store.duckdb_store import DuckDBStore
-from perdure.ledger.store.journal import Journal, scan
+from perdure.ledger.store.integrity import examine
+from perdure.ledger.store.journal import Journal
+from perdure.ledger.store.journal_scan import scan
 from perdure.ledger.store.seals import seal
 from perdure.ledger.store.store import Boot
 from tests.ledger.wrecks import (
@@ -27,9 +31,11 @@ from tests.ledger.wrecks import (
     copy,
     fact,
     flipped,
+    in_frames,
     live,
     numbers,
     run,
+    segment,
     small_life,
     tamper,
 )
@@ -37,7 +43,7 @@ from tests.ledger.wrecks import (
 
 @pytest.fixture(scope="module")
 def dead(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a killed process left: a snapshot up to 3, a checkpoint after 4, six commits in the log."""
+    """What a killed process left: a snapshot up to 3, a checkpoint after 4, six commits in the journal."""
     return small_life(tmp_path_factory.mktemp("dead") / "ledger")
 
 
@@ -52,6 +58,10 @@ def store(tmp_path: Path) -> Iterator[DuckDBStore]:
     with closing(DuckDBStore(tmp_path / "ledger", fsync=False)) as made:
         made.boot()
         yield made
+
+
+def mirror(directory: Path) -> Path:
+    return directory / segment(directory).name.replace("journal", "mirror")
 
 
 def boot(directory: Path) -> Boot:
@@ -95,46 +105,41 @@ for seq in range(1, 100_000, 3):
         assert len(told) >= answered
         assert told[len(told) - len(read.facts) :] == numbers(read)
         assert store.payload("r0", "input") == (b"x" * max(range(1, len(told) - 1, 6)))
-        assert all("appended from the journal" in finding for finding in read.findings)
+        assert all("not whole" in finding or "kept as" in finding for finding in read.findings)
 
 
-def test_a_commit_that_only_reached_the_journal_is_appended_at_the_next_start(dead: Path, tmp_path: Path) -> None:
+def test_a_commit_that_was_written_and_not_answered_is_there_after_the_next_start(dead: Path, tmp_path: Path) -> None:
     directory = copy(dead, tmp_path / "ledger")
-    journal = Journal(directory / JOURNAL, fsync=False)
-    journal.resume()
-    journal.append(seal(scan(directory / JOURNAL).entries[-1].after, *commit(LAST + 1, LAST + 2)))
+    journal = Journal(directory, fsync=False)
+    journal.resume({9: LAST}, scan(directory).entries[-1].after, None)
+    journal.append(seal(scan(directory).entries[-1].after, *commit(LAST + 1, LAST + 2)))
     journal.close()
     read = boot(directory)
-    assert numbers(read) == list(range(4, LAST + 3))
-    (finding,) = read.findings
-    assert finding.startswith("the last commit was appended from the journal: facts 18 to 19; either the process ended")
-    assert boot(directory)._replace(findings=[]) == read._replace(findings=[])
+    assert (numbers(read), read.findings) == (list(range(4, LAST + 3)), [])
+    assert boot(directory) == read
 
 
-def test_a_death_between_checkpoint_and_new_journal_is_harmless(dead: Path, tmp_path: Path) -> None:
-    directory = copy(dead, tmp_path / "ledger")
-    old = (directory / JOURNAL).read_bytes()
-    with closing(DuckDBStore(directory)) as store:
-        store.boot()
-        store.checkpoint(b"later", LAST, [], [])
-    (directory / JOURNAL).write_bytes(old)
-    read = boot(directory)
-    assert (read.meta, read.facts, read.findings) == (b"later", [], [])
-
-
-def test_a_death_between_the_parts_of_a_checkpoint_is_harmless(dead: Path, tmp_path: Path) -> None:
-    directory = copy(dead, tmp_path / "ledger")
-    script = """
 class Mortal(DuckDBStore):
-    def _fold_log(self, con):
-        if self.log_max == 1:
-            os._exit(9)
-        super()._fold_log(con)
+    """Dies in its checkpoint, before or after DuckDB's own."""
 
+    late = False
+
+    def _fold(self, con: duckdb.DuckDBPyConnection) -> None:
+        if self.late:
+            super()._fold(con)
+        os._exit(9)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_death_in_a_checkpoint_is_harmless(dead: Path, tmp_path: Path, late: bool) -> None:
+    directory = copy(dead, tmp_path / "ledger")
+    script = f"""
+from tests.ledger.test_duckdb_store import Mortal
 store.close()
 store = Mortal(directory)
+store.late = {late}
 store.boot()
-store.log_max = 1
+store.append(*commit(18, 18))
 store.checkpoint(b"later", 10, [run("r0", 3, 9), run("r2", 2, 8)], ["r1"])
 """
     process = live(directory, script)
@@ -142,69 +147,127 @@ store.checkpoint(b"later", 10, [run("r0", 3, 9), run("r2", 2, 8)], ["r1"])
     assert process.returncode == 9
     with closing(DuckDBStore(directory)) as store:
         read = store.boot()
-        assert (read.meta, numbers(read), read.findings) == (b"later", list(range(11, LAST + 1)), [])
-        assert [row.seq for row in store.facts("r1")] == [13, 16]
+        assert (read.meta, read.findings) == (b"later" if late else b"meta", [])
+        assert numbers(read) == list(range(11 if late else 4, LAST + 2))
+        assert [row.seq for row in store.facts("r1")] == ([13, 16] if late else [1, 4, 7, 10, 13, 16])
+
+
+def test_segments_that_come_back_after_a_checkpoint_are_passed_over(dead: Path, tmp_path: Path) -> None:
+    directory = copy(dead, tmp_path / "ledger")
+    old = {path.name: path.read_bytes() for path in directory.glob("ledger.[jm]*")}
+    with closing(DuckDBStore(directory)) as store:
+        store.boot()
+        store.append(*commit(LAST + 1, LAST + 1))
+        store.checkpoint(b"later", LAST + 1, [], [])
+    for name, content in old.items():
+        assert not (directory / name).exists()
+        (directory / name).write_bytes(content)
+    read = boot(directory)
+    assert (read.meta, read.facts, read.findings) == (b"later", [], [])
 
 
 def test_a_life_after_a_crash_goes_on_and_dies_again(dead: Path, tmp_path: Path) -> None:
-    directory = copy(dead, tmp_path / "ledger", ledger_db_wal=(dead / WAL).read_bytes() + b"\x55" * 64)
+    directory = copy(dead, tmp_path / "ledger")
     for life in range(2):
         process = live(directory, f"store.append(*commit({LAST + 1 + life}, {LAST + 1 + life}))\nos._exit(9)")
         process.communicate()
     read = boot(directory)
-    assert numbers(read) == list(range(4, LAST + 3))
-    assert read.findings == []
+    assert (numbers(read), read.findings) == (list(range(4, LAST + 3)), [])
 
 
-# ------------------------------------------------------------------ a damaged log
+def test_the_mark_of_a_checkpoint_that_duckdb_leaves_as_a_log_is_never_read(
+    dead: Path, whole: Boot, tmp_path: Path
+) -> None:
+    """A torn one crashed the process at the attach."""
+    assert boot(copy(dead, tmp_path / "ledger", ledger_db_wal=b"\x55" * 64)) == whole
 
 
-def test_no_flipped_byte_in_the_log_loses_anything(dead: Path, whole: Boot, tmp_path: Path) -> None:
-    log = (dead / WAL).read_bytes()
-    lost_silently_by_duckdb = 0
-    for place in [*range(0, len(log), 37), *range(5)]:
-        directory = copy(dead, tmp_path / "ledger", ledger_db_wal=flipped(log, place))
+# ------------------------------------------------------------------ a damaged journal
+
+
+def test_every_flipped_byte_of_the_journal_is_mended_from_its_mirror_kept_and_told(
+    dead: Path, whole: Boot, tmp_path: Path
+) -> None:
+    journal = segment(dead).read_bytes()
+    for place in [*range(0, in_frames(dead).stop, 29), *range(8)]:
+        directory = copy(dead, tmp_path / "ledger")
+        segment(directory).write_bytes(flipped(journal, place))
         read = boot(directory)
         assert read[:3] == whole[:3], f"byte {place}"
-        assert any("appended from the journal" in finding for finding in read.findings), f"byte {place}"
-        unreadable = any("DuckDB cannot read its log" in finding for finding in read.findings)
-        lost_silently_by_duckdb += not unreadable
-        assert not unreadable or (directory / "ledger.db.wal.damaged-1").read_bytes() == flipped(log, place)
-        assert not unreadable or (directory / "ledger.db.damaged-1").exists()
-    assert lost_silently_by_duckdb  # or this test would not show what the journal is for
+        assert "mirror" in read.findings[0], f"byte {place}"
+        assert (directory / f"{segment(dead).name}.damaged-1").read_bytes() == flipped(journal, place)
+        assert boot(directory) == whole, f"byte {place}"
 
 
-@pytest.mark.parametrize(
-    "ruin",
-    [
-        lambda log: log[:-30],
-        lambda log: log[:-30] + bytes(30),
-        lambda log: log + bytes(64),
-        lambda _: b"",
-        lambda log: log[:7],
-    ],
-    ids=["torn", "zeroed end", "zeros behind", "empty", "beheaded"],
-)
-def test_a_torn_or_zeroed_log_loses_nothing(dead: Path, whole: Boot, tmp_path: Path, ruin: object) -> None:
-    assert callable(ruin)
-    directory = copy(dead, tmp_path / "ledger", ledger_db_wal=ruin((dead / WAL).read_bytes()))
-    assert boot(directory)[:3] == whole[:3]
-    assert boot(directory) == whole
+def test_a_damaged_mirror_is_harmless(dead: Path, whole: Boot, tmp_path: Path) -> None:
+    for content in (b"", b"x" * 50_000, flipped(mirror(dead).read_bytes(), 300)):
+        directory = copy(dead, tmp_path / "ledger")
+        mirror(directory).write_bytes(content)
+        assert boot(directory) == whole
 
 
-def test_a_deleted_log_loses_nothing(dead: Path, whole: Boot, tmp_path: Path) -> None:
+def test_a_deleted_segment_is_read_from_its_mirror(dead: Path, whole: Boot, tmp_path: Path) -> None:
     directory = copy(dead, tmp_path / "ledger")
-    (directory / WAL).unlink()
+    segment(directory).unlink()
     assert boot(directory)[:3] == whole[:3]
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("cut", [1, 40, 100])
+def test_a_last_commit_that_is_not_whole_is_kept_and_told_and_never_replayed(
+    dead: Path, tmp_path: Path, cut: int, zeros: bool
+) -> None:
+    directory = copy(dead, tmp_path / "ledger")
+    end = in_frames(dead).stop
+    torn = segment(dead).read_bytes()[: end - cut] + bytes(cut if zeros else 0)
+    segment(directory).write_bytes(torn)
+    mirror(directory).unlink()
+    read = boot(directory)
+    assert numbers(read) == list(range(4, LAST))
+    assert "ends with a commit that is not whole" in read.findings[0]
+    assert (directory / f"{segment(dead).name}.damaged-1").read_bytes() == torn
+    again = boot(directory)
+    assert (numbers(again), again.findings) == (list(range(4, LAST)), [])
+
+
+def test_a_commit_that_is_damaged_in_both_copies_is_refused_and_every_file_stays_as_it_was(
+    dead: Path, tmp_path: Path
+) -> None:
+    directory = copy(dead, tmp_path / "ledger")
+    place = scan(dead).entries[2].offset
+    for path in (segment(directory), mirror(directory)):
+        path.write_bytes(flipped(path.read_bytes(), place))
+    before = contents(directory)
+    for _ in range(2):
+        with pytest.raises(LedgerDamaged, match=r"the facts 8 to 10 are missing.*perdure doctor"):
+            boot(directory)
+        assert contents(directory) == before
+
+
+def test_a_journal_that_is_gone_is_refused_because_facts_may_be_gone_with_it(dead: Path, tmp_path: Path) -> None:
+    directory = copy(dead, tmp_path / "ledger")
+    for path in (segment(directory), mirror(directory)):
+        path.unlink()
+    with pytest.raises(LedgerDamaged, match=r"there is no journal.*database at 4: what was acknowledged after"):
+        boot(directory)
 
 
 def test_a_deleted_database_is_told_from_an_empty_one(dead: Path, tmp_path: Path) -> None:
     directory = copy(dead, tmp_path / "ledger")
     (directory / DATABASE).unlink()
-    (directory / WAL).unlink()
     for _ in range(2):
         with pytest.raises(LedgerDamaged, match=r"ledger\.db is missing beside its journal"):
             boot(directory)
+
+
+def test_a_deleted_database_is_built_anew_from_a_journal_that_has_everything(tmp_path: Path) -> None:
+    live(tmp_path, "store.append(*commit(1, 5, payload=b'P'))\nos._exit(9)").communicate()
+    (tmp_path / DATABASE).unlink()
+    with closing(DuckDBStore(tmp_path)) as store:
+        read = store.boot()
+        assert numbers(read) == [1, 2, 3, 4, 5]
+        assert "built anew from the journal" in read.findings[0]
+        assert store.payload("r2", "input") == b"P"
 
 
 def test_a_database_from_an_older_backup_is_not_taken_for_the_truth(dead: Path, tmp_path: Path) -> None:
@@ -218,28 +281,6 @@ def test_a_database_from_an_older_backup_is_not_taken_for_the_truth(dead: Path, 
         boot(directory)
 
 
-def test_what_neither_log_nor_journal_has_is_refused_and_every_file_stays_as_it_was(dead: Path, tmp_path: Path) -> None:
-    log, journal = (dead / WAL).read_bytes(), (dead / JOURNAL).read_bytes()
-    place = len(journal) // 2
-    directory = copy(dead, tmp_path / "ledger", ledger_db_wal=flipped(log, 100), ledger_journal=flipped(journal, place))
-    before = contents(directory)
-    for _ in range(2):
-        with pytest.raises(LedgerDamaged, match=r"are missing.*perdure doctor"):
-            boot(directory)
-        assert contents(directory) == before
-
-
-def test_facts_that_were_changed_since_the_checkpoint_give_way_to_the_journals(
-    dead: Path, whole: Boot, tmp_path: Path
-) -> None:
-    directory = copy(dead, tmp_path / "ledger")
-    tamper(directory, "UPDATE facts SET body = 'other' WHERE seq = 9", "DELETE FROM payloads")
-    read = boot(directory)
-    assert read[:3] == whole[:3]
-    assert "the facts 8 to 10 are not those that were written" in read.findings[1]
-    assert (directory / "ledger.db.damaged-1").exists()
-
-
 def test_a_fact_missing_under_the_seal_is_found_by_the_boot_that_needs_it(dead: Path, tmp_path: Path) -> None:
     directory = copy(dead, tmp_path / "ledger")
     tamper(directory, "DELETE FROM facts WHERE seq = 4")
@@ -247,39 +288,63 @@ def test_a_fact_missing_under_the_seal_is_found_by_the_boot_that_needs_it(dead: 
         boot(directory)
 
 
-# ------------------------------------------------------------------ a damaged journal
+# ------------------------------------------------------------------ a first start
 
 
-def test_a_damaged_journal_is_told_and_replaced_as_long_as_the_database_is_whole(
-    dead: Path, whole: Boot, tmp_path: Path
+@pytest.mark.parametrize(
+    "left",
+    [
+        {},
+        {"ledger.db.unborn": b"half a file"},
+        {"ledger.db.unborn": b"half a file", "ledger.db.unborn.wal": b"x"},
+        {"ledger.journal.1": b""},
+        {"ledger.journal.1": bytes(4_096), "ledger.mirror.1": b""},
+    ],
+)
+def test_what_a_killed_first_start_leaves_is_begun_anew(tmp_path: Path, left: dict[str, bytes]) -> None:
+    begun = tmp_path / "ledger"
+    with closing(DuckDBStore(begun)) as store:
+        store.boot()
+    if not any("journal" in name for name in left):
+        (begun / DATABASE).unlink()
+    for name, content in left.items():
+        (begun / name).write_bytes(content)
+    assert {finding.severity for finding in examine(begun)} <= {"ok", "refused"}
+    with closing(DuckDBStore(begun)) as store:
+        assert store.boot() == Boot(None, [], [], [])
+        store.append(*commit(1, 2))
+        assert numbers(store.boot()) == [1, 2]
+    assert sorted(path.name for path in begun.glob("*unborn*")) == []
+
+
+# ------------------------------------------------------------------ what a commit does
+
+
+def test_a_commit_is_synchronised_before_it_is_answered_and_a_segment_before_its_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = (dead / JOURNAL).read_bytes()
-    for place in range(0, len(journal), 43):
-        directory = copy(dead, tmp_path / "ledger", ledger_journal=flipped(journal, place))
-        read = boot(directory)
-        assert read[:3] == whole[:3], f"byte {place}"
-        assert "what the database holds verifies up to fact 17" in read.findings
-        assert (directory / "ledger.journal.damaged-1").read_bytes() == flipped(journal, place)
-        assert not scan(directory / JOURNAL).flaws
+    done: list[str] = []
+    real = {name: getattr(os, name) for name in ("fsync", "fdatasync", "pwritev")}
 
+    def watched(name: str) -> Callable[..., object]:
+        def call(file: int, *rest: object) -> object:
+            done.append(f"{name} {Path(f'/proc/self/fd/{file}').readlink().name}")
+            return real[name](file, *rest)
 
-@pytest.mark.parametrize("ending", [b"", bytes(40)], ids=["torn", "zeros"])
-def test_a_journal_that_the_power_took_is_told_and_harmless(
-    dead: Path, whole: Boot, tmp_path: Path, ending: bytes
-) -> None:
-    directory = copy(dead, tmp_path / "ledger", ledger_journal=(dead / JOURNAL).read_bytes()[:-40] + ending)
-    read = boot(directory)
-    assert read[:3] == whole[:3]
-    assert "torn at byte" in read.findings[0]
-    assert boot(directory) == whole
+        return call
 
-
-def test_a_missing_journal_is_told(dead: Path, whole: Boot, tmp_path: Path) -> None:
-    directory = copy(dead, tmp_path / "ledger")
-    (directory / JOURNAL).unlink()
-    read = boot(directory)
-    assert read[:3] == whole[:3]
-    assert "there is no journal" in read.findings[0]
+    with closing(DuckDBStore(tmp_path / "ledger")) as store:
+        store.boot()
+        for name in real:
+            monkeypatch.setattr(os, name, watched(name))
+        store.append(*commit(1, 3))
+        first, done[:] = list(done), []
+        store.append(*commit(4, 4, payload=b"x" * 5_000))
+        monkeypatch.undo()
+    segment_, mirror_ = "ledger.journal.1", "ledger.mirror.1"
+    commit_ = [f"pwritev {mirror_}", f"pwritev {segment_}", f"fdatasync {segment_}"]
+    assert done == commit_
+    assert first == [f"pwritev {mirror_}", f"pwritev {segment_}", f"fsync {segment_}", "fsync ledger", *commit_]
 
 
 # ------------------------------------------------------------------ the world refuses
@@ -289,7 +354,7 @@ def test_a_full_disk_is_fatal_and_loses_nothing_that_was_acknowledged(tmp_path: 
     script = """
 import resource
 from perdure.ledger.errors import LedgerUnwritable
-resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 for seq in range(1, 100_000, 100):
     try:
         store.append(*commit(seq, seq + 99))
@@ -373,34 +438,9 @@ def test_a_stranger_that_holds_the_file_is_named(dead: Path, tmp_path: Path) -> 
 
 def test_a_newer_layout_is_refused(dead: Path, tmp_path: Path) -> None:
     directory = copy(dead, tmp_path / "ledger")
-    tamper(directory, r"UPDATE meta SET value = '\x02'::BLOB WHERE key = 'schema_version'")
-    with pytest.raises(LedgerTooNew, match=r"layout 2.*newer Perdure"):
+    tamper(directory, r"UPDATE meta SET value = '\x03'::BLOB WHERE key = 'schema_version'")
+    with pytest.raises(LedgerTooNew, match=r"layout 3.*newer Perdure"):
         boot(directory)
-
-
-def test_the_first_layout_is_brought_up_to_date(dead: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "ledger"
-    with closing(DuckDBStore(directory)) as store:
-        store.boot()
-        store.append(*commit(1, 3))
-        store.append(*commit(4, 5))
-    tamper(
-        directory,
-        "DROP TABLE seals",
-        "ALTER TABLE payloads DROP COLUMN seq",
-        "DELETE FROM meta",
-        "INSERT INTO payloads VALUES ('r1', 'input', 'old')",
-    )
-    (directory / JOURNAL).unlink()
-    with closing(DuckDBStore(directory)) as store:
-        assert numbers(store.boot()) == [1, 2, 3, 4, 5]
-        assert store.payload("r1", "input") == b"old"
-        store.append(*commit(6, 6))
-        store.checkpoint(b"m", 6, [run("r2", 2, 5)], ["r1"])
-        assert store.payload("r1", "input") is None
-    with closing(DuckDBStore(directory)) as store:
-        assert store.boot().findings == []
-        assert store.rows("SELECT count(*) FROM seals", []) == [(1,)]
 
 
 # ------------------------------------------------------------------ questions in SQL
@@ -444,20 +484,60 @@ def test_anything_else_is_refused_and_changes_nothing(store: DuckDBStore, query:
 
 
 class Tidy(DuckDBStore):
-    log_max = 50
+    journal_max = 5_000
 
 
-def test_the_log_is_folded_in_before_it_takes_long_to_read(tmp_path: Path) -> None:
-    log = tmp_path / WAL
+def test_a_long_journal_is_folded_in_without_a_checkpoint(tmp_path: Path) -> None:
     with closing(Tidy(tmp_path, fsync=False)) as store:
         store.boot()
-        sizes = []
         for seq in range(1, 120):
             store.append(*commit(seq, seq))
-            sizes.append(log.stat().st_size if log.exists() else 0)
-        assert [number for number, size in enumerate(sizes, 1) if size == 0] == [50, 100]
+            store.follow()
+        assert sum(entry.length for entry in scan(tmp_path).entries) < 5_000
         store.close()
         assert numbers(store.boot()) == list(range(1, 120))
+
+
+def test_segments_grow_and_old_ones_go(tmp_path: Path) -> None:
+    with closing(DuckDBStore(tmp_path, fsync=False)) as store:
+        store.boot()
+        for seq in range(1, 13):
+            store.append(*commit(seq, seq, payload=b"x" * 150_000))
+        assert [len(path.read_bytes()) >> 18 for path in sorted(tmp_path.glob("ledger.journal.*"))] == [1, 2, 4, 8]
+        store.checkpoint(b"m", 12, [], [])
+        assert [path.name for path in tmp_path.glob("ledger.journal.*")] == ["ledger.journal.5"]
+        assert store.payload("r0", "input") == b"x" * 150_000
+
+
+class Patient(DuckDBStore):
+    """Waits in its second checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, fsync=False)
+        self.waits, self.goes_on = Event(), Event()
+        self.goes_on.set()
+
+    def _fold(self, con: duckdb.DuckDBPyConnection) -> None:
+        self.waits.set()
+        assert self.goes_on.wait(10)
+        super()._fold(con)
+
+
+def test_commits_and_records_do_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
+    with closing(Patient(tmp_path)) as store, ThreadPoolExecutor(1) as other:
+        store.boot()
+        store.append(*commit(1, 3))
+        store.checkpoint(b"m", 3, [run("r1", 1, 1)], [])
+        store.goes_on.clear()
+        store.waits.clear()
+        checkpoint = other.submit(store.checkpoint, b"n", 3, [], [])
+        assert store.waits.wait(10)
+        store.append(*commit(4, 5))
+        assert [record.key for record in store.records("runs", ["r1"])] == ["r1"]
+        store.goes_on.set()
+        checkpoint.result(10)
+        assert [row.seq for row in store.facts("r2")] == [2, 5]
+        assert store.boot().meta == b"n"
 
 
 def test_a_small_ledger_is_a_small_file(store: DuckDBStore, tmp_path: Path) -> None:

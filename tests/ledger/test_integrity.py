@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import LedgerDamaged
-from perdure.ledger.store.duckdb_file import DATABASE, JOURNAL, WAL
+from perdure.ledger.store.duckdb_file import DATABASE, connect
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import Finding, examine, repair
-from tests.ledger.wrecks import LAST, commit, contents, copy, fact, flipped, numbers, run, small_life, tamper
+from perdure.ledger.store.journal_scan import scan
+from tests.ledger.wrecks import LAST, commit, contents, copy, fact, flipped, numbers, run, segment, small_life, tamper
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def wreck(dead: Path, tmp_path: Path) -> Path:
-    """What a killed process left: a snapshot up to 3, a checkpoint after 4, six commits in the log."""
+    """What a killed process left: a snapshot up to 3, a checkpoint after 4, six commits in the journal."""
     return copy(dead, tmp_path / "ledger")
 
 
@@ -50,7 +52,7 @@ def test_a_healthy_ledger_is_said_to_be_healthy_and_stays_as_it_is(wreck: Path) 
     assert [finding.what for finding in examine(wreck)] == [
         "all facts kept up to 4 are those that were written",
         "13 facts after the last checkpoint follow one another",
-        "3 runs and 17 facts tell the same story",
+        "3 runs and 4 facts in the database tell the same story",
     ]
     assert contents(wreck) == before
 
@@ -84,27 +86,29 @@ def test_a_ledger_in_use_is_left_alone(wreck: Path) -> None:
     assert grave(examine(wreck)) == []
 
 
-def test_a_log_that_cannot_be_read_mends_itself(dead: Path, wreck: Path) -> None:
-    (wreck / WAL).write_bytes(flipped((dead / WAL).read_bytes(), 100))
+def test_a_damaged_journal_is_a_warning_while_its_mirror_is_whole(dead: Path, wreck: Path) -> None:
+    segment(wreck).write_bytes(flipped(segment(dead).read_bytes(), 500))
     before = contents(wreck)
-    log, missing = examine(wreck)[0], examine(wreck)[2]
-    assert log.severity == missing.severity == "warning"
-    assert "DuckDB cannot read its log" in log.what
-    assert missing.what == "the facts 5 to 17 are in the journal and not in the database"
+    (finding,) = [finding for finding in examine(wreck) if finding.severity != "ok"]
+    assert finding.severity == "warning"
+    assert "was damaged at byte" in finding.what
     assert contents(wreck) == before
     with closing(DuckDBStore(wreck)) as store:
         store.boot()
     assert grave(examine(wreck)) == []
 
 
-def test_a_shortened_log_mends_itself(dead: Path, wreck: Path) -> None:
-    (wreck / WAL).write_bytes((dead / WAL).read_bytes()[:-20])
-    assert grave(examine(wreck)) == ["warning: the facts 17 to 17 are in the journal and not in the database"]
-
-
-def test_a_damaged_journal_is_a_warning_while_the_database_is_whole(dead: Path, wreck: Path) -> None:
-    (wreck / JOURNAL).write_bytes(flipped((dead / JOURNAL).read_bytes(), 500))
-    assert told(examine(wreck)).startswith("warning: the journal is damaged from byte")
+def test_a_checkpoint_that_did_not_end_is_told_and_examined_as_it_will_be_mended(wreck: Path) -> None:
+    guard = BlockGuard(wreck / DATABASE)
+    with closing(connect(wreck)) as con, suppress(ZeroDivisionError), guard.around(con, "ledger"):
+        raise ZeroDivisionError
+    guard.close()
+    before = contents(wreck)
+    assert grave(examine(wreck)) == ["warning: a checkpoint did not end"]
+    assert contents(wreck) == before
+    with closing(DuckDBStore(wreck)) as store:
+        assert store.boot().findings == []
+    assert grave(examine(wreck)) == []
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ def test_damaged_blocks_are_found_by_looking_at_everything(wreck: Path) -> None:
 
 def test_other_versions_are_told(wreck: Path) -> None:
     tamper(wreck, r"UPDATE meta SET value = '\x07'::BLOB WHERE key = 'schema_version'")
-    assert told(examine(wreck)) == "refused: a newer Perdure wrote it (layout 7, known up to 1)"
+    assert told(examine(wreck)) == "refused: a newer Perdure wrote it (layout 7, known up to 2)"
     assert repair(wreck) == examine(wreck)
     tamper(wreck, "DELETE FROM meta WHERE key = 'schema_version'")
     assert "older version 0" in told(examine(wreck))
@@ -166,21 +170,20 @@ def test_a_healthy_ledger_is_not_repaired(wreck: Path) -> None:
 
 
 def test_a_repair_of_what_mends_itself_is_a_start(dead: Path, wreck: Path) -> None:
-    (wreck / WAL).write_bytes((dead / WAL).read_bytes()[:-20])
-    assert "appended from the journal" in told(repair(wreck))
+    segment(wreck).write_bytes(flipped(segment(dead).read_bytes(), 500))
+    assert "is mended from its mirror" in told(repair(wreck))
     assert grave(examine(wreck)) == []
 
 
 def test_a_repair_keeps_what_verifies_up_to_the_first_loss_and_the_files_as_they_were(dead: Path, wreck: Path) -> None:
-    log, journal = (dead / WAL).read_bytes()[:150], flipped((dead / JOURNAL).read_bytes(), 400)
-    (wreck / WAL).write_bytes(log)
-    (wreck / JOURNAL).write_bytes(journal)
+    journal = flipped(segment(dead).read_bytes(), scan(dead).entries[2].offset)
+    segment(wreck).write_bytes(journal)
+    segment(wreck).with_name(segment(wreck).name.replace("journal", "mirror")).write_bytes(journal)
     with pytest.raises(LedgerDamaged):
         DuckDBStore(wreck).boot()
     words = told(repair(wreck))
     assert "given up: the facts 8 to 10 are missing" in words
-    assert (wreck / "ledger.db.wal.damaged-1").read_bytes() == log
-    assert (wreck / "ledger.journal.damaged-1").read_bytes() == journal
+    assert (wreck / f"{segment(dead).name}.damaged-1").read_bytes() == journal
     assert (wreck / "ledger.db.damaged-1").read_bytes() == (dead / DATABASE).read_bytes()
     with closing(DuckDBStore(wreck)) as store:
         read = store.boot()
@@ -190,13 +193,15 @@ def test_a_repair_keeps_what_verifies_up_to_the_first_loss_and_the_files_as_they
     assert grave(examine(wreck)) == []
 
 
-def test_a_repair_of_both_log_and_journal_gone_keeps_the_last_checkpoint(dead: Path, wreck: Path) -> None:
-    (wreck / WAL).write_bytes(flipped((dead / WAL).read_bytes(), 100))
-    (wreck / JOURNAL).write_bytes(b"gone")
-    words = told(repair(wreck))
-    assert "DuckDB cannot read its log" in words
+def test_a_repair_without_a_journal_keeps_the_last_checkpoint(wreck: Path) -> None:
+    for path in wreck.glob("ledger.[jm]*"):
+        path.unlink()
+    assert "there is no journal that can be read" in told(examine(wreck))
+    assert "given up: there is no journal" in told(repair(wreck))
     with closing(DuckDBStore(wreck)) as store:
         assert store.boot().facts == [fact(4)]
+        store.append(*commit(5, 5))
+    assert grave(examine(wreck)) == []
 
 
 def test_a_repair_seals_a_wounded_history_as_it_is_and_says_what_is_missing(wreck: Path) -> None:
@@ -213,6 +218,7 @@ def test_a_repair_seals_a_wounded_history_as_it_is_and_says_what_is_missing(wrec
 def test_a_repair_cuts_at_a_fact_that_the_next_start_would_need(wreck: Path) -> None:
     with closing(DuckDBStore(wreck, fsync=False)) as store:
         store.boot()
+        store.append(*commit(LAST + 1, LAST + 1))
     tamper(wreck, "DELETE FROM facts WHERE seq = 12")
     with pytest.raises(LedgerDamaged, match="fact 12 is missing"):
         DuckDBStore(wreck).boot()

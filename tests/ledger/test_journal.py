@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure.ledger.store.journal import Entry, Journal, Plan, Scan, commits, reconcile, scan
+from perdure.ledger.store.journal import MIRROR, SEGMENT, Entry, Journal
+from perdure.ledger.store.journal_scan import Plan, Scan, commits, has_everything, reconcile, scan
 from perdure.ledger.store.seals import GENESIS, Commit, Mark, seal
+from perdure.ledger.store.store import Payload
 from tests.ledger.wrecks import commit, flipped
 
 SPANS = [(1, 1), (2, 5), (6, 6), (7, 9)]
@@ -20,133 +22,150 @@ def chain(*spans: tuple[int, int], before: Mark = GENESIS) -> list[Commit]:
     return sealed
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A journal of four commits."""
-    place = tmp_path / "ledger.journal"
-    write(place, GENESIS, chain(*SPANS))
-    return place
+HEAD = 48
 
 
-def write(path: Path, base: Mark, written: list[Commit]) -> None:
-    journal = Journal(path, fsync=False)
-    journal.begin(base)
-    for each in written:
-        journal.append(each)
-    journal.close()
+def write(directory: Path, *lives: list[Commit]) -> None:
+    """Each life of a journal begins a segment of its own."""
+    for written in lives:
+        found = scan(directory)
+        journal = Journal(directory, fsync=False)
+        journal.resume(found.segments, written[0].before, None)
+        for each in written:
+            journal.append(each)
+        journal.close()
 
 
 def spans(found: Scan) -> list[tuple[int, int]]:
     return [(entry.before.seq + 1, entry.after.seq) for entry in found.entries]
 
 
-# ------------------------------------------------------------------ the file
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A journal of four commits, and no mirror."""
+    write(tmp_path, chain(*SPANS))
+    (tmp_path / f"{MIRROR}1").unlink()
+    return tmp_path
 
 
-def test_what_was_written_is_read(path: Path) -> None:
-    found = scan(path)
-    assert (found.base, found.flaws, found.claimed_seq) == (GENESIS, [], 0)
-    assert list(commits(path, found.entries)) == chain(*SPANS)
+# ------------------------------------------------------------------ the files
 
 
-def test_a_new_journal_replaces_the_old_one_and_goes_on(path: Path) -> None:
-    last = chain(*SPANS)[-1].after
-    write(path, last, chain((10, 12), before=last))
-    journal = Journal(path, fsync=False)
-    journal.resume()
-    journal.append(chain((10, 12), (13, 13), before=last)[-1])
-    journal.close()
-    assert scan(path).base == last
-    assert spans(scan(path)) == [(10, 12), (13, 13)]
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    first, second = chain(*SPANS), chain(*SPANS, (10, 12))[4:]
+    write(tmp_path, first, second)
+    found = scan(tmp_path)
+    assert (found.bases, found.flaws, found.damaged) == ([GENESIS, first[-1].after], [], [])
+    assert [joined(each) for each in commits(found.entries)] == [joined(each) for each in (*first, *second)]
+    assert found.segments == {1: 9, 2: 12}
+    assert has_everything(tmp_path)
 
 
-def test_no_journal_and_an_empty_one_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.journal"
-    assert scan(path) == Scan(None, [], ["there is no journal (ledger.journal is missing)"], 0)
-    path.touch()
-    assert scan(path) == Scan(None, [], ["there is no journal (ledger.journal is empty)"], 0)
-    path.write_bytes(b"\0" * 7)
-    assert scan(path).flaws == ["the head of the journal cannot be read"]
+def joined(commit: Commit) -> Commit:
+    return commit._replace(parts=[b"".join(commit.parts)])
 
 
-def test_each_flipped_byte_hides_its_own_commit_and_no_other(path: Path) -> None:
+def test_a_commit_of_very_many_payloads_is_one_commit(tmp_path: Path) -> None:
+    rows, _ = commit(1, 1)
+    many = seal(GENESIS, rows, [Payload("r1", f"part {number}", b"x") for number in range(3_000)])
+    write(tmp_path, [many])
+    assert [joined(each) for each in commits(scan(tmp_path).entries)] == [joined(many)]
+
+
+def test_no_journal_and_an_empty_segment_hold_nothing(tmp_path: Path) -> None:
+    nothing = Scan([], [], [], [], {})
+    assert scan(tmp_path) == nothing
+    for content in (b"", bytes(4_096)):
+        (tmp_path / f"{SEGMENT}1").write_bytes(content)
+        assert scan(tmp_path) == nothing._replace(segments={1: 0})
+    (tmp_path / f"{SEGMENT}1").write_bytes(b"nonsense")
+    assert scan(tmp_path).flaws == ["the head of ledger.journal.1 cannot be read"]
+    assert not has_everything(tmp_path)
+
+
+def test_other_files_are_no_segments(tmp_path: Path) -> None:
+    write(tmp_path, chain((1, 1)))
+    (tmp_path / f"{SEGMENT}1.damaged-1").write_bytes(b"x")
+    (tmp_path / "ledger.journal").write_bytes(b"x")
+    assert scan(tmp_path).segments == {1: 1}
+
+
+def test_each_flipped_byte_without_a_mirror_hides_its_own_commit_and_no_other(directory: Path) -> None:
+    path = directory / f"{SEGMENT}1"
     whole = path.read_bytes()
-    ends = [entry.offset + entry.length for entry in scan(path).entries]
-    for place in range(len(whole)):
+    ends = [entry.offset + entry.length for entry in scan(directory).entries]
+    for place in range(ends[-1]):
         path.write_bytes(flipped(whole, place))
-        found = scan(path)
-        hit = None if place < 48 else next(number for number, end in enumerate(ends) if place < end)
+        found = scan(directory)
+        hit = None if place < HEAD else next(number for number, end in enumerate(ends) if place < end)
         assert spans(found) == [span for number, span in enumerate(SPANS) if number != hit], f"byte {place}"
         assert len(found.flaws) == 1
-        assert (found.base is None) == (hit is None)
-        assert found.claimed_seq <= (0 if hit is None else SPANS[hit][1]), f"byte {place}"
+        assert bool(found.bases) == (hit is not None)
 
 
-def test_each_torn_end_hides_the_last_commits_and_claims_nothing(path: Path) -> None:
+def test_each_torn_end_hides_the_last_commits(directory: Path) -> None:
+    path = directory / f"{SEGMENT}1"
     whole = path.read_bytes()
-    ends = [entry.offset + entry.length for entry in scan(path).entries]
-    for size in range(48, len(whole), 3):
+    ends = [entry.offset + entry.length for entry in scan(directory).entries]
+    for size in range(HEAD, ends[-1], 3):
         for tail in (b"", bytes(len(whole) - size)):
             path.write_bytes(whole[:size] + tail)
-            found = scan(path)
             complete = sum(end <= size for end in ends)
-            assert spans(found)[:complete] == SPANS[:complete]
-            assert len(spans(found)) == complete
-            assert found.claimed_seq <= (SPANS[complete][1] if tail else 0)
+            assert spans(scan(directory)) == SPANS[:complete]
 
 
-def test_a_damaged_frame_claims_no_more_than_is_sure(path: Path) -> None:
-    whole, last = path.read_bytes(), scan(path).entries[-1]
-    path.write_bytes(flipped(whole, last.offset + last.length - 1))
-    assert scan(path).claimed_seq == 9
-    path.write_bytes(flipped(whole, last.offset))
-    assert scan(path).claimed_seq == 7
+def test_each_flipped_byte_is_mended_from_the_mirror(tmp_path: Path) -> None:
+    write(tmp_path, chain(*SPANS))
+    path = tmp_path / f"{SEGMENT}1"
+    whole = path.read_bytes()
+    for place in range(scan(tmp_path).entries[-1].offset + 3):
+        path.write_bytes(flipped(whole, place))
+        found = scan(tmp_path)
+        assert (spans(found), found.bases) == (SPANS, [GENESIS]), f"byte {place}"
+        assert "mirror" in found.flaws[0]
 
 
 # ------------------------------------------------------------------ beside a database
 
 
 def marks(*spans_: tuple[int, int]) -> list[Entry]:
-    return [Entry(each.before, each.after, 0, 0) for each in chain(*spans_)]
+    return [Entry(each.before, each.after, Path(), 0, 0) for each in chain(*spans_)]
 
 
 ENTRIES = marks(*SPANS)
 AFTER = [GENESIS, *(entry.after for entry in ENTRIES)]
 
 
+def scanned(bases: list[Mark], entries: list[Entry], *flaws: str) -> Scan:
+    return Scan(bases, entries, list(flaws), [], {})
+
+
 @pytest.mark.parametrize("have", range(5))
 def test_the_journal_gives_what_the_database_lacks(have: int) -> None:
-    plan = reconcile(Scan(GENESIS, ENTRIES, [], 0), AFTER[have], AFTER[have].seq)
-    assert (plan.replay, plan.loss) == (ENTRIES[have:], "")
-    assert len(plan.findings) == (have < 4)
+    assert reconcile(scanned([GENESIS], ENTRIES), AFTER[have]) == Plan(ENTRIES[have:], [], "")
 
 
-def test_frames_from_before_a_checkpoint_are_passed_over() -> None:
+def test_a_new_directory_has_neither() -> None:
+    assert reconcile(scanned([], []), GENESIS) == Plan([], [], "")
+
+
+def test_commits_from_before_a_checkpoint_are_passed_over() -> None:
     later = Mark(20, b"l" * 16)
-    assert reconcile(Scan(GENESIS, ENTRIES, [], 0), later, 20) == Plan([], [], "")
-
-
-def test_a_journal_that_ends_early_is_harmless() -> None:
-    plan = reconcile(Scan(GENESIS, ENTRIES[:1], ["torn"], 0), AFTER[4], 9)
-    assert plan == Plan([], ["torn", "what the database holds verifies up to fact 9"], "")
+    assert reconcile(scanned([GENESIS, later], ENTRIES), later) == Plan([], [], "")
 
 
 @pytest.mark.parametrize(
-    ("scanned", "mark", "last_seq", "loss"),
+    ("found", "mark", "loss"),
     [
-        (Scan(GENESIS, [ENTRIES[0], *ENTRIES[2:]], [], 0), AFTER[1], 1, "the facts 2 to 5 are missing"),
-        (Scan(GENESIS, ENTRIES[:2], [], 7), AFTER[2], 5, "the facts 6 to 7 are missing or do not verify"),
-        (Scan(AFTER[3], [], [], 0), AFTER[1], 1, "the facts 2 to 6 are missing or do not verify"),
-        (Scan(None, [], [], 0), AFTER[1], 5, "the facts 2 to 5 are missing or do not verify"),
-        (Scan(Mark(5, b"?" * 16), [], [], 0), AFTER[2], 5, "different stories about fact 5"),
-        (Scan(None, ENTRIES[2:], [], 0), Mark(5, b"?" * 16), 5, "different stories after fact 5"),
-        (Scan(None, ENTRIES[1:], [], 0), Mark(3, b"?" * 16), 3, "different stories after fact 1"),
+        (scanned([GENESIS], [ENTRIES[0], *ENTRIES[2:]]), AFTER[1], "the facts 2 to 5 are missing"),
+        (scanned([GENESIS, AFTER[3]], ENTRIES[:2]), AFTER[2], "the facts 6 to 6 are missing"),
+        (scanned([AFTER[3]], []), AFTER[1], "the facts 2 to 6 are missing"),
+        (scanned([GENESIS], ENTRIES[:1]), AFTER[2], "the journal ends at fact 1, and the database at 5"),
+        (scanned([], []), AFTER[1], "there is no journal that can be read, and the database at 1"),
+        (scanned([Mark(5, b"?" * 16)], []), AFTER[2], "different stories about fact 5"),
+        (scanned([], ENTRIES[2:]), Mark(5, b"?" * 16), "different stories after fact 5"),
+        (scanned([], ENTRIES[1:]), Mark(3, b"?" * 16), "different stories after fact 1"),
     ],
 )
-def test_what_neither_has_is_a_loss(scanned: Scan, mark: Mark, last_seq: int, loss: str) -> None:
-    assert loss in reconcile(scanned, mark, last_seq).loss
-
-
-def test_facts_that_do_not_verify_give_way_if_the_journal_reaches_as_far() -> None:
-    assert reconcile(Scan(GENESIS, ENTRIES, [], 0), AFTER[1], 9).loss == ""
-    assert reconcile(Scan(GENESIS, ENTRIES[:3], [], 0), AFTER[1], 9).loss
+def test_what_neither_has_is_a_loss(found: Scan, mark: Mark, loss: str) -> None:
+    assert loss in reconcile(found, mark).loss

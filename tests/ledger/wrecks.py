@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import duckdb
 
-from perdure.ledger.store.duckdb_file import DATABASE, connect
+from perdure.ledger.store.duckdb_file import DATABASE, WAL, connect
+from perdure.ledger.store.journal import SEGMENT
+from perdure.ledger.store.journal_scan import scan
 from perdure.ledger.store.store import Boot, FactRow, Payload, Record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +65,16 @@ def live(directory: Path, script: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
+def of_layout_1(to: Path, **changed: bytes) -> Path:
+    """The directory after `SMALL_LIFE` in a version whose commits were in DuckDB's log, with these files holding something else."""
+    shutil.rmtree(to, ignore_errors=True)
+    with zipfile.ZipFile(Path(__file__).with_name("ledger_of_layout_1.zip")) as archive:
+        archive.extractall(to)
+    for name, content in changed.items():
+        (to / name.replace("_", ".")).write_bytes(content)
+    return to
+
+
 def small_life(directory: Path) -> Path:
     """The directory after `SMALL_LIFE`."""
     process = live(directory, SMALL_LIFE)
@@ -91,16 +104,29 @@ def numbers(boot: Boot) -> list[int]:
 
 def tamper(directory: Path, *statements: str) -> None:
     """Change a cold ledger behind its back."""
+    (directory / WAL).unlink(missing_ok=True)
     con: duckdb.DuckDBPyConnection = connect(directory)
     for statement in statements:
         con.execute(statement)
     con.execute("CHECKPOINT")
     con.close()
+    (directory / WAL).unlink(missing_ok=True)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
     """Every file but the lock, to see that nothing changed."""
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "ledger.lock"}
+
+
+def segment(directory: Path) -> Path:
+    """The last segment of the journal."""
+    return directory / f"{SEGMENT}{max(scan(directory).segments)}"
+
+
+def in_frames(directory: Path) -> range:
+    """The bytes of the last segment that its head and its frames fill."""
+    entry = scan(directory).entries[-1]
+    return range(entry.offset + entry.length)
 
 
 __all__ = [
@@ -111,9 +137,12 @@ __all__ = [
     "copy",
     "fact",
     "flipped",
+    "in_frames",
     "live",
     "numbers",
+    "of_layout_1",
     "run",
+    "segment",
     "small_life",
     "tamper",
 ]

@@ -1,0 +1,137 @@
+"""Checkpoints: the snapshot follows the facts, and cleared runs go, without a turn waiting for it.
+
+A checkpoint has three parts. First, rows of ended runs are made a few at a time, between other work. Then the *cut*, between two turns,
+takes what is true: all facts behind it are durable. The store writes it on a thread of its own while turns go on. At last, between two
+turns, what was cleared leaves memory, and ended runs that nobody asks for are let go of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from perdure.actors.ports import KillPoint, World
+from perdure.actors.tasks import Tasks
+from perdure.ledger import AgentForgotten, dirty_records, meta_of, prepare_rows
+from perdure.ledger.storage.cabinet import Cabinet
+from perdure.policies import Limits
+
+if TYPE_CHECKING:
+    from perdure.ledger import Fact, Store, View
+
+_ROWS_AT_ONCE = 200  # made in about a millisecond
+_FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
+
+
+class Checkpoints:
+    """The checkpoints of one life of the supervisor.
+
+    Args:
+        append: makes one fact durable.
+        wake: lets the next turn begin.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        tasks: Tasks,
+        view: View,
+        store: Store,
+        cabinet: Cabinet,
+        limits: Limits,
+        append: Callable[[Fact], Awaitable[None]],
+        wake: Callable[[], None],
+        *,
+        has_archive: bool,
+    ) -> None:
+        self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
+        self.has_archive = has_archive  # whether runs may be in the snapshot alone
+        self._world, self._tasks, self._view, self._store, self._cabinet = world, tasks, view, store, cabinet
+        self._limits, self._append, self._wake = limits, append, wake
+        self._facts, self._unfollowed = 0, 0
+        self._quiet_since_s = 0.0
+        self._due = self._is_busy = self._is_prepared = False
+        self._forgotten: list[str] | None = None  # once the store has the checkpoint: the runs that went with it
+
+    def committed(self, count: int) -> None:
+        """So many facts became durable."""
+        self._facts += count
+        self._unfollowed += count
+        self._quiet_since_s = asyncio.get_running_loop().time()
+        if self._unfollowed >= _FOLLOWS_FROM:
+            self._unfollowed = 0
+            self._tasks.start(self._world.threads.archive(self._store.follow))
+
+    def sweep(self, now_s: float) -> None:
+        """Whether a checkpoint is due: in a quiet moment, when there is something to delete, or after many facts."""
+        quiet = now_s - self._quiet_since_s >= self._limits.checkpoint_idle_ms / 1000
+        self._due = bool(self.forgetting) or self._facts > (0 if quiet else self._limits.checkpoint_facts)
+
+    async def between_turns(self) -> None:
+        """Take the next step, if one is due."""
+        if self._forgotten is not None:
+            self._finish(self._forgotten)
+        elif self._due and not self._is_busy:
+            self._due, self._is_busy = False, True
+            self._tasks.start(self._prepare())
+        elif self._is_prepared:
+            self._is_prepared = False
+            await self._cut()
+
+    async def _prepare(self) -> None:
+        keys = list(self._view.dirty_runs)
+        for first in range(0, len(keys), _ROWS_AT_ONCE):
+            prepare_rows(self._view, keys[first : first + _ROWS_AT_ONCE])
+            await asyncio.sleep(0)
+        self._is_prepared = True
+        self._wake()
+
+    async def _cut(self) -> None:
+        view = self._view
+        due, self.forgetting = dict.fromkeys(self.forgetting), []
+        for agent in [key for key in due if key in view.doomed]:
+            await self._delete(agent)
+            await self._append(AgentForgotten(agent))
+            self._wake()  # somebody may have called the next one of that name
+        forgotten = [key for key in due if view.may_be_forgotten(key)]
+        children = [view.runs[run_id].child for run_id in forgotten]
+        for child in children:
+            await self._delete(child)
+        for run_id in forgotten:
+            view.dirty_runs.pop(run_id, None)
+            view.dirty_agents.pop(view.runs[run_id].child, None)
+            for slot in view.runs[run_id].slots:  # a superseded mail must not come back by way of the snapshot
+                view.mail.pop(view.runs[run_id].mail_id(slot), None)
+        meta, upto_seq, records = meta_of(view), view.seq, dirty_records(view)
+        view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
+        self._facts = 0
+        self._world.faults.at(KillPoint.BEFORE_CHECKPOINT)
+        write = partial(self._store.checkpoint, meta, upto_seq, records, [*forgotten, *children])
+        self._tasks.start(self._write(write, forgotten))
+
+    async def _delete(self, agent: str) -> None:
+        """Delete the storages of an agent and its descendants."""
+        await self._world.threads.commit(partial(self._cabinet.forget_family, agent))
+        self._world.faults.at(KillPoint.MID_CLEAR, agent)
+
+    async def _write(self, write: Callable[[], None], forgotten: list[str]) -> None:
+        await self._world.threads.archive(write)
+        self._world.faults.at(KillPoint.AFTER_CHECKPOINT)
+        self._forgotten = forgotten
+        self._wake()
+
+    def _finish(self, forgotten: list[str]) -> None:
+        """Let go of what was cleared, and of the oldest settled runs beyond `retained_in_memory`."""
+        view = self._view
+        self._forgotten, self._is_busy = None, False
+        for run_id in forgotten:
+            view.forget_run(run_id)
+        settled = [
+            key for key, run in view.runs.items() if run.is_settled and not run.cleared and key not in view.dirty_runs
+        ]
+        for key in settled[: max(0, len(settled) - self._limits.retained_in_memory)]:
+            view.let_go(key)
+            self.has_archive = True
+        self._wake()  # somebody may have asked for the next run of an id that is free now

@@ -1,0 +1,204 @@
+"""Reading a journal: every whole frame of its segments, what mends a damaged one, and what a database lacks of it.
+
+A frame that does not verify is taken from the mirror. If that has it neither, the next whole frame is looked for: if there is one, commits
+are missing; if there is none, the frame was the last one, and was either never acknowledged or damaged later in both copies. It is not
+replayed, and it is kept and told.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from perdure.ledger.store.journal import (
+    CHECK,
+    FRAME,
+    FRAME_MAGIC,
+    HEAD,
+    HEAD_MAGIC,
+    MIRROR,
+    SEGMENT,
+    Entry,
+    digest,
+)
+from perdure.ledger.store.seals import GENESIS, Commit, Mark, unseal
+
+_EARLIER_MAGIC = b"perdureJ"  # of the journal of the first layouts, which was one file
+_Bytes = mmap.mmap | bytes
+
+
+class Scan(NamedTuple):
+    """What a journal holds: where its segments begin, their whole frames in order, what is damaged (in words, and in which files), and
+    each segment's number with the last fact that it speaks of."""
+
+    bases: list[Mark]
+    entries: list[Entry]
+    flaws: list[str]
+    damaged: list[str]
+    segments: dict[int, int]
+
+
+class Plan(NamedTuple):
+    """What the journal does for a database: what to replay, what to tell, and what (in words) is lost in both."""
+
+    replay: list[Entry]
+    findings: list[str]
+    loss: str
+
+
+def has_segments(directory: Path) -> bool:
+    """Whether there is a journal, in whatever state."""
+    return bool(_numbers(directory))
+
+
+def has_everything(directory: Path) -> bool:
+    """Whether the journal has every commit from the first on, so that the database can be built from it."""
+    scanned = scan(directory)
+    return scanned.bases[:1] == [GENESIS] and not reconcile(scanned, GENESIS).loss
+
+
+def scan(directory: Path) -> Scan:
+    """Verify every frame of every segment. Changes nothing."""
+    found = Scan([], [], [], [], {})
+    for number in _numbers(directory):
+        last_seq = max((mark.seq for mark in found.bases), default=0)
+        before = len(found.entries)
+        _scan_segment(directory / f"{SEGMENT}{number}", directory / f"{MIRROR}{number}", found)
+        last_seq = max([last_seq, *(mark.seq for mark in found.bases)])
+        found.segments[number] = max([last_seq, *(entry.after.seq for entry in found.entries[before:])])
+    return found
+
+
+def scan_file(path: Path) -> Scan:
+    """Verify every frame of one file, which has no mirror."""
+    found = Scan([], [], [], [], {})
+    _scan_segment(path, path.with_name("no mirror"), found)
+    return found
+
+
+def commits(entries: list[Entry]) -> Iterator[Commit]:
+    """Read these frames again, one at a time."""
+    with ExitStack() as stack:
+        files = {path: stack.enter_context(path.open("rb")) for path in {entry.path for entry in entries}}
+        for entry in entries:
+            files[entry.path].seek(entry.offset)
+            yield unseal(entry.before, entry.after, files[entry.path].read(entry.length))
+
+
+def reconcile(scanned: Scan, mark: Mark) -> Plan:
+    """Compare the journal with a database that has everything up to `mark`. Pure. What cannot be proven is lost."""
+    replay: list[Entry] = []
+    reached, loss = mark, ""
+    for base in scanned.bases:
+        if base.seq == mark.seq and base.digest != mark.digest:
+            loss = f"the journal and the database tell different stories about fact {mark.seq}"
+    for entry in scanned.entries:
+        if entry.after.seq <= reached.seq or loss:
+            continue
+        if entry.before == reached:
+            replay.append(entry)
+            reached = entry.after
+        elif entry.before.seq > reached.seq:
+            loss = f"the facts {reached.seq + 1} to {entry.before.seq} are missing"
+        else:
+            loss = f"the journal and the database tell different stories after fact {entry.before.seq}"
+    spoken_of = max([0, *(base.seq for base in scanned.bases), *(entry.after.seq for entry in scanned.entries)])
+    if spoken_of > reached.seq:
+        loss = loss or f"the facts {reached.seq + 1} to {spoken_of} are missing"
+    elif spoken_of < mark.seq:
+        there = f"the journal ends at fact {spoken_of}" if scanned.bases else "there is no journal that can be read"
+        loss = loss or f"{there}, and the database at {mark.seq}: what was acknowledged after that is lost"
+    return Plan(replay, list(scanned.flaws), loss)
+
+
+def _numbers(directory: Path) -> list[int]:
+    return sorted({_number(path) for name in (SEGMENT, MIRROR) for path in directory.glob(f"{name}*")} - {0})
+
+
+def _number(path: Path) -> int:
+    """The number of a segment or a mirror; 0 of another file."""
+    suffix = path.suffix[1:]
+    return int(suffix) if suffix.isdigit() and path.name in (f"{SEGMENT}{suffix}", f"{MIRROR}{suffix}") else 0
+
+
+def _scan_segment(path: Path, mirror_path: Path, found: Scan) -> None:
+    """Read one segment with its mirror, and add what it holds."""
+    with ExitStack() as stack:
+        copies = [(each, _held(each, stack)) for each in (path, mirror_path)]
+        flaws = [*_scan_head(copies, found), *_scan_frames(copies, found)]
+    found.flaws.extend(flaws)
+    found.damaged.extend(each.name for each in (path, mirror_path) if flaws)
+
+
+def _scan_head(copies: list[tuple[Path, _Bytes]], found: Scan) -> Iterator[str]:
+    (path, held), (_, mirror) = copies
+    own = _head(held)
+    base = own or _head(mirror)
+    if base is not None:
+        found.bases.append(base)
+    if base is not None and own is None:
+        yield f"the head of {path.name} was damaged and is taken from its mirror"
+    elif base is None and held[: HEAD.size + CHECK].strip(b"\0"):
+        yield f"the head of {path.name} cannot be read"
+
+
+def _scan_frames(copies: list[tuple[Path, _Bytes]], found: Scan) -> Iterator[str]:
+    path, held = copies[0]
+    place, size = HEAD.size + CHECK, max(len(copy) for _, copy in copies)
+    while place < size:
+        entry = next((entry for each, copy in copies if (entry := _frame(each, copy, place))), None)
+        if entry is not None:
+            if entry.path != path:
+                yield f"{path.name} was damaged at byte {place} and is mended from its mirror"
+            found.entries.append(entry)
+            place = entry.offset + entry.length
+            continue
+        if not held[place:].strip(b"\0"):
+            return
+        after = min(_next_frame(copy, place + 1, each) for each, copy in copies)
+        if after < size:
+            yield f"{path.name} is damaged from byte {place} to {after}"
+        else:
+            yield f"{path.name} ends with a commit that is not whole, at byte {place}"
+        place = after
+
+
+def _held(path: Path, stack: ExitStack) -> _Bytes:
+    """The content of a file; nothing if there is none."""
+    if not path.exists() or not path.stat().st_size:
+        return b""
+    return stack.enter_context(mmap.mmap(stack.enter_context(path.open("rb")).fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _head(held: _Bytes) -> Mark | None:
+    head = held[: HEAD.size]
+    if len(head) < HEAD.size or held[HEAD.size : HEAD.size + CHECK] != digest(head):
+        return None
+    magic, *base = HEAD.unpack(head)
+    return Mark(*base) if magic in (HEAD_MAGIC, _EARLIER_MAGIC) else None
+
+
+def _frame(path: Path, held: _Bytes, place: int) -> Entry | None:
+    """The frame at this place, if it is whole."""
+    body = place + FRAME.size + CHECK
+    head = held[place : place + FRAME.size]
+    if len(head) < FRAME.size:
+        return None
+    magic, length, before_seq, after_seq, before, after = FRAME.unpack(head)
+    if magic != FRAME_MAGIC or body + length > len(held):
+        return None
+    with memoryview(held) as view, view[body : body + length] as packed:
+        whole = held[place + FRAME.size : body] == digest(head, packed)
+    return Entry(Mark(before_seq, before), Mark(after_seq, after), path, body, length) if whole else None
+
+
+def _next_frame(held: _Bytes, place: int, path: Path) -> int:
+    """Where the next whole frame begins; beyond every end if there is none."""
+    while (place := held.find(FRAME_MAGIC, place)) >= 0:
+        if _frame(path, held, place) is not None:
+            return place
+        place += 1
+    return 1 << 62
