@@ -49,7 +49,7 @@ class SystemDice:
 
 
 class LoopThreads:
-    """Threads beside the event loop: some for sync code, a few for agents' storages, one for the ledger's commits, and one for its archive."""
+    """Threads beside the event loop: some for sync code, a few for agents' storages, and two for the ledger."""
 
     def __init__(self, threads_max: int) -> None:
         self._shared = Crew(threads_max, "perdure")
