@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +20,29 @@ AGENT = "a@tests.toys:Agent"
 Log = list[tuple[str, str]]
 
 
+WATCHED = {"fsync": 0, "fdatasync": 0, "link": 1, "rename": 1, "replace": 1, "unlink": 0, "truncate": 0, "pwrite": 0}
+"""Calls of the system, and which of their arguments is the file."""
+
+
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     """The synchronisations and the changes of names, in their order, each with the name of its file or folder."""
     events: Log = []
 
-    def record(call: str, name_of: Callable[..., str]) -> None:
+    def watched(call: str, at: int) -> Callable[..., Any]:
         true = getattr(os, call)
 
-        @wraps(true)
         def recorded(*args: Any, **options: Any) -> Any:
-            name = name_of(*args)
+            where = args[at]
+            path = Path(f"/proc/self/fd/{where}").readlink() if isinstance(where, int) else Path(where)
             outcome = true(*args, **options)
-            events.append(("sync" if call in ("fsync", "fdatasync") else call, Path(name).name))
+            events.append(("sync" if call.endswith("sync") else call, path.name))
             return outcome
 
-        monkeypatch.setattr(os, call, recorded)
+        return recorded
 
-    for call in ("fsync", "fdatasync"):
-        record(call, lambda descriptor: os.readlink(f"/proc/self/fd/{descriptor}"))
-    for call in ("link", "rename", "replace"):
-        record(call, lambda _old, new, **_options: os.fspath(new))
-    for call in ("unlink", "truncate", "pwrite"):
-        record(
-            call, lambda path, *_: os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.fspath(path)
-        )
+    for call, at in WATCHED.items():
+        monkeypatch.setattr(os, call, watched(call, at))
     return events
 
 
