@@ -1,0 +1,161 @@
+"""What an agent's storage is put through, in one process after another and in two at once, and what must be true of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from contextlib import closing
+from pathlib import Path
+
+from perdure.ledger.errors import StorageError
+from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Storage, StorageLocked
+from tests.crash.workload import Say, Workload, latest
+
+AGENT = "owner@m:T"
+CHILD = f"child@m:T<{AGENT}"
+
+
+def live(directory: Path, say: Say, upto: int, *, secure_at: int = 0, close: bool = True) -> None:
+    """Commit transactions up to this number, and checkpoint after one of them."""
+    cabinet = Cabinet(FileDisk(directory))
+    say("opening 0")
+    storage = cabinet.open(AGENT, 1 + upto)
+    say("opened 0")
+    for n in range(storage.state.get("n", 0) + 1, upto + 1):
+        _commit(storage, say, n)
+        if n == secure_at:
+            say(f"securing {n}")
+            storage.checkpoint()
+            say(f"secured {n}")
+    if close:
+        say("closing 0")
+        cabinet.close()
+        say("closed 0")
+
+
+def _commit(storage: Storage, say: Say, n: int) -> None:
+    say(f"committing {n}")
+    with storage.transaction() as transaction:
+        if n == 1:
+            storage.sql("CREATE TABLE t (i INTEGER, words VARCHAR)")
+        storage.sql("INSERT INTO t VALUES ($1, $2)", [n, _words(n)])
+        storage.state["n"] = n
+        transaction.record_inbox([f"m{n}"])
+        transaction.add_outbox(b"%d" % n)
+    say(f"committed {n}")
+
+
+def _words(n: int) -> str:
+    return f"words of {n} " * (n % 7) ** 4
+
+
+def judge(directory: Path, said: list[str]) -> str:
+    """What is wrong with the storage: its next life must see all that was committed, each commit whole, and must go on from there."""
+    try:
+        with closing(Cabinet(FileDisk(directory))) as cabinet:
+            storage = cabinet.open(AGENT, 1_000)
+            n = storage.state.get("n", 0)
+            wrong = _compared(storage, n, said)
+            if wrong or len(said) % 3:  # a second opening takes as long as the first
+                return wrong
+            _commit(storage, lambda _: None, n + 1)
+        with closing(Cabinet(FileDisk(directory))) as cabinet:
+            return _compared(cabinet.open(AGENT, 1_001), n + 1, said)
+    except StorageError as refusal:
+        return f"{'unreadable' if 'damaged' in str(refusal) else 'refused'}: {refusal}"
+
+
+def _compared(storage: Storage, n: int, said: list[str]) -> str:
+    if n < latest(said, "committed"):
+        return f"lost: {latest(said, 'committed')} commits were acknowledged, {n} are there"
+    numbers = range(1, n + 1)
+    there = (
+        storage.sql("SELECT i, words FROM t ORDER BY i") if n else [],
+        list(storage.inbox()),
+        [body for _, body in storage.outbox()],
+    )
+    expected = ([(i, _words(i)) for i in numbers], [f"m{i}" for i in numbers], [b"%d" % i for i in numbers])
+    return "" if there == expected else f"wrong: of {n} commits there is {there}"[:300]
+
+
+def hand_over(directory: Path, say: Say, rounds: int = 6) -> None:
+    """Two processes pass a storage to and fro: one closes it while the other tries to open it."""
+    turns = [os.pipe() for _ in range(2)]
+    children = set()
+    for mine, other in ((0, 1), (1, 0)):
+        child = os.fork()
+        if child == 0:
+            failed = 1
+            try:
+                _take_turns(directory, say, range(mine + 1, rounds + 1, 2), turns[mine][0], turns[other][1])
+                failed = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(failed)
+        children.add(child)
+    os.write(turns[0][1], b"!")
+    while children:
+        child, status = os.wait()
+        children.remove(child)
+        if status:
+            for each in children:
+                os.kill(each, signal.SIGKILL)
+            raise AssertionError(f"a process of the hand-over ended with {status}")
+
+
+def _take_turns(directory: Path, say: Say, rounds: range, mine: int, other: int) -> None:
+    for number in rounds:
+        os.read(mine, 1)
+        cabinet, storage = _opened(directory, number)
+        n = storage.state.get("n", 0)
+        assert n == 2 * (number - 1), f"life {number} sees {n}"
+        for each in (1, 2):
+            _commit(storage, say, n + each)
+        os.write(other, b"!")  # the other one tries from now on
+        cabinet.close()
+
+
+def _opened(directory: Path, incarnation: int) -> tuple[Cabinet, Storage]:
+    while True:
+        cabinet = Cabinet(FileDisk(directory))
+        try:
+            return cabinet, cabinet.open(AGENT, incarnation)
+        except StorageLocked:
+            cabinet.close()
+
+
+def create(directory: Path, say: Say) -> None:
+    """A first write, and a copy of the storage for another agent."""
+    live(directory / "agents", say, 2)
+    with closing(Cabinet(FileDisk(directory / "agents"))) as cabinet:
+        say("forking 0")
+        cabinet.fork(AGENT, CHILD)
+        say("forked 1")
+
+
+def judge_creation(directory: Path, said: list[str]) -> str:
+    with closing(Cabinet(FileDisk(directory / "agents"))) as cabinet:
+        try:
+            if not cabinet.exists(CHILD):
+                if latest(said, "forked"):
+                    return "lost: the copy for the other agent"
+            elif cabinet.open(CHILD, 1).sql("SELECT count(*) FROM t") != [(2,)]:
+                return "wrong: the copy for the other agent is not what was copied"
+            cabinet.forget(CHILD)
+        except StorageError as refusal:
+            return f"refused: {refusal}"
+    return judge(directory / "agents", said)
+
+
+STORAGE = Workload(
+    "storage",
+    (
+        lambda directory, say: live(directory, say, 12, secure_at=5),
+        lambda directory, say: live(directory, say, 20, secure_at=16, close=False),
+        lambda directory, say: live(directory, say, 26),
+    ),
+    judge,
+)
+HAND_OVER = Workload("hand-over", (hand_over,), judge, faults=False)
+CREATION = Workload("creation", (create,), judge_creation)

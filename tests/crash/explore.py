@@ -1,0 +1,174 @@
+"""Play workloads under the recorder, and judge the states that a kill, a torn write, a power cut or a failed change leaves.
+
+`python -m tests.crash.explore ledger` judges all states, `… ledger --sample 200` some, and `… ledger power-none:57` this one.
+`room:64` is a real file system of 64 KiB, which it mounts. `--keep FOLDER` keeps the directories that are found wrong. It prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.crash import agent_lives, ledger_lives
+from tests.crash.disk import Change, Disk, Image, changes, digest_of, found, lay
+from tests.crash.recording import Fault, Record, compiled, in_child, preload
+from tests.crash.workload import Workload
+
+WORKLOADS = {
+    each.name: each
+    for each in (
+        ledger_lives.LEDGER,
+        ledger_lives.FIRST_START,
+        agent_lives.STORAGE,
+        agent_lives.HAND_OVER,
+        agent_lives.CREATION,
+    )
+}
+POWER = ("power-none", "power-zeros", *(f"power-pages-{number}" for number in range(4)))
+MEMORY = "/dev/shm"  # noqa: S108 - each state has a folder of its own in it
+MOUNT = shutil.which("mount") or "mount"
+FAULTS = {"full": errno.ENOSPC, "broken": errno.EIO}
+
+
+def play(workload: Workload, folder: Path, fault: Fault | None = None) -> tuple[list[Change], str]:
+    """Live the workload in a new directory: its record, and how a life ended that did not end well; no other follows it."""
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as beside:
+        record = Record(folder, Path(beside) / "record", fault)
+        for life in workload.lives:
+            ended = record.run(lambda life=life: life(folder, record.say))
+            if ended:
+                break
+        return list(changes(record.file)), ended
+
+
+def modelled(kind: str, at: int, disk: Disk, recorded: list[Change]) -> Image:
+    """The state of this kind after the change number `at`; for a torn write, in it."""
+    dice = random.Random(f"{kind}:{at}")
+    if kind == "torn":
+        return disk.image(recorded[at], dice.randint(1, len(recorded[at].data) - 1))
+    return disk.image() if kind == "kill" else disk.after_power_cut(kind.split("-")[1], dice)
+
+
+def states_of(recorded: list[Change]) -> list[tuple[int, str]]:
+    """Every state: after which change, and of which kind."""
+    after = [(at + 1, kind) for at, change in enumerate(recorded) for kind in ("kill", *POWER) if change.op != "A"]
+    torn = [(at, "torn") for at, change in enumerate(recorded) if change.op == "w" and len(change.data) > 1]
+    faults = [(at + 1, kind) for at in range(sum(change.op != "A" for change in recorded)) for kind in FAULTS]
+    return sorted(after + torn + faults)
+
+
+def sampled(states: list[tuple[int, str]], size: int) -> list[tuple[int, str]]:
+    """As many of each kind as of the others; of faults fewer, because each is a life of its own."""
+    dice = random.Random(0)
+    kinds = {kind: [each for each in states if each[1] == kind] for kind in sorted({kind for _, kind in states})}
+    share = size // sum(1.0 if kind not in FAULTS else 0.3 for kind in kinds)
+    shares = {kind: int(share * (0.3 if kind in FAULTS else 1)) for kind in kinds}
+    return sorted(each for kind, ours in kinds.items() for each in dice.sample(ours, min(len(ours), shares[kind])))
+
+
+def judged(workload: Workload, states: list[tuple[int, str]], recorded: list[Change], folder: Path) -> Iterator[str]:
+    """The verdict on each state. It is in the folder until the next one is asked for."""
+    disk, done, known = Disk(folder), 0, {}
+    for at, kind in states:
+        if kind in FAULTS:
+            yield played(workload, folder, Fault(at, FAULTS[kind]))
+        elif kind == "room":
+            yield from in_a_room(workload, folder, at)
+            continue
+        else:
+            for change in recorded[done:at]:
+                disk.apply(change)
+            done = at
+            image = modelled(kind, at, disk, recorded)
+            state = digest_of(image, disk.said)
+            lay(image, folder)
+            if state not in known:
+                known[state] = in_child(lambda: workload.judge(folder, disk.said))
+            yield known[state]
+        shutil.rmtree(folder)
+
+
+def played(workload: Workload, folder: Path, fault: Fault | None = None, healed: tuple[str, ...] = ()) -> str:
+    """The verdict on what a life leaves whose changes fail. It has to refuse what it cannot do, and neither dies nor raises otherwise."""
+    recorded, ended = play(workload, folder, fault)
+    if healed:
+        subprocess.run(healed, check=True)
+    said = [change.data.decode() for change in recorded if change.op == "A"]
+    return ended * (not ended.startswith("refused")) or in_child(lambda: workload.judge(folder, said))
+
+
+def in_a_room(workload: Workload, folder: Path, size: int) -> Iterator[str]:
+    """The verdict on a real file system of so many KiB that was full, and has room again."""
+    room = str(folder.parent)
+    subprocess.run([MOUNT, "-t", "tmpfs", "-o", f"size={size}k", "none", room], check=True)
+    yield played(workload, folder, healed=(MOUNT, "-o", "remount,size=64m", room))
+    subprocess.run([MOUNT.replace("mount", "umount"), room], check=True)
+
+
+def explore(workload: Workload, wanted: list[str], sample: int, keep: Path | None) -> dict[str, object]:
+    """Record once, judge the states that are wanted, and count the verdicts by kind."""
+    counts: dict[str, Counter[str]] = {}
+    wrong = {}
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as place:
+        folder = Path(place) / "room" / "directory"
+        recorded, ended = play(workload, folder)
+        assert not ended, ended
+        disk = Disk(folder)
+        for change in recorded:
+            disk.apply(change)
+        assert disk.image() == found(folder), "the record is not complete"
+        shutil.rmtree(folder)
+        states = sorted((int(at), kind) for kind, at in (each.split(":") for each in wanted))
+        if not wanted:
+            states = [each for each in states_of(recorded) if workload.faults or each[1] not in FAULTS]
+            states = sampled(states, sample) if sample else states
+        for (at, kind), verdict in zip(states, judged(workload, states, recorded, folder), strict=True):
+            counts.setdefault(kind.rstrip("-0123456789"), Counter())[verdict.partition(":")[0] or "well"] += 1
+            if verdict:
+                wrong[f"{kind}:{at}"] = verdict
+            if verdict and keep:
+                shutil.copytree(folder, keep / f"{workload.name}-{kind}-{at}", dirs_exist_ok=True)
+    return {"changes": len(recorded), "counts": counts, "wrong": wrong, "steps": steps(recorded, folder)}
+
+
+def steps(recorded: list[Change], folder: Path) -> list[dict[str, object]]:
+    """After each thing said: which files were synchronised before it, and what a power cut could take back now."""
+    disk, told, syncs = Disk(folder), [], []
+    for change in recorded:
+        disk.apply(change)
+        if change.op == "A":
+            told.append({"said": disk.said[-1], "syncs": syncs, "open": sorted(disk.unsynchronised())})
+            syncs = []
+        elif change.op in "Ss":
+            syncs.append("FSYNC " * (change.op == "S") + disk.name_of(change))
+    return told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("states", nargs="*")
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--keep", type=Path)
+    asked = parser.parse_args()
+    if "recorder.so" not in os.environ.get("LD_PRELOAD", ""):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "tests.crash.explore", *sys.argv[1:]]
+            sys.exit(subprocess.run(command, env=preload(compiled(Path(folder))), check=False).returncode)
+    result = explore(WORKLOADS[asked.workload], asked.states, asked.sample, asked.keep)
+    sys.stdout.write(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

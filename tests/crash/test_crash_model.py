@@ -1,0 +1,77 @@
+"""Every crash of a sample is survived: kills, torn writes, power cuts, failed changes, and disks that are really full.
+
+What the states are is said in `disk`, what is lived and what must be true afterwards in `ledger_lives` and `agent_lives`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.crash.explore import WORKLOADS
+from tests.crash.recording import COMPILER, compiled, preload
+from tests.tidy import ROOT
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler, for the recorder of changes")
+
+ALONE = ("unshare", "--mount")  # file systems that are mounted are seen by nobody else, and gone with the process
+ROOMS = (*range(16, 320, 48), *range(512, 2_560, 512))  # in KiB
+# What is still found wrong, by the first word of the verdict. A defect that is cured has to go from here, or the test fails.
+DEFECTS = {
+    "ledger": {"lost", "unreadable"},
+    "first-start": {"refused", "unreadable"},
+    "storage": {"raised"},
+    "creation": {"raised"},
+}
+SAMPLE = 200  # states of each workload; there are some two thousand
+Explore = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def explore(tmp_path_factory: pytest.TempPathFactory) -> Explore:
+    environment = preload(compiled(tmp_path_factory.mktemp("recorder")))
+
+    def explored(workload: str, *options: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
+        command = [*before, sys.executable, "-m", "tests.crash.explore", workload, *options]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return explored
+
+
+def report(result: dict[str, Any]) -> str:
+    """Which states were found wrong, each as an argument of `tests.crash.explore`."""
+    lines = [f"{state}: {verdict[:300]}" for state, verdict in result["wrong"].items()]
+    return "\n".join([json.dumps(result["counts"]), *lines])
+
+
+def wrong(result: dict[str, Any]) -> set[str]:
+    return {verdict.partition(":")[0] for verdict in result["wrong"].values()}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_sample_of_all_crashes_is_survived(workload: str, explore: Explore) -> None:
+    result = explore(workload, "--sample", str(SAMPLE))
+    assert sum(sum(each.values()) for each in result["counts"].values()) > 0.8 * SAMPLE
+    assert wrong(result) == DEFECTS.get(workload, set()), report(result)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_crash_is_survived(workload: str, explore: Explore) -> None:
+    result = explore(workload)
+    assert not wrong(result) - DEFECTS.get(workload, set()), report(result)
+
+
+@pytest.mark.parametrize("workload", [name for name, each in WORKLOADS.items() if each.faults])
+def test_what_was_acknowledged_is_there_when_a_full_disk_has_room_again(workload: str, explore: Explore) -> None:
+    if subprocess.run([*ALONE, "mount", "-t", "tmpfs", "none", "/mnt"], check=False, capture_output=True).returncode:
+        pytest.skip("no file system may be mounted here")
+    result = explore(workload, *(f"room:{size}" for size in ROOMS), before=ALONE)
+    assert not wrong(result) - DEFECTS.get(workload, set()), report(result)
