@@ -157,9 +157,10 @@ class Conversation:
         """Wait until some open turn has ended. Raises what stands in the way of all of them."""
         waiting = [awaited(self.turns.ended(request_id)) for request_id in self.state.open]
         try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in waiting:
+                if each.done():
+                    each.result()
         finally:
             for each in waiting:
                 each.cancel()

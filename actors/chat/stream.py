@@ -58,7 +58,7 @@ class Stream:
         self.events: list[Event] = before or []
         self._parts: list[Part] = []
         self._folded = 0
-        self._followers: set[asyncio.Future[None]] = set()
+        self._followers: dict[asyncio.Future[None], None] = {}  # in the order in which they came
         self._due: asyncio.Handle | None = None
         self._due_at_s = 0.0
         self._flushed_s = 0.0
@@ -151,7 +151,7 @@ class Stream:
             self._due = None
 
     def _tell(self) -> None:
-        followers, self._followers = self._followers, set()
+        followers, self._followers = self._followers, {}
         for follower in followers:
             if not follower.done():
                 follower.set_result(None)
@@ -160,14 +160,14 @@ class Stream:
         """The durable events from a number on; waits a while for one if there is none."""
         if first >= self.turn.events and not self.turn.is_over:
             follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._followers.add(follower)
+            self._followers[follower] = None
             if len(self.events) > self.turn.events:
                 self._flush_at(asyncio.get_running_loop().time())
             try:
                 async with asyncio.timeout(hold_s):
                     await follower
             except TimeoutError:
-                self._followers.discard(follower)
+                self._followers.pop(follower, None)
         return batch(self.events[first : self.turn.events])
 
 

@@ -48,8 +48,9 @@ def in_words(problem: Exception) -> str:
 
 
 def is_async(method: Callable[..., object]) -> bool:
-    """Whether calling the method gives a coroutine."""
-    return _is_async(getattr(method, "__func__", method))
+    """Whether calling the method gives a coroutine. Only methods are remembered: what else is called may hold a whole agent."""
+    function = getattr(method, "__func__", None)
+    return inspect.iscoroutinefunction(method) if function is None else _is_async(function)
 
 
 @lru_cache(maxsize=4096)

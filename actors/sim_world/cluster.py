@@ -148,7 +148,7 @@ async def _life(process: Process, live: Callable[[Process], Awaitable[str]]) -> 
     """The boundary of a process: whatever comes out of its main coroutine ends it, and nothing else."""
     try:
         cause = await live(process)
-    except (GeneratorExit, KeyboardInterrupt):  # closed because it is dead; or a person has had enough
+    except KeyboardInterrupt:  # a person has had enough
         raise
     except BaseException as error:
         if process.end(f"crashed: {type(error).__name__}", error):

@@ -5,13 +5,13 @@ task factory puts a `Gate` between the task and its coroutine. Through the gate 
 
     running    the gate passes everything on
     hung       the gate parks the task; whatever was to happen to it happens when the process goes on
-    dead       the coroutine is never resumed: it is closed where it stands, and its task ends as cancelled
+    dead       the coroutine is never resumed: it is unwound from where it stands, and its task ends as cancelled
 
 Death has an order, so that nothing a dying coroutine does can matter. First `alive` becomes false, and with it every
 port of the process is dead. Then the `on_death` callbacks run (storages roll back, as the operating system would
-close the files of a killed process). Then all tasks are cancelled, which makes each gate close its coroutine in the
-next iteration. Closing raises `GeneratorExit` at the await, so that `finally` blocks do run, but with dead ports and
-closed storages, and who awaits again there is closed again. (A real `SIGKILL` would not even run those.) The one task
+close the files of a killed process). Then all tasks are cancelled, which makes each gate unwind its coroutine in the
+next iteration: `Killed` is raised at the await, so that `finally` blocks do run, but with dead ports and closed
+storages, and in whoever awaits again there it is raised again. (A real `SIGKILL` would not even run those.) The one task
 that asked for the death from inside is unwound by the `Killed` that it raised, or by the next port that it touches.
 
 `Nature` is what all processes stand on: the loop, the one die, the weather, and the chronicle of what happened.
@@ -20,7 +20,6 @@ that asked for the death from inside is unwound by the `Killed` that it raised, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import hashlib
 from collections import deque
@@ -29,10 +28,8 @@ from random import Random
 from typing import Any, Final, NamedTuple, NoReturn
 
 from perdure.actors.ports import Killed, Pulse
-from perdure.actors.sim_world.virtual_loop import VirtualLoop
+from perdure.actors.sim_world.virtual_loop import VirtualLoop, unwind
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
-
-CLOSES_MAX: Final = 100  # how often a coroutine that awaits while it is closed is closed again
 
 
 class Event(NamedTuple):
@@ -304,13 +301,10 @@ class Gate(Coroutine[object, object, object]):
         raise TypeError("a gate belongs to its task")
 
     def bury(self) -> None:
-        """Close the coroutine for good. It may raise, or await again, meanwhile; nobody is left to hear that."""
+        """End the coroutine for good."""
         self._leave()
-        for _ in range(CLOSES_MAX):
-            with contextlib.suppress(BaseException):
-                self._inner.close()
-                return
-        _undead.append(self._inner)
+        if not unwind(self._inner, Killed(self._process.cause)):
+            self._process.nature.blame(self._process.name, f"{self.__qualname__} goes on after its death", None)
 
     def _refuse(self, error: BaseException | type[BaseException] | None) -> object:
         if not self._process.alive:
@@ -361,4 +355,3 @@ def gated_task(
 
 
 _current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("simulated process", default=None)
-_undead: list[object] = []  # kept for ever: the garbage collector would close them once more, with noise

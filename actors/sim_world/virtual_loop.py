@@ -15,10 +15,8 @@ switches it off, and the loop then collects at fixed steps.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import gc
-import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -28,6 +26,7 @@ STEPS_MAX = 5_000_000
 COLLECT_STRIDE = 1 << 14  # steps between two collections of garbage, while the automatic one is off
 TIMER_RESOLUTION_S = 1e-6  # timers this close fire together, so that no float remainder can make the clock stand still
 PENDING_SHOWN_MAX = 40
+THROWS_MAX = 100
 
 
 class Stuck(Exception):
@@ -57,35 +56,16 @@ class Overdue(Stuck):
     """The next timer lies beyond the deadline."""
 
 
-_unburied: list[object] = []
-
-
-def bury(most: int = 0) -> None:
-    """Let go of the generators that died with their processes, if there are more than so many. They cry out meanwhile, for there is no
-    loop for them any more; and nobody hears a killed process."""
-    if len(_unburied) <= most:
-        return
-    heard, sys.unraisablehook = sys.unraisablehook, _deaf
-    try:
-        while _unburied:  # each layer lets go of those that it was iterating over
-            _unburied.clear()
-            gc.collect()  # all of them, for what they hold goes in circles
-    finally:
-        sys.unraisablehook = heard
-
-
-def _deaf(_cry: object) -> None:
-    return None
-
-
-def _bury_the_last() -> None:
-    """Before the interpreter is taken apart: then it would be too late, and what is left would cry out at every module that goes."""
-    if _unburied:
-        bury()
-        sys.unraisablehook = _deaf
-
-
-atexit.register(_bury_the_last)
+def unwind(coroutine: Coroutine[Any, Any, object], error: BaseException) -> bool:
+    """Throw an exception into a coroutine until it ends, whatever it raises or awaits meanwhile. False if it does not end."""
+    for _ in range(THROWS_MAX):
+        try:
+            coroutine.throw(error)
+        except KeyboardInterrupt:  # a person has had enough
+            raise
+        except BaseException:
+            return True
+    return False
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -149,10 +129,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.call_soon(_settle, future, future.set_result, result)
         return future
 
-    def _asyncgen_finalizer_hook(self, agen: object) -> None:
-        """A generator that nobody closed died with its process, and is buried with others."""
-        if not sys.is_finalizing():
-            _unburied.append(agen)
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[object]) -> None:
+        """Close a generator that nobody closed. Asyncio would do so in a task; this one is closed now, and waits for nothing."""
+        unwind(agen.aclose(), GeneratorExit())
 
     def _process_events(self, event_list: object) -> None:
         """Part of `BaseEventLoop`'s contract: there are never any events."""

@@ -62,7 +62,7 @@ from perdure.actors.sim_world.process import (
     on_death,
     owner_of,
 )
-from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop, bury
+from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
 
 __all__ = [
@@ -88,7 +88,6 @@ T = TypeVar("T")
 TRACE_MAX: Final = 20_000
 SHUTDOWN_TURNS_MAX: Final = 200
 ERRORS_SHOWN_MAX: Final = 5
-UNBURIED_MAX: Final = 500
 
 
 class Simulation:
@@ -285,7 +284,6 @@ class Simulation:
             self.loop.turn()
         self.loop.close()
         gc.collect(1)  # what failed without being heard reports itself when it is collected
-        bury(UNBURIED_MAX)
 
     def __enter__(self) -> Self:
         return self
