@@ -25,7 +25,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from random import Random
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from perdure.actors.ports import Killed, Pulse
 from perdure.actors.sim_world.virtual_loop import VirtualLoop, unwind

@@ -26,7 +26,7 @@ STEPS_MAX = 5_000_000
 COLLECT_STRIDE = 1 << 14  # steps between two collections of garbage, while the automatic one is off
 TIMER_RESOLUTION_S = 1e-6  # timers this close fire together, so that no float remainder can make the clock stand still
 PENDING_SHOWN_MAX = 40
-THROWS_MAX = 100
+THROWS_MAX = 1_000
 
 
 class Stuck(Exception):

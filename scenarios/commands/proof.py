@@ -17,6 +17,7 @@ from perdure.actors import Client
 from perdure.ledger import BadRequest
 from perdure.scenarios.bench import runner as benchmark
 from perdure.scenarios.commands.options import AsJson
+from perdure.scenarios.exits import code_of, heed_sigterm
 from perdure.scenarios.swarm.explorer import ExploreReport, explore
 from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story, play, swarm
@@ -37,7 +38,8 @@ def swarm_command(
 ) -> None:
     """Play many small simulated worlds, each with faults drawn from its seed, and check the invariants throughout.
 
-    No Ray is started, and time is virtual. A seed that fails prints the line that replays it, and the exit code is 1.
+    No Ray is started, and time is virtual. A seed that fails prints the line that replays it, and the exit code is 1. A swarm that is
+    stopped tells what it found so far, and how to go on.
 
     Examples:
         perdure swarm
@@ -45,16 +47,27 @@ def swarm_command(
         perdure swarm --story budgets --json
     """
     known(story)
+    heed_sigterm()
     count = processes or os.cpu_count() or 1
-    report = swarm(seeds, first_seed, story=story, processes=count, on_progress=None if as_json else _progress)
+    report, stopped = SwarmReport(), None
+    try:
+        swarm(seeds, first_seed, story=story, processes=count, on_progress=None if as_json else _progress, total=report)
+    except KeyboardInterrupt as stop:
+        stopped = stop
+    next_seed = first_seed + report.seeds
     if as_json:
-        told = _plain(report)
+        told = {**_plain(report), "kills_per_second": _rate(report), "ok": report.ok, "next_seed": next_seed}
         told["failures"] = [{**asdict(each), "replay": each.replay} for each in report.failures]
-        print(json.dumps({**told, "kills_per_second": _rate(report), "ok": report.ok}))
+        print(json.dumps(told))
     else:
         print(
             f"{report.seeds} seeds, {report.kills} kills ({_rate(report):.0f} a second), {len(report.failures)} failures."
         )
+    if stopped is not None:
+        options = f" --story {story}" * (story is not None) + f" --processes {processes}" * (processes is not None)
+        left = f"perdure swarm --first-seed {next_seed} --seeds {seeds - report.seeds}{options}"
+        print(f"Stopped before seed {next_seed}. This plays the others: {left}", file=sys.stderr)
+        raise typer.Exit(code_of(stopped))
     if not report.ok:
         raise typer.Exit(1)
 

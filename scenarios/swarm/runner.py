@@ -8,13 +8,15 @@ same ids, and within a bound of virtual time nothing may be left to do. The same
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import signal
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing import get_context
+from itertools import islice
+from multiprocessing import active_children, get_context
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -33,6 +35,7 @@ FIRE_S = 25.0
 CALM_MS = 900_000.0
 KILL_SHARE = 0.7
 KILL_RATE_MAX = 0.5
+AHEAD = 8  # seeds that are handed to each process in advance
 MIXTURE = (
     "trees",
     "crowds",
@@ -219,30 +222,51 @@ def swarm(
     limits: Limits = SWIFT,
     on_progress: Callable[[SeedReport, SwarmReport], None] | None = None,
     processes: int = 1,
+    total: SwarmReport | None = None,
 ) -> SwarmReport:
-    """Play many seeds, and add up what came of them.
+    """Play many seeds, and add up what came of them, in the order of the seeds.
 
     Args:
         story: one of ours by its name, by default the one that each seed draws; or your own: a coroutine function that is given a client.
             It is played twice in each world, first under fire, where it may be cut off anywhere, and then to its end. So it asks for its
             work under ids of its own, and calls what may be called again.
         processes: in how many at once. With more than one, a story of your own must be a function of a module.
+        total: is added to, so that it says how far the swarm came when it is stopped by Ctrl-C.
     """
-    total = SwarmReport()
+    total = SwarmReport() if total is None else total
     begun_s = perf_counter()
-    wanted = range(first_seed, first_seed + seeds)
-
-    def count(report: SeedReport) -> None:
+    play_one, wanted = partial(play, story=story, limits=limits), range(first_seed, first_seed + seeds)
+    for report in map(play_one, wanted) if processes <= 1 else _played_at_once(processes, play_one, wanted):
         total.add(report)
         total.seconds = perf_counter() - begun_s
         if on_progress is not None:
             on_progress(report, total)
-
-    if processes <= 1:
-        for seed in wanted:
-            count(play(seed, story, limits=limits))
-        return total
-    with ProcessPoolExecutor(processes, get_context("spawn"), die_with_parent) as pool:
-        for report in pool.map(partial(play, story=story, limits=limits), wanted, chunksize=4):
-            count(report)
     return total
+
+
+def _played_at_once(
+    processes: int, play_one: Callable[[int], SeedReport], seeds: Iterable[int]
+) -> Iterator[SeedReport]:
+    """Play in processes of their own. Whoever stops to listen ends them."""
+    others, left = set(active_children()), iter(seeds)
+    with ProcessPoolExecutor(processes, get_context("spawn"), die_with_parent) as pool:
+        submit = partial(_deaf_to_ctrl_c()(pool.submit), play_one)
+        try:
+            ahead = deque(map(submit, islice(left, AHEAD * processes)))
+            while ahead:
+                yield ahead.popleft().result()
+                ahead.extend(map(submit, islice(left, 1)))
+        except BaseException:
+            for worker in set(active_children()) - others:
+                worker.kill()
+            raise
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that start meanwhile never hear Ctrl-C, which a terminal sends to all. The first one hears it afterwards, and ends them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

@@ -255,7 +255,7 @@ def test_nothing_is_left_behind_even_by_tasks_that_refuse_to_die(caplog: pytest.
         suppress = contextlib.suppress
 
         async def stay() -> None:
-            for _ in range(500):  # far more often than anybody asks, and not for ever
+            for _ in range(500):  # it refuses often, and not for ever
                 with suppress(BaseException):
                     await asyncio.sleep(1)
 

@@ -6,10 +6,13 @@ import errno
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, fields
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,8 @@ from perdure.scenarios.stories import fan_out_record
 from perdure.scenarios.stories.directory_lock import playing
 from perdure.scenarios.stories.fan_out_record import Order, Progress
 from perdure.scenarios.stories.stage import RayStage
+from perdure.scenarios.swarm.play_context import PlayContext
+from perdure.scenarios.swarm.stories import STORIES
 from tests.tidy import IMPORT_PATH
 
 
@@ -401,6 +406,28 @@ def test_what_was_stopped_before_it_began_is_not_said_to_carry_on(
     second = perdure("run", "fan-out", "--children", 3, "--data", tmp_path)
     assert f"perdure run fan-out --resume --data {tmp_path}" in second.stderr
     assert fan_out_record.read(tmp_path) == interrupted_before
+
+
+def test_a_swarm_that_is_stopped_says_how_far_it_came_what_failed_and_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each seed plays twice: the second one fails, and the third one is stopped under fire."""
+    for stop, number in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        plays = count(1)
+
+        async def part(context: PlayContext, plays: Iterator[int] = plays, stop: int = stop) -> None:
+            play = next(plays)
+            context.expect(play != 4, "as it was told")
+            if play == 5:
+                signal.raise_signal(stop)
+
+        monkeypatch.setitem(STORIES, "twins", (part,))
+        told = perdure("swarm", "--story", "twins", "--seeds", 9, "--first-seed", 10, "--processes", 1)
+        assert told.exit_code == number
+        assert told.stdout.startswith("2 seeds, 0 kills")
+        assert told.stdout.endswith(" 1 failures.\n")
+        assert "perdure replay 11 --story twins" in told.stderr
+        assert "perdure swarm --first-seed 12 --seeds 7 --story twins --processes 1\n" in told.stderr
 
 
 def test_a_ledger_that_cannot_go_on_ends_the_command_and_says_how_to_go_on(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -70,6 +71,18 @@ def test_the_same_seed_gives_the_same_digest_under_another_hash_seed() -> None:
         )
         digests.add(told.stdout.strip())
     assert digests == {f"{play(10_007).digest} {play(11, 'chats').digest}"}
+
+
+def test_plays_leave_nothing_behind_and_change_none_of_those_after_them() -> None:
+    """Of the model's and of the messenger's libraries too, whose generators die in the middle of an answer."""
+    rounds = []
+    for _ in range(3):  # what stays after the first one is what modules remember of all plays
+        digests = [play(seed, story).digest for seed, story in ((6, "chats"), (0, "letters"), (10_007, "crowds"))]
+        gc.collect()
+        rounds.append((digests, Counter(str(type(each)) for each in gc.get_objects())))
+    (first, _), (second, before), (third, after) = rounds
+    assert first == second == third
+    assert (after - before).total() < 20, (after - before).most_common(20)
 
 
 def test_different_seeds_live_different_lives() -> None:
