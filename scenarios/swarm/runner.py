@@ -11,7 +11,7 @@ import asyncio
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -250,7 +250,11 @@ def _played_at_once(
     """Play in processes of their own. Whoever stops to listen ends them."""
     others, left = set(active_children()), iter(seeds)
     with ProcessPoolExecutor(processes, get_context("spawn"), die_with_parent) as pool:
-        submit = partial(_deaf_to_ctrl_c()(pool.submit), play_one)
+
+        @_deaf_to_ctrl_c()
+        def submit(seed: int) -> Future[SeedReport]:
+            return pool.submit(play_one, seed)
+
         try:
             ahead = deque(map(submit, islice(left, AHEAD * processes)))
             while ahead:
