@@ -71,14 +71,18 @@ class Threads(Protocol):
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` on a shared thread with the caller's context variables. One that has begun cannot be stopped, only left behind."""
 
-    async def write(self, job: Callable[[], T]) -> T:
-        """Run `job` on one of a few threads for the storages of agents. Who is cancelled meanwhile waits for its end."""
+    async def write(self, job: Callable[[], T], *, urgent: bool = False) -> T:
+        """Run `job` on one of a few threads for the storages of agents, an urgent one before others. Who is cancelled waits for its end."""
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Run `job` on the one thread that makes the ledger durable, in call order."""
 
     async def archive(self, job: Callable[[], T]) -> T:
         """Run `job` on the one thread that reads what the ledger retains and folds it, in call order. Commits do not wait for it."""
+
+    @property
+    def writes_waiting(self) -> int:
+        """How many jobs of `write` have not begun."""
 
     @property
     def left_behind(self) -> int:

@@ -38,6 +38,7 @@ class Crew:
         self._running = 0
         self._left_behind = 0
         self._line: deque[_Job] = deque()
+        self._urgent: deque[_Job] = deque()
         self._returning: deque[tuple[_Job, threading.Event]] = deque()
         self._resting: list[SimpleQueue[_Job | None]] = []
 
@@ -45,6 +46,11 @@ class Crew:
     def left_behind(self) -> int:
         """How many jobs go on that nobody waits for any more."""
         return self._left_behind
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs stand in line."""
+        return len(self._urgent) + len(self._line)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do this on a thread, with the caller's context variables. If it is given up while it stands in line, it never begins."""
@@ -57,14 +63,14 @@ class Crew:
             raise
         return done
 
-    async def finish(self, work: Callable[[], T]) -> T:
-        """The same for work that takes effect even if it is given up: then it is awaited all the same."""
-        return await to_the_end(asyncio.wrap_future(self._line_up(work).future))
+    async def finish(self, work: Callable[[], T], *, urgent: bool) -> T:
+        """The same for work that takes effect even if it is given up: so it is awaited all the same. Urgent work comes before others."""
+        return await to_the_end(asyncio.wrap_future(self._line_up(work, urgent=urgent).future))
 
-    def _line_up(self, work: Callable[[], object]) -> _Job:
+    def _line_up(self, work: Callable[[], object], *, urgent: bool = False) -> _Job:
         job = _Job(self, partial(contextvars.copy_context().run, work))
         with self._lock:
-            self._line.append(job)
+            (self._urgent if urgent else self._line).append(job)
             self._go_on()
         return job
 
@@ -86,13 +92,13 @@ class Crew:
 
     def _go_on(self) -> None:
         """Give the free slots to who is next. Those that were at work before come first: then what was begun comes to an end."""
-        while self._running < self._slots and (self._returning or self._line):
+        while self._running < self._slots and (self._returning or self._urgent or self._line):
             if self._returning:
                 job, turn = self._returning.popleft()
                 self._give_slot(job)
                 turn.set()
             else:
-                self._hand_over(self._line.popleft())
+                self._hand_over((self._urgent or self._line).popleft())
 
     def _give_slot(self, job: _Job) -> None:
         if not job.is_left_behind:

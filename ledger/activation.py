@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from perdure.policies import INFINITY
+
 FORGIVEN_AFTER_MS: Final = 600_000  # twice the longest pause before anything is tried again, by the default limits
 
 
@@ -54,7 +56,8 @@ class Activation:
 @dataclass(slots=True)
 class HostView:
     """A host as the supervisor sees it. `load` counts the tenants that do not merely wait for their children; `worn` says that a tenant
-    left a thread behind; `late_at_ms` is when it was last seen to be behind with its work; `blocked` says what keeps its event loop now.
+    left a thread behind; `late_at_ms` is when it was last seen to be behind with its work; `blocked` says what keeps its event loop now;
+    `room` is how many agents may be at work there.
     """
 
     host_id: str
@@ -70,6 +73,7 @@ class HostView:
     exclusive: bool = False
     late_at_ms: int = 0
     blocked: str = ""
+    room: float = INFINITY
     tenants: dict[str, None] = field(default_factory=dict)
 
 

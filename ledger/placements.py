@@ -41,7 +41,7 @@ def _wake(view: View, agent: str, at_ms: int, limits: Limits, blame: _Blame) -> 
         return  # whoever calls it waits until its name is free
     home = home_of(view, agent)
     hosts, alone = pool(view, pool_key(home)), blame.isolates(agent, home)
-    host = choose(hosts, len(view.wanted), limits, alone=alone)
+    host = choose(hosts, len(view.wanted), limits, alone=alone, urgent=True)
     if host is not None:
         if alone and not host.exclusive:
             yield HostReserved(host.host_id)

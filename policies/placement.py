@@ -1,17 +1,20 @@
-"""Where an agent is placed: spread, then pack.
+"""Where an agent is placed: spread, then pack, as far as the hosts keep up.
 
 While the pool has room, each agent has a host to itself. Above `hosts_max` agents are packed: up to `pack_max` that work on one host. A
-worn host is the last choice, so that it empties and can be retired. An exclusive agent, and a run or agent that lost its host too often,
-always has a host to itself. Each of the two kinds may have `hosts_max` hosts, so neither waits for the other.
+host that is behind with its work has *room* for half of the agents that work there, and for twice as many after each report that it is
+not. Runs wait for room. Woken agents do not: a call or a parent must not queue behind runs. A worn host is the last choice, so that it
+empties and can be retired. An exclusive agent, and a run or agent that lost its host too often, always has a host to itself. Each of the
+two kinds may have `hosts_max` hosts, so neither waits for the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from perdure.policies.limits import Limits
+
+ROOM_MIN: Final = 100  # so many agents are no burden, if they do little; the machine may be slow for reasons of its own
 
 
 class Candidate(Protocol):
@@ -23,6 +26,7 @@ class Candidate(Protocol):
     draining: bool
     worn: bool
     up: bool
+    room: float
 
     @property
     def tenants(self) -> dict[str, None]:
@@ -32,17 +36,32 @@ class Candidate(Protocol):
 S = TypeVar("S", bound=Candidate)
 
 
-def choose(hosts: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S | None:
+def is_behind(late_ms: float, writes_waiting: int, limits: Limits) -> bool:
+    """Whether a host has more work than it can do."""
+    return late_ms >= limits.late_ms_max or writes_waiting >= limits.writes_waiting_max
+
+
+def room_after(room: float, load: int, *, behind: bool) -> float:
+    """The room of a host after its next report."""
+    return max(ROOM_MIN, load // 2 if behind else room * 2)
+
+
+def choose(hosts: Sequence[S], demand: int, limits: Limits, *, alone: bool, urgent: bool = False) -> S | None:
     """The host for one more agent, or None if the agent should wait for one.
 
     Args:
         hosts: the hosts of its pool, starting ones included.
         demand: how many agents wait for a place in this pool, this one included.
         alone: whether it needs a host to itself.
+        urgent: whether it may go to a host that is behind.
     """
+
+    def has_room(host: S) -> bool:
+        return host.load < (limits.pack_max if urgent else min(limits.pack_max, host.room))
+
     full = _taken(hosts, alone=alone) >= limits.hosts_max  # then the empty hosts are for the other kind
     ready = [host for host in hosts if host.up and not (host.draining or host.exclusive or (full and not host.tenants))]
-    ready = [host for host in ready if not host.worn and host.load < limits.pack_max] or ready
+    ready = [host for host in ready if not host.worn and has_room(host)] or ready
     for host in ready:
         if not host.tenants:
             return host
@@ -50,8 +69,8 @@ def choose(hosts: Sequence[S], demand: int, limits: Limits, *, alone: bool) -> S
         return None
     if demand <= len(hosts) and demand <= sum(not host.up for host in hosts):
         return None
-    best = min(ready, key=attrgetter("load"), default=None)
-    return best if best is not None and best.load < limits.pack_max else None
+    best = min(ready, key=lambda host: (not host.room, host.load), default=None)
+    return best if best is not None and has_room(best) else None
 
 
 def wanted_hosts(hosts: Sequence[Candidate], demand: int, alone_demand: int, limits: Limits) -> int:

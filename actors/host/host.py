@@ -263,10 +263,12 @@ class Host:
         tenant.has_place = False
 
     async def _tidy(self) -> None:
-        """Let idle agents go, tell how much memory is in use, and end this host when nobody leads it any more."""
-        loop = asyncio.get_running_loop()
+        """Let idle agents go, tell how this host is, and end it when nobody leads it any more."""
+        loop, pause_s = asyncio.get_running_loop(), min(self.limits.idle_ms, self.limits.heartbeat_ms) / 1000
         while True:
-            await asyncio.sleep(min(self.limits.idle_ms, self.limits.heartbeat_ms) / 1000)
+            due_s = loop.time() + pause_s
+            await asyncio.sleep(pause_s)
+            late_ms = int((loop.time() - due_s) * 1000)
             if self.peer.is_clear or len(self._left) > LEFT_KEPT:  # then every command for these lives has arrived
                 self._left.clear()
             now = loop.time()
@@ -277,7 +279,10 @@ class Host:
             failing = self.peer.failing_since
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
                 self._tasks.finish("orphaned")
-            self.peer.push(HostVitals(self.world.vitals.rss_mb(), self.world.threads.left_behind > 0))
+            threads = self.world.threads
+            self.peer.push(
+                HostVitals(self.world.vitals.rss_mb(), threads.left_behind > 0, late_ms, threads.writes_waiting)
+            )
 
 
 def _load_ahead(name: str, code_dir: Path | None) -> None:

@@ -122,7 +122,7 @@ class Tenant(Life):
 
     async def _come_up(self) -> None:
         if self.has_storage:
-            await self.written(self._read_storage)
+            await self.written(self._read_storage, urgent=True)  # somebody may wait for an answer
         if self.agent is None:  # its code is imported on a thread, so that the host goes on answering meanwhile
             await self.threads.run(lambda: load_type(type_of(self.agent_id), self.code_dir))
             self.services.loaded.add(type_of(self.agent_id))

@@ -170,13 +170,13 @@ class Life:
         outcome = await self.threads.run(partial(method, *args, **kwargs))
         return await outcome if inspect.isawaitable(outcome) else outcome
 
-    async def written(self, job: Callable[[], T]) -> T:
+    async def written(self, job: Callable[[], T], *, urgent: bool = False) -> T:
         """Do work on the storage: beside the loop if the host is crowded; here otherwise, which costs less, and in an open transaction.
 
         It is done to its end: who is cancelled meanwhile hears of that afterwards.
         """
         if self.services.is_crowded and self.transaction is None:
-            return await self.threads.write(job)
+            return await self.threads.write(job, urgent=urgent)
         return job()
 
     def trouble(self, doing: str, problem: Exception) -> None:

@@ -113,10 +113,12 @@ class CallAstray(NamedTuple):
 
 
 class HostVitals(NamedTuple):
-    """How much memory the host holds, and whether a thread was left behind."""
+    """How much memory the host holds, whether a thread was left behind, how late its event loop was, and how many writes stand in line."""
 
     rss_mb: int
     is_worn: bool
+    late_ms: int
+    writes_waiting: int
 
 
 class InboxKept(NamedTuple):

@@ -61,9 +61,9 @@ class LoopThreads:
         """Run `job` on a shared thread with the caller's context variables."""
         return await self._shared.run(job)
 
-    async def write(self, job: Callable[[], T]) -> T:
+    async def write(self, job: Callable[[], T], *, urgent: bool = False) -> T:
         """Run `job` on a thread for the storages of agents, to its end."""
-        return await self._storage.finish(job)
+        return await self._storage.finish(job, urgent=urgent)
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Run `job` on the ledger's thread, in call order."""
@@ -72,6 +72,11 @@ class LoopThreads:
     async def archive(self, job: Callable[[], T]) -> T:
         """Run `job` on the archive's thread, in call order."""
         return await asyncio.get_running_loop().run_in_executor(self._archive, job)
+
+    @property
+    def writes_waiting(self) -> int:
+        """How many writes stand in line."""
+        return self._storage.waiting
 
     @property
     def left_behind(self) -> int:

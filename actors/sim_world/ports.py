@@ -142,6 +142,7 @@ class SimThreads:
         self._process = process
         self._nature = process.nature
         self._ledger, self._archive = _Line(), _Line()
+        self._writing = 0
 
     async def run(self, job: Callable[[], T]) -> T:
         """Do the job on one of many threads."""
@@ -150,12 +151,21 @@ class SimThreads:
         answer: T = await entry.answer
         return answer
 
-    async def write(self, job: Callable[[], T]) -> T:
+    async def write(self, job: Callable[[], T], *, urgent: bool = False) -> T:
         """Do the job on one of many threads, to its end."""
         entry = self._entry(job)
-        self._spread(entry, self._nature.draw_ms(self._nature.weather.thread_ms), None, lambda: None)
+        self._writing += 1
+        self._spread(entry, self._nature.draw_ms(self._nature.weather.thread_ms), None, self._written)
         answer: T = await to_the_end(entry.answer)
         return answer
+
+    def _written(self) -> None:
+        self._writing -= 1
+
+    @property
+    def writes_waiting(self) -> int:
+        """All that are under way: with so many threads as there are jobs, none waits, but a slow disk holds them up alike."""
+        return self._writing
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Do the job on the ledger's thread, in call order. Raises `DiskFault` by the weather."""

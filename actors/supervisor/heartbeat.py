@@ -132,6 +132,7 @@ class Heartbeat:
     def _blocked(self, host: HostView, pulse: Pulse, silence: Silence) -> None:
         """Tell once of each piece of work that blocks a loop for long; its agent is placed alone from now on."""
         where = f"{pulse.method} of {pulse.agent}" if pulse.agent else pulse.method
+        host.room = 0
         host.blocked = f"its event loop stands in {where}"
         if not is_noteworthy(silence, self._limits) or self._told == (host.host_id, pulse.step):
             return

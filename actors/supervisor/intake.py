@@ -58,6 +58,7 @@ from perdure.ledger import (
     name_of,
     type_of,
 )
+from perdure.policies import Limits, is_behind, room_after
 
 OF_ONE_RUN: Final = frozenset({Request, Up, Progress, Milestone, Chunk, Ended, Unstarted})
 
@@ -65,9 +66,11 @@ OF_ONE_RUN: Final = frozenset({Request, Up, Progress, Milestone, Chunk, Ended, U
 class Intake:
     """Takes in the messages that are no stimuli themselves, for one supervisor life."""
 
-    def __init__(self, view: View, sessions: Sessions, calls: Calls, queries: Queries, publisher: Publisher) -> None:
+    def __init__(
+        self, view: View, sessions: Sessions, limits: Limits, calls: Calls, queries: Queries, publisher: Publisher
+    ) -> None:
         self._view, self._sessions, self._calls, self._queries = view, sessions, calls, queries
-        self._publisher = publisher
+        self._publisher, self._limits = publisher, limits
         self._inboxes: list[tuple[Session, InboxKept]] = []
 
     def receive(self, session: Session, message: Message) -> Iterable[Stimulus]:
@@ -79,10 +82,8 @@ class Intake:
                 self._calls.cut_off(ref)
             case CallAstray(ref):
                 self._calls.astray(ref)
-            case HostVitals(rss_mb, is_worn):
-                host = self._view.hosts.get(session.peer_id)
-                if host is not None:
-                    host.rss_mb, host.worn = rss_mb, is_worn
+            case HostVitals():
+                self._host_vitals(session, message)
             case InboxKept():
                 self._inboxes.append((session, message))
             case Happened():
@@ -99,6 +100,16 @@ class Intake:
             case HostHello():
                 return self._host_hello(session, message)
         return ()
+
+    def _host_vitals(self, session: Session, said: HostVitals) -> None:
+        host = self._view.hosts.get(session.peer_id)
+        if host is None:
+            return
+        host.rss_mb, host.worn = said.rss_mb, said.is_worn
+        behind = is_behind(said.late_ms, said.writes_waiting, self._limits)
+        host.room = room_after(host.room, host.load, behind=behind)
+        if behind:
+            host.late_at_ms = self._publisher.now_ms()
 
     def _wait_again(self, session: Session, run_ids: list[str]) -> None:
         for run_id in run_ids:

@@ -110,7 +110,7 @@ class Supervisor:
         self.winding_down = WindingDown(view, sessions)
         self.queries = Queries(*place, findings=self.findings, winding_down=self.winding_down)
         self.calls = Calls(view, sessions)
-        self.intake = Intake(view, sessions, self.calls, self.queries, self.publisher)
+        self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher)
         self.performer = Performer(self.world, self.view, self.sessions, self.store, self.limits)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
         self.checkpoints = Checkpoints(

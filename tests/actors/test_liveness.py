@@ -176,6 +176,52 @@ def test_a_host_that_comes_up_late_in_a_supervisors_life_is_waited_for() -> None
     play(story)
 
 
+class Writer(Agent):
+    """Takes a number of steps, and each is written."""
+
+    async def run(self, input: int, run: RunContext) -> int:
+        for number in range(input):
+            await run.step(f"step {number}", self.nothing)
+        return run.attempt
+
+    async def nothing(self) -> None:
+        """Writing it down is the work."""
+
+
+SLOW_WRITES = Weather(thread_ms=Weather().thread_ms._replace(low=2_000, high=2_000))
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_the_storages_of_a_crowded_host_are_written_beside_its_loop(crowded: bool) -> None:
+    async def story(stage: Stage) -> None:
+        at_ms = stage.simulation.now_ms()
+        assert (await stage.client.run(Writer, 3)).output == 1
+        assert (stage.simulation.now_ms() - at_ms > 6_000) is crowded, "three steps, the result and the close"
+
+    play(story, weather=SLOW_WRITES, limits=replace(ROOMY, inline_agents_max=0 if crowded else 16))
+
+
+def test_a_host_that_cannot_keep_up_with_its_writes_gets_fewer_runs_and_its_calls_do_not_wait_for_them() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "has", "Sleeper", "nobody")
+        names = [f"w{number}" for number in range(400)]
+        await asyncio.gather(*(stage.client.start(Writer, 3, run_id=name) for name in names))
+        (host,) = [host for host in stage.view.hosts.values() if host.tenants]
+        assert host.load == 300
+        await stage.until(lambda: host.room < 300)
+        await stage.until(lambda: host.load < 150)
+        at_ms, most = stage.simulation.now_ms(), 0
+        await stage.call(Boss, "has", "Sleeper", "nobody")
+        assert stage.simulation.now_ms() - at_ms < 3_000, "one look into its own storage takes two seconds"
+        while any(not stage.run(name).has_ended for name in names):
+            most = max(most, host.load)
+            await asyncio.sleep(0.1)
+        assert most <= 151
+        assert {stage.run(name).attempt for name in names} == {1}
+
+    play(story, weather=SLOW_WRITES, limits=replace(PACKED, pack_max=300, inline_agents_max=0))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_work_comes_to_its_end_on_slow_hosts_and_on_a_machine_that_stops_now_and_then(seed: int) -> None:
     async def story(stage: Stage) -> None:

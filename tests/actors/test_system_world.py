@@ -27,7 +27,7 @@ from perdure.actors.ray_world.os_processes import (
     with_command,
     with_environment,
 )
-from perdure.actors.ray_world.system import NoFaults, faults_from, system_world
+from perdure.actors.ray_world.system import STORAGE_THREADS, LoopThreads, NoFaults, faults_from, system_world
 from perdure.ledger import BadRequest
 from tests.tidy import IMPORT_PATH
 
@@ -193,3 +193,77 @@ time.sleep(60)
         assert is_alive(orphan)
         kill([started(process)])
         assert wait_until_gone([orphan], 5.0) == []
+
+
+def test_a_write_is_done_to_its_end_whoever_gives_it_up_meanwhile() -> None:
+    async def story() -> None:
+        threads, begun, go_on, done = LoopThreads(1), threading.Event(), threading.Event(), []
+
+        def write() -> None:
+            begun.set()
+            go_on.wait()
+            done.append(threading.current_thread().name)
+
+        task = asyncio.create_task(threads.write(write))
+        await asyncio.to_thread(begun.wait)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        assert not task.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == ["perdure-storage"]
+
+    asyncio.run(story())
+
+
+def test_a_write_that_fails_says_so_also_to_one_who_gave_it_up() -> None:
+    async def story() -> None:
+        threads, begun, go_on = LoopThreads(1), threading.Event(), threading.Event()
+
+        def write() -> None:
+            begun.set()
+            go_on.wait()
+            raise OSError("the disk")
+
+        task = asyncio.create_task(threads.write(write))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        go_on.set()
+        with pytest.raises(OSError, match="the disk"):
+            await task
+
+    asyncio.run(story())
+
+
+def test_an_urgent_write_comes_before_those_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.actors.ray_world.system.STORAGE_THREADS", 1)
+
+    async def story() -> None:
+        threads, go_on, order = LoopThreads(1), threading.Event(), list[str]()
+        busy = asyncio.create_task(threads.write(go_on.wait))
+        await asyncio.sleep(0)
+        later = [asyncio.create_task(threads.write(lambda: order.append("write"))) for _ in range(50)]
+        await asyncio.sleep(0)
+        first = asyncio.create_task(threads.write(lambda: order.append("urgent"), urgent=True))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(busy, *later, first)
+        assert order[0] == "urgent"
+
+    asyncio.run(story())
+
+
+def test_writes_in_line_are_counted() -> None:
+    async def story() -> None:
+        threads, go_on = LoopThreads(1), threading.Event()
+        writing = [asyncio.create_task(threads.write(go_on.wait)) for _ in range(STORAGE_THREADS + 3)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert threads.writes_waiting == 3
+        go_on.set()
+        await asyncio.gather(*writing)
+        assert threads.writes_waiting == 0
+
+    asyncio.run(story())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from perdure.policies import Limits, blamed_from, choose, wanted_hosts
+from perdure.policies import INFINITY, Limits, blamed_from, choose, is_behind, room_after, wanted_hosts
 
 LIMITS = Limits(hosts_max=3, hosts_warm=1, pack_max=10)
 
@@ -19,6 +19,7 @@ class Candidate:
     draining: bool = False
     worn: bool = False
     up: bool = True
+    room: float = 10
     tenants: dict[str, None] = field(default_factory=dict)
 
     def waiting(self) -> Candidate:
@@ -93,3 +94,32 @@ BLAMED: list[tuple[str, list[int], int]] = [
 @pytest.mark.parametrize(("losses", "count"), [row[1:] for row in BLAMED], ids=[r[0] for r in BLAMED])
 def test_blame(losses: list[int], count: int) -> None:
     assert blamed_from(losses, LIMITS) == count
+
+
+def test_runs_wait_for_a_host_that_is_behind_and_who_is_woken_does_not() -> None:
+    behind = [replace(host(load), room=load) for load in (5, 6, 7)]
+    assert choose(behind, 9, LIMITS, alone=False) is None
+    assert choose(behind, 9, LIMITS, alone=False, urgent=True) is behind[0]
+    behind[2].room = 8
+    assert choose(behind, 9, LIMITS, alone=False) is behind[2]
+
+
+def test_nobody_goes_to_a_blocked_host_while_there_is_another() -> None:
+    hosts = [replace(host(1), room=0), host(9), host(8)]
+    assert choose(hosts, 9, LIMITS, alone=False) is hosts[2]
+    assert choose(hosts, 9, LIMITS, alone=False, urgent=True) is hosts[2]
+
+
+def test_the_room_of_a_host_follows_what_it_tells() -> None:
+    room: float = INFINITY
+    told = []
+    for load, behind in [(1_000, False), (1_000, True), (800, True), (500, False), (500, False), (60, True)]:
+        room = room_after(room, load, behind=behind)
+        told.append(room)
+    assert told == [INFINITY, 500, 400, 800, 1_600, 100]
+    assert [is_behind(late_ms, writes, Limits()) for late_ms, writes in [(0, 0), (1_000, 0), (0, 100), (999, 99)]] == [
+        False,
+        True,
+        True,
+        False,
+    ]
