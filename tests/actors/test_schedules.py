@@ -192,7 +192,9 @@ def test_more_than_may_run_at_once_wait_for_a_place() -> None:
             await do(stage, "schedule", 1, "slow", 10_000)
         await asyncio.sleep(15)
         assert len(await notes(stage)) == 2
-        await asyncio.sleep(20)
+        await asyncio.sleep(10)
+        assert len(await notes(stage)) == 4
+        await asyncio.sleep(10)
         assert len(await notes(stage)) == 5
 
     play(story, limits=replace(ROOMY, schedules_at_once_max=2))

@@ -13,6 +13,7 @@ import duckdb
 import pytest
 
 from perdure.ledger.block_guard import BlockGuard
+from perdure.ledger.codec import unpack
 from perdure.ledger.duckdb_format import BLOCKS_AT, HEADERS, checksum, is_whole
 
 ROWS = [(number, f"row {number}") for number in range(40)]
@@ -130,6 +131,19 @@ def test_another_file_in_the_place_of_the_guarded_one_stays_as_it_is(
         con.execute("CREATE TABLE rows AS SELECT 7 AS number, 'seven' AS words")
     state = files(other)
     assert read(other, {**state, "a.db.blocks": states[0]["a.db.blocks"]}) == [(7, "seven")]
+
+
+def test_a_whole_block_is_never_replaced(states: tuple[Files, Files], tmp_path: Path) -> None:
+    before, _ = states
+    at, piece = [each for each in unpack(before["a.db.blocks"][16:]) if each[0] >= BLOCKS_AT][-1]
+    rest = bytes([piece[8] ^ 1]) + piece[9:]
+    whole = checksum(rest).to_bytes(8, "little") + rest
+    content = before["a.db"][:at] + whole + before["a.db"][at + len(piece) :]
+    (tmp_path / "a.db").write_bytes(content)
+    (tmp_path / "a.db.blocks").write_bytes(before["a.db.blocks"])
+    with closing(BlockGuard(tmp_path / "a.db")) as guard:
+        guard.mend()
+    assert (tmp_path / "a.db").read_bytes() == content
 
 
 def test_the_checksum_is_that_of_duckdb(states: tuple[Files, Files]) -> None:

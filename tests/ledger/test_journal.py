@@ -65,6 +65,16 @@ def joined(commit: Commit) -> Commit:
     return commit._replace(parts=[b"".join(commit.parts)])
 
 
+def test_a_segment_is_dropped_when_the_database_has_all_of_it_and_not_before(tmp_path: Path) -> None:
+    first, second = chain(*SPANS), chain(*SPANS, (10, 12))[4:]
+    write(tmp_path, first, second)
+    journal = Journal(tmp_path, fsync=False)
+    journal.resume(scan(tmp_path).segments, second[-1].after, None)
+    for upto_seq, left in ((8, {1: 9, 2: 12}), (9, {2: 12}), (12, {})):
+        journal.drop(upto_seq)
+        assert scan(tmp_path).segments == left
+
+
 def test_a_commit_of_very_many_payloads_is_one_commit(tmp_path: Path) -> None:
     rows, _ = commit(1, 1)
     many = seal(GENESIS, rows, [Payload("r1", f"part {number}", b"x") for number in range(3_000)])

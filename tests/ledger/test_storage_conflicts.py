@@ -83,10 +83,14 @@ def test_uncommitted_inserts_of_the_same_key_collide_at_the_later_commit(storage
     one, two = storage.begin(), storage.begin()
     one.sql("INSERT INTO t VALUES (5, 5)")
     two.sql("INSERT INTO t VALUES (5, 6)")
+    told: list[int] = []
+    one.then(lambda: told.append(1))
+    two.then(lambda: told.append(2))
     one.commit()
     with pytest.raises(StorageConflict):
         two.commit()
     assert storage.sql("SELECT v FROM t WHERE i = 5") == [(5,)]
+    assert told == [1], "what follows a commit never follows a conflict"
 
 
 def test_a_conflict_is_solved_by_doing_it_again(storage: Storage) -> None:

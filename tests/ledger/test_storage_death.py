@@ -278,9 +278,12 @@ def test_a_cabinet_that_is_not_dead_keeps_the_next_one_out(disk: Disk) -> None:
 
 def test_two_disks_on_one_folder_do_not_open_a_file_twice(tmp_path: Path) -> None:
     one, two = FileDisk(tmp_path), FileDisk(tmp_path)
-    Cabinet(one).open(AGENT, 1).state["a"] = 1
+    owner = Cabinet(one).open(AGENT, 1)
+    owner.state["a"] = 1
     with pytest.raises(StorageLocked):
         Cabinet(two).open(AGENT, 2)
+    owner.close()
+    assert Cabinet(two).open(AGENT, 2).state["a"] == 1, "it let go of it"
     one.close()
     two.close()
 
