@@ -46,18 +46,18 @@ _new: Final = tuple.__new__  # what a named tuple's own constructor calls after 
 
 def encode(message: Message) -> Sequence[Plain]:
     """A message as it goes over the wire."""
-    if isinstance(message, Ask):
-        return _ASK, message.ref, (_NUMBERS[type(message.question)], *message.question)
-    return (_NUMBERS[type(message)],) + message  # noqa: RUF005 - twice as fast as unpacking
+    if type(message) is Ask:
+        return _ASK, message.ref, (_NUMBERS[type(message.question)],) + message.question  # noqa: RUF005 - twice as fast as unpacking
+    return (_NUMBERS[type(message)],) + message  # noqa: RUF005 - as above
 
 
 def decode(said: Sequence[Plain]) -> Message:
     """The message again."""
-    number, fields = said[0], said[1:]
+    number = said[0]
     if number == _ASK:
-        ref, asked = fields
-        fields = [ref, _new(_KINDS[asked[0]], asked[1:])]
-    decoded: Message = _new(_KINDS[number], fields)
+        _, ref, asked = said
+        return _new(Ask, (ref, _new(_KINDS[asked[0]], asked[1:])))
+    decoded: Message = _new(_KINDS[number], said[1:])
     return decoded
 
 
