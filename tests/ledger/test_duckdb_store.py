@@ -8,13 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
 
 import duckdb
 import pytest
 
+from perdure.ledger.block_guard import BlockGuard
+from perdure.ledger.codec import unpack
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerLocked, LedgerTooNew, LedgerUnwritable
 from perdure.ledger.store.duckdb_file import DATABASE
 from perdure.ledger.store.duckdb_store import DuckDBStore
@@ -152,6 +154,36 @@ store.checkpoint(b"later", 10, [run("r0", 3, 9), run("r2", 2, 8)], ["r1"])
         assert [row.seq for row in store.facts("r1")] == ([13, 16] if late else [1, 4, 7, 10, 13, 16])
 
 
+class Torn(BlockGuard):
+    """Dies when what DuckDB's checkpoint writes over is saved."""
+
+    @contextmanager
+    def around(self, con: duckdb.DuckDBPyConnection, name: str) -> Iterator[None]:
+        with super().around(con, name):
+            os._exit(9)
+        yield
+
+
+def test_a_checkpoint_that_is_torn_by_a_death_costs_nothing(dead: Path, whole: Boot, tmp_path: Path) -> None:
+    """The journal has everything until the database has it, and what was written over by halves is put back."""
+    directory = copy(dead, tmp_path / "ledger")
+    script = """
+from tests.ledger.test_duckdb_store import DATABASE, Torn
+store._guard.close()
+store._guard = Torn(directory / DATABASE)
+store.checkpoint(b"later", 10, [], [])
+"""
+    process = live(directory, script)
+    process.communicate()
+    assert process.returncode == 9
+    saved = unpack((directory / f"{DATABASE}.blocks").read_bytes()[16:])
+    at, piece = max(saved)
+    with (directory / DATABASE).open("r+b") as file:
+        file.seek(at + len(piece) // 2)
+        file.write(b"torn")
+    assert boot(directory) == whole
+
+
 def test_segments_that_come_back_after_a_checkpoint_are_passed_over(dead: Path, tmp_path: Path) -> None:
     directory = copy(dead, tmp_path / "ledger")
     old = {path.name: path.read_bytes() for path in directory.glob("ledger.[jm]*")}
@@ -180,6 +212,12 @@ def test_the_mark_of_a_checkpoint_that_duckdb_leaves_as_a_log_is_never_read(
 ) -> None:
     """A torn one crashed the process at the attach."""
     assert boot(copy(dead, tmp_path / "ledger", ledger_db_wal=b"\x55" * 64)) == whole
+    directory = copy(dead, tmp_path / "other")
+    with duckdb.connect(directory / DATABASE) as con:
+        con.execute("PRAGMA disable_checkpoint_on_shutdown")
+        con.execute("DELETE FROM runs")
+    assert (directory / f"{DATABASE}.wal").stat().st_size
+    assert boot(directory) == whole
 
 
 # ------------------------------------------------------------------ a damaged journal
