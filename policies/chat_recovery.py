@@ -52,11 +52,7 @@ class RecoveryKind(StrEnum):
 
 
 def classify_turn(
-    *,
-    has_content: bool,
-    is_continuation: bool,
-    is_newest_user_its_own: bool,
-    is_awaiting_client: bool,
+    *, has_content: bool, is_continuation: bool, is_newest_user_its_own: bool, is_awaiting_client: bool
 ) -> RecoveryKind:
     """The recovery that a cut-off turn needs, by what is durable.
 

@@ -46,9 +46,7 @@ class Marking(Protocol):
 
 
 @overload
-def exposed(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-) -> Exposed[P, Coroutine[Any, Any, R], R]: ...
+def exposed(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Exposed[P, Coroutine[Any, Any, R], R]: ...
 @overload
 def exposed(method: Callable[Concatenate[Any, P], R]) -> Exposed[P, R, R]: ...
 @overload

@@ -56,12 +56,7 @@ class Client:
     """
 
     def __init__(
-        self,
-        world: World,
-        courier: Courier,
-        limits: Limits,
-        code_dir: Path | None = None,
-        packer: Packer | None = None,
+        self, world: World, courier: Courier, limits: Limits, code_dir: Path | None = None, packer: Packer | None = None
     ) -> None:
         self.world, self.limits, self.code_dir, self._packer = world, limits, code_dir, packer
         self.client_id = "client-" + world.dice.token()[:10]

@@ -32,10 +32,7 @@ class EventStream:
     """
 
     def __init__(
-        self,
-        follow: Callable[[], AsyncGenerator[Frame, None]],
-        submit: Submit,
-        is_open: Callable[[], bool],
+        self, follow: Callable[[], AsyncGenerator[Frame, None]], submit: Submit, is_open: Callable[[], bool]
     ) -> None:
         self._follow, self._submit, self._is_open = follow, submit, is_open
 

@@ -49,8 +49,7 @@ def ps(
         bool, typer.Option("--all", help="List all runs, ended ones included, newest first.")
     ] = False,
     status: Annotated[
-        list[Status] | None,
-        typer.Option(help="List the runs with this status, newest first; repeatable."),
+        list[Status] | None, typer.Option(help="List the runs with this status, newest first; repeatable.")
     ] = None,
     parent: Annotated[
         str | None, typer.Option(help="List the runs that this agent requested, as name@module:Class, newest first.")

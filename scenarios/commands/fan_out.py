@@ -25,8 +25,7 @@ def run_fan_out(
         int | None, typer.Option(min=1, max=CHILDREN_MAX, help="Number of child agents; by default one for each file.")
     ] = None,
     kills: Annotated[
-        int,
-        typer.Option(min=0, max=KILLS_MAX, help="Number of processes to kill: hosts and the supervisor."),
+        int, typer.Option(min=0, max=KILLS_MAX, help="Number of processes to kill: hosts and the supervisor.")
     ] = 3,
     seed: Annotated[int, typer.Option(help="Decides which process is killed when.")] = 0,
     awaited: Annotated[

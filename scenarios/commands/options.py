@@ -40,10 +40,7 @@ def directory(given: str | Path) -> Path:
     return path
 
 
-Data = Annotated[
-    Path,
-    typer.Option(help="The data directory.", parser=directory, metavar="DIR"),
-]
+Data = Annotated[Path, typer.Option(help="The data directory.", parser=directory, metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
 
 

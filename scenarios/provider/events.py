@@ -1,8 +1,7 @@
-r"""What a scripted model says, piece by piece, and the bytes in which the chat completions protocol says it.
+r"""The events of a scripted reply, and their encoding in the chat completions protocol.
 
-A reply is a sequence of events. Each becomes exactly one frame of server-sent events, so "after the third event" and "after byte 412"
-are places that mean the same in every world. Encoding is pure and repeatable: the same reply to the same request has the same bytes,
-which is why `created` is a constant. Text goes out as UTF-8, not as `\u` escapes, so that a cut can fall inside of a character.
+Each event becomes one frame of server-sent events, so "after the third event" and "after byte 412" mean the same in every world. The same
+reply always has the same bytes, so `created` is a constant. Text is sent as UTF-8, not as `\u` escapes, so a cut can split a character.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Plain(BaseModel):
 
 
 class Role(Plain):
-    """The first chunk, which says that the assistant speaks and nothing else."""
+    """The first chunk, which has only the role."""
 
 
 class Text(Plain):
@@ -34,13 +33,13 @@ class Text(Plain):
 
 
 class Reasoning(Plain):
-    """A piece of thought, under the name that most servers give it (`reasoning_content`)."""
+    """A piece of reasoning, under the usual name `reasoning_content`."""
 
     text: str
 
 
 class CallStart(Plain):
-    """The announcement of a tool call. Real servers have been seen to leave out the id or the name."""
+    """The start of a tool call. Some real servers leave out the id or the name."""
 
     index: int = 0
     id: str | None = None
@@ -48,20 +47,20 @@ class CallStart(Plain):
 
 
 class Arguments(Plain):
-    """A piece of the JSON text of the arguments of the call with this index."""
+    """A piece of the JSON arguments of the call with this index."""
 
     index: int = 0
     text: str
 
 
 class Finish(Plain):
-    """The terminal chunk."""
+    """The last chunk with choices."""
 
     reason: str = "stop"
 
 
 class Usage(Plain):
-    """What it cost, in tokens; a chunk without choices."""
+    """The tokens used; a chunk without choices."""
 
     prompt: int = 0
     completion: int = 0
@@ -72,7 +71,7 @@ class Done(Plain):
 
 
 class Failure(Plain):
-    """An error inside of a stream that began well."""
+    """An error inside a stream."""
 
     message: str
     type: str = "server_error"
@@ -80,13 +79,13 @@ class Failure(Plain):
 
 
 class Comment(Plain):
-    """A keep-alive: a frame that means nothing."""
+    """A keep-alive frame."""
 
     text: str = "keep-alive"
 
 
 class Raw(Plain):
-    """Whatever bytes a broken server may send, as text."""
+    """The text that a broken server sends."""
 
     text: str
 
@@ -95,7 +94,7 @@ Event = Role | Text | Reasoning | CallStart | Arguments | Finish | Usage | Done 
 
 
 def frames(events: Iterable[Event], response_id: str, model: str) -> tuple[bytes, ...]:
-    """The events as frames of a `text/event-stream`, one each."""
+    """One frame of a `text/event-stream` for each event."""
     return tuple(_frame(event, response_id, model).encode() for event in events)
 
 
@@ -144,7 +143,7 @@ def _delta(event: Event) -> dict[str, Any]:
 
 
 def error_of(failure: Failure) -> dict[str, Any]:
-    """The error object of the protocol, in a stream or as the body of a refusal."""
+    """The error object, in a stream or as a body."""
     return {"message": failure.message, "type": failure.type, "param": None, "code": failure.code}
 
 
@@ -161,5 +160,5 @@ def tokens_in(text: str) -> int:
 
 
 def dumped(value: object) -> str:
-    """JSON as it goes over the wire: short, and with its characters as they are."""
+    """Compact JSON without escapes."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

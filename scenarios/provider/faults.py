@@ -1,7 +1,7 @@
-"""What goes wrong while a scripted model answers: which fault, for which request, and where in the reply.
+"""Faults of the scripted model: which fault, for which request, and where in the reply.
 
-A reply on the wire is a sequence of *acts*: a head, bytes, waits, and an end. `perform` turns frames, a fault and a pace into acts; the
-server and the simulated transport do nothing but carry them out, so a fault means the same over sockets and in the simulation.
+A reply is a sequence of *acts*: a head, bytes, waits, and an end. `perform` turns frames, a fault and a pace into acts. The socket server
+and the simulated transport carry them out, so a fault means the same in both.
 
 | fault | what the client sees |
 |---|---|
@@ -11,13 +11,13 @@ server and the simulated transport do nothing but carry them out, so a fault mea
 | `stall` | everything before the place, then silence; after `duration_ms`, or when released, it goes on |
 | `error` | everything before the place, then an error object in the stream, then a clean end |
 | `status` | an HTTP status with an error body, `Retry-After` if given, instead of a reply |
-| `refused` | the port is closed: from when the request before came in, until `duration_ms` after the last open reply, or until opened |
+| `refused` | the port is closed from the request before, until `duration_ms` after the last open reply, or until opened |
 
-Any other fault but a refusal may be silent for `duration_ms`, or `held` until it is released, before it breaks: so a connection can be
-lost while a tool that it asked for is at work.
+Every fault but a refusal may first be silent for `duration_ms`, or `held` until it is released. So a connection can be lost while a
+requested tool runs.
 
-The place is before event number `event` (from 0; -1 is before the last one, usually the sentinel), or with `inside` in the middle of it,
-in the midst of a character if that can be; or after `byte` bytes of the body; or, without either, before the head of the response.
+The place is before event number `event` (from 0; -1 is the last one, usually the sentinel), or with `inside` in the middle of it, inside a
+character if possible; or after `byte` bytes of the body; or else before the head of the response.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from perdure.scenarios.provider.events import Failure, Plain, dumped, error_of, 
 
 
 class FaultKind(StrEnum):
-    """What goes wrong; the table is at the head of the module."""
+    """The faults of the table above."""
 
     RESET = "reset"
     HANG_UP = "hang_up"
@@ -44,13 +44,13 @@ class FaultKind(StrEnum):
     REFUSED = "refused"
 
 
-UTF8_MASK, UTF8_INNER = 0b11000000, 0b10000000  # what marks a byte inside of a character
+UTF8_MASK, UTF8_INNER = 0b11000000, 0b10000000  # mark a byte inside a character
 PLACELESS = (FaultKind.STATUS, FaultKind.REFUSED)
-AFTER_HEAD = (FaultKind.END, FaultKind.ERROR)  # a clean end needs a response that began
+AFTER_HEAD = (FaultKind.END, FaultKind.ERROR)  # a clean end needs a response
 
 
 class Fault(Plain):
-    """One fault and its place. `message`, `type` and `code` are those of an error object; `retry_after` is the header as it is sent."""
+    """One fault and its place. `message`, `type` and `code` are those of an error object. `retry_after` is the header."""
 
     kind: FaultKind
     event: int | None = None
@@ -85,7 +85,7 @@ class Fault(Plain):
 
     @property
     def silence(self) -> tuple[Wait, ...]:
-        """The silence before it breaks, or that it is."""
+        """The silence of a stall, or before another fault."""
         if self.held or (self.kind is FaultKind.STALL and self.duration_ms is None):
             return (Wait(None),)
         return () if self.duration_ms is None else (Wait(self.duration_ms),)
@@ -96,10 +96,10 @@ class Fault(Plain):
 
 
 class Rule(Plain):
-    """When a fault happens: for the first `times` requests that fit.
+    """The requests that get a fault: the first `times` that meet all given conditions.
 
-    Every condition that is given must hold: the request is the `number`-th since the plan was set (from 1), the newest user message
-    contains `asks`, the question has so many tool `results`. A refusal knows only the number, because its request is never seen.
+    The request is the `number`-th since the plan was set (from 1), the newest user message contains `asks`, and the question has so many
+    tool `results`. A refusal has only a number, because its request is never seen.
     """
 
     fault: Fault
@@ -119,25 +119,25 @@ class Rule(Plain):
 
 
 class FaultPlan(Plain):
-    """The first rule that fits and is not used up decides."""
+    """The first matching rule that is not used up decides."""
 
     rules: tuple[Rule, ...] = ()
 
     @classmethod
     def at(cls, faults: Mapping[int, Fault]) -> Self:
-        """A plan by number alone: `FaultPlan.at({1: Fault(kind="reset", event=3)})`."""
+        """A plan by request number: `FaultPlan.at({1: Fault(kind="reset", event=3)})`."""
         return cls(rules=tuple(Rule(number=number, fault=fault) for number, fault in faults.items()))
 
 
 class Pace(Plain):
-    """How fast the model is: before its first event, and between two."""
+    """The pauses of the model: before the first event, and between two."""
 
     first_ms: float = Field(default=0.0, ge=0)
     between_ms: float = Field(default=0.0, ge=0)
 
 
 class Head(NamedTuple):
-    """The status line and the headers. A streamed body is chunked; another one has a length."""
+    """The status and the headers."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -150,13 +150,13 @@ class Said(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Silence for so many milliseconds, or (None) until it is released."""
+    """Silence for so long, or (None) until it is released."""
 
     ms: float | None
 
 
 class End(NamedTuple):
-    """The end of the response: whole (`whole`, `end`), by closing (`hang_up`) or by `reset`."""
+    """The end of the response: whole (`whole`, `end`, `error`), by closing (`hang_up`) or by `reset`."""
 
     how: str
 

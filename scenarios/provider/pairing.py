@@ -1,7 +1,6 @@
-"""Whether a request may be sent at all: tool calls and results pair, and everything has the shape that real servers demand.
+"""Whether a request is legal: tool calls and results pair, and everything has the shape that real servers require.
 
-Strict on purpose. A real server refuses some of this with a 400 that no repetition heals, and one illegal request in the history makes
-a conversation unusable for good; so the scripted server refuses all of it, and says what is wrong with which message.
+The check is strict. Real servers refuse some of this with a 400, and an illegal history makes a conversation unusable for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 
 def problems(body: object) -> list[str]:
-    """What is wrong with a request body, one sentence each; nothing if it is legal."""
+    """The problems of a request body, one sentence each."""
     if not isinstance(body, dict):
         return ["the body is not a JSON object"]
     messages = body.get("messages")
@@ -63,7 +62,7 @@ def _shape_of(message: object) -> Iterator[str]:
 
 
 def _emptiness(role: str, content: object) -> Iterator[str]:
-    """Only a tool may have nothing to say, and it says so with an empty text."""
+    """Only a tool message may have an empty text."""
     if role == "assistant":
         yield "an assistant message with neither content nor tool calls"
     elif role != "tool" or content is None:
@@ -95,7 +94,7 @@ def _is_object(text: object) -> bool:
 
 
 def _unpaired(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Walk the conversation: after an assistant message with calls come exactly their results, in any order, and nothing in between."""
+    """After an assistant message with calls, exactly their results must follow, in any order."""
     seen: set[str] = set()
     due: dict[str, None] = {}
     for at, message in enumerate(messages):

@@ -1,19 +1,13 @@
-"""The scripted model: what it answers to a conversation, as a pure function of the conversation.
+"""The scripted model: its answer is a pure function of the conversation.
 
-Theory of operation
--------------------
-A *question* is some text that a user's message may contain, and how the model works it off: rounds of tool calls, parallel within a
-round, and at the end a conclusion that states the digest of every tool result. So one look at the conclusion tells whether every
-result reached the model whole.
+A *question* is a text that a user's message may contain, with rounds of parallel tool calls, and a conclusion that states the digest of
+each tool result. So the conclusion shows whether every result reached the model whole.
 
-The model remembers nothing. From the newest user message that holds a question it takes the results that are there, and asks for the
-first calls that have none. Hence whatever a recovery makes of a conversation gets a sensible answer: the same request again is
-answered alike (only the call ids are fresh, as with a real model); of a round that was cut short only the missing calls are asked
-for; and a text of which the first half stands in the conversation is gone on with from where it stops. A user message that holds no
-question (a steering message, a hidden "please continue") does not change the subject.
+The model has no memory. It finds the newest user message with a question, takes the results that follow, and makes the first calls that
+have none. So every recovered conversation gets a sensible answer: a repeated request is answered alike, with fresh call ids; of a cut-off
+round only the missing calls are made; and half a text is continued. A user message without a question does not change the subject.
 
-A call is repeated when its result says that it may be (`again`), so often; any other text counts as the call's result, also a warning
-that its outcome is unknown: a careful model does not repeat what may have happened.
+A call is repeated if its result says that this is safe (`again`). Any other text is its result, also a warning that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -47,19 +41,19 @@ Message = dict[str, Any]
 
 
 class Call(Plain):
-    """A tool call that the model wants."""
+    """A tool call that the model makes."""
 
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """What makes two calls the same: the tool and its arguments, however they are written."""
+        """The identity of a call: the tool and its arguments."""
         return key_of(self.name, self.arguments)
 
 
 class Round(Plain):
-    """What one reply thinks, says, and asks for."""
+    """The reasoning, text and calls of one reply."""
 
     thinks: str = ""
     says: str = ""
@@ -67,9 +61,9 @@ class Round(Plain):
 
 
 class Question(Plain):
-    """What a user may ask, and how the model works it off. All calls of one question differ.
+    """A text that a user may ask, and the rounds of the answer. All calls of one question differ.
 
-    With `verbatim` the first replies are these events and nothing else: one entry for each assistant message that there may be already.
+    `verbatim` has the events of the first replies: reply n is used while the conversation has n assistant messages.
     """
 
     asks: str
@@ -90,11 +84,10 @@ class Question(Plain):
 
 
 class Script(Plain):
-    """All that the model knows.
+    """What the model knows.
 
-    `again` are words in a result by which the model is asked to repeat the call, as `policies.caution` asks; it does, up to `again_max`
-    times.
-    `prefill` is what it makes of a request that ends with an assistant's text: go on with it, begin anew, or refuse it.
+    It repeats a call whose result has one of the phrases `again`, up to `again_max` times. `prefill` says what it does with a request that
+    ends with an assistant's text.
     """
 
     questions: tuple[Question, ...] = ()
@@ -107,7 +100,7 @@ class Script(Plain):
 
 @dataclass
 class Conversation:
-    """What the model sees of a request: the question it is at, and what came of it so far."""
+    """The open question of a request, and its progress."""
 
     question: Question | None = None
     announced: set[str] = field(default_factory=set)
@@ -121,12 +114,12 @@ def key_of(name: str, arguments: object) -> str:
 
 
 def digest_of(result: str) -> str:
-    """The digest by which a conclusion states a tool result."""
+    """The digest of a tool result."""
     return sha256(result.encode()).hexdigest()[:DIGEST_CHARS]
 
 
 def conclusion(question: Question, results: Sequence[str]) -> str:
-    """The final answer, given the result of each call of the question in order."""
+    """The final answer, from the result of each call in order."""
     lines = [f"{question.concludes}: {len(results)} results."]
     for number, (call, result) in enumerate(zip(question.calls, results, strict=True), 1):
         lines.append(f"{number}. {call.key} → {digest_of(result)}")
@@ -134,7 +127,7 @@ def conclusion(question: Question, results: Sequence[str]) -> str:
 
 
 def text_of(content: object) -> str:
-    """The text of a message's content, which is a string, a list of parts, or nothing."""
+    """The text of a content, which is a string, a list of parts, or None."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
@@ -142,7 +135,7 @@ def text_of(content: object) -> str:
 
 
 def read(script: Script, messages: Sequence[Message]) -> Conversation:
-    """Find the question that is open in a legal conversation, and what is there of its answer."""
+    """Find the open question of a legal conversation, and its progress."""
     for at in range(len(messages) - 1, -1, -1):
         question = _asked(script, messages[at])
         if question is not None:
@@ -179,7 +172,7 @@ def _since(script: Script, question: Question, messages: Sequence[Message]) -> C
 
 
 def answer(script: Script, messages: Sequence[Message], number: int) -> tuple[Event, ...]:
-    """What the model says to a legal conversation. `number` is the request's; it only makes call ids fresh (and never longer)."""
+    """The answer to a legal conversation. The number of the request only makes call ids fresh."""
     found = read(script, messages)
     question = found.question
     if question is None:
@@ -209,7 +202,7 @@ def _is_answered(script: Script, results: list[str]) -> bool:
 
 
 def _rest(text: str, said: str) -> str:
-    """What is left to say of a text of which the conversation holds the beginning."""
+    """The rest of a text that the conversation has the beginning of."""
     return text.removeprefix(said)
 
 

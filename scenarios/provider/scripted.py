@@ -31,11 +31,11 @@ SHOWN_MAX: Final = 200
 
 
 class Record(BaseModel):
-    """One request as the provider saw it.
+    """One request.
 
-    `problems` are what makes it illegal; such a request gets a 400, whatever the plan says. `fault` is what the plan had for it, and
-    `fault_byte` the byte of the body before which it happened. `sizes` are the lengths of the frames of the whole reply. `ended` is
-    `whole`; or the fault that ended it; or `gone`, if the client left first; or None while it is open.
+    A request with `problems` is illegal and gets a 400. `fault` is that of the plan, and `fault_byte` its place in the body. `sizes` are
+    the lengths of the frames of the whole reply. `ended` is `whole`; the fault that ended it; `gone`, if the client left; or None while it
+    is open.
     """
 
     number: int
@@ -72,7 +72,7 @@ class Counters(BaseModel):
 
 
 class Answer(NamedTuple):
-    """What one request gets."""
+    """The reply to one request."""
 
     number: int
     acts: tuple[Act, ...]
@@ -109,7 +109,7 @@ class ScriptedProvider:
         self.settle()
 
     def receive(self, raw: bytes, at_ms: float) -> Answer:
-        """Take a request: log it, judge it, and say what it gets."""
+        """Take a request, log it, and decide the reply."""
         body, trouble = _parsed(raw)
         record = Record(number=len(self.records) + 1, at_ms=at_ms, body=body, problems=trouble or problems(body))
         found = Conversation() if record.problems else read(self.script, body["messages"])
@@ -143,7 +143,7 @@ class ScriptedProvider:
         return perform(spoken, record.fault, self.pace)
 
     def _ruled(self, record: Record) -> int | None:
-        """The first rule that fits, by its place in the plan."""
+        """The index of the first matching rule."""
         for index, rule in enumerate(self.plan.rules):
             is_left = rule.times is None or self._used[index] < rule.times
             if is_left and rule.fault.kind is not FaultKind.REFUSED and self._fits(rule, record):
@@ -181,7 +181,7 @@ class ScriptedProvider:
         return False
 
     def shut_until_ms(self) -> float | None:
-        """When the door opens by itself, if that is known yet."""
+        """When the refusal ends by itself, if that is known."""
         index = self._refusal()
         if index is None or self._dark_since_ms is None:
             return None
@@ -189,7 +189,7 @@ class ScriptedProvider:
         return None if lasts_ms is None else self._dark_since_ms + lasts_ms
 
     def open_door(self) -> None:
-        """End the refusal that is due, if one is."""
+        """End the refusal that is due, if any."""
         index = self._refusal()
         if index is not None:
             self._end_refusal(index)
@@ -200,7 +200,7 @@ class ScriptedProvider:
         self.settle()
 
     def refuse(self) -> None:
-        """Count a connection that was refused. Only the simulation can: a real one is never seen by the server."""
+        """Count a refused connection. Only the simulation sees one."""
         self.refused += 1
 
     def _refusal(self) -> int | None:
@@ -237,7 +237,7 @@ def unknown_path(method: str, path: str) -> Failure:
 
 
 def _parsed(raw: bytes) -> tuple[Any, list[str]]:
-    """A body as plain data that can be written down again; or as it is, shortened, with what is wrong with it."""
+    """A body as plain data; or shortened, with what is wrong with it."""
     try:
         body = json.loads(raw, parse_constant=_no_number)
         if b"\\u" in raw:

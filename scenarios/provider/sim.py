@@ -1,4 +1,4 @@
-"""The scripted provider as an `httpx2` transport inside of the simulated world: the same scripted, the same acts, and virtual time.
+"""The scripted provider as an `httpx2` transport in the simulated world: the same script and acts, and virtual time.
 
     provider = SimProvider(script, plan)
     agent.model = provider.model()
@@ -34,7 +34,7 @@ REFUSED: Final = "All connection attempts failed"
 
 
 class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
-    """See the head of the module. Any number of clients may share it."""
+    """Any number of clients may share it."""
 
     def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
         super().__init__(script, plan, pace)
@@ -44,18 +44,18 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
         return httpx2.AsyncClient(transport=self, trust_env=False)
 
     def model(self, name: str = "scripted") -> OpenAIChatModel:
-        """A model, by this name, whose every request comes here."""
+        """A model of this name whose requests come here."""
         client = AsyncOpenAI(base_url=SIM_URL, api_key="scripted", max_retries=0, http_client=self.client())
         return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))
 
     def release(self, number: int) -> None:
-        """End the stall of a request. Raises `KeyError` if it is not open."""
+        """End the stall of a request. Raises `KeyError` if the request is not open."""
         self._exchanges[number].release()
 
     # what a client does to it
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Answer a request, or raise what a socket would make the client raise."""
+        """Answer a request, or raise what a client of a socket would raise."""
         body = await request.aread()
         now_ms = asyncio.get_running_loop().time() * 1000
         if self.is_shut(now_ms):
@@ -76,7 +76,7 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
             super().ended(number, how, sent, at_ms)
 
     async def aclose(self) -> None:
-        """Do nothing: closing a client leaves the provider as it is."""
+        """Do nothing: other clients go on."""
 
 
 class _Exchange(httpx2.AsyncByteStream):
@@ -125,7 +125,7 @@ class _Exchange(httpx2.AsyncByteStream):
         self.leave()
 
     async def _next(self) -> Act:
-        """The next act, carried out as far as the world is concerned."""
+        """Carry out the next act, except for sending."""
         act = next(self._acts)
         if isinstance(act, Wait):
             await self._wait(act.ms)
@@ -140,12 +140,12 @@ class _Exchange(httpx2.AsyncByteStream):
         return act
 
     async def _wait(self, ms: float | None) -> None:
-        """Be silent for so long, or until released; but not for longer than the client's patience for one read."""
+        """Be silent for so long or until released, but no longer than the client's timeout of a read."""
         limit_s = None if ms is None else ms / 1000
         left_s = None if self._patience_s is None else max(0.0, self._patience_s - self._silent_s)
         is_too_long = left_s is not None and (limit_s is None or left_s < limit_s)
         self._interruption = self._loop.create_future()
-        self._is_silent = True  # a client that leaves now left during a silence
+        self._is_silent = True  # for `leave`
         try:
             async with asyncio.timeout(left_s if is_too_long else limit_s):
                 await self._interruption
@@ -166,7 +166,7 @@ class _Exchange(httpx2.AsyncByteStream):
             self._interruption.set_result(None)
 
     def leave(self) -> None:
-        """The client is gone, if it was not over anyhow. What the provider says without a pause is on its way already."""
+        """End the exchange, if it is open. What the provider says before its next pause is already sent."""
         how = "gone"
         for act in () if self._is_silent else self._acts:
             if isinstance(act, Wait):

@@ -1,10 +1,10 @@
-"""The agents of `perdure run chat-recovery` and `tool-disconnect`: a guide with four real tools and two sub-agents, and what it is asked.
+"""The agents of `perdure run chat-recovery` and `tool-disconnect`: a guide with four real tools and two sub-agents.
 
-The guide answers questions about the files of a workspace (`scenarios.stories.chat_workspace`). To one question it reads and searches in
-parallel; then it writes a report, while one sub-agent counts the words of a file and another one, a chat agent with the same model, sums
-a file up; then it may run a command. What it must say in the end is known beforehand from the files alone.
+For each question about a workspace (`chat_workspace`) the guide reads and searches in parallel. Then it writes a report, while one
+sub-agent counts the words of a file and another, a chat agent, sums a file up. Then it may run a command. The answer follows from the
+files.
 
-Which model they have, and where the workspace is, stands in the environment of their processes.
+The environment of the processes names the model and the workspace.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ INSTRUCTIONS: Final = (
 
 
 class FileToCount(BaseModel):
-    """What the word counter is given: a path like `shelf/000.txt`."""
+    """The input of the word counter: a path like `shelf/000.txt`."""
 
     path: str
 
 
 class WordCounter(Agent):
-    """Counts the words of one file, and says how far it is."""
+    """Counts the words of one file."""
 
     async def run(self, input: FileToCount, run: RunContext) -> str:
         """Read, count line by line, and answer in a sentence."""
@@ -56,13 +56,13 @@ def words_of(path: str, lines: Sequence[str]) -> str:
 
 
 class Errand(BaseModel):
-    """What the summariser is asked, in words."""
+    """The input of the summariser."""
 
     message: str
 
 
 class Summariser(ChatAgent):
-    """Sums a file up: a chat agent of its own, for which each run is one turn."""
+    """Sums a file up. It is a chat agent, so each run is a turn."""
 
     instructions = INSTRUCTIONS
     num_cpus = 0.002  # as for the guide
@@ -79,9 +79,7 @@ class Guide(ChatAgent):
     """The parent: answers questions about the workspace."""
 
     instructions = INSTRUCTIONS
-    num_cpus = (
-        0.001  # next to nothing, but it gives the guide hosts of its own, which can die without those of its tools
-    )
+    num_cpus = 0.001  # a value of its own gives the guide its own hosts, which can be killed alone
     chat_stream_stall_timeout_ms = 20_000
 
     def get_model(self) -> Any:
@@ -96,10 +94,7 @@ class Guide(ChatAgent):
 
 
 class Quiz:
-    """Questions about one workspace, and their answers. No two questions share an effect.
-
-    `with_shell` adds a command to each; a simulated process cannot start a real one.
-    """
+    """Questions about one workspace, and their answers. No two questions share an effect. `with_shell` adds a command to each."""
 
     def __init__(self, workspace: Workspace, *, with_shell: bool) -> None:
         self.workspace, self.with_shell = workspace, with_shell
@@ -113,7 +108,7 @@ class Quiz:
         return plain.model_copy(update={"rounds": (look, busy, *command)})
 
     def child_question(self, number: int) -> Question:
-        """What the scripted summariser does with what the guide asks it."""
+        """What the scripted summariser does."""
         path = self._file(number, 2)
         reading = Round(thinks="It is short.", calls=(Call(name="read_file", arguments={"path": path}),))
         asks = f"Summary of {path} for stocktaking no. {number}, please."
@@ -127,12 +122,12 @@ class Quiz:
         return f"{SHELF}/{Random(number).sample(names, 3)[place]}"
 
     def script(self, count: int) -> Script:
-        """The script for questions 0, 1, …; the guide's come first, because its questions quote those of the summariser."""
+        """The script for so many questions. The guide's come first, because they quote those of the summariser."""
         own = tuple(self.question(number) for number in range(count))
         return Script(questions=(*own, *(self.child_question(number) for number in range(count))))
 
     def told(self, number: int) -> str:
-        """The question as the user asks it: in full, because a real model has no script."""
+        """The user's message. It lists all steps, because a real model has no script."""
         question = self.question(number)
         steps = [
             f"Step {place}: " + "; ".join(call.key for call in each.calls) + "."
@@ -141,7 +136,7 @@ class Quiz:
         return "\n".join([question.asks, *steps, f"Then say: {question.concludes}."])
 
     def results(self, number: int) -> dict[str, str]:
-        """What each call of a question must return, by its key, computed from the files alone."""
+        """What each call of a question must return, by its key."""
         return {call.key: self._result(number, call) for call in self.question(number).calls}
 
     def _result(self, number: int, call: Call) -> str:

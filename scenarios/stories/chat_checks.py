@@ -1,7 +1,6 @@
-"""What is wrong with a turn of a chat scenario, in sentences.
+"""The checks of a turn of a chat scenario.
 
-A turn is looked at from four sides, which must agree: what its client heard, what stands in the transcript, what the provider saw, and
-what the tools did to the files.
+Four records must agree: the client's events, the transcript, the provider's requests, and the files that the tools changed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ UNKNOWN: Final = "OUTCOME UNKNOWN"
 
 @dataclass(frozen=True)
 class Ending:
-    """How a turn must end: its status and, for an unhappy one, words that its error must contain."""
+    """How a turn must end: its status, and words of its error."""
 
     status: str = "completed"
     words: str = ""
@@ -36,7 +35,7 @@ EXHAUSTED: Final = Ending("error", "", "recovery_exhausted")
 
 
 def wrong_ends(told: Told, ending: Ending) -> Iterator[str]:
-    """The contract of the callback, and the end itself."""
+    """Check the contract of the callback, and the end."""
     if told.result is None:
         yield told.problem
         return
@@ -58,7 +57,7 @@ def wrong_ends(told: Told, ending: Ending) -> Iterator[str]:
 
 
 def _wrong_message(told: Told) -> Iterator[str]:
-    """What was heard must fold to what stands."""
+    """The events must fold to the message in the transcript."""
     parts: list[Part] = []
     for event in told.events:
         parts = apply_chunk(parts, event)
@@ -79,9 +78,9 @@ def _outline(parts: Sequence[Part]) -> list[tuple[str, ...]]:
 
 
 def wrong_answer(quiz: Quiz, told: Told, seen: dict[str, str] | None) -> Iterator[str]:
-    """The conclusion must state every result as the model saw it, and every result must be right, or said to be unknown.
+    """The conclusion must state every result as the model saw it. Every result must be right or unknown.
 
-    `seen` are the results in the last request, by key; None for a real model, which may do otherwise than it was asked.
+    `seen` has the results of the last request by key. It is None for a real model, which may not do as asked.
     """
     results, expected = results_of(told), quiz.results(told.number)
     for key, right in expected.items():
@@ -102,14 +101,14 @@ def wrong_answer(quiz: Quiz, told: Told, seen: dict[str, str] | None) -> Iterato
 
 
 def _plain(seen: str) -> str:
-    """A result as the transcript has it; a failed call is wrapped on its way to the model."""
+    """A result as the transcript has it. For the model a failed call is wrapped."""
     if not seen.startswith('{"error":'):
         return seen
     return str(json.loads(seen)["error"])
 
 
 def parts_of(told: Told) -> list[Part]:
-    """The parts of the answer as they stand in the transcript."""
+    """The parts of the answer in the transcript."""
     message = told.result.message if told.result else None
     return [] if message is None else message["parts"]
 
@@ -149,7 +148,7 @@ def seen_results(script: Script, records: Sequence[Record], asks: str) -> dict[s
 
 
 def count_effects(quiz: Quiz, told: Told, effects: Counter[str], *, is_scripted: bool) -> Iterator[str]:
-    """Each side effect of a turn must have begun once; it may be missing if its outcome is unknown, or the turn stopped before."""
+    """Each side effect must have begun once. It may be missing if its outcome is unknown, or the turn ended before."""
     begun = Counter(effect.key for effect in quiz.workspace.effects())
     results = results_of(told)
     asked = Counter(key_of(part["toolName"], part["input"]) for part in parts_of(told) if "toolCallId" in part)

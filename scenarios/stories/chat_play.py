@@ -1,8 +1,7 @@
-"""How a chat scenario is played: one fresh guide and one question for each point, something breaks there, and all sides are compared.
+"""How a chat scenario is played: a new guide and a question for each point, where something breaks.
 
-A *point* says what goes wrong and when. The provider breaks by its plan; a process is killed at a moment that is watched for: while a
-request is held by the provider in the midst of its answer, or while a tool is at work. So the same points mean the same under Ray, with
-real processes and sockets, and in the simulated world.
+A *point* says what breaks and when. The provider fails by its plan. A process is killed while the provider holds a request in the middle of
+its answer, or while a tool runs. So a point means the same under Ray and in the simulated world.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.testing.laboratory import Laboratory
 
 LOOK_S: Final = 0.02
-MOMENT_S: Final = 60.0  # how long a moment may be in coming, and a turn take that is asked then
-HOLD_S: Final = 0.15  # after a request came: its first events are on their way
+MOMENT_S: Final = 60.0  # the longest wait for a moment
+HOLD_S: Final = 0.15  # after a request: its first events are on their way
 ROWS: Final = 200
 QUESTIONS: Final = 4  # for turns without a point
 KILLS: Final = ("agent", "tool", "child", "supervisor")
@@ -59,13 +58,13 @@ class Point:
 
     Attributes:
         label: in words.
-        group: what it is one of many of; of few points that are chosen, every group gets one before any gets two.
-        fault: of the provider, for the request of the guide's question with so many `results`, or of the child's if `child`.
-        number: the same, for the so-manieth request of the turn; refusals know nothing else.
-        times: for how many requests; None for all that fit.
+        group: every group gets a point before any gets two.
+        fault: of the provider, for the guide's request with so many `results`, or the child's if `child`.
+        number: the request of the turn that is refused.
+        times: the number of requests; None for all that match.
         victim: the process to kill: `agent`, `tool`, `child`, `supervisor`, or none.
-        at_tool: kill while this tool is at work; else while the request is held that `fault` stalls.
-        stall_ms: after how much silence the turn gives a stream up.
+        at_tool: kill while this tool runs; else while `fault` stalls the request.
+        stall_ms: the silence after which the turn gives a stream up.
         ending: how the turn must end.
     """
 
@@ -87,7 +86,7 @@ PEACE: Final = Point(label="nothing breaks", group="peace")
 
 
 class ChatScenario(Scenario):
-    """A turn in peace, then one for each point that was chosen. Without a `model` it is scripted."""
+    """A turn without a fault, then one for each chosen point. Without a `model` it is scripted."""
 
     needs_own_cluster: ClassVar[bool] = True
     goes_on: ClassVar[bool] = True
@@ -105,13 +104,13 @@ class ChatScenario(Scenario):
 
     @abstractmethod
     def points_of(self, records: Sequence[Record]) -> list[Point]:
-        """Every point of a turn like the one in peace, of which the provider saw these requests."""
+        """All points, by the requests of the turn without a fault."""
 
     # the worlds
 
     @contextlib.contextmanager
     def surroundings(self, data: Path | None) -> Iterator[None]:
-        """A workspace, a model, and where they are in the environment of every process."""
+        """A workspace and a model, which the environment of every process names."""
         with contextlib.ExitStack() as stack:
             if data is None:  # the workspace goes when the simulation is over
                 place = (
@@ -155,7 +154,7 @@ class ChatScenario(Scenario):
     # one turn
 
     async def turn(self, stage: Stage, point: Point, number: int) -> Told:
-        """Ask one question, let it go wrong, and judge what became of it."""
+        """Ask one question, break it, and check the result."""
         name = f"guide-{self._token if stage.world == 'ray' else 'sim'}-{number}"
         since = 0 if self.provider is None else self.provider.counters().requests
         self._prepare(point, number)
@@ -218,7 +217,7 @@ class ChatScenario(Scenario):
     async def _strike(
         self, stage: Stage, point: Point, name: str, number: int, since: int, turn: asyncio.Future[Any]
     ) -> str:
-        """Kill the victim when its moment has come. What is wrong if that did not come."""
+        """Kill the victim at its moment. Returns a problem if the moment did not come."""
         held = 0
 
         async def has_struck() -> bool:
@@ -275,7 +274,7 @@ class ChatScenario(Scenario):
     # the end
 
     def figures(self) -> dict[str, Any]:
-        """See the help of the command. The provider's figures are null for a real one, which gives none."""
+        """See the help of the command. A real provider has no figures, so they are null."""
         counts = self._provider_counts if self._model is None else None
         return {
             "model": self._model or SCRIPTED,
@@ -315,13 +314,13 @@ def _host_of(tool: str, victim: str, rows: list[dict[str, Any]]) -> str:
 
 
 def named(record: Record, *, child: bool) -> str:
-    """A request of the turn in peace, in words."""
+    """A request, in words."""
     which = f"request after {record.results} results" if record.results else "first request"
     return f"{'the child' if child else 'the guide'}'s {which}"
 
 
 def chosen(points: Sequence[Point], most: int, seed: int) -> list[Point]:
-    """At most so many points: every group gets one before any gets two. In the order in which they were given."""
+    """At most so many points, in their order. Every group gets one before any gets two."""
     if most >= len(points):
         return list(points)
     die = Random(f"{seed} points")

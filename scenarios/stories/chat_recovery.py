@@ -1,11 +1,10 @@
-"""`perdure run chat-recovery`: a process dies at every moment of a turn with tools and sub-agents, or the stream falls silent.
+"""`perdure run chat-recovery`: a process dies at each moment of a turn with tools and sub-agents, or the stream falls silent.
 
-The moments are watched for, not timed: the provider holds a request in the midst of its answer, or a tool is seen at work. Then the host
-of the guide, of a tool or of the sub-agent, or the supervisor is killed. In the simulated world the same moments are played, and after
-them a death at every kill point of the code that a turn visits (half of the points).
+The host of the guide, of a tool or of the sub-agent, or the supervisor is killed while the provider holds a request in the middle of its
+answer, or while a tool runs. In the simulated world half of the points are deaths at the kill points of the code that a turn visits.
 
-Each time the client is told of exactly one end of each attempt, attaches again, and gets the real end; every side effect has begun once,
-or the guide was told that its outcome is unknown; and the answer is whole.
+The client hears exactly one end of each attempt, attaches again, and gets the real end. Every side effect has begun once, or the guide was
+told that its outcome is unknown. The answer is whole.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class ChatRecovery(ChatScenario):
         return moments_of(self.quiz, records)
 
     def simulate(self) -> None:
-        """Half of the points at the same moments as under Ray; the other half are deaths at kill points, each in a world of its own."""
+        """Half of the points as under Ray. The others are deaths at kill points, each in its own world."""
         deaths = self.points_max - self.points_max // 2
         self.points_max //= 2
         super().simulate()
@@ -45,7 +44,7 @@ class ChatRecovery(ChatScenario):
             self._die_everywhere(deaths, first=self.points_max + 1)
 
     def _die_everywhere(self, most: int, first: int) -> None:
-        """A death at every kill point of the code that one turn visits; at most so many, spread evenly."""
+        """Deaths at the kill points that a turn visits, at most so many, spread evenly."""
         visits = self._play_once(first, 0)
         stride = max(1, visits // most)
         places = range(1 + (self.seed % stride if most < visits else 0), visits + 1, stride)
@@ -53,7 +52,7 @@ class ChatRecovery(ChatScenario):
             self._play_once(number, place)
 
     def _play_once(self, number: int, place: int) -> int:
-        """One turn in a world of its own, with a death at this place. Returns how many places were visited."""
+        """One turn in its own world, with a death at this place. Returns the number of visited places."""
         visited = 0
         point = Point(label=f"a death at kill point {place}" if place else "nothing dies", group="kill point")
         known: list[Laboratory] = []
@@ -73,7 +72,7 @@ class ChatRecovery(ChatScenario):
 
 
 def moments_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
-    """Every moment of a turn like the one in peace; the requests of a real model are not seen, so only its tools are watched."""
+    """Every moment of a turn. The requests of a real model are not seen, so only tools give moments."""
     points: list[Point] = []
     for record in records:
         points += _in_the_midst(record, child=record.asks == quiz.child_question(0).asks)
@@ -82,7 +81,7 @@ def moments_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
 
 
 def _in_the_midst(record: Record, *, child: bool) -> Iterator[Point]:
-    """Deaths and silence while one request is answered: before it begins, at its first events, in its middle, at its end."""
+    """Deaths and silence during the reply to one request: before it, at its first events, in its middle, at its end."""
     count = len(record.sizes)
     for event in dict.fromkeys((None, 0, 2, count // 2, count - 2)):
         fault = Fault(kind=FaultKind.STALL, event=event)

@@ -1,4 +1,4 @@
-"""Asking a question as a client does: following the answer through every interruption, and remembering all that was heard."""
+"""A client that asks a question, follows the answer through every interruption, and keeps all events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ATTACHES_MAX: Final = 50
 
 
 class Listener:
-    """A callback that remembers: the events, and the ends of which there must be one."""
+    """A callback that keeps the events and the ends, of which there must be one."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -32,14 +32,14 @@ class Listener:
         self.ends.append("error")
 
     def on_interrupted(self, info: Any) -> None:
-        """The attempt is over, and the turn may go on."""
+        """The attempt has ended, and the turn may go on."""
         self.ends.append("interrupted")
         self.cause = info.cause
 
 
 @dataclass
 class Told:
-    """What became of one question, as its client saw it. `problem` is what was raised instead of a result."""
+    """One question as its client saw it. `problem` was raised instead of a result."""
 
     number: int
     result: TurnResult | None = None
@@ -48,7 +48,7 @@ class Told:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """All events that were heard, by whichever listener."""
+        """The events of all listeners."""
         return [event for listener in self.listeners for event in listener.events]
 
     @property
@@ -57,13 +57,13 @@ class Told:
 
     @property
     def recoveries(self) -> int:
-        """Lost connections that were recovered in silence, and attempts after the first."""
+        """Silently recovered connections, and attempts after the first."""
         silent = len([event for event in self.events if "recovery" in (event.get("data") or {})])
         return silent + len([event for event in self.events if event["type"] == "data-attempt"])
 
 
 async def ask(stage: Stage, name: str, number: int, text: str, **options: Any) -> Told:
-    """Ask a guide, and attach again as long as an attempt ends before the turn does."""
+    """Ask a guide, and attach again whenever an attempt ends before the turn."""
     told = Told(number, listeners=[Listener()])
     request_id = f"{name}-asked"
     try:

@@ -1,11 +1,10 @@
-"""The workspace of the chat scenarios: a directory of text files, four real tools that work in it, and questions whose answers are known.
+"""The workspace of the chat scenarios: a directory of text files, four real tools, and questions with known answers.
 
-Every question lets the model read and search in parallel, then write a report, and (`with_shell`) run a command. The conclusion must
-state the digest of every tool result, and those are computed here plainly from the files (`plain_result`), without any tool.
+Each question lets the model read and search in parallel, then write a report, and (`with_shell`) run a command. The conclusion must state
+the digest of every tool result. `plain_result` computes these results from the files without a tool.
 
-The tools find the workspace by the environment variable `PERDURE_WORKSPACE`, because a tool runs in a process that knows nothing but its
-name and its arguments. Those with side effects write down that they begin, in a log outside of the files: a line for each time, so a call
-that was executed twice shows as two.
+The environment variable `PERDURE_WORKSPACE` names the workspace to the tools' processes. A tool with side effects logs each begin outside
+of the files, so a call that was executed twice has two lines.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ WORDS: Final = tuple(STOCK.split())
 
 
 class WorkspaceError(Exception):
-    """A tool cannot do what it was asked; the text is for the model."""
+    """A tool's failure, as a text for the model."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One beginning of a call with side effects. `key` is the tool with its arguments; `number` is unlike any other."""
+    """One begin of a call with side effects. `key` is the tool with its arguments, and `number` is unique."""
 
     number: str
     key: str
@@ -53,7 +52,7 @@ class Effect:
 
 
 class Workspace:
-    """One workspace. What tools may see lies under `files`; the log of effects and the pace of the tools lie beside it."""
+    """One workspace. Tools see `files`. The log of effects and the pace of the tools lie beside it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -63,7 +62,7 @@ class Workspace:
 
     @classmethod
     def create(cls, root: Path, seed: int = 0, files: int = 12, lines: int = 40) -> Self:
-        """Furnish a new directory; the same seed gives the same files."""
+        """Fill a new directory. The same seed gives the same files."""
         workspace = cls(root)
         die = Random(seed)
         (workspace.files / SHELF).mkdir(parents=True)
@@ -83,13 +82,13 @@ class Workspace:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What must be in the environment of the processes in which the tools run."""
+        """The environment of the tools' processes."""
         return {PLACE: str(self.root)}
 
     # what the tools do
 
     def path_of(self, name: str) -> Path:
-        """A path below the files. Raises `WorkspaceError` for one that leads out of them."""
+        """A path below the files. Raises `WorkspaceError` for any other."""
         try:
             path = (self.files / name).resolve()
         except (ValueError, OSError) as problem:
@@ -105,7 +104,7 @@ class Workspace:
             raise WorkspaceError(f"cannot read {name!r}: {problem.strerror}") from problem
 
     def search(self, pattern: str) -> str:
-        """The lines on the shelf that match a regular expression, as `path:line: text`. Reports are not searched: they come and go."""
+        """The lines on the shelf that match a regular expression, as `path:line: text`."""
         try:
             wanted = re.compile(pattern)
         except re.error as problem:
@@ -131,7 +130,7 @@ class Workspace:
     # effects and pace
 
     def note(self, name: str, arguments: dict[str, Any]) -> None:
-        """Write down that a call begins: one line in one write, so that no death can tear it."""
+        """Log that a call begins. One write, so no death can tear the line."""
         key = key_of(name, arguments)
         line = {"number": uuid4().hex, "key": key, "at_ms": time.time() * 1000, "pid": os.getpid()}
         with self._effects.open("ab", buffering=0) as log:
@@ -143,7 +142,7 @@ class Workspace:
         return [Effect(**json.loads(line)) for line in lines]
 
     def set_pace(self, **pauses_ms: float) -> None:
-        """How long each tool takes after it began, from now on: `set_pace(read_file=200)`."""
+        """Set how long each tool takes after its begin: `set_pace(read_file=200)`."""
         self._pace.write_text(json.dumps(pauses_ms), "utf-8")
 
     async def work(self, name: str) -> None:
@@ -155,7 +154,7 @@ class Workspace:
     # questions
 
     def question(self, number: int, *, with_shell: bool = False) -> Question:
-        """What the model does with it. The same files and number give the same calls; no two questions share an effect."""
+        """The script of a question. The same files and number give the same calls. No two questions share an effect."""
         die = Random(number)
         first, second = die.sample([f"{SHELF}/{path.name}" for path in sorted((self.files / SHELF).iterdir())], 2)
         look = (
@@ -179,7 +178,7 @@ class Workspace:
         return _call("write_file", path=f"{REPORTS}/{number:05}.txt", text=" ".join(die.choices(WORDS, k=12)))
 
     def plain_result(self, call: Call) -> str:
-        """What a call returns, computed here and now without any tool."""
+        """What a call returns, computed without a tool."""
         given = call.arguments
         match call.name:
             case "read_file":
@@ -194,7 +193,7 @@ class Workspace:
         return told(done.returncode, done.stdout)
 
     def has_written(self, path: str, text: str) -> bool:
-        """Whether a file is as it was to be written."""
+        """Whether a file has this text."""
         file = self.path_of(path)
         return file.exists() and file.read_text("utf-8") == text
 
@@ -270,7 +269,7 @@ async def shell(command: str) -> str:
         )
     )
     try:
-        process = await asyncio.shield(starting)  # cancelled while the command starts, it must still learn what to stop
+        process = await asyncio.shield(starting)  # after a cancellation the process must still be known, to stop it
         output, _ = await process.communicate()
     except BaseException:
         await _stop(await starting)

@@ -1,9 +1,8 @@
-"""Kills by progress: which process dies when, and how long it takes until everything that it carried is at work again.
+"""Kills by progress, and how long each recovery takes.
 
-A kill is due by progress and not by time, so it happens in the midst of the work on any machine. The director looks at the work, strikes
-when as much of it is done as the seed has drawn, waits until everything that the dead process carried is at work again, and looks on.
-A kill that has no victim just now changes places with the next one that has. When little work is left, the kills
-that are left come at once and do not wait for recoveries; so all that were asked for happen as long as anything lives.
+A kill is due after an amount of work that the seed draws, so on any machine it happens during the work. The director then waits until
+everything that the process carried runs again. A kill without a victim changes places with the next one that has a victim. When little work
+is left, the remaining kills follow at once, so all of them happen as long as anything lives.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ LOOK_S: Final = 0.25  # between two looks when nothing is due
 AIM_S: Final = 0.05  # while a kill is due soon
 SIGHT_S: Final = 0.02  # while a recovery is measured
 RECOVERY_MAX_S: Final = 120.0
-DUE_SHARE: Final = 0.7  # of the work, in which the kills are due; what is left of it is for those that were late
-PRESSING_SHARE: Final = 0.5  # of that rest; when no more is left, kills are made at once
+DUE_SHARE: Final = 0.7  # of the work, in which the kills are due; the rest is for late ones
+PRESSING_SHARE: Final = 0.5  # of that rest; when no more is left, kills follow at once
 
 Due = list[tuple[int, str]]
-"""After how many ended pieces of work which kind of process dies, in order."""
+"""Kinds of processes to kill, each after so many ended pieces of work."""
 
 
 class Directed(Scenario):
@@ -48,19 +47,19 @@ class Directed(Scenario):
         """The hosts of which one dies when this kind is due."""
 
     def wake(self, kinds: set[str]) -> None:
-        """No process of these kinds can be killed now: wake what sleeps, if that helps."""
+        """Called when no process of these kinds can be killed: they may sleep."""
 
     async def strike(self, stage: Stage, kind: str, victim: Victim, aside: str) -> None:
         """Kill."""
         await self.kill(stage, kind, victim)
 
     def recovered(self, took_ms: float) -> None:
-        """Everything that was killed is at work again."""
+        """Everything that the process carried runs again."""
         self.scene.recovery_ms.append(round(took_ms, 1))
 
 
 def draw_kills(kinds: Sequence[str], count: int, work: int, seed: int) -> Due:
-    """Draw kills, spread over the first part of the work, with every kind once before any kind is repeated."""
+    """Draw kills over the first part of the work. Every kind comes once before any comes twice."""
     die = random.Random(seed)
     drawn: list[str] = []
     while len(drawn) < count:
@@ -69,7 +68,7 @@ def draw_kills(kinds: Sequence[str], count: int, work: int, seed: int) -> Due:
 
 
 def left_of(due: Due, struck: Sequence[str]) -> Due:
-    """The kills that are still to be made: as many of each kind as are due and not made, at the last of the times."""
+    """The kills that are left of a plan, at its last times."""
     made = Counter(struck)
     kinds: list[str] = []
     for _, kind in due:
@@ -98,7 +97,7 @@ class Director:
             await asyncio.sleep(self._pause(AIM_S if self.due else LOOK_S))
 
     def _is_pressing(self, scene: Scene) -> bool:
-        """Whether so little work is left that the kills which are left must be made now, or there will be nothing to kill."""
+        """Whether so little work is left that the remaining kills must follow now."""
         rest = scene.requested * (1 - DUE_SHARE) * PRESSING_SHARE
         return bool(self.due) and scene.requested - scene.ended <= max(rest, 1)
 
@@ -113,11 +112,11 @@ class Director:
         return scene
 
     def _pause(self, seconds: float) -> float:
-        """Looking takes at most a quarter of the time. A look that waited for the supervisor's next life does not count."""
+        """At least three times as long as a look takes. A look that waited for a supervisor does not count."""
         return max(seconds, 3 * min(self._looks_s))
 
     async def _strike(self, scene: Scene) -> None:
-        """Kill, and wait until what was killed is at work again. Without a victim the next look tries again."""
+        """Kill, and wait for the recovery. Without a victim the next look tries again."""
         for place, (_, kind) in enumerate(self.due):
             victim = self._choose(kind, scene.overview)
             if victim is not None and (kind != "cluster" or place == 0):
@@ -161,7 +160,7 @@ class Director:
 
 @dataclass
 class Loss:
-    """What a process carried when it was killed, and so what must be seen at work again."""
+    """What a killed process carried, which must run again."""
 
     epoch: int | None
     runs: dict[str, int]
@@ -169,7 +168,7 @@ class Loss:
 
     @classmethod
     def of(cls, kind: str, name: str, overview: dict[str, Any]) -> Loss:
-        """From the last look before the kill."""
+        """By the last look before the kill."""
         if kind == "supervisor":
             return cls(overview["epoch"], {}, {})
         everything = kind == "cluster"
@@ -195,7 +194,7 @@ class Loss:
         return f"{runs} on it" + (", and their parent" if self.agents else "")
 
     def is_mended(self, overview: dict[str, Any]) -> bool:
-        """Whether all of it is at work again, or has ended."""
+        """Whether all of it runs again or has ended."""
         if self.epoch is not None and overview["epoch"] <= self.epoch:
             return False
         rows = {row["run_id"]: row for row in overview["live"]}

@@ -1,4 +1,4 @@
-"""One scenario at a time plays on a data directory: `DIR/scenario.lock` is held for as long as a command plays."""
+"""`DIR/scenario.lock`, which lets one scenario at a time play on a data directory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def playing(data: Path) -> Iterator[None]:
 
 
 def unwritable(data: Path, problem: OSError) -> LedgerUnwritable:
-    """The error for a directory that cannot be written, with what helps."""
+    """The error for a directory that cannot be written, with advice."""
     full = problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     advice = "free some space, or name another directory by --data" if full else "name another directory by --data"
     return LedgerUnwritable(str(data), f"it cannot be written: {problem.strerror}", advice)

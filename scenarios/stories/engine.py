@@ -1,11 +1,10 @@
-"""How every scenario is performed: in one of two worlds, before a watcher, with a verdict at the end.
+"""How every scenario is performed, in one of two worlds.
 
-A scenario is a subclass of `Scenario`. It declares what it needs around it (`surroundings`), what happens (`play`), what it comes to
-(`figures`) and how that reads (`sentences`). What is wrong it puts into `wrong`, a sentence each. The rest is here: `perform` opens the
-cluster or the simulated world, lets one scenario at a time play on a directory, tells how to carry on after an interruption, and prints
-the end. The exit code is 1 if anything is wrong.
+A subclass of `Scenario` declares what it needs around it (`surroundings`), what happens (`play`), the results (`figures`) and how they read
+(`sentences`). It adds each problem to `wrong`, as a sentence. `perform` opens the cluster or the simulated world, lets one scenario at a
+time play on a directory, says how to resume after an interruption, and prints the results.
 
-Each scenario stands in three modules: `NAME.py` declares it, `NAME_agents.py` has its agents, `NAME_checks.py` says what is wrong.
+Each scenario has three modules: `NAME.py` declares it, `NAME_agents.py` has its agents, and `NAME_checks.py` finds problems.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ Play = Callable[[Stage], Awaitable[None]]
 
 
 class Scenario(ABC):
-    """One scenario, with its options; it is performed once.
+    """One performance of a scenario.
 
     Attributes:
         needs_own_cluster: it must start the cluster itself, so that every process inherits its environment.
-        goes_on: a broken invariant in one simulated world is noted, and the next one is played; otherwise it ends the scenario.
+        goes_on: after a broken invariant the next simulated world is played.
     """
 
     name: ClassVar[str]
@@ -55,11 +54,11 @@ class Scenario(ABC):
         self.seconds = 0.0
 
     def surroundings(self, data: Path | None) -> AbstractContextManager[None]:
-        """What must be there before the world is: servers, files, environment. Without `data` it is for the simulated world."""
+        """Servers, files and environment for the play. `data` is None in the simulated world."""
         return nullcontext()
 
     def joined(self, stage: RayStage) -> None:
-        """Look at the cluster before anything is played. Raises `BadRequest` if it is not one to play in."""
+        """Check the cluster before the play. Raises `BadRequest`."""
         if self.needs_own_cluster and not stage.is_own:
             words = "is served by another process's cluster; stop that one, or give another directory"
             raise BadRequest("data", f"{stage.data} {words}")
@@ -74,18 +73,18 @@ class Scenario(ABC):
 
     @abstractmethod
     def figures(self) -> dict[str, Any]:
-        """What it came to: the fields of the JSON object between `seed` and `verified`."""
+        """The fields of the JSON object between `seed` and `verified`."""
 
     @abstractmethod
     def sentences(self, told: dict[str, Any]) -> list[str]:
-        """The same for people. `told` is the whole object."""
+        """The same in sentences. `told` is the whole object."""
 
     def stopped(self, data: Path) -> str:
-        """What to say after an interruption: how to carry on, if that is possible."""
+        """What to say after an interruption."""
         return "Stopped."
 
     async def kill(self, stage: Stage, kind: str, victim: Victim, aside: str = "") -> None:
-        """Kill a process, say so and count it."""
+        """Kill a process, report it and count it."""
         self.watcher.say(f"kill {_named(kind, victim)}{aside}")
         self.kills[kind] += 1
         await (stage.cold_restart() if kind == "cluster" else stage.kill(victim))
@@ -99,7 +98,7 @@ def _named(kind: str, victim: Victim) -> str:
 
 
 def perform(scenario: Scenario, world: str, data: Path, address: str | None = None, *, as_json: bool = False) -> None:
-    """Play and tell the end: one object, or a few sentences; what is wrong goes to stderr. Exits 1 if anything is."""
+    """Play and print the results: an object or sentences. Problems go to stderr, and the exit code is then 1."""
     told = simulated(scenario) if world == "sim" else under_ray(scenario, data, address)
     print(json.dumps(told) if as_json else "\n".join(scenario.sentences(told)))
     for difference in scenario.wrong:
@@ -109,7 +108,7 @@ def perform(scenario: Scenario, world: str, data: Path, address: str | None = No
 
 
 def simulated(scenario: Scenario) -> dict[str, Any]:
-    """Play in the simulated world; the object that `--json` prints."""
+    """Play in the simulated world, and return the object that `--json` prints."""
     with scenario.surroundings(None), scenario.watcher:
         scenario.simulate()
     return _object(scenario, "sim")
@@ -118,7 +117,7 @@ def simulated(scenario: Scenario) -> dict[str, Any]:
 def simulate_in_one_world(
     scenario: Scenario, play: Play, begun: Callable[[Laboratory], None] = lambda _laboratory: None, **simulation: Any
 ) -> None:
-    """Play in a simulated world that must then come to rest with every invariant kept. `begun` is given it before."""
+    """Play in a simulated world, which must then come to rest with every invariant kept. `begun` gets it first."""
     with Laboratory(scenario.seed, **simulation) as laboratory:
         begun(laboratory)
 
@@ -137,7 +136,7 @@ def simulate_in_one_world(
 
 
 def under_ray(scenario: Scenario, data: Path, address: str | None = None) -> dict[str, Any]:
-    """Play in a cluster on a directory; the object that `--json` prints."""
+    """Play in a cluster on a directory, and return the object that `--json` prints."""
     with playing(data):
         try:
             with scenario.surroundings(data), RayStage(data, address) as stage, scenario.watcher:
@@ -173,7 +172,7 @@ def rate(count: float, seconds: float) -> float:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | None]:
-    """The middle, the 99th percentile and the worst; None if there are no values."""
+    """The median, the 99th percentile and the maximum; None without values."""
     ordered = sorted(values)
     if not ordered:
         return {"p50": None, "p99": None, "max": None}

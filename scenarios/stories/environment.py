@@ -1,4 +1,4 @@
-"""What the processes of a scenario find in their environment: a child that the ledger starts in some host knows nothing but its input."""
+"""The environment of a scenario's processes. It names the model, because a child knows only its input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _simulated_models: dict[str, Any] = {}
 
 @contextlib.contextmanager
 def with_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Have these variables in the environment meanwhile, so that every process inherits them which is started meanwhile, by whomever."""
+    """Set these variables meanwhile. Processes that are started meanwhile inherit them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -32,7 +32,7 @@ def with_environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def simulated_model(model: Any) -> Iterator[None]:
-    """Let the name `simulated` mean this model meanwhile, in this process: only the simulated world can hand over an object."""
+    """Let the name `simulated` mean this model meanwhile. Only the simulated world can pass an object."""
     _simulated_models[SIMULATED] = model
     try:
         yield
@@ -49,7 +49,7 @@ def model_here() -> Any:
 
 
 def checked_model(name: str) -> str:
-    """The name, if such a model can be asked from here. Raises `BadRequest`, which names the variable that is missing."""
+    """The name, if the model can be used here. Raises `BadRequest`, which names a missing variable."""
 
     async def look() -> None:
         resolve_model(name)

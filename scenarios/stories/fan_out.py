@@ -1,8 +1,7 @@
-"""`perdure run fan-out`: one child agent per file, and a death every now and then.
+"""`perdure run fan-out`: one child agent for each file, while a `Director` kills processes.
 
-The work asks the census for its files, and may be asked for again after any death: `take` counts only once, and an awaited census is a
-run under an id of its own. Meanwhile a `Director` kills by progress. The order and its progress are kept in the directory, so that
-another command carries on after an interruption.
+The work can be requested again after any death: `take` counts only once, and an awaited census is a run with its own id. The order and its
+progress are kept in the directory, so another command can resume it.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from perdure.scenarios.stories.stage import RayStage, Stage, Victim
 from perdure.scenarios.stories.watchers import Scene, Watcher
 
 KINDS: Final = ("child", "parent", "supervisor", "cluster")
-KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
-SLOWNESS: Final = 0.5  # of the time that the world took to start, for a kill on a slow machine
+KILL_S: Final = 2.0  # for a kill and its recovery, with a reserve
+SLOWNESS: Final = 0.5  # of the start time of the world, for a kill on a slow machine
 
 
 def kills_of(order: Order) -> Due:
-    """The kills of an order: processes, and half-way the whole cluster if that was asked for."""
+    """The kills of an order, with the whole cluster half-way if requested."""
     due = draw_kills(KINDS[:3], order.kills, order.children, order.seed)
     if order.cold_restart:
         due.append((order.children // 2, "cluster"))
@@ -37,13 +36,13 @@ def kills_of(order: Order) -> Due:
 
 
 def pace_for(order: Order, start_s: float = 0.0) -> float:
-    """Over how many seconds the ends of the children should be spread, so that there is time for every kill and its recovery."""
+    """The seconds over which the children should end, so that there is time for every kill."""
     kills = order.kills + 4 * order.cold_restart
     return kills * max(KILL_S, SLOWNESS * start_s)
 
 
 def paced(order: Order) -> list[SourceFile]:
-    """The files, and how long to rest over each."""
+    """The files, with the time to rest over each."""
     step_ms = order.pace_s * 1000 / order.children
     return [
         file.model_copy(update={"rest_ms": int(step_ms * (index + 1))})
@@ -75,7 +74,7 @@ class FanOut(Directed):
     # carrying on
 
     def joined(self, stage: RayStage) -> None:
-        """Take up the fan-out that was interrupted here, or begin a new one."""
+        """Resume the fan-out that was interrupted here, or begin a new one."""
         known = read(stage.data)
         carried = known if self._resume and known is not None and not known.finished else None
         order = self._order if carried is None else carried.order
@@ -90,7 +89,7 @@ class FanOut(Directed):
         self.seed = order.seed
 
     def stopped(self, data: Path) -> str:
-        """Whether it had begun, and what carries on."""
+        """Whether it had begun, and how to resume it."""
         known = read(data)
         if known is None or known.finished:
             return "Stopped before it began."
@@ -154,7 +153,7 @@ class FanOut(Directed):
     # what the director asks
 
     async def look(self) -> Scene:
-        """How many runs have ended, and the overview narrowed to this fan-out."""
+        """The progress, with the runs of this fan-out only."""
         overview = await self._stage.ask("ps", self._order.children + 1)
         overview["live"] = [
             row for row in overview["live"] if self._parent in (row["run_id"], row["parent"].partition("@")[0])
@@ -165,7 +164,7 @@ class FanOut(Directed):
         return scene
 
     def _ended(self, overview: dict[str, Any]) -> int:
-        """How many runs have ended: each end is a mail, or is counted by the awaited run itself."""
+        """The number of ended runs: each end is a mail, or is counted by the awaited run."""
         if not self._order.awaited:
             assert self._progress.before is not None
             return int(overview["audit"]["enqueued"] - self._progress.before["enqueued"])
@@ -183,20 +182,20 @@ class FanOut(Directed):
         return self._work.done() and scene.ended >= scene.requested and scene.overview["audit"]["pending"] == 0
 
     def hosts_of(self, kind: str, overview: dict[str, Any]) -> set[str]:
-        """The parent's host, or those of its children, without the parent's if possible."""
+        """The parent's host, or its children's hosts, if possible without the parent's."""
         parents = {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] == self._parent}
         busy = {row["host"] for row in overview["live"] if row["status"] == "running" and row["run_id"] != self._parent}
         return parents if kind == "parent" else (busy - parents or busy)
 
     def wake(self, kinds: set[str]) -> None:
-        """Call the parent. It sleeps while nothing happens, and then has no process that could be killed."""
+        """Call the parent: while it sleeps it has no process."""
         if "parent" in kinds and not self._order.awaited and (self._call is None or self._call.done()):
             call = self._stage.call(Census, self._parent, "report")
             self._call = asyncio.get_running_loop().create_task(call)
             self._call.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
 
     async def strike(self, stage: Stage, kind: str, victim: Victim, aside: str) -> None:
-        """Kill, and remember it. After the death of everything the work is asked for again."""
+        """Kill, and record it. After the death of the cluster, request the work again."""
         if kind == "cluster":
             self._end_work()
         await self.kill(stage, kind, victim, aside)

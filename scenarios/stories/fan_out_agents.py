@@ -1,6 +1,6 @@
-"""The workload of `perdure run fan-out`: a census of the Python standard library, one child agent per source file.
+"""The agents of `perdure run fan-out`: a census of the Python standard library, with one child for each source file.
 
-Real input, real work, and a result that a plain loop can check: `count_plainly` does the same in one process.
+`count_plainly` does the same in one process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class SourceFile(BaseModel):
-    """One file to read. `copy_number` tells runs over the same file apart when there are more children than files.
-
-    `rest_ms` is how long the reader rests over it: what a model or a network would take, in an agent that has one.
-    """
+    """One file to read. `copy_number` tells runs over the same file apart. `rest_ms` stands for the time of a model or a network."""
 
     path: str
     copy_number: int = 0
@@ -47,7 +44,7 @@ class CensusOrder(BaseModel):
 
 
 class Totals(BaseModel):
-    """The sum over all files; `digest` is the exclusive or of their digests, so that order does not matter."""
+    """The sum over all files. `digest` is the exclusive or of their digests, so the order does not matter."""
 
     files: int = 0
     definitions: int = 0
@@ -66,14 +63,14 @@ class Totals(BaseModel):
 
 
 def standard_library() -> list[Path]:
-    """The source files of the standard library that this Python runs on, in order, those that parse."""
+    """The source files of the standard library of this Python, in order."""
     root = Path(sysconfig.get_path("stdlib"))
     skipped = {"site-packages", "test", "tests", "lib2to3", "__pycache__", "idle_test"}
     return [path for path in sorted(root.rglob("*.py")) if not skipped & set(path.relative_to(root).parts)]
 
 
 def files_for(children: int | None) -> list[SourceFile]:
-    """As many files as there shall be children, from the start again when there are more children than files."""
+    """A file for each child. Files repeat when there are more children."""
     paths = standard_library()
     count = len(paths) if children is None else children
     return [SourceFile(path=str(paths[index % len(paths)]), copy_number=index // len(paths)) for index in range(count)]
@@ -92,7 +89,7 @@ def examine(source: bytes) -> Findings:
 
 
 def count_plainly(files: list[SourceFile]) -> Totals:
-    """The census without agents: one loop in one process."""
+    """The census without agents."""
     known: dict[str, Findings] = {}
     totals = Totals()
     for file in files:
@@ -103,7 +100,7 @@ def count_plainly(files: list[SourceFile]) -> Totals:
 
 
 class Reader(Agent):
-    """Reads one file: in steps that it remembers, with progress, two milestones, and its findings in its own storage."""
+    """Reads one file, with progress, two milestones, and its findings in its storage."""
 
     async def run(self, input: SourceFile, run: RunContext) -> Findings:
         """Read, parse, count."""
@@ -125,10 +122,7 @@ class Reader(Agent):
         return Findings(digest=found.digest, **rows)
 
     async def _rest(self, rest_s: float, run: RunContext) -> None:
-        """Wait as for a job elsewhere, which goes on while its reader is dead: a later attempt waits for what is left of it.
-
-        It waits for a quarter of it at least, so that after a long night not everything is over at once.
-        """
+        """Wait as for a job elsewhere. A later attempt waits for the rest of it, and at least for a quarter of it."""
         clock = asyncio.get_running_loop()
         until_s = run.step("rest", lambda: clock.time() + rest_s)
         least_s = 0.0 if run.attempt == 1 else rest_s / 4
@@ -136,15 +130,15 @@ class Reader(Agent):
 
 
 class Census(Agent):
-    """Counts a list of files by one child each, and adds their findings up in its own storage."""
+    """Has a child count each file, and adds their findings up in its storage."""
 
     async def on_start(self) -> None:
-        """The table of what was delivered; it has no key on purpose, so that a second delivery would show."""
+        """The table of deliveries has no key, so that a second delivery would show."""
         self.sql("CREATE TABLE IF NOT EXISTS delivered(run_id VARCHAR, status VARCHAR)")
 
     @exposed(repeatable=True)
     async def take(self, order: CensusOrder) -> int:
-        """Ask for all runs, detached. They are asked for in one transaction, so all of them or none are, and only once."""
+        """Request all runs, detached, in one transaction and only once."""
         with self.transaction():
             if self.state.get("asked"):
                 return len(order.files)
@@ -153,7 +147,7 @@ class Census(Agent):
         return len(order.files)
 
     def on_read(self, run: RunInfo, result: RunResult) -> None:
-        """Add one file's findings up. Runs in the transaction that consumes the completion."""
+        """Add the findings of one file, in the transaction that consumes the completion."""
         self.sql("INSERT INTO delivered VALUES ($1, $2)", [run.run_id, result.status])
         if isinstance(result.output, Findings):
             self.state["totals"] = Totals(**self.state.get("totals", {})).plus(result.output).model_dump()
@@ -166,7 +160,7 @@ class Census(Agent):
         return {"asked": self.state.get("asked", 0), "deliveries": deliveries, "distinct": distinct, "totals": totals}
 
     async def run(self, input: CensusOrder, run: RunContext) -> Totals:
-        """The same with awaited runs: entered again after a death, it asks for the same runs and takes the results that exist."""
+        """The same with awaited runs. After a death it requests the same runs, and takes existing results."""
         totals = Totals()
         count = len(input.files)
         async for result in self.as_completed([(Reader, file) for file in input.files]):

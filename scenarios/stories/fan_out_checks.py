@@ -1,4 +1,4 @@
-"""What is wrong with a fan-out: it is compared with a plain loop, and every completion is accounted for."""
+"""The checks of a fan-out: a comparison with a plain loop, and an account of every completion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "p
 
 @dataclass
 class Harvest:
-    """What is known at the end. `end` is what the census reports, or the result of the awaited one."""
+    """What is known at the end. `end` is the report of the census, or the result of the awaited one."""
 
     seconds: float
     audit: dict[str, Any]
@@ -25,7 +25,7 @@ class Harvest:
     left_out: Counter[str]
 
     def sums(self) -> tuple[Totals, int, int]:
-        """The totals, how many completions they were added up from, and how many different ones."""
+        """The totals, the number of completions, and the number of different ones."""
         if isinstance(self.end, dict):
             return Totals(**self.end["totals"]), self.end["deliveries"], self.end["distinct"]
         totals = self.end.output if isinstance(self.end.output, Totals) else Totals()
@@ -33,7 +33,7 @@ class Harvest:
 
 
 def account(order: Order, progress: Progress, harvest: Harvest) -> dict[str, int]:
-    """The account of the mail since the fan-out began, with the completions that were delivered twice or lost."""
+    """The account of mail since the fan-out began, with doubled and lost completions."""
     assert progress.before is not None
     _, delivered, distinct = harvest.sums()
     since = {key: harvest.audit[key] - progress.before[key] for key in MAIL}
@@ -41,7 +41,7 @@ def account(order: Order, progress: Progress, harvest: Harvest) -> dict[str, int
 
 
 def wrong_of(order: Order, progress: Progress, harvest: Harvest) -> Iterator[str]:
-    """What is wrong, in sentences; nothing if the fan-out is verified."""
+    """The problems, in sentences."""
     mail, audit, statuses = account(order, progress, harvest), harvest.audit, harvest.statuses
     totals, plain = harvest.sums()[0].model_dump(), count_plainly(files_for(order.children)).model_dump()
     for name, want in plain.items():

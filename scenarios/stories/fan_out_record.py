@@ -1,7 +1,4 @@
-"""What a data directory remembers of the fan-out that plays on it, in `DIR/scenario.json`: enough for another command to carry on.
-
-The runs themselves are in the ledger; this is the order, and how far it came.
-"""
+"""`DIR/scenario.json`, from which another command can resume a fan-out: its order and progress. The runs are in the ledger."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ RECORD: Final = "scenario.json"
 
 
 class Order(BaseModel):
-    """A fan-out as it was ordered.
+    """The options of a fan-out.
 
-    `number` tells those of one directory apart, and names the parent agent. Children rest over their files, each a little
-    longer than the one before, up to `pace_s` seconds: so the ends are spread, and there is something left to kill.
+    `number` tells the fan-outs of a directory apart. Each child rests a little longer over its file than the one before, up to `pace_s`,
+    so the ends are spread.
     """
 
     children: int
@@ -33,7 +30,7 @@ class Order(BaseModel):
 
 
 class Progress(BaseModel):
-    """What must outlive the command: the account of mail before it began, and what was killed so far."""
+    """The progress that outlives the command. `before` is the account of mail at the begin."""
 
     before: dict[str, int] | None = None
     struck: list[str] = []
@@ -50,7 +47,7 @@ class Logbook(BaseModel):
     path: Path | None = Field(default=None, exclude=True)
 
     def save(self) -> None:
-        """Write it down, whole or not at all."""
+        """Write it atomically."""
         if self.path is None:
             return
         draft = self.path.with_suffix(".json.new")

@@ -1,6 +1,6 @@
-"""`perdure run jobs`: desks accept jobs, twice; some are cancelled; processes die; in the end each job is accounted for.
+"""`perdure run jobs`: desks accept jobs twice, some jobs are cancelled, processes are killed, and each job is accounted for.
 
-What the desks have accepted is durable, and the jobs follow from the seed. So the same command on the same directory carries on.
+Accepted jobs are durable and follow from the seed, so the same command resumes on the same directory.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from perdure.scenarios.stories.watchers import Scene, Watcher
 BATCH: Final = 200  # jobs accepted in one transaction
 COMPLAINTS_MAX: Final = 20
 KINDS: Final = ("desk", "supervisor")
-KILL_S: Final = 2.0  # the time that a kill and its recovery take, and then some
+KILL_S: Final = 2.0  # for a kill and its recovery, with a reserve
 SPREAD_LEAST_S: Final = 2.0
 STATUSES: Final = ("completed", "error", "aborted", "interrupted")
 
 
 class Jobs(Directed):
-    """One performance. The work is spread over some seconds, so that there is something to kill."""
+    """The work is spread over some seconds, so that there is something to kill."""
 
     name: ClassVar[str] = "jobs"
 
@@ -65,7 +65,7 @@ class Jobs(Directed):
             await self._stage.call(JobDesk, desk, "accept", jobs[first : first + BATCH])
 
     async def _trouble(self, desk: str, jobs: list[Job]) -> None:
-        """Ask for everything a second time, as after a lost answer, and cancel some jobs."""
+        """Request everything again, as after a lost answer, and cancel some jobs."""
         await self._accept(desk, jobs)
         cancelled = [job.key for job in jobs if job.kind == "cancelled"]
         await self._stage.call(JobDesk, desk, "cancel", cancelled)

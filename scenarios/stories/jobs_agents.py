@@ -1,7 +1,6 @@
 """The agents of `perdure run jobs`: desks that accept jobs.
 
-A job is done as a fiber of its desk, in steps that are remembered; or it waits for its time, or in a queue, first. Each kind is there for
-one promise: some fail at first, some always, some are cancelled, and everything is accepted twice.
+A job is a fiber of its desk, a schedule that starts one, or a queued item. Some fail at first, some always, and some are cancelled.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from perdure.actors import Agent, FiberContext, FiberRetry, Occurrence, QueuedIt
 
 Kind = Literal["plain", "flaky", "hopeless", "cancelled", "scheduled", "queued"]
 KINDS: Final[dict[Kind, int]] = {"plain": 50, "flaky": 12, "hopeless": 4, "cancelled": 8, "scheduled": 16, "queued": 10}
-"""How many of a hundred jobs are of which kind."""
+"""The kinds of a hundred jobs."""
 
 STEPS: Final = 3
 HOPELESS_TRIES: Final = 3
@@ -40,7 +39,7 @@ PROGRESS: Final = """
 
 
 class Job(BaseModel):
-    """One job. `rest_ms` is what a step takes beside its work; `delay_ms` how long a scheduled one waits first."""
+    """One job. `rest_ms` is the pause of each step, and `delay_ms` the delay of a scheduled job."""
 
     key: str
     kind: Kind
@@ -75,7 +74,7 @@ def total_of(number: int) -> int:
 
 
 def draw_jobs(count: int, seed: int, spread_s: float) -> list[Job]:
-    """So many jobs, mixed by the seed. Scheduled ones, and what others rest over their steps, are spread over so many seconds."""
+    """Draw jobs. Their delays and pauses are spread over so many seconds."""
     die = random.Random(f"{seed} jobs")
     kinds = die.choices(list(KINDS), list(KINDS.values()), k=count)
     jobs = []
@@ -89,11 +88,11 @@ def draw_jobs(count: int, seed: int, spread_s: float) -> list[Job]:
 
 
 class JobDesk(Agent):
-    """Accepts jobs, each once, and sees that they are done."""
+    """Accepts each job once, and does it."""
 
     @exposed(repeatable=True)
     def accept(self, jobs: list[Job]) -> int:
-        """Accept these jobs, all or none; returns how many are new. Durable on return."""
+        """Accept these jobs, all or none. Returns how many are new."""
         with self.transaction():
             for table in TABLES:
                 self.sql(table)
@@ -115,7 +114,7 @@ class JobDesk(Agent):
         return {"name": job.kind, "fn_name": body, "input": given, "idempotency_key": job.key, "retry": retry}
 
     async def work(self, fiber: FiberContext, input: dict[str, Any]) -> int:
-        """The body of most jobs: some steps, and a result that is written once however often this is entered."""
+        """The body of most jobs: some steps, and a result that is written once."""
         job, total = Job(**input), 0
         if job.kind == "hopeless" or fiber.attempt <= job.fails:
             raise RuntimeError(f"attempt {fiber.attempt} of {job.key} fails")
@@ -131,11 +130,11 @@ class JobDesk(Agent):
         return part_of(job.number, step)
 
     async def wait(self, fiber: FiberContext, input: dict[str, Any]) -> None:
-        """The body of a job that is to be cancelled: it would never end."""
+        """The body of a job that will be cancelled: it never ends."""
         await fiber.cancelled.wait()
 
     def due(self, payload: dict[str, Any], occurrence: Occurrence) -> None:
-        """The time of a scheduled job has come. The note of it and the fiber that does it become durable together."""
+        """Start a scheduled job. The record and the fiber become durable together."""
         early_ms = occurrence.scheduled_at_ms - self._perdure.now_ms()
         self.sql("INSERT INTO fired VALUES ($1, $2)", [payload["key"], early_ms])
         self.fibers.start([self._fiber(Job(**payload))])
@@ -145,7 +144,7 @@ class JobDesk(Agent):
 
     @exposed(repeatable=True)
     def cancel(self, keys: list[str]) -> int:
-        """Cancel these; returns how many were open."""
+        """Cancel these. Returns how many were open."""
         return sum(self.cancel_fiber_by_key(key, "not wanted any more") for key in keys)
 
     @exposed(repeatable=True)
@@ -153,7 +152,7 @@ class JobDesk(Agent):
         """How far this desk is."""
         done, wanted = self.sql(PROGRESS, [f"^({'|'.join(FRUITLESS)})-"])[0]
         left = wanted - done
-        if not left:  # it takes longer to ask about those that come to nothing
+        if not left:  # fruitless jobs take longer to look at
             left = sum(not each.is_settled for each in self._fibers())
         return Progress(left=left)
 

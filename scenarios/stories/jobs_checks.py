@@ -1,4 +1,4 @@
-"""What is wrong with what desks say of their jobs, compared with what a plain loop expects."""
+"""The checks of jobs: desks' reports are compared with a plain loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENDS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def differences(jobs: list[Job], told: Report) -> list[str]:
-    """What is wrong with what a desk says of its jobs, in sentences."""
+    """The problems in the report of a desk, in sentences."""
     wrong = [f"{key} is parked" for key in told.parked]
     results = Counter(key for key, _ in told.results)
     totals, fired = dict(told.results), Counter(key for key, _ in told.fired)

@@ -1,8 +1,7 @@
-"""`perdure run messenger`: people write to a chat agent through a Telegram bot; and the same agent behind a real bot.
+"""`perdure run messenger`: people write to a chat agent through a Telegram bot; or the same agent behind a real bot.
 
-Under Ray everything is real but Telegram, which is a server of ours that speaks the Bot API over HTTP, and the model, which is the
-scripted provider: webhooks come in over a socket, agents live in Ray actors, and processes are killed by `SIGKILL`. In the simulated
-world the same agent, adapter and app play in virtual time.
+Under Ray only Telegram and the model are simulated, each by a server: webhooks arrive over a socket, and processes are killed by `SIGKILL`.
+In the simulated world the same agent, adapter and app play in virtual time.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class MessengerScenario(Scenario):
 
     @contextlib.contextmanager
     def surroundings(self, data: Path | None) -> Iterator[None]:
-        """A pretended Telegram, a scripted model, and where they are in the environment of every process."""
+        """A simulated Telegram and a scripted model, which the environment of every process names."""
         script = script_of(messages_of(self._ways), self.seed)
         with contextlib.ExitStack() as stack:
             if data is None:
@@ -117,7 +116,7 @@ class WebServer(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def served(app: Any, port: int = 0, host: str = HOST) -> AsyncIterator[str]:
-    """Serve an app over HTTP meanwhile; gives its address."""
+    """Serve an app over HTTP meanwhile. Gives its address."""
     server = WebServer(uvicorn.Config(app, host, port, log_level="warning", access_log=False, timeout_keep_alive=75))
     serving = asyncio.ensure_future(server.serve())
     while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
@@ -133,10 +132,7 @@ async def served(app: Any, port: int = 0, host: str = HOST) -> AsyncIterator[str
 
 @contextlib.asynccontextmanager
 async def posting(app: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        served(app) as address,
-        httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as post,
-    ):
+    async with served(app) as address, httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as post:
         yield post
 
 
@@ -147,7 +143,7 @@ def posting_inside(app: Any) -> httpx.AsyncClient:
 def behind_a_bot(
     data: Path, token: str, secret: str, public_url: str, port: int, model: str, api: str, watcher: Watcher
 ) -> None:
-    """The same agent behind a real bot, until it is stopped: webhooks are asked for at `public_url` and served on `port`."""
+    """Serve a real bot until stopped. Its webhooks reach `port` by way of `public_url`."""
     values = clerk_environment(api, checked_model(model), token, secret)
     with with_environment(values), Runtime(data) as runtime:
 

@@ -1,7 +1,6 @@
-"""The agent of `perdure run messenger`: a clerk behind a Telegram bot, what people write to it, and what it must answer.
+"""The agent of `perdure run messenger`: a clerk behind a Telegram bot, the messages to it, and its answers.
 
-Which model the clerk has and where its Telegram is stands in the environment of its process, because whatever wakes it knows nothing but
-its name. In the simulated world an object stands for Telegram.
+The environment of its process names its model and its Telegram. In the simulated world Telegram is an object.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ EDIT_MS: Final = 150
 PROSE: Final = "a counter without a queue keeps every letter that came in by any door until it was answered in full"
 
 simulated_telegrams: list[SimTelegram] = []
-"""What stands for Telegram in this process: the newest."""
+"""The simulated Telegrams of this process; the newest is used."""
 
 
 class Clerk(MessengerAgent):
-    """Answers people. The class of a real bot looks the same, but for its model."""
+    """Answers people, as the agent of a real bot would."""
 
     instructions = "You are a friendly clerk. Answer in plain text, briefly."
-    num_cpus = 0.003  # next to nothing, but it gives clerks hosts of their own, which can die without anybody else's
+    num_cpus = 0.003  # nearly nothing, but a value of its own gives clerks their own hosts, which can be killed alone
     chat_stream_stall_timeout_ms = 20_000
 
     @classmethod
     def messengers(cls) -> Sequence[Messenger]:
-        """One bot, by the environment."""
+        """The bot that the environment names."""
         api = os.environ.get(API, "")
         is_pretended = os.environ.get(TOKEN) == PRETENDED_TOKEN
         bot = Telegram(
@@ -65,7 +64,7 @@ class Clerk(MessengerAgent):
 
 
 def _wire_of_now() -> BaseRequest:
-    """The class is asked for its messengers once in a process, which may play many simulations."""
+    """Resolved late: one process may play many simulations."""
     return simulated_telegrams[-1].wire()
 
 
@@ -80,7 +79,7 @@ def clerk_of(chat_id: int) -> str:
 
 
 def question_of(number: int, seed: int) -> Question:
-    """What the scripted clerk answers to the message of this number: a few words, or more than one message can hold."""
+    """The answer to the message of this number: a few words, or more than one message can hold."""
     die = Random(f"{seed} {number}")
     length = die.choice((8, 30, 90, 200))
     words = " ".join(die.choice(PROSE.split()) for _ in range(length))

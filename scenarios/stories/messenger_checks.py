@@ -1,7 +1,6 @@
-"""What is wrong with the exchanges of a messenger, in sentences, and what they come to.
+"""The checks and figures of a messenger's exchanges.
 
-Four sides must agree: what was acknowledged to the sender of webhooks, what stands in the agents' rows, what the model was asked, and what
-people see in their chats.
+Four records must agree: the acknowledged webhooks, the agents' rows, the requests to the model, and the chats that people see.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Seen:
         acknowledged: how often each message's webhook was acknowledged, by its number.
         chat_of: the chat of each message.
         rows: the replies of each chat.
-        messages: what stands in the chats, in the order in which it was posted.
+        messages: the messages in the chats, in order.
         asked: the requests to the model, as text.
     """
 
@@ -41,7 +40,7 @@ class Seen:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def wrong(self) -> Iterator[str]:
-        """Everything that differs."""
+        """All problems."""
         answered: Counter[int] = Counter()
         for chat_id, rows in self.rows.items():
             here = {each["message_id"]: each for each in self.messages if each["chat_id"] == chat_id}
@@ -79,7 +78,7 @@ class Seen:
             yield f"{name} shows {shown[-80:]!r} ({len(shown)} characters) for an answer of {len(answer)}: {answer[-80:]!r}"
 
     def _wrong_order(self, chat_id: int, rows: list[Row], here: dict[int, Row]) -> Iterator[str]:
-        """No answer begins before the one before it is whole."""
+        """No answer begins before the previous one is whole."""
         ended_ms = 0
         for row in rows:
             mine = [here[int(post["message_id"])] for post in row["posts"] if int(post["message_id"] or 0) in here]
@@ -91,7 +90,7 @@ class Seen:
     def _wrong_orphans(
         self, chat_id: int, rows: list[Row], here: dict[int, Row], recorded: dict[int, Row]
     ) -> Iterator[str]:
-        """A message that no row records was sent by a life that died before it knew; its successor must say so."""
+        """A message without a record was posted by a life that died before the reply. Its successor must say so."""
         orphans = [each for each in here.values() if each["message_id"] not in recorded and not each["is_deleted"]]
         said_so = sum(post["is_repeated"] for row in rows for post in row["posts"])
         said_so += sum(each["said"][-1][1].startswith(NOTE) for each in orphans)

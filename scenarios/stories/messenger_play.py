@@ -1,8 +1,7 @@
-"""How the messenger scenario is played: one exchange after the other, each with a way in which it goes wrong.
+"""The exchanges of the messenger scenario, one after the other.
 
-An *exchange* is one or more messages of one chat, sent as Telegram sends them: as webhooks that are delivered again until they were
-acknowledged, some of them twice. Its *way* says what breaks: a process is killed at a moment that is watched for from outside (what
-people see in the chat tells how far the answer is), or the pretended Telegram fails by a plan.
+An *exchange* is one or more messages of one chat, sent as webhooks that are repeated until acknowledged. Its *way* says what breaks: a
+process is killed at a moment that is visible in the chat, or the simulated Telegram fails by a plan.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ class Way:
 
     Attributes:
         victim: the process to kill: `agent`, `supervisor`, or none.
-        moment: when: `before` the webhook, `accepted`, `streaming`, `posted` (before the reply of a post is seen), `edited` (the same of an
-            edit).
-        messages: how many are sent at once; `late` is one more while the first is answered.
+        moment: `before` the webhook, `accepted`, `streaming`, or `posted` or `edited` (before the reply to that request is seen).
+        messages: how many are sent at once; `late` is one more during the first answer.
         copies: how often each webhook is delivered at the same time.
     """
 
@@ -79,7 +77,7 @@ DEADLY: Final = (
 
 
 class Handles:
-    """Handles of agents, for the app that takes webhooks in."""
+    """The handles of agents, for the webhook app."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -89,7 +87,7 @@ class Handles:
 
 
 class _Clerk:
-    """As much of a handle as the app needs."""
+    """The part of a handle that the app uses."""
 
     def __init__(self, stage: Stage, agent_class: Any, name: str) -> None:
         self._stage, self._to = stage, (agent_class, name)
@@ -103,7 +101,7 @@ Kill = Callable[[str, Victim], Awaitable[None]]
 
 @dataclass
 class Exchanges:
-    """Plays exchanges. `post` is a client whose requests come to the app."""
+    """Plays exchanges. `post` is a client of the webhook app."""
 
     stage: Stage
     front: BotApi
@@ -149,7 +147,7 @@ class Exchanges:
         await self._send(chat_id, 1)
 
     async def _send(self, chat_id: int, copies: int) -> None:
-        """Send one message as Telegram does: again until it was acknowledged."""
+        """Send one message as Telegram does: until it is acknowledged."""
         number, self._number = self._number, self._number + 1
         self.chat_of[number] = chat_id
         body = json.dumps(update_of(number, chat_id, self.seed)).encode()
@@ -218,7 +216,7 @@ class Exchanges:
 
 
 def chosen(updates: int, kills: int, seed: int) -> list[Way]:
-    """So many exchanges, of which so many with a death, in an order that the seed decides. Every way comes before any comes twice."""
+    """Draw exchanges, some of them with a kill. Every way comes once before any comes twice."""
     die = Random(f"{seed} ways")
     deaths = min(kills, updates)
     ways = [DEADLY[at % len(DEADLY)] for at in range(deaths)] + [CALM[at % len(CALM)] for at in range(updates - deaths)]

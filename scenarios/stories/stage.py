@@ -1,4 +1,4 @@
-"""Where a scenario plays: under Ray, or in the simulated world. A story knows a `Stage` and nothing of the world behind it."""
+"""Where a scenario plays: under Ray or in the simulated world."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POWER_CUT_S: Final = 1.0  # how long the simulated cluster stays dark
 
 
 class Victim(NamedTuple):
-    """A process that can be killed: `supervisor` or a host's id, and where it lives."""
+    """A process that can be killed: `supervisor` or the id of a host."""
 
     name: str
     pid: int
@@ -40,7 +40,7 @@ def hosts_in(overview: dict[str, Any]) -> dict[str, Victim]:
 
 
 def home_of(overview: dict[str, Any], agent_id: str) -> str:
-    """The id of the host in which an agent lives, or nothing while it sleeps."""
+    """The id of the host of an agent, or an empty string while it sleeps."""
     return next((host for agent, host, _ in overview["agents"] if agent == agent_id), "")
 
 
@@ -100,7 +100,7 @@ class RayStage(Stage):
 
     def __init__(self, data: Path, address: str | None) -> None:
         self.data, self._address = data, address
-        self.start_s = 0.0  # how long it took to start or join the cluster
+        self.start_s = 0.0  # to start or join the cluster
         self._runtime = actors.Runtime(data, address=address)
 
     def __enter__(self) -> Self:
@@ -119,7 +119,7 @@ class RayStage(Stage):
 
     @property
     def is_own(self) -> bool:
-        """Whether the cluster was started for this scenario, so that it may be killed and ends with it."""
+        """Whether the cluster was started for this scenario."""
         return self._runtime.cluster.own
 
     @property

@@ -1,9 +1,8 @@
-"""`perdure run tool-disconnect`: the connection to the model breaks at every place of a turn with tools and sub-agents.
+"""`perdure run tool-disconnect`: the connection to the model breaks at each place of a turn with tools and sub-agents.
 
-A first turn is left in peace. What the provider saw of it says where the next ones can break: before and between all events of each
-request, of the guide and of the chat agent that it asks, and inside of an event; and in each of the ways of `provider.faults`. Nothing
-of it may be seen in the end: tools go on that are at work, no side effect happens twice, and the answer is whole. Only a refusal for good
-ends a turn, and a provider that stays away: with the provider's own words, or with a notice.
+The first turn has no fault. Its requests show where the next ones can break: before, between and inside all events, of the guide and of its
+chat sub-agent, in each way of `provider.faults`. Running tools go on, no side effect happens twice, and the answer is whole. A turn ends
+with an error only after a final refusal, or if the provider stays away.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ToolDisconnect(ChatScenario):
 
 
 def places_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
-    """Every place where a turn like the one in peace can break, and every way in which it can."""
+    """Every place where a turn can break, in every way."""
     points: list[Point] = []
     for record in records:
         child = record.asks == quiz.child_question(0).asks
@@ -49,7 +48,7 @@ def places_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
 
 
 def _point(group: str, label: str, fault: Fault, record: Record, *, child: bool) -> Point:
-    if fault.kind is FaultKind.STALL and child:  # the child has more patience: this silence ends before that
+    if fault.kind is FaultKind.STALL and child:  # the child waits longer than this silence lasts
         return Point(
             label=f"{label}, which ends",
             group="pause",
@@ -95,7 +94,7 @@ def _refused(number: int, where: str) -> Point:
 
 
 def _at_work(quiz: Quiz, records: Sequence[Record]) -> Iterator[Point]:
-    """The connection breaks while the tools are at work that the broken reply itself has asked for."""
+    """The connection breaks while tools run that the broken reply requested."""
     for record in records:
         if record.asks != quiz.question(0).asks:
             continue
@@ -111,7 +110,7 @@ def _at_work(quiz: Quiz, records: Sequence[Record]) -> Iterator[Point]:
 
 
 def _endings(quiz: Quiz, records: Sequence[Record]) -> Iterator[Point]:
-    """What ends a turn: a refusal for good, and a provider that stays away."""
+    """Ends with an error: a final refusal, and a provider that stays away."""
     for record in records:
         if record.asks != quiz.question(0).asks:
             continue

@@ -1,4 +1,4 @@
-"""What a person sees of a scenario while it plays: a live table on a terminal, plain lines in a pipe, nothing with `--json`."""
+"""Progress of a scenario: a live table on a terminal, plain lines in a pipe, nothing with `--json`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS_MAX: Final = 3
 
 @dataclass
 class Scene:
-    """What a watcher sees of work that is under way. `overview` is the supervisor's (`ps`), narrowed to what belongs to the scenario."""
+    """The progress of the work. `overview` is the supervisor's (`ps`), with the runs of the scenario only."""
 
     requested: int
     noun: str = "runs"
@@ -55,7 +55,7 @@ def watcher_for(*, as_json: bool) -> Watcher:
 
 
 class Lines(Watcher):
-    """For a pipe: a line about once a second, and one for everything that happens."""
+    """For a pipe: a line about once a second, and one for each event."""
 
     def __init__(self) -> None:
         self._said_s = 0.0
@@ -72,7 +72,7 @@ class Lines(Watcher):
 
 
 class LiveTable(Watcher):
-    """For a terminal: the table is drawn anew four times a second, in place."""
+    """For a terminal: a table that is redrawn four times a second."""
 
     def __init__(self) -> None:
         self._console = Console()

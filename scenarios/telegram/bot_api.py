@@ -1,8 +1,7 @@
-"""What a pretended Telegram does with the requests of a bot: the part of the Bot API that a messenger needs, and faults on demand.
+"""A simulated Telegram: the part of the Bot API that a messenger needs, and faults on demand.
 
-It is a function of the requests that came: no sockets, no clock. It keeps every message with all that it ever said, so that one look tells
-what people have seen: what stood there twice, what was cut short, in which order. `telegram.server` puts it behind real HTTP,
-`telegram.sim` into the simulated world.
+It has no sockets and no clock. It keeps every message with all its texts, so its log shows what people have seen. `telegram.server` puts it
+behind real HTTP, and `telegram.sim` into the simulated world.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ BOT_NAME: Final = "perdure_bot"
 
 
 class BotFault(Plain):
-    """One request that goes wrong: the next one of a method, perhaps of one chat.
+    """A fault of the next request of a method, perhaps in one chat.
 
-    `busy` is refused with a pause, `silent` is done without an answer, `lost` is neither done nor answered, `hold` is done and told
-    after so many seconds, `error` is refused with a status of 500, `forbidden` for good.
+    `busy` asks the bot to wait, `silent` is done but not answered, `lost` is neither done nor answered, `hold` is done and answered after
+    so many seconds, `error` is refused with a 500, and `forbidden` for good.
     """
 
     method: str
@@ -36,7 +35,7 @@ class BotFault(Plain):
 
 
 class Answer(NamedTuple):
-    """What a request is answered. Without a status there is no answer; `after_s` is how long it takes."""
+    """The answer to a request after `after_s`. Without a status there is none."""
 
     status: int | None
     body: Any = None
@@ -44,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class Posted(Plain):
-    """One message: all that it said, with the instants, and which request made it."""
+    """One message, with all its texts and their instants."""
 
     chat_id: int
     message_id: int
@@ -58,7 +57,7 @@ class Posted(Plain):
 
 
 class Asked(Plain):
-    """One request, and what became of it."""
+    """One request and its fate."""
 
     number: int
     at_ms: int
@@ -79,7 +78,7 @@ class Refused(Exception):
 
 
 class BotApi:
-    """See the head of the module."""
+    """One Telegram."""
 
     def __init__(self) -> None:
         self.messages: dict[tuple[int, int], Posted] = {}
@@ -192,7 +191,7 @@ class BotApi:
 
 
 def _checked(given: Mapping[str, Any]) -> str:
-    """The text, if Telegram would take it with its entities."""
+    """The text, if Telegram would accept it and its entities."""
     text = str(given.get("text") or "")
     units = len(text.encode("utf-16-le", "surrogatepass")) // 2
     if not text.strip():

@@ -1,9 +1,9 @@
-"""The pretended Telegram inside of the simulated world: the same Bot API behind the same client library, with virtual time for a network.
+"""The simulated Telegram in the simulated world, behind the same client library, in virtual time.
 
     telegram = SimTelegram()
     bot = Telegram("1:token", secret_token="…", wire=telegram.wire)
 
-It lives outside of every simulated process, so what was posted outlives the process that posted it.
+It lives outside of every simulated process, so messages outlive the process that posted them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ WAY_S: Final = 0.02  # there, and the same back
 
 
 class SimTelegram(BotApi):
-    """Has the methods of `SocketTelegram`, so one scenario can play with either."""
+    """A Telegram for simulated clients."""
 
     def wire(self) -> BaseRequest:
         return SimWire(self)
 
 
 class SimWire(BaseRequest):
-    """What the library takes for its network."""
+    """The network of the client library."""
 
     def __init__(self, api: BotApi) -> None:
         self._api = api
 
     @property
     def read_timeout(self) -> float | None:
-        """There is none: nothing here hangs."""
+        """None: nothing here hangs."""
         return None
 
     async def initialize(self) -> None:
@@ -47,7 +47,7 @@ class SimWire(BaseRequest):
     async def do_request(
         self, url: str, method: str, request_data: RequestData | None = None, *_rest: Any, **_more: Any
     ) -> tuple[int, bytes]:
-        """One request. What a connection that breaks would make the library raise is raised here."""
+        """One request. Raises what the library raises for a broken connection."""
         await asyncio.sleep(WAY_S)
         given = {} if request_data is None else request_data.json_parameters
         now_ms = round(asyncio.get_running_loop().time() * 1000)
