@@ -6,7 +6,7 @@ are imported by name, so that neither loads the other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from perdure.lazy_names import lazy_names
 
@@ -70,50 +70,7 @@ if TYPE_CHECKING:
     from perdure.actors.supervisor.supervisor import Supervisor
     from perdure.policies import ChatRecovery, FiberResult, FiberRetry, Retries
 
+__getattr__, __dir__ = lazy_names(globals())
 
-_HOMES: Final = {
-    "perdure.actors.agent.agent": "Agent",
-    "perdure.actors.agent.blocking": "awaiting blocking",
-    "perdure.actors.agent.exposing": "exposed",
-    "perdure.actors.link.caller": "Address",
-    "perdure.actors.chat.chat_agent": "ChatAgent",
-    "perdure.actors.chat.delegated_tools": "agent_tool client_tool",
-    "perdure.actors.chat.model": "close_models resolve_model",
-    "perdure.actors.chat.turn": "ActiveTurn ChatRecoveryContext TurnResult",
-    "perdure.actors.chat.tool_schema": "ToolContext",
-    "perdure.actors.chat.tools": "tool",
-    "perdure.actors.runtime.async_runtime": "AsyncRuntime",
-    "perdure.actors.runtime.client": "Client",
-    "perdure.actors.ray_world.cluster_record": "read_record",
-    "perdure.actors.events.reducer": "AgentToolEvents",
-    "perdure.actors.life.handle": "Handle tell",
-    "perdure.actors.host.host": "Host",
-    "perdure.actors.jobs.fiber": "FiberInspection FiberPage",
-    "perdure.actors.jobs.fiber_context": "FiberContext FiberRecovery",
-    "perdure.actors.jobs.occurrence": "Occurrence Past QueuedItem Schedule",
-    "perdure.actors.messenger.adapter": (
-        "Adapter MalformedUpdate MessageGone MessageUnchanged Messenger ProviderBusy ProviderRefused ProviderSilent"
-        " ProviderTrouble ProviderUnreached TextLimits Webhook"
-    ),
-    "perdure.actors.messenger.events": "Kind MessengerEvent Person conversation_name",
-    "perdure.actors.messenger.ingress": "messenger_app",
-    "perdure.actors.messenger.messenger_agent": "MessengerAgent messengers_of",
-    "perdure.actors.messenger.state": "ChatState key_shard shard_of",
-    "perdure.actors.messenger.telegram": "Telegram",
-    "perdure.actors.events.message_parts": "apply_chunk",
-    "perdure.actors.ports": "Clock Courier Dice Faults Fleet KillPoint Killed PoolSpec Threads World",
-    "perdure.actors.ray_world.baseline": "PlainRay",
-    "perdure.actors.life.results": (
-        "AgentToolFailure Detached MilestoneInfo RunCompleted RunFailed RunHandle RunHandles RunInfo RunResult"
-    ),
-    "perdure.actors.life.run_context": "RunContext",
-    "perdure.actors.runtime.runtime": "Runtime",
-    "perdure.actors.runtime.stopping": "Stopped stop_serving",
-    "perdure.actors.supervisor.supervisor": "Supervisor",
-    "perdure.actors.link.wire": "RemoteError",
-    "perdure.policies": "ChatRecovery FiberResult FiberRetry Retries",
-}
-__getattr__, __dir__ = lazy_names(globals(), _HOMES)
-
-if __name__ != "perdure.actors":  # a folder of a checkout: the same modules under two names would be two of everything
+if __name__ != "perdure.actors":  # imported from a checkout: every module would exist twice
     raise ImportError("this folder is a part of the package `perdure`: import `perdure.actors`")

@@ -118,5 +118,5 @@ from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, St
 from perdure.ledger.timeouts import arm, next_look
 from perdure.ledger.view import View, last_end
 
-if __name__ != "perdure.ledger":  # a folder of a checkout: the same modules under two names would be two of everything
+if __name__ != "perdure.ledger":  # imported from a checkout: every module would exist twice
     raise ImportError("this folder is a part of the package `perdure`: import `perdure.ledger`")

@@ -6,7 +6,7 @@ world) and `perdure.cli` (the command). Each name here loads its own module when
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from perdure.lazy_names import lazy_names
 
@@ -113,16 +113,4 @@ __all__ = [
     "tool",
 ]
 
-_HOMES: Final = {
-    "perdure.actors": (
-        "ActiveTurn Agent AgentToolEvents AgentToolFailure AsyncRuntime ChatAgent ChatRecoveryContext Client Detached"
-        " FiberContext FiberRecovery Handle MilestoneInfo Occurrence RemoteError RunContext RunHandle RunInfo RunResult Runtime"
-        " ToolContext TurnResult agent_tool awaiting blocking client_tool exposed tell tool"
-    ),
-    "perdure.ledger": (
-        "AdmissionRefused AgentAborted BadRequest ConflictingRequest NoLongerServed OutcomeUnknown Overloaded PerdureError"
-        " Secret StaleIncarnation StorageConflict StorageLost SupervisorUnreachable UnknownRun provide_secrets"
-    ),
-    "perdure.policies": "ChatRecovery FiberResult FiberRetry Limits Retries",
-}
-__getattr__, __dir__ = lazy_names(globals(), _HOMES)
+__getattr__, __dir__ = lazy_names(globals())

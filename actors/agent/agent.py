@@ -28,10 +28,15 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 
-from perdure.actors.agent.fibers import FiberGroup
-from perdure.actors.agent.own_storage import OwnStorage
-from perdure.actors.agent.schedules import QueueGroup, ScheduleGroup, shown_item, shown_schedule
-from perdure.actors.agent.sub_agents import SubAgentGroup
+from perdure.actors.agent.groups import (
+    FiberGroup,
+    OwnStorage,
+    QueueGroup,
+    ScheduleGroup,
+    SubAgentGroup,
+    shown_item,
+    shown_schedule,
+)
 from perdure.actors.code.author_call import hook
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.fiber import FiberInspection, FiberPage

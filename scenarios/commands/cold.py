@@ -7,7 +7,7 @@ it done. Effects are left to that supervisor: it performs whatever is outstandin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Self
@@ -54,7 +54,7 @@ class ColdLedger:
         self._store = DuckDBStore(path)
         boot = self._store.boot()
         self._view, self._findings = restore(boot), boot.findings
-        self._limits = Limits.recorded(self._view.limits)
+        self._in_force = Limits.recorded(self._view.limits)
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +64,7 @@ class ColdLedger:
 
     def ask(self, name: str, *args: Any) -> Any:
         """Answer a question, or do what can be done without a supervisor; the names are those of `Runtime.ask`."""
-        return self._ANSWERS[name](self, *args)
+        return getattr(self, f"_{name}")(*args)
 
     def cancel(self, run_id: str, reason: str) -> None:
         """Cancel a run; its child is stopped when a supervisor is there."""
@@ -93,7 +93,7 @@ class ColdLedger:
 
     def _settle(self, stimulus: Stimulus) -> None:
         at_ms = self._now_ms()
-        rows = enact(self._view, decide(self._view, stimulus, at_ms, self._limits), at_ms)
+        rows = enact(self._view, decide(self._view, stimulus, at_ms, self._in_force), at_ms)
         self._store.append(rows, [])
 
     def _now_ms(self) -> int:
@@ -122,7 +122,7 @@ class ColdLedger:
         return told
 
     def _explain(self, run_id: str) -> list[str]:
-        return explain(self._view, self._run(run_id), self._now_ms(), self._limits, served=False)
+        return explain(self._view, self._run(run_id), self._now_ms(), self._in_force, served=False)
 
     def _list(
         self,
@@ -138,15 +138,5 @@ class ColdLedger:
     def _audit(self) -> dict[str, Any]:
         return {**audit(self._view), "parked_mail": parked(self._view), "findings": self._findings}
 
-    def _limits_shown(self) -> dict[str, Any]:
-        return asdict(self._limits)
-
-    _ANSWERS: Final[dict[str, Callable[..., Any]]] = {
-        "ps": _ps,
-        "show": _show,
-        "explain": _explain,
-        "list": _list,
-        "audit": _audit,
-        "clear": _clear,
-        "limits": _limits_shown,
-    }
+    def _limits(self) -> dict[str, Any]:
+        return asdict(self._in_force)

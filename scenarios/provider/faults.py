@@ -27,8 +27,6 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import NamedTuple, Self
 
-from pydantic import Field, model_validator
-
 from perdure.scenarios.provider.events import Failure, Plain, dumped, error_of, frames
 
 
@@ -45,7 +43,6 @@ class FaultKind(StrEnum):
 
 
 UTF8_MASK, UTF8_INNER = 0b11000000, 0b10000000  # mark a byte inside a character
-PLACELESS = (FaultKind.STATUS, FaultKind.REFUSED)
 AFTER_HEAD = (FaultKind.END, FaultKind.ERROR)  # a clean end needs a response
 
 
@@ -55,33 +52,14 @@ class Fault(Plain):
     kind: FaultKind
     event: int | None = None
     inside: bool = False
-    byte: int | None = Field(default=None, ge=0)
-    duration_ms: float | None = Field(default=None, ge=0)
+    byte: int | None = None
+    duration_ms: float | None = None
     held: bool = False
-    status: int | None = Field(default=None, ge=400, le=599)
+    status: int | None = None
     retry_after: str | None = None
     message: str = "scripted failure"
     type: str = "server_error"
     code: str | None = None
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        placed = self.event is not None or self.byte is not None
-        if self.event is not None and self.byte is not None:
-            raise ValueError("a fault has one place: give `event` or `byte`")
-        if self.inside and self.event is None:
-            raise ValueError("`inside` is said of an `event`")
-        if placed and self.kind in PLACELESS:
-            raise ValueError(f"{self.kind} happens instead of a reply, so it has no place in one")
-        if self.kind is FaultKind.ERROR and (self.inside or self.byte is not None):
-            raise ValueError("an error object is a frame of its own: its place is before an `event`")
-        if (self.status is not None) != (self.kind is FaultKind.STATUS):
-            raise ValueError("`status` goes with the fault `status`, and only with it")
-        if self.held and (self.kind is FaultKind.REFUSED or self.duration_ms is not None):
-            raise ValueError(
-                "`held` is a silence until it is released; it has no duration, and a refusal is no silence"
-            )
-        return self
 
     @property
     def silence(self) -> tuple[Wait, ...]:
@@ -103,19 +81,10 @@ class Rule(Plain):
     """
 
     fault: Fault
-    number: int | None = Field(default=None, ge=1)
+    number: int | None = None
     asks: str | None = None
-    results: int | None = Field(default=None, ge=0)
-    times: int | None = Field(default=1, ge=1)
-
-    @model_validator(mode="after")
-    def _refusal_is_by_number(self) -> Self:
-        if self.fault.kind is FaultKind.REFUSED:
-            if self.number is None or self.asks is not None or self.results is not None:
-                raise ValueError("a refused request is known by its `number` alone")
-            if self.times != 1:
-                raise ValueError("a refusal lasts as long as its `duration_ms` says, so `times` must be 1")
-        return self
+    results: int | None = None
+    times: int | None = 1
 
 
 class FaultPlan(Plain):
@@ -132,8 +101,8 @@ class FaultPlan(Plain):
 class Pace(Plain):
     """The pauses of the model: before the first event, and between two."""
 
-    first_ms: float = Field(default=0.0, ge=0)
-    between_ms: float = Field(default=0.0, ge=0)
+    first_ms: float = 0.0
+    between_ms: float = 0.0
 
 
 class Head(NamedTuple):

@@ -76,6 +76,7 @@ class Stage(ABC):
         return await getattr(self._asked.agent(agent_class, name), method)(*args, **options)
 
     async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
+        """Run an agent and wait for its end."""
         result: RunResult = await self._asked.run(agent_class, content, run_id=run_id)
         return result
 

@@ -18,6 +18,10 @@ from perdure.scenarios.provider.events import Plain
 TEXT_MAX: Final = 4096
 FIRST_MESSAGE: Final = 1_000
 BOT_NAME: Final = "perdure_bot"
+REFUSALS: Final = {
+    "error": (500, "Internal Server Error"),
+    "forbidden": (403, "Forbidden: bot was blocked by the user"),
+}
 
 
 class BotFault(Plain):
@@ -113,14 +117,12 @@ class BotApi:
 
     def _answered(self, method: str, given: Mapping[str, Any], at_ms: int, fault: BotFault | None) -> Answer:
         kind = None if fault is None else fault.kind
-        if kind == "busy":
-            assert fault is not None
+        if fault is not None and kind == "busy":
             told = f"Too Many Requests: retry after {fault.seconds:g}"
             return Answer(429, _no(429, told) | {"parameters": {"retry_after": fault.seconds}})
-        if kind == "error":
-            return Answer(500, _no(500, "Internal Server Error"))
-        if kind == "forbidden":
-            return Answer(403, _no(403, "Forbidden: bot was blocked by the user"))
+        if kind in REFUSALS:
+            status, told = REFUSALS[kind]
+            return Answer(status, _no(status, told))
         if kind == "lost":
             return Answer(None)
         try:

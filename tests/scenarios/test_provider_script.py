@@ -178,34 +178,6 @@ def test_events_count_from_the_end_too_and_no_place_lies_beyond_it() -> None:
     assert place_of(body, Fault(kind=FaultKind.END)) == 0
 
 
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"kind": "reset", "event": 1, "byte": 1}, "one place"),
-        ({"kind": "reset", "inside": True}, "`inside` is said of an `event`"),
-        ({"kind": "status", "status": 429, "event": 1}, "instead of a reply"),
-        ({"kind": "error", "byte": 3}, "frame of its own"),
-        ({"kind": "status"}, "`status` goes with"),
-        ({"kind": "reset", "status": 500}, "`status` goes with"),
-        ({"kind": "end", "duration_ms": 5, "held": True}, "has no duration"),
-        ({"kind": "refused", "held": True}, "a refusal is no silence"),
-        ({"kind": "reset", "byte": -1}, "byte"),
-        ({"kind": "explode"}, "kind"),
-        ({"kind": "reset", "place": 3}, "place"),
-    ],
-)
-def test_a_fault_that_cannot_be_is_refused(fields: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValidationError, match=problem):
-        Fault.model_validate(fields)
-
-
-def test_a_refusal_is_known_by_its_number() -> None:
-    with pytest.raises(ValidationError, match="known by its `number`"):
-        Rule(fault=Fault(kind=FaultKind.REFUSED), asks="x")
-    with pytest.raises(ValidationError, match="`times` must be 1"):
-        Rule(fault=Fault(kind=FaultKind.REFUSED), number=2, times=2)
-
-
 # which request a rule means
 
 

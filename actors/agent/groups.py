@@ -1,25 +1,48 @@
-"""`self.schedules` and `self.queued`: what becomes of schedules and of queued items. They are made by verbs of `Agent` itself."""
+"""The groups of an agent: what is done rarely with its fibers, schedules, queue, sub-agents and storage. The daily verbs are on `Agent`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.callback_rows import SCHEDULE_TYPES, Row
+from perdure.actors.jobs.fiber import FiberInspection
 from perdure.actors.jobs.occurrence import Past, QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import chosen, retries_of, span_of
-from perdure.ledger import check_whole, unpack
+from perdure.actors.life.family import SubAgentInfo
+from perdure.actors.tasks import Pending
+from perdure.ledger import check_id, check_ms, check_whole, unpack
 from perdure.policies import CallbackStatus, PastOutcome
 
 LISTED_MAX = 1_000
 
 
-class ScheduleGroup:
-    """The schedules of one agent."""
-
+class _Group:
     def __init__(self, tenant: Tenant) -> None:
         self._perdure = tenant
+
+
+class FiberGroup(_Group):
+    """More about the fibers of one agent."""
+
+    def start(self, requests: Sequence[Mapping[str, object]]) -> list[FiberInspection]:
+        """Accept many fibers in one commit: all or none. A request holds the arguments of `start_fiber`, without those for waiting."""
+        fibers = self._perdure.fibers
+        asked = [fibers.requests.named(fibers.requests.from_plain(each)) for each in requests]
+        return [fibers.store.inspected(fiber, accepted=is_new) for fiber, is_new in fibers.requests.accept(asked)]
+
+    def wait(self, fiber_id: str, timeout_ms: float | None = None) -> Pending[FiberInspection]:
+        """Wait until a fiber has ended, at most `timeout_ms`. Returns its `FiberInspection`; await it in async code."""
+        check_id("fiber_id", fiber_id, self._perdure.limits.id_max)
+        if timeout_ms is not None:
+            check_ms("timeout_ms", timeout_ms)
+        return self._perdure.bridge(self._perdure.fibers.waiters.settled(fiber_id, timeout_ms))
+
+
+class ScheduleGroup(_Group):
+    """The schedules of one agent."""
 
     def get(self, schedule_id: str) -> Schedule | None:
         """Return a schedule, or None."""
@@ -81,11 +104,8 @@ class ScheduleGroup:
         return [shown_schedule(self._perdure, row) for row in found[:most]]
 
 
-class QueueGroup:
+class QueueGroup(_Group):
     """The items that one agent has queued and not done yet."""
-
-    def __init__(self, tenant: Tenant) -> None:
-        self._perdure = tenant
 
     def drop(self, item_id: str) -> bool:
         """Delete an item, and roll back a call of its callback that is under way. Returns False if there is none."""
@@ -107,6 +127,48 @@ class QueueGroup:
             for row in rows
             if callback in (None, row.callback) and row.status in statuses
         ]
+
+
+class SubAgentGroup(_Group):
+    """The sub-agents of one agent."""
+
+    def has(self, agent_class: type[Any] | str, name: str) -> bool:
+        """Return whether that sub-agent is known."""
+        return any(each.name == name for each in self._perdure.family.children(agent_class))
+
+    def list(self, agent_class: type[Any] | str | None = None) -> Sequence[SubAgentInfo]:
+        """Return the known sub-agents, in the order of their creation; optionally of one class, given itself or by its type name."""
+        return self._perdure.family.children(agent_class)
+
+    def abort(self, agent_class: type[Any], name: str, reason: str = "aborted") -> Awaitable[None]:
+        """End the lives of a sub-agent and its descendants. Pending calls raise `AgentAborted`.
+
+        Durable on return. Storage stays; the next call, mail or alarm wakes the agent again.
+        """
+        return self._perdure.bridge(self._perdure.family.abort(agent_class, name, reason))
+
+    def delete(self, agent_class: type[Any], name: str) -> None:
+        """Delete a sub-agent and its descendants: storages, runs, alarms and mail. Does nothing if it does not exist.
+
+        Durable on return, or with the open transaction. The same name then means a new sub-agent.
+        """
+        self._perdure.family.delete(agent_class, name)
+
+
+class OwnStorage(_Group):
+    """The storage of one agent as a whole. What lies in it is reached by `sql`, `state` and `transaction` of `Agent`."""
+
+    def snapshot(self, path: str | Path) -> None:
+        """Write a consistent copy of the agent's storage to a file of its own."""
+        self._perdure.storage.snapshot(Path(path))
+
+    def restore(self, path: str | Path) -> None:
+        """Take a snapshot as this agent's storage; only before anything was written to it."""
+        self._perdure.restore(Path(path))
+
+    def fork(self, name: str) -> None:
+        """Give a new agent of this class a copy of this agent's storage; refused if that agent has one."""
+        self._perdure.fork(name)
 
 
 def shown_schedule(tenant: Tenant, row: Row) -> Schedule:
