@@ -331,6 +331,7 @@ def _end(case: _Case) -> Iterator[str]:
         yield f"It completed {when}{tries}."
     elif run.status is Status.ERROR:
         yield f"It failed {when}{tries}: {run.error}"
+        yield from run.trace.splitlines()
     else:
         yield f"It was cancelled {when}: {run.error}"
     if run.attempt > 1 and run.cause:

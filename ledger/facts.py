@@ -88,12 +88,13 @@ class RunCompleted(NamedTuple):
 
 
 class RunFailed(NamedTuple):
-    """The child raised, or every attempt was lost."""
+    """The child raised (`trace` is its traceback), or every attempt was lost."""
 
     run_id: str
     attempt: int
     error: str
     released: bool
+    trace: str = ""
 
 
 class RunAborted(NamedTuple):

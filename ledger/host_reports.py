@@ -102,7 +102,7 @@ def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
             yield AgentReleased(run.child, said.incarnation)
         return
     if said.error is not None:
-        yield RunFailed(run.run_id, run.attempt, said.error, said.released)
+        yield RunFailed(run.run_id, run.attempt, said.error, said.released, said.trace)
     else:
         large = said.output is not None and len(said.output) > limits.inline_bytes_max
         output = None if large else said.output

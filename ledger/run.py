@@ -81,6 +81,7 @@ class Run:
     cleared: bool = False
     slots: dict[str, MailState] = field(default_factory=dict)
     mark: int = 0
+    trace: str = ""
 
     child: str = field(init=False, repr=False)
 
@@ -187,6 +188,8 @@ def outcome_of(run: Run) -> dict[str, Any]:
     told: dict[str, Any] = {"status": str(run.status), "summary": run.summary, "error": run.error, "output": run.output}
     if run.large_output:
         told["large"] = True
+    if run.trace:
+        told["trace"] = run.trace
     if run.reason:
         told["reason"], told["child_still_running"] = run.reason, run.child_still_running
     return told
@@ -230,7 +233,7 @@ def _completed(run: Run, fact: RunCompleted, at_ms: int) -> None:
 
 def _failed(run: Run, fact: RunFailed, at_ms: int) -> None:
     _end(run, at_ms, released=fact.released)
-    run.error = fact.error
+    run.error, run.trace = fact.error, fact.trace
 
 
 def _aborted(run: Run, fact: RunAborted, at_ms: int) -> None:

@@ -58,7 +58,7 @@ class Chunk(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The child returned (`output`, `summary`) or raised (`error`). With `released`, it has left its host."""
+    """The child returned (`output`, `summary`) or raised (`error`, `trace`). With `released`, it has left its host."""
 
     run_id: str
     incarnation: int
@@ -66,6 +66,7 @@ class Ended(NamedTuple):
     summary: str
     error: str | None
     released: bool = False
+    trace: str = ""
 
 
 class Unstarted(NamedTuple):

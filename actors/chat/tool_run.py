@@ -91,6 +91,7 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
     if problem is None:
         value, problem = await tried(_encoded(tool, value))
     if problem is not None:
+        life.log("tool", f"call {context.call_id} of tool {tool.name}", problem, context.run_id)
         return {"ok": False, "kind": REFUSED if isinstance(problem, BadRequest) else RAISED, "error": in_words(problem)}
     return {"ok": True, "output": value}
 

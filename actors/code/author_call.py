@@ -9,7 +9,11 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
+from pathlib import Path
+from traceback import StackSummary, TracebackException
 from typing import Any, Final, TypeVar
+
+_OURS: Final = str(Path(__file__).parents[1])  # `actors`: who only calls an author's code is not where it failed
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., object])
@@ -29,14 +33,31 @@ async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
         problem = RuntimeError("a task that the code waited for was cancelled")
         problem.__cause__ = stray
         return None, problem
+    except SystemExit as leaving:
+        return None, _left(leaving)
     except Exception as problem:
         return None, problem
+
+
+def _left(leaving: SystemExit) -> RuntimeError:
+    """In a host it would end the event loop of all who live there."""
+    problem = RuntimeError(f"the code called sys.exit({leaving.code!r}); an agent ends by returning or raising")
+    problem.__cause__ = leaving
+    return problem
+
+
+def staying(job: Callable[[], T]) -> T:
+    """Do sync code on a thread. Raises `RuntimeError` if it calls `sys.exit`."""
+    try:
+        return job()
+    except SystemExit as leaving:
+        raise _left(leaving) from leaving
 
 
 def tried_now(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
     """The same for code that cannot be awaited."""
     try:
-        return job(), None
+        return staying(job), None
     except Exception as problem:
         return None, problem
 
@@ -45,6 +66,19 @@ def in_words(problem: Exception) -> str:
     """An author's exception as a person reads it in an error field."""
     words = str(problem)
     return f"{type(problem).__name__}: {words}" if words else type(problem).__name__
+
+
+def traced(problem: BaseException, chars_max: int) -> str:
+    """Its traceback, without our own frames if the author has any. One that is too long loses its middle."""
+    whole = TracebackException.from_exception(problem, compact=True)
+    behind: TracebackException | None = whole
+    while behind is not None:
+        theirs = [frame for frame in behind.stack if not frame.filename.startswith(_OURS)]
+        behind.stack = StackSummary.from_list(theirs) if theirs else behind.stack
+        behind = behind.__cause__ or behind.__context__
+    text = "".join(whole.format()).rstrip()
+    half = chars_max // 2
+    return text if len(text) <= chars_max else f"{text[:half]}\n  …\n{text[-half:]}"
 
 
 def is_async(method: Callable[..., object]) -> bool:

@@ -167,7 +167,7 @@ class Host:
         try:
             tenant = Tenant(self.services, agent_id, incarnation, self.forget)
         except StorageError as problem:
-            self.services.report_trouble(agent_id, "opening its storage", problem)
+            self.services.report_failure("storage", agent_id, "opening its storage", problem)
             return None
         self.tenants[agent_id] = tenant
         return tenant

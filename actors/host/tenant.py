@@ -35,7 +35,7 @@ from perdure.actors.life.state_watch import StateWatch
 from perdure.actors.link.messages import Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
-from perdure.ledger import COLLECTED_NOTHING, Awake, Released, Unstarted, agent_id, check_id, type_of
+from perdure.ledger import COLLECTED_NOTHING, Awake, PerdureError, Released, Unstarted, agent_id, check_id, type_of
 from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, State
 
 JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("callback_queue", QUEUED))
@@ -227,7 +227,9 @@ class Tenant(Life):
         if problem is None:
             self.services.answer(ref, True, reply)
         else:
-            self.services.answer(ref, False, error_to_plain(problem))
+            if not isinstance(problem, PerdureError):
+                self.log("call", f"its method {method_name}", problem)
+            self.services.answer(ref, False, error_to_plain(problem, self.limits.error_chars_max))
         self.touch()
 
     async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:

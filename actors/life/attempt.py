@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
-from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.code.author_call import in_words, traced, tried
 from perdure.actors.code.schema import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life, Ready
@@ -31,8 +32,14 @@ from perdure.ledger import (
     unpack,
 )
 
-Outcome = tuple[bytes | None, str, str | None]
-"""Output, summary, error."""
+
+class Outcome(NamedTuple):
+    """What `run` came to, as its storage keeps it."""
+
+    output: bytes | None
+    summary: str
+    error: str | None
+    trace: str = ""
 
 
 async def carry(life: Life, ready: Ready, run: RunContext, body: bytes, *, collect: bool) -> Ended | Unstarted | None:
@@ -41,7 +48,7 @@ async def carry(life: Life, ready: Ready, run: RunContext, body: bytes, *, colle
     if problem is not None:
         return _unstarted(life, run, START_FAILED, in_words(problem))
     if kept is not None:
-        return _ended(life, Ended(run.run_id, life.incarnation, *unpack(kept)))
+        return _ended(life, run, Outcome(*unpack(kept)))
     if collect:
         lost = "its child was lost in every attempt that it may have, and left no result"
         return _unstarted(life, run, COLLECTED_NOTHING, lost)
@@ -70,14 +77,14 @@ async def _run(life: Life, run: RunContext, body: bytes) -> Ended | None:
     life.faults.at(KillPoint.BEFORE_RUN, run.run_id)
     outcome = await _execute(life, run, body)
     run.close()
-    if life.is_leaving and (outcome[2] is not None or not life.has_place):
+    if life.is_leaving and (outcome.error is not None or not life.has_place):
         return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
     _, problem = await tried(_keep(life, run.run_id, outcome))
     if isinstance(problem, StaleIncarnation):
         return None
     if problem is not None:
-        outcome = None, "", f"its result could not be stored: {in_words(problem)}"
-    return _ended(life, Ended(run.run_id, life.incarnation, *outcome))
+        outcome = Outcome(None, "", f"its result could not be stored: {in_words(problem)}")
+    return _ended(life, run, outcome)
 
 
 async def _keep(life: Life, run_id: str, outcome: Outcome) -> None:
@@ -95,15 +102,18 @@ async def _execute(life: Life, run: RunContext, body: bytes) -> Outcome:
     done, problem = await tried(_work(life, run, body))
     if done is not None:
         return done
-    words = in_words(problem) if problem is not None else "no outcome"
-    return None, "", words[: life.limits.error_chars_max]
+    if problem is None:
+        return Outcome(None, "", "no outcome")
+    life.log("run", f"attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
+    most = life.limits.error_chars_max
+    return Outcome(None, "", in_words(problem)[:most], traced(problem, most))
 
 
 async def _work(life: Life, run: RunContext, body: bytes) -> Outcome:
     takes, gives, arguments = run_shapes(type(life.agent))
     value = takes.decode("input", body)
     outcome = await life.call(life.agent.run, *(value, run)[:arguments])
-    return gives.encode("output", outcome, life.limits.output_bytes_max), _summary(life.agent, outcome), None
+    return Outcome(gives.encode("output", outcome, life.limits.output_bytes_max), _summary(life.agent, outcome), None)
 
 
 def _summary(agent: object, outcome: object) -> str:
@@ -113,11 +123,11 @@ def _summary(agent: object, outcome: object) -> str:
     return outcome if isinstance(outcome, str) else ""
 
 
-def _ended(life: Life, ended: Ended) -> Ended:
+def _ended(life: Life, run: RunContext, outcome: Outcome) -> Ended:
     """The end is about to be reported; that the attempt began need not be said any more."""
-    life.faults.at(KillPoint.BEFORE_REPORT, ended.run_id)
-    life.services.ended(ended.run_id)
-    return ended
+    life.faults.at(KillPoint.BEFORE_REPORT, run.run_id)
+    life.services.ended(run.run_id)
+    return Ended(run.run_id, life.incarnation, *outcome[:3], trace=outcome.trace)
 
 
 def _unstarted(life: Life, run: RunContext, cause: str, error: str) -> Unstarted:

@@ -291,4 +291,5 @@ def result_of(agent_class: type, run_id: str, outcome: RunOutcome) -> RunResult:
         error=outcome.get("error", ""),
         reason=outcome.get("reason"),
         child_still_running=outcome.get("child_still_running"),
+        trace=outcome.get("trace", ""),
     )

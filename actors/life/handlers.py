@@ -133,6 +133,7 @@ def _result(letter: Letter, life: Life) -> RunResult:
         error=content.get("error", ""),
         reason=content.get("reason"),
         child_still_running=content.get("child_still_running"),
+        trace=content.get("trace", ""),
     )
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
+from perdure.actors.code.author_call import traced
 from perdure.actors.life.callback_pace import Paces
 from perdure.actors.link.call_log import CallLog
 from perdure.actors.link.messages import CallAnswered, Plain
@@ -26,6 +27,10 @@ from perdure.policies import Limits
 T = TypeVar("T")
 MOMENT_S = 0.025
 log = logging.getLogger("perdure.host")
+authors_log = logging.getLogger(
+    "perdure.agents"
+)  # what authors' code raises; hosts print it, other programs ask for it
+authors_log.addHandler(logging.NullHandler())
 
 
 class HostServices:
@@ -105,9 +110,11 @@ class HostServices:
         """An attempt is over; that it began need not be said any more."""
         self._ups.pop(run_id, None)
 
-    def report_trouble(self, agent_id: str, doing: str, problem: Exception) -> None:
-        """An author's hook, or a storage, failed where no run or mail can carry the error."""
-        log.warning("agent %s failed in %s: %s: %s", agent_id, doing, type(problem).__name__, problem)
+    def report_failure(self, area: str, agent_id: str, doing: str, problem: Exception, run_id: str = "") -> None:
+        """Code of an author, or a storage, failed: write its traceback to the log of this area."""
+        told = traced(problem, self.limits.error_chars_max)
+        about = {"agent_id": agent_id, "run_id": run_id}
+        authors_log.getChild(area).warning("agent %s failed in %s:\n%s", agent_id, doing, told, extra=about)
 
     def report_finding(self, agent_id: str, finding: str) -> None:
         """Something was wrong with a storage, and was mended."""

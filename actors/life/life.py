@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast, overload
 
-from perdure.actors.code.author_call import is_async, overrides, tried
+from perdure.actors.code.author_call import is_async, overrides, staying, tried
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import Plain, Question, Report
 from perdure.actors.ports import Dice
@@ -167,7 +167,7 @@ class Life:
         """Call an author's method: async ones on the loop, sync ones on a worker thread."""
         if is_async(method):
             return await method(*args, **kwargs)
-        outcome = await self.threads.run(partial(method, *args, **kwargs))
+        outcome = await self.threads.run(partial(staying, partial(method, *args, **kwargs)))
         return await outcome if inspect.isawaitable(outcome) else outcome
 
     async def written(self, job: Callable[[], T], *, urgent: bool = False) -> T:
@@ -181,9 +181,13 @@ class Life:
 
     def trouble(self, doing: str, problem: Exception) -> None:
         """Something failed where no caller, run or mail carries the error. The log and the author are told."""
-        self.services.report_trouble(self.agent_id, doing, problem)
+        self.log("hook", doing, problem)
         if self.agent is not None and self.overrides("on_error") and not self.is_leaving:
             self.spawn(tried(self.call(self.agent.on_error, problem, doing)))
+
+    def log(self, area: str, doing: str, problem: Exception, run_id: str = "") -> None:
+        """Code of the author raised: the log has its traceback, under `perdure.agents.<area>`."""
+        self.services.report_failure(area, self.agent_id, doing, problem, run_id)
 
     # the supervisor
 

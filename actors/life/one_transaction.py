@@ -60,7 +60,8 @@ async def done_in_one(
 
 
 def failure(life: Life, problem: Exception, what: str) -> str:
-    """What went wrong, as a person reads it."""
+    """What went wrong, as a person reads it. The log has all of it."""
+    life.log(what, f"a {what}", problem)
     if isinstance(problem, TimeoutError):
         return f"the {what} did not return within {life.limits.handler_timeout_ms} ms"
     return in_words(problem)

@@ -23,13 +23,17 @@ Output = TypeVar("Output")
 
 @dataclass(frozen=True, kw_only=True)
 class AgentToolFailure:
-    """Why a run has no result. `retryable` is true for an interruption alone: there the same call can still succeed (seed 003)."""
+    """Why a run has no result. `retryable` is true for an interruption alone: there the same call can still succeed (seed 003).
+
+    `trace` is the traceback of a child that raised, with the frames of its author's code.
+    """
 
     status: Literal["error", "aborted", "interrupted"]
     error: str
     retryable: bool
     reason: str | None = None
     child_still_running: bool | None = None
+    trace: str = ""
     ok: Literal[False] = False
 
 
@@ -83,6 +87,7 @@ class RunFailed:
     child_still_running: bool | None = None
     summary: str = ""
     output: Any = None
+    trace: str = ""
     ok: ClassVar[Literal[False]] = False
 
     @property
@@ -94,6 +99,7 @@ class RunFailed:
             retryable=self.status == "interrupted",
             reason=self.reason,
             child_still_running=self.child_still_running,
+            trace=self.trace,
         )
 
 
@@ -115,6 +121,7 @@ class RunOutcome(TypedDict):
     error: NotRequired[str]
     reason: NotRequired[str | None]
     child_still_running: NotRequired[bool | None]
+    trace: NotRequired[str]
 
 
 def run_result(
@@ -127,6 +134,7 @@ def run_result(
     error: str = "",
     reason: str | None = None,
     child_still_running: bool | None = None,
+    trace: str = "",
 ) -> RunResult[Output]:
     """The end of a run from what the ledger tells of it."""
     if status == "completed":
@@ -139,6 +147,7 @@ def run_result(
         reason=reason,
         child_still_running=child_still_running,
         summary=summary,
+        trace=trace,
     )
 
 

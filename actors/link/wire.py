@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from perdure.actors.code.author_call import traced
 from perdure.actors.link.messages import TABLE, Ask, Message, Plain
 from perdure.ledger import PerdureError, Request
 from perdure.ledger import errors as _errors
@@ -66,16 +67,22 @@ def content_of(request: Request) -> list[Plain]:
     return [request.agent_type, request.parent, request.digest, request.wait]
 
 
-def error_to_plain(problem: BaseException) -> list[Plain]:
-    """An error as plain data: the name of its class and its fields."""
-    return [type(problem).__name__, [each if _is_plain(each) else str(each) for each in problem.args]]
+def error_to_plain(problem: BaseException, trace_chars_max: int = 0) -> list[Plain]:
+    """An error as plain data: the name of its class, its fields, and of an author's error the traceback."""
+    trace = traced(problem, trace_chars_max) if trace_chars_max and not isinstance(problem, PerdureError) else ""
+    return [type(problem).__name__, [each if _is_plain(each) else str(each) for each in problem.args], trace]
 
 
 def error_from_plain(plain: list[Plain]) -> PerdureError:
     """The error again; one that is not ours becomes a `RemoteError` with the same words."""
-    name, args = plain
+    name, args, *trace = plain
     kind = _PERDURE_ERRORS.get(name)
-    return kind(*args) if kind is not None else remote_error(name, ": ".join(map(str, args)))
+    if kind is not None:
+        return kind(*args)
+    error = remote_error(name, ": ".join(map(str, args)))
+    for each in filter(None, trace):
+        error.add_note(f"Where it was raised:\n{each}")
+    return error
 
 
 def _is_plain(value: object) -> bool:

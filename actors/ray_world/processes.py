@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import sys
 import traceback
@@ -20,6 +21,7 @@ from perdure.actors.tasks import awaited
 from perdure.ledger import LedgerError, Struck, SupervisorUnreachable
 
 BREATH_S: Final = 1.0  # the least time between two lives, of which the second would fail like the first
+LOG_LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FAREWELL_S: Final = 0.2  # for the reason to be sent before the process exits
 
 
@@ -122,6 +124,9 @@ class HostProcess(Process):
         super().__init__()
         self._watch = LoopWatch()
         sys.stdout, sys.stderr = Struck.over(sys.stdout), Struck.over(sys.stderr)
+        logging.basicConfig(
+            format=LOG_LINE, stream=sys.stderr
+        )  # Ray keeps what it says; an agent's module may ask for more
         self._life = awaited(self._live(deployment, world, courier, host_id))
         self._life.add_done_callback(self._ended)
 

@@ -99,7 +99,7 @@ def test_only_an_interruption_may_be_tried_again(end: dict[str, Any], retryable:
     assert failure is not None
     assert failure.retryable is retryable
     told = {key: value for key, value in dataclasses.asdict(failure).items() if value is not None}
-    assert told == {"ok": False, "retryable": retryable, **end}
+    assert told == {"ok": False, "retryable": retryable, "trace": "", **end}
 
 
 def test_a_completed_run_has_no_failure() -> None:
