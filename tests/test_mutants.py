@@ -21,6 +21,7 @@ from tests.tidy import FOLDERS, ROOT
 
 COPIED = (*FOLDERS, "tests", ".src")
 TIMEOUT_S = 300
+ENVIRONMENT = {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def complaints(mutant: Mutant) -> Iterator[str]:
@@ -66,7 +67,7 @@ def test_it_is_noticed_when_it_does_not_hold_that(number: int, checkout: Path) -
         played = subprocess.run(
             [sys.executable, "-m", *command, *tests],
             cwd=checkout,
-            env={**os.environ, "PYTHONPATH": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            env={**os.environ, **ENVIRONMENT},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

@@ -93,3 +93,18 @@ def test_a_tool_that_may_run_once_runs_at_most_once() -> None:
 
     visit(Worker, story, WORK)
     assert Outside.effects["began", "a"] == 1
+
+
+def test_a_conversation_that_is_cleared_forgets_the_calls_that_may_not_be_repeated() -> None:
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "go", request_id="asked")
+        await room.until(at_work)
+        (run,) = room.view.runs.values()
+        room.laboratory.simulation.kill(run.host_id)
+        await room.do("attach", "asked")
+        await room.do("clear")
+        await room.do("submit_messages", "go", request_id="again")
+        await room.until(lambda: room.is_("completed", "again"))
+
+    visit(Worker, story, WORK)
+    assert (Outside.effects["began", "a"], Outside.effects["done", "a"]) == (2, 1)
