@@ -498,6 +498,9 @@ MUTANTS = (
     Mutant("actors/supervisor/checkpoints.py", "            await self._delete(child)\n", "            pass\n",
            "a cleared run's storage is deleted before the run is forgotten",
            "actors/test_cancel_and_clear.py::test_a_clear_forgets_runs_their_events_and_their_storage_for_ever"),
+    Mutant("actors/supervisor/checkpoints.py", "if run.is_settled and not run.cleared and key not in",
+           "if not run.cleared and key not in",
+           "only settled runs leave the memory", "actors/test_supervisor.py::test_only_settled_runs_leave_the_memory"),
     Mutant("actors/supervisor/pool.py", "not host.draining and not host.tenants and session",
            "not host.draining and session",
            "only an empty host is retired",
@@ -817,6 +820,15 @@ MUTANTS = (
            "        if turn is None:",
            "an answer after its deadline does not count",
            "actors/chat/test_chat_weaknesses.py::test_w28_a_person_may_be_given_so_much_time_and_no_more"),
+    Mutant("actors/messenger/ingress.py", "verdict is not True:", "not verdict:",
+           "only True lets a webhook in", "actors/messenger/test_ingress.py::test_only_true_lets_a_webhook_in"),
+    Mutant("actors/messenger/ingress.py", "problem is not None or verdict is not True:", "verdict is False:",
+           "a verifier that breaks lets nobody in", "actors/messenger/test_ingress.py"
+           "::test_a_verifier_of_the_authors_may_answer_and_if_it_breaks_nobody_comes_in"),
+    Mutant("actors/messenger/ingress.py",
+           "                if len(found) > self._body_max:\n                    return None", "                pass",
+           "nobody reads more of a webhook than it may be long", "actors/messenger/test_ingress.py"
+           "::test_what_is_not_verified_or_cannot_be_read_is_refused_and_nobody_hears_of_it"),
     Mutant("ledger/storage/file_disk.py", "            file.flush()\n            os.fsync(file.fileno())",
            "            file.flush()",
            "a new file is on the disk before it has its name", "ledger/test_synchronised.py"
@@ -927,9 +939,22 @@ MUTANTS = (
     Mutant("ledger/store/journal.py", "in self._closed.items() if last_seq <= upto_seq]:", "in self._closed.items()]:",
            "a segment of the journal is dropped only when the database has all of it",
            "ledger/test_journal.py::test_a_segment_is_dropped_when_the_database_has_all_of_it_and_not_before"),
+    Mutant("ledger/store/duckdb_store.py",
+           '        with self._guard.around(con, "ledger"):\n            con.execute("CHECKPOINT")\n'
+           "        self._journal.drop(self._followed.seq)",
+           '        self._journal.drop(self._followed.seq)\n        with self._guard.around(con, "ledger"):\n'
+           '            con.execute("CHECKPOINT")',
+           "the journal is begun anew only when the database has everything",
+           "ledger/test_duckdb_store.py::test_a_checkpoint_that_is_torn_by_a_death_costs_nothing"),
     Mutant("ledger/store/duckdb_store.py", "        if found.loss and not self._repair:", "        if False:",
            "a ledger that lacks a fact is refused", "ledger/test_duckdb_store.py"
            "::test_a_commit_that_is_damaged_in_both_copies_is_refused_and_every_file_stays_as_it_was"),
+    Mutant("ledger/store/duckdb_store.py", "        self._guard.mend()\n", "",
+           "a checkpoint of the ledger that did not end is put back before the next attach",
+           "ledger/test_duckdb_store.py::test_a_checkpoint_that_is_torn_by_a_death_costs_nothing"),
+    Mutant("ledger/store/duckdb_store.py", "        (self.path / WAL).unlink(missing_ok=True)\n", "",
+           "DuckDB's own log of the ledger is never read",
+           "ledger/test_duckdb_store.py::test_the_mark_of_a_checkpoint_that_duckdb_leaves_as_a_log_is_never_read"),
     Mutant("ledger/store/duckdb_store.py",
            "            self._refusal = told(self.path, problem)\n            raise self._refusal from problem",
            "            raise told(self.path, problem) from problem",
