@@ -25,7 +25,7 @@ from perdure.scenarios.bench.jobs import fibers
 from perdure.scenarios.bench.ledger import boot
 from perdure.scenarios.bench.messenger import webhooks
 from perdure.scenarios.bench.report import Bench, Figure, known, report, show
-from perdure.scenarios.bench.speed import awaited, detached, fan_out, passivated, sleepers
+from perdure.scenarios.bench.speed import awaited, detached, fan_out, passivated, sleepers, sustained
 from perdure.scenarios.bench.subprocesses import Failed, command_for, measure_apart
 from perdure.scenarios.swarm.runner import swarm
 
@@ -47,6 +47,7 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "awaited": awaited,
     "fan-out": fan_out,
     "detached": detached,
+    "sustained": sustained,
     "sleepers": sleepers,
     "child-death": child_death,
     "supervisor-death": supervisor_death,

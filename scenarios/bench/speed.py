@@ -79,6 +79,46 @@ def detached(bench: Bench) -> list[Figure]:
     return [Figure(name, "deliveries/s", rates, at_least(5_000), baseline)]
 
 
+def sustained(bench: Bench) -> list[Figure]:
+    """Fan-outs in a row, over many more runs than stay in memory, and how long the supervisor keeps a question waiting meanwhile."""
+    count, times = bench.size(10_000, 2_000), bench.size(20, 4)
+    with bench.cluster("sustained") as runtime:
+        parent = handle(runtime, Parent, "sustained")
+        parent.fan_out(count // 5)
+        with waits_ms(runtime) as waits:
+            rates = [count / parent.fan_out(count) for _ in range(times)]
+    burst = statistics.median(rates[:3])
+    return [
+        Figure(f"{times} fan-outs of {count:,} in a row", "runs/s", rates, None, Baseline("the first three", burst)),
+        Figure(
+            "the later half, as a share of the first three",
+            "",
+            [rate / burst for rate in rates[times // 2 :]],
+            at_least(0.8),
+        ),
+        Figure("longest wait of a question", "ms", [max(waits)], None, Baseline("median", statistics.median(waits))),
+    ]
+
+
+@contextmanager
+def waits_ms(runtime: Runtime) -> Iterator[list[float]]:
+    """How long the supervisor takes for a question that costs nothing, some ten times a second."""
+    seen: list[float] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.wait(0.1):
+            seen.append(took_ms(lambda: runtime.ask("limits")))
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        asker.join()
+
+
 def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, list[float], float, float]:
     """How many runs the parent's method asked for, how many of them ended in a second, and the same of plain calls and of new actors."""
     count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
