@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perdure.ledger.errors import StorageError
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Storage, StorageLocked
-from tests.crash.workload import Say, Workload, latest
+from tests.crash.recording import Say, Workload, latest
 
 AGENT = "owner@m:T"
 CHILD = f"child@m:T<{AGENT}"
@@ -21,8 +21,9 @@ def live(directory: Path, say: Say, upto: int, *, secure_at: int = 0, close: boo
     cabinet = Cabinet(FileDisk(directory))
     say("opening 0")
     storage = cabinet.open(AGENT, 1 + upto)
-    say("opened 0")
-    for n in range(storage.state.get("n", 0) + 1, upto + 1):
+    known = storage.state.get("n", 0)
+    say(f"opened {known}")
+    for n in range(known + 1, upto + 1):
         _commit(storage, say, n)
         if n == secure_at:
             say(f"securing {n}")
@@ -67,8 +68,9 @@ def judge(directory: Path, said: list[str]) -> str:
 
 
 def _compared(storage: Storage, n: int, said: list[str]) -> str:
-    if n < latest(said, "committed"):
-        return f"lost: {latest(said, 'committed')} commits were acknowledged, {n} are there"
+    known = max(latest(said, "committed"), latest(said, "opened"))
+    if n < known:
+        return f"lost: {known} commits were acknowledged or shown to a life, {n} are there"
     numbers = range(1, n + 1)
     there = (
         storage.sql("SELECT i, words FROM t ORDER BY i") if n else [],

@@ -138,10 +138,9 @@ class Disk:
         }
 
     def unsynchronised(self) -> set[str]:
-        """What a power cut could take back now: content and names of files, and with a minus that a name went."""
-        dirty = {Path(path).name for path, node in self._names.items() if node is not None and node.is_dirty}
-        came = {Path(naming.came).name for naming in self._pending if naming.came}
-        return dirty | came | {f"-{Path(naming.gone).name}" for naming in self._pending if naming.gone}
+        """The names of files of which a power cut could take back the content, or the name, now."""
+        dirty = {path for path, node in self._names.items() if node is not None and node.is_dirty}
+        return {Path(path).name for path in dirty | {naming.came for naming in self._pending if naming.came}}
 
     def name_of(self, change: Change) -> str:
         """The name that a file has now, whatever it was called when it was opened."""

@@ -1,4 +1,4 @@
-"""Play workloads under the recorder, and judge the states that a kill, a torn write, a power cut or a failed change leaves.
+"""Play workloads under the recorder, and judge what a kill, a torn write, a power cut, both, or a failed change leaves.
 
 `python -m tests.crash.explore ledger` judges all states, `… ledger --sample 200` some, and `… ledger power-none:57` this one.
 `room:64` is a real file system of 64 KiB, which it mounts. `--keep FOLDER` keeps the directories that are found wrong. It prints JSON.
@@ -21,8 +21,7 @@ from pathlib import Path
 
 from tests.crash import agent_lives, ledger_lives
 from tests.crash.disk import Change, Disk, Image, changes, digest_of, found, lay
-from tests.crash.recording import Fault, Record, compiled, in_child, preload
-from tests.crash.workload import Workload
+from tests.crash.recording import Fault, Record, Workload, compiled, in_child, preload
 
 WORKLOADS = {
     each.name: each
@@ -34,21 +33,23 @@ WORKLOADS = {
         agent_lives.CREATION,
     )
 }
+KILLED = "died: SIGKILL"
 POWER = ("power-none", "power-zeros", *(f"power-pages-{number}" for number in range(4)))
 MEMORY = "/dev/shm"  # noqa: S108 - each state has a folder of its own in it
 MOUNT = shutil.which("mount") or "mount"
-FAULTS = {"full": errno.ENOSPC, "broken": errno.EIO}
+FAULTS = {"full": errno.ENOSPC, "broken": errno.EIO, "twice": 0}
 
 
 def play(workload: Workload, folder: Path, fault: Fault | None = None) -> tuple[list[Change], str]:
-    """Live the workload in a new directory: its record, and how a life ended that did not end well; no other follows it."""
+    """Live the workload in a new directory: its record, and how the last life ended. After an error none follows."""
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as beside:
         record = Record(folder, Path(beside) / "record", fault)
         for life in workload.lives:
             ended = record.run(lambda life=life: life(folder, record.say))
-            if ended:
+            if ended and ended != KILLED:
                 break
+            record.fault = None if ended else record.fault  # a kill comes once
         return list(changes(record.file)), ended
 
 
@@ -81,7 +82,9 @@ def judged(workload: Workload, states: list[tuple[int, str]], recorded: list[Cha
     """The verdict on each state. It is in the folder until the next one is asked for."""
     disk, done, known = Disk(folder), 0, {}
     for at, kind in states:
-        if kind in FAULTS:
+        if kind == "twice":
+            yield twice(workload, folder, at)
+        elif kind in FAULTS:
             yield played(workload, folder, Fault(at, FAULTS[kind]))
         elif kind == "room":
             yield from in_a_room(workload, folder, at)
@@ -106,6 +109,17 @@ def played(workload: Workload, folder: Path, fault: Fault | None = None, healed:
         subprocess.run(healed, check=True)
     said = [change.data.decode() for change in recorded if change.op == "A"]
     return ended * (not ended.startswith("refused")) or in_child(lambda: workload.judge(folder, said))
+
+
+def twice(workload: Workload, folder: Path, at: int) -> str:
+    """The verdict on a power cut that follows a kill: nothing that the lives after the kill were shown may go."""
+    recorded, ended = play(workload, folder, Fault(at, 0))
+    shutil.rmtree(folder)
+    disk = Disk(folder)
+    for change in recorded[: random.Random(at).randint(at, len(recorded))]:
+        disk.apply(change)
+    lay(disk.after_power_cut("none", random.Random(at)), folder)
+    return ended * (ended != KILLED) or in_child(lambda: workload.judge(folder, disk.said))
 
 
 def in_a_room(workload: Workload, folder: Path, size: int) -> Iterator[str]:

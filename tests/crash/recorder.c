@@ -1,5 +1,6 @@
 // LD_PRELOAD: each change of what lies below one directory is written to a record, in order, and one of them can be made to fail or to kill.
-// `recorder_arm` begins. What the record cannot hold (a shared writable mapping, O_SYNC) ends the process, so that no record is wrong.
+// `recorder_arm` begins. What the record cannot hold ends the process; what comes past it (a mapping, say) is seen when a directory is
+// compared with what its record gives.
 // One change: op, inode, two numbers, length of data and of two paths, the paths, the data.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -135,8 +135,6 @@ ssize_t write(int fd, const void *data, size_t n) { return do_write(fd, data, n,
 ssize_t pwrite(int fd, const void *data, size_t n, off_t offset) { return do_write(fd, data, n, offset); }
 ssize_t pwrite64(int fd, const void *data, size_t n, off_t offset) { return do_write(fd, data, n, offset); }
 ssize_t writev(int fd, const struct iovec *parts, int n) { return do_writev(fd, parts, n, -1); }
-ssize_t pwritev(int fd, const struct iovec *parts, int n, off_t offset) { return do_writev(fd, parts, n, offset); }
-ssize_t pwritev64(int fd, const struct iovec *parts, int n, off_t offset) { return do_writev(fd, parts, n, offset); }
 ssize_t pwritev2(int fd, const struct iovec *parts, int n, off_t offset, int flags) { if (flags) refuse("a flag of pwritev2"); return do_writev(fd, parts, n, offset); }
 ssize_t pwritev64v2(int fd, const struct iovec *parts, int n, off_t offset, int flags) { return pwritev2(fd, parts, n, offset, flags); }
 
@@ -144,12 +142,6 @@ ssize_t pwritev64v2(int fd, const struct iovec *parts, int n, off_t offset, int 
 ssize_t sendfile(int to, int from, off_t *offset, size_t n) { char p[PATH_MAX]; if (open_inside(to, p)) { errno = EINVAL; return -1; } return syscall(SYS_sendfile, to, from, offset, n); }
 ssize_t sendfile64(int to, int from, off_t *offset, size_t n) { return sendfile(to, from, offset, n); }
 ssize_t copy_file_range(int from, off_t *a, int to, off_t *b, size_t n, unsigned flags) { char p[PATH_MAX]; if (open_inside(to, p)) { errno = EINVAL; return -1; } return syscall(SYS_copy_file_range, from, a, to, b, n, flags); }
-void *mmap(void *address, size_t n, int protection, int flags, int fd, off_t offset) {
-  char path[PATH_MAX];
-  if (fd >= 0 && flags & MAP_SHARED && protection & PROT_WRITE && open_inside(fd, path)) refuse("a shared writable mapping");
-  return (void *)syscall(SYS_mmap, address, n, protection, flags, fd, offset);
-}
-void *mmap64(void *address, size_t n, int protection, int flags, int fd, off_t offset) { return mmap(address, n, protection, flags, fd, offset); }
 
 static int of_open(char op, int fd, uint64_t a, uint64_t b, int needs_room, long number, long x, long y, long z) {
   char path[PATH_MAX];
@@ -172,8 +164,6 @@ int fallocate(int fd, int mode, off_t offset, off_t n) {
 int fallocate64(int fd, int mode, off_t offset, off_t n) { return fallocate(fd, mode, offset, n); }
 int posix_fallocate(int fd, off_t offset, off_t n) { return fallocate(fd, 0, offset, n) ? errno : 0; }
 int posix_fallocate64(int fd, off_t offset, off_t n) { return posix_fallocate(fd, offset, n); }
-int truncate(const char *path, off_t n) { int fd = open(path, O_WRONLY); if (fd < 0) return -1; int result = ftruncate(fd, n); close(fd); return result; }
-int truncate64(const char *path, off_t n) { return truncate(path, n); }
 
 static int of_name(char op, int at, const char *path, long number, long extra) {
   char full[PATH_MAX];
@@ -196,7 +186,7 @@ static int of_names(char op, int a, const char *path, int b, const char *to, int
   long number = op == 'r' ? SYS_renameat2 : SYS_linkat;
   int from_inside = named_inside(a, path, from_path), to_inside = named_inside(b, to, to_path);
   if (!from_inside && !to_inside) return syscall(number, a, path, b, to, flags);
-  if (!from_inside || !to_inside || (op == 'r' && flags)) refuse("a name from elsewhere");
+  if (!from_inside || !to_inside) refuse("a name from elsewhere");
   begin();
   if (fails(1)) return end(-1);
   int result = syscall(number, a, path, b, to, flags);
@@ -205,6 +195,5 @@ static int of_names(char op, int a, const char *path, int b, const char *to, int
 }
 int renameat(int a, const char *path, int b, const char *to) { return of_names('r', a, path, b, to, 0); }
 int rename(const char *path, const char *to) { return of_names('r', AT_FDCWD, path, AT_FDCWD, to, 0); }
-int renameat2(int a, const char *path, int b, const char *to, unsigned flags) { return of_names('r', a, path, b, to, flags); }
 int linkat(int a, const char *path, int b, const char *to, int flags) { return of_names('l', a, path, b, to, flags); }
 int link(const char *path, const char *to) { return of_names('l', AT_FDCWD, path, AT_FDCWD, to, 0); }
