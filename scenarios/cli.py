@@ -105,7 +105,7 @@ def _perdure(
 
 
 def main() -> None:
-    """Run a command. An error is one paragraph, without a traceback."""
+    """Run a command. An error is printed without a traceback."""
     try:
         app()
     except PerdureError as problem:

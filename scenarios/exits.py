@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and that `SIGTERM` stops it like Ctrl-C."""
+"""The exit codes of commands, and `SIGTERM`, which stops them like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ TERMINATED: Final = 143  # and after SIGTERM
 
 
 class Terminated(KeyboardInterrupt):
-    """This process was asked to end (`SIGTERM`). It stops as for Ctrl-C."""
+    """The process got `SIGTERM`."""
 
 
 def heed_sigterm() -> None:
-    """Let `SIGTERM` stop this process like Ctrl-C. To be said again whenever Ray has started, because Ray puts its own way in place."""
+    """Let `SIGTERM` stop this process like Ctrl-C. Call it again after Ray has started: Ray installs its own handler."""
 
     def stop(_number: int, _frame: object) -> None:
         raise Terminated

@@ -1,7 +1,4 @@
-"""The turn of an author's code: whatever it raises is an outcome, never our crash.
-
-This is one of the two places with a broad `except`. A kill and a cancellation pass through it, because they derive from `BaseException`.
-"""
+"""Calls of an author's code. Its exceptions become values. Kills and cancellations derive from `BaseException` and pass through."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ Method = TypeVar("Method", bound=Callable[..., object])
 
 
 async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
-    """What the author's code returned, or what it raised.
+    """What the author's code returned or raised.
 
-    A cancellation that nobody asked this task for is such a thing too: the code waited for a task of its own that was cancelled.
+    A cancellation that was not requested of this task counts as raised: the code waited for another task that was cancelled.
     """
     try:
         return await job, None
@@ -55,7 +52,7 @@ def staying(job: Callable[[], T]) -> T:
 
 
 def tried_now(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """The same for code that cannot be awaited."""
+    """The same for sync code."""
     try:
         return staying(job), None
     except Exception as problem:
@@ -63,7 +60,7 @@ def tried_now(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def in_words(problem: Exception) -> str:
-    """An author's exception as a person reads it in an error field."""
+    """An author's exception as a text for an error field."""
     words = str(problem)
     return f"{type(problem).__name__}: {words}" if words else type(problem).__name__
 
@@ -93,7 +90,7 @@ def _is_async(function: Callable[..., object]) -> bool:
 
 
 def hook(method: Method) -> Method:
-    """Mark a method that is there to be overridden. Whoever would call it may find out that nobody has (`overrides`), and save the call."""
+    """Mark a method for authors to override. `overrides` tells whether one did, which saves a call."""
     method.__perdure_hook__ = method  # type: ignore[attr-defined]
     return method
 
@@ -108,7 +105,7 @@ _FORMER_NAMES: Final = {  # ours, as directories that an earlier version wrote h
 
 
 def method_named(agent: object, name: str) -> Any:
-    """The method that a stored name means, or None. An author's own method comes before one of ours that had its name."""
+    """The method of a stored name, or None. An author's method comes before one of ours that once had the name."""
     return getattr(agent, name, None) or getattr(agent, _FORMER_NAMES.get(name, name), None)
 
 

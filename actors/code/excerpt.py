@@ -1,8 +1,8 @@
-"""How much of a text a class needs: the part of a notebook, prompt or script that says what things are.
+"""The part of a notebook, prompt or script that a class needs.
 
-A statement of the top level is *kept* if it defines something (an import, a class, a function, an assignment) and a wanted class
-needs it, directly or through others. Whatever merely happens (a call, a loop, a `with Runtime(...)`) is left out. What a statement
-uses at once needs the definition that stood before it; what only a function's body uses needs the last one.
+A top-level statement is *kept* if it defines something (an import, a class, a function, an assignment) that a wanted class needs, directly
+or indirectly. Calls, loops and `with Runtime(...)` are left out. A name that a statement uses at once means the definition before it; a
+name in the body of a function means the last one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Piece(NamedTuple):
 
 
 def typed_texts() -> list[str]:
-    """Everything typed so far, oldest first: a notebook's cells, or what `python -c`, a redirected stdin or a prompt left behind."""
+    """Everything typed so far, oldest first: the cells of a notebook, or the text of `python -c`, stdin or a prompt."""
     main = sys.modules["__main__"]
     ask = getattr(main, "get_ipython", None) or getattr(builtins, "get_ipython", None)
     shell = cast("Callable[[], _Shell | None]", ask)() if ask is not None else None
@@ -61,8 +61,8 @@ def _command() -> Iterator[str]:
 def excerpt(texts: list[str], name: str) -> str:
     """The statements that one class needs, as text; empty if it is not defined there.
 
-    Imports come first, those from `__future__` before all others, and in an order of their own: a cell of imports that is run once more, or
-    imports one thing more, makes no other text. What gives a name another meaning between two uses stays where it is.
+    Imports come first and sorted, those from `__future__` before all others, so that repeated or additional imports do not change the text.
+    An import of a name that also has another meaning stays in its place.
     """
     pieces = [piece for text in texts for piece in _pieces(text)]
     kept = [pieces[at] for at in _needed([piece.node for piece in pieces], [name])]
@@ -76,21 +76,21 @@ def excerpt(texts: list[str], name: str) -> str:
 
 
 def _may_come_first(piece: _Piece, meanings: Mapping[str, set[str]]) -> bool:
-    """Whether it is an import of what has no other meaning. Where everything is imported from somewhere, nobody can know."""
+    """Whether it is an import of names without another meaning, and there is no import of `*`."""
     if not _is_import(piece.node) or "*" in meanings:
         return False
     return all(len(meanings[name]) == 1 for name in bound_names(piece.node))
 
 
 def definitions(tree: ast.Module) -> ast.Module:
-    """The statements that the classes of a module need, on the lines where they stand."""
+    """The statements that the classes of a module need, on their lines."""
     nodes = [node for node in tree.body if _is_definition(node)]
     classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
     return ast.Module([nodes[at] for at in _needed(nodes, classes)], [])
 
 
 def _pieces(text: str) -> Iterator[_Piece]:
-    """The definitions of a text. An import of many names falls apart, lest a class changes with a name that it does not need."""
+    """The definitions of a text. An import of several names is split, so that a class depends on needed names only."""
     with contextlib.suppress(SyntaxError):
         lines = text.splitlines(keepends=True)
         for node in _one_by_one(ast.parse(text).body):
@@ -114,7 +114,7 @@ def _one_by_one(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _needed(nodes: list[ast.stmt], names: list[str]) -> list[int]:
-    """Where the statements stand that these names need."""
+    """The places of the statements that these names need."""
     bound = [bound_names(node) for node in nodes]
 
     def last(name: str, before: int = len(nodes)) -> set[int]:
@@ -138,7 +138,7 @@ def _needed(nodes: list[ast.stmt], names: list[str]) -> list[int]:
 
 
 def _used_names(node: ast.AST, *, later: bool = False) -> Iterator[tuple[str, bool]]:
-    """The names that a statement uses, each with whether it is used only when a function's body runs."""
+    """The names that a statement uses, each with whether only the body of a function uses it."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id, later
     elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
@@ -152,7 +152,7 @@ def _used_names(node: ast.AST, *, later: bool = False) -> Iterator[tuple[str, bo
 
 
 def bound_names(node: ast.stmt) -> set[str]:
-    """The names that a statement of the top level defines or changes; `*` for an import of everything."""
+    """The names that a top-level statement defines or changes; `*` for an import of everything."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):
@@ -168,7 +168,7 @@ def bound_names(node: ast.stmt) -> set[str]:
 
 
 def _is_definition(node: ast.stmt) -> bool:
-    """Whether a statement says what something is, rather than doing something."""
+    """Whether a statement only defines something."""
     if isinstance(node, ast.If | ast.Try):
         return not is_main_block(node) and all(_is_definition(child) for child in _children(node))
     if _is_assignment(node):

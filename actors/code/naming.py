@@ -1,12 +1,12 @@
-"""Code by name: how an agent's class, or a tool's function, is named so that another process, perhaps years later, finds it again.
+"""Names of agent classes and tool functions, by which another process finds them, perhaps years later.
 
-    module:Qual.Name             it can be imported (one of ours goes by a permanent name: `permanent_names`)
-    script:/path/file.py:Name    it stands in a file that was run, or that is not on the import path
-    cell:<digest>:Name           it was typed into a notebook or handed to `python -c`; its text is kept in the code directory
+    module:Qual.Name             importable code (ours has a permanent name: `permanent_names`)
+    script:/path/file.py:Name    code in a file that was run, or that is not on the import path
+    cell:<digest>:Name           code of a notebook or of `python -c`; its text is kept in the code directory
 
-Nothing is pickled. A script is loaded again under a stable module name, so its `if __name__ == "__main__"` block does not run;
-a script without such a block is read like a notebook: the classes, and what these need, but nothing that merely happens.
-A notebook's text is cut down to what the class needs (`excerpt`), so that its name does not change when other cells do.
+Nothing is pickled. A script is loaded under a stable module name, so its `if __name__ == "__main__"` block does not run. Of a script
+without such a block, only the classes and what they need are executed. Of a notebook, only what the class needs is kept (`excerpt`), so its
+name does not depend on other cells.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ Named = type | FunctionType
 Unknown = functools.partial[UnknownAgentType] | functools.partial[UnknownTool]
 
 _loading: ContextVar[bool] = ContextVar("perdure_loading", default=False)
-_origins: dict[
-    str, str
-] = {}  # module name → the first parts of the names of its types, for modules that `load_type` made
-_sent: list[Path] = []  # where the code lies that was sent to this process
+_origins: dict[str, str] = {}  # of modules that `load_type` made: the first parts of the names of their types
+_sent: list[Path] = []  # the folders of code that was sent to this process
 _lock = threading.RLock()
 
 
@@ -49,7 +47,7 @@ _lock = threading.RLock()
 
 
 def type_name(cls: type, code_dir: Path | None = None) -> str:
-    """Name a class. Text typed at a prompt is written to `code_dir`. Raises `BadRequest` when no other process could find it."""
+    """Name a class. Text from a prompt is written to `code_dir`. Raises `BadRequest` if no other process could find it."""
     if not isinstance(cls, type):
         raise BadRequest(FIELD, f"{cls!r} is not a class")
     return _name(cls, code_dir, FIELD)
@@ -148,13 +146,13 @@ def _write_once(path: Path, text: str) -> None:
 
 
 def spec_on_path(top: str) -> ModuleSpec | None:
-    """Where a fresh process would find a top-level module, whatever this process has loaded under its name."""
+    """Where a new process would find a top-level module."""
     found = (finder.find_spec(top, None) for finder in sys.meta_path if hasattr(finder, "find_spec"))
     return next((spec for spec in found if spec is not None), None)
 
 
 def _root(module: ModuleType) -> Path | None:
-    """The directory from which a fresh process would import this very module, or None if it would not."""
+    """The directory from which a new process would import this module, or None."""
     top, *inner = module.__name__.split(".")
     spec, file = spec_on_path(top), _file(module)
     if spec is None:
@@ -169,7 +167,7 @@ def _root(module: ModuleType) -> Path | None:
 
 
 def is_installed(place: Path) -> bool:
-    """Whether a file or folder belongs to what was installed for this Python, so that every machine of a cluster has it."""
+    """Whether a file or folder is installed for this Python, so that every machine of a cluster has it."""
     homes = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
     return any(place.is_relative_to(Path(home).resolve()) for home in homes)
 
@@ -193,7 +191,7 @@ def _known_roots(code_dir: Path | None) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def load_type(name: str, code_dir: Path | None = None) -> type:
-    """Find the class of this name, importing its code if need be. Raises `UnknownAgentType`, which says what went wrong."""
+    """Find the class of this name, and import its code if needed. Raises `UnknownAgentType`, with the cause."""
     found = _load(name, code_dir, functools.partial(UnknownAgentType, FIELD))
     if not isinstance(found, type):
         raise UnknownAgentType(FIELD, f"{name} is not a class but {found!r}")
@@ -229,13 +227,13 @@ def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
 
 
 def prefer_sent(folder: Path) -> None:
-    """From now on, find code in this folder, where it was sent, before anywhere else on this machine."""
+    """Look for code in this folder first."""
     _sent.insert(0, folder)
     sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
 
 
 def refuse_while_loading() -> None:
-    """Raise `BadRequest` if this is called by code that runs only because a class is being loaded from it."""
+    """Raise `BadRequest` if the caller is a module that is being loaded for a class."""
     if _loading.get():
         raise BadRequest(
             "runtime", "this code starts a Runtime whenever it is imported; put that under `if __name__ == '__main__':`"
@@ -243,7 +241,7 @@ def refuse_while_loading() -> None:
 
 
 class _Loading:
-    """While an author's code is imported, whatever it raises means that what was looked for is unknown, and why."""
+    """Turns what an author's module raises during its import into an unknown name, with the cause."""
 
     def __init__(self, name: str, unknown: Unknown) -> None:
         self._name, self._unknown = name, unknown
@@ -267,7 +265,7 @@ def _module(name: str, code_dir: Path | None) -> ModuleType:
 
 
 def _script(place: str, unknown: Unknown) -> ModuleType:
-    """The module of a script: as it was sent to this process, or else where it stood when its class was named."""
+    """The module of a script: as it was sent to this process, or from its own path."""
     sent = [folder / Path(place).name for folder in _sent]
     file = next((each for each in (*sent, Path(place)) if each.is_file()), None)
     if file is None:

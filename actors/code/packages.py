@@ -1,4 +1,4 @@
-"""Where the packages of code lie that travel with classes, and by what Ray brings them. `actors.runtime.packing` makes them."""
+"""The files of code packages, and the URIs by which Ray distributes them. `actors.runtime.packing` makes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def package_file(name: str, code_dir: Path) -> Path:
 
 
 def package_uris(name: str, code_dir: Path) -> list[str]:
-    """By what Ray's `runtime_env` brings a package; none for no package. Raises `OSError` if the package is gone."""
+    """The URIs for Ray's `runtime_env`; none without a package. Raises `OSError` if the package is gone."""
     package = package_file(name, code_dir)
     if name and not package.is_file():
         raise FileNotFoundError(f"the code of its agents is gone: {package}")

@@ -1,10 +1,9 @@
-"""Names of Perdure's own agents and tools: they are durable, so they do not depend on where a file stands.
+"""Permanent names of Perdure's own agents and tools. Names are durable, so they must not depend on the place of a file.
 
-An author's class is named by its module, `research:Researcher`. A class of ours is named by one of the short module names below, which
-are never changed: `perdure.census:Reader`. A module that moves gets a new place here, and nothing else happens.
+An author's class is named by its module, as `research:Researcher`. A class of ours has one of the short module names below, which never
+change, as `perdure.census:Reader`. If a module moves, only its place here changes.
 
-A data directory that was written before these names existed goes on with the names that it knows: what its ledger and its storages
-remember must be found again under the same addresses. Every directory that is new says so in `DIR/format` (`remember_format`).
+A directory of format 1 keeps its earlier names, because its ledger and storages use them. A new directory has a file `DIR/format`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ LEDGER: Final = "ledger"
 
 
 class Place(NamedTuple):
-    """Where the module of a permanent name stands now, and what it was called in directories of format 1 (empty: it is younger)."""
+    """The present module of a permanent name, and its name in directories of format 1 (empty: it is newer)."""
 
     module: str
     earlier: str = ""
@@ -53,7 +52,7 @@ _PLACES: Final = {name: place.module for name, place in PLACES.items()} | {
 
 
 def permanent(module: str, code_dir: Path | None) -> str:
-    """The name for a module in durable names of types and tools: its own, unless it is one of ours."""
+    """The durable name of a module: its own, unless it is one of ours."""
     name = _NAMES.get(module)
     if name is None:
         return module
@@ -61,7 +60,7 @@ def permanent(module: str, code_dir: Path | None) -> str:
 
 
 def module_of(name: str) -> str:
-    """The module that a durable name means today, also if the name is of format 1."""
+    """The module of a durable name, also of one of format 1."""
     return _PLACES.get(name, name)
 
 
@@ -71,10 +70,7 @@ def is_ours(module: str) -> bool:
 
 
 def remember_format(data: Path) -> None:
-    """Say in a directory that is new which names it uses. One that has a ledger already keeps the names that it was written with.
-
-    Raises `OSError` if it cannot be written.
-    """
+    """Write the format into a new directory. One with a ledger keeps its names. Raises `OSError`."""
     file = data / FORMAT_FILE
     if file.exists() or (data / LEDGER).exists():
         return

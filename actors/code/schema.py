@@ -1,7 +1,7 @@
-"""Typed values at the edge: what an author's annotations say, and plain data on the wire.
+"""Checks and conversions between an author's annotations and plain data.
 
-A method without annotations takes and gives plain data. With them, pydantic checks on the way in and out, so that wrong input is refused
-before a run exists, and a child that returns the wrong type fails with words about it.
+A method without annotations takes and returns plain data. With annotations, pydantic checks both ways: a wrong input is refused before the
+run exists, and a child that returns a wrong type fails with an explanation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Shape:
         self.adapter = None if annotation in _PLAIN else _adapter(annotation)
 
     def encode(self, field: str, value: object, bytes_max: int) -> bytes:
-        """Check a value and turn it into bytes. Raises `BadRequest` naming the field, `TooLarge` naming the limit."""
+        """Check and encode a value. Raises `BadRequest`, or `TooLarge` with the limit."""
         if self.adapter is not None:
             try:
                 value = self.adapter.dump_python(self.adapter.validate_python(value), mode="json")
@@ -47,7 +47,7 @@ class Shape:
         return body
 
     def decode(self, field: str, body: bytes) -> Any:
-        """Bytes to the value that the annotation promises."""
+        """Decode a value of the annotated type."""
         plain = unpack(body)
         if self.adapter is None:
             return plain
@@ -58,7 +58,7 @@ class Shape:
 
 
 def _adapter(annotation: Any) -> TypeAdapter[object]:
-    """Infinity stays infinity; without this pydantic makes it null. A model has its author's own configuration."""
+    """Keeps infinity, which pydantic would make null. A model keeps its own configuration."""
     try:
         return TypeAdapter(annotation, config=ConfigDict(ser_json_inf_nan="constants"))
     except PydanticUserError:
@@ -66,7 +66,7 @@ def _adapter(annotation: Any) -> TypeAdapter[object]:
 
 
 def _words(problem: Exception) -> str:
-    """A validation problem in one line a person can act on."""
+    """A validation problem in one line."""
     if isinstance(problem, ValidationError):
         first = problem.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -78,7 +78,7 @@ def _words(problem: Exception) -> str:
 
 @cache
 def shapes_of(method: Callable[..., object]) -> tuple[dict[str, Shape], Shape]:
-    """The shapes of a method's parameters (without `self`) and of what it returns."""
+    """The shapes of a method's parameters (without `self`) and of its return value."""
     hints, parameters = _hints(method)
     kinds = {name: each.kind for name, each in inspect.signature(method).parameters.items()}
     found = {name: Shape(_of_kind(hints.get(name, Any), kinds[name])) for name in parameters}
@@ -86,15 +86,14 @@ def shapes_of(method: Callable[..., object]) -> tuple[dict[str, Shape], Shape]:
 
 
 def _of_kind(hint: object, kind: object) -> object:
-    """What a parameter holds: `*words: str` holds several, and `**counts: int` holds named ones."""
+    """The type of a parameter: a list for `*words: str`, and a dictionary for `**counts: int`."""
     if kind is inspect.Parameter.VAR_POSITIONAL:
         return GenericAlias(list, (hint,))
     return GenericAlias(dict, (str, hint)) if kind is inspect.Parameter.VAR_KEYWORD else hint
 
 
 def run_shapes(agent_class: type) -> tuple[Shape, Shape, int]:
-    """The input and output shapes of an agent's `run`, and how many arguments it takes beside `self`: none, the input, or both the
-    input and the run."""
+    """The input and output shapes of an agent's `run`, and the number of its arguments: none, the input, or the input and the run."""
     return _run_shapes(cast("Hashable", agent_class))
 
 
@@ -107,8 +106,7 @@ def _run_shapes(agent_class: Any) -> tuple[Shape, Shape, int]:
 
 @cache
 def fiber_shape(method: Callable[..., object]) -> tuple[int, Shape]:
-    """How many arguments the body of a fiber takes beside `self` (none, the fiber, or both the fiber and the input), and the input's
-    shape."""
+    """The number of arguments of a fiber's body (none, the fiber, or the fiber and the input), and the shape of the input."""
     hints, parameters = _hints(method)
     return min(len(parameters), 2), Shape(hints.get(parameters[1], Any) if len(parameters) > 1 else Any)
 
@@ -122,10 +120,7 @@ def _hints(method: Callable[..., object]) -> tuple[dict[str, object], list[str]]
 
 
 def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[inspect.BoundArguments, Shape]:
-    """The arguments of a call from outside, typed as the method wants them, and the shape of its answer.
-
-    Only what the author marked as exposed can be reached; anything else is refused as if it did not exist.
-    """
+    """The typed arguments of a call over a handle, and the shape of its answer. Only exposed methods can be called."""
     method: Any = getattr(agent_class, method_name, None)
     if not hasattr(method, "__perdure_exposed__"):
         raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method_name!r}")

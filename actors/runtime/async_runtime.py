@@ -1,4 +1,4 @@
-"""A runtime as async code sees it: what `async with Runtime(…) as runtime` gives. At run time it is the `Runtime` itself."""
+"""The type of `async with Runtime(…) as runtime`. At run time it is the `Runtime` itself."""
 
 from __future__ import annotations
 

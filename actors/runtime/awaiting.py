@@ -1,8 +1,7 @@
-"""Whether who calls us can await: what a call of the runtime gives depends on it.
+"""Whether our caller can await. The runtime's calls block if it cannot.
 
-Where no event loop runs, nobody can. In a notebook a loop runs beneath every cell, also beneath one that is plain code; from there a call
-must block, as in any sync code, or `words = agent.count(texts)` would give a future. A cell that awaits is a coroutine, and so is whatever
-awaits elsewhere; a callback of a loop is not, but must never block it.
+Without a running event loop it cannot. In a notebook a loop runs beneath every cell, but a cell without `await` is sync code, where a call
+must block. A callback of a loop is no coroutine, but must never block the loop.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_IT
 
 
 def can_await() -> bool:
-    """Whether our caller, or who called that one, is async code."""
+    """Whether our caller, directly or indirectly, is async code."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

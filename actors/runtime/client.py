@@ -1,6 +1,6 @@
-"""A client: the driver's side of the conversation. Everything here is a coroutine; `Runtime` is its face for sync code.
+"""A client of the supervisor, in coroutines. `Runtime` is its form for sync code.
 
-A client has no storage and no life that is fenced. What it asks for under a run id of its own can be asked for again by any other client.
+A client has no storage and no fenced life. Any other client can repeat what it requested under a run id.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class Client:
         self._life = 0  # the supervisor life of which happenings are heard
 
     def take(self, limits: Limits) -> None:
-        """From now on these are in force."""
+        """Use these limits from now on."""
         self.limits = self.caller.limits = limits
 
     async def serve(self) -> None:
-        """Keep the conversation going. Whatever ends it, such as a ledger whose disk is full, is raised to everybody who asks."""
+        """Serve the conversation. What ends it, such as a full disk, is raised to all callers."""
         try:
             async with self._tasks:
                 self._tasks.start(self.peer.serve())
@@ -121,7 +121,7 @@ class Client:
         return cast("A", Handle(self.address(agent_class, name, of), self.caller.call, self.tell))
 
     def address(self, agent_class: type[Agent], name: str, of: object = None) -> Address:
-        """Whom a handle is for. Raises `BadRequest` for a name that is none."""
+        """The address of a handle. Raises `BadRequest` for an invalid name."""
         check_id("name", name, self.limits.id_max)
         if of is None:
             return Address.of(agent_class, name, self.code_dir)
@@ -144,7 +144,7 @@ class Client:
         await self.caller.tell(self.world.dice.token(), "", letter, is_new=True)
 
     def _package_for(self, agent_class: type[Agent]) -> str:
-        """What the code of this class travels in; nothing travels where every process is a child of this one."""
+        """The package of this class, or an empty string where every process is a child of this one."""
         return self._packer.package_for(agent_class) if self._packer is not None else ""
 
     # runs

@@ -1,4 +1,4 @@
-"""The events of a run, for whoever reads them in a `for` or in an `async for`; the conversation itself lives on another thread's loop."""
+"""The events of a run, for a `for` or an `async for`. They arrive on the loop of another thread."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Frame = Fields
 
 
 class Submit(Protocol):
-    """Has something done on another loop, and gives the future of what it comes to."""
+    """Runs a job on another loop, and gives its future."""
 
     def __call__(self, job: Pending[T], /) -> Future[T]: ...
 
 
 class EventStream:
-    """Every iteration begins anew, at the number that was asked for, and ends with the run or when it is left.
+    """Every iteration starts at the requested number. It ends with the run.
 
     Args:
-        follow: begins to follow, on the client's loop.
-        submit: has something done on that loop.
-        is_open: whether there is such a loop still; without one, there is nothing left to be put away.
+        follow: begins to follow the run, on the client's loop.
+        submit: runs a job on that loop.
+        is_open: whether that loop still runs.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class EventStream:
         self._follow, self._submit, self._is_open = follow, submit, is_open
 
     def __iter__(self) -> Iterator[Frame]:
-        """Each event, when it is there; this thread waits meanwhile."""
+        """The events. This thread blocks meanwhile."""
         reading = _Reading(self._follow())
         try:
             while (frame := wait_for(self._submit(reading.next()))) is not None:
@@ -47,7 +47,7 @@ class EventStream:
                 wait_for(self._submit(reading.leave()))
 
     async def __aiter__(self) -> AsyncIterator[Frame]:
-        """Each event, when it is there; other tasks of this loop go on meanwhile."""
+        """The events. Other tasks of this loop go on."""
         reading = _Reading(self._follow())
         try:
             while (frame := await asyncio.wrap_future(self._submit(reading.next()))) is not None:
@@ -58,7 +58,7 @@ class EventStream:
 
 
 class _Reading:
-    """One iteration, on the client's loop. Whoever was waiting there and is cancelled ends a little later: leaving waits for that."""
+    """One iteration, on the client's loop. A cancelled wait there ends later, and `leave` waits for it."""
 
     def __init__(self, stream: AsyncGenerator[Frame, None]) -> None:
         self._stream, self._turn = stream, asyncio.Lock()

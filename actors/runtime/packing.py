@@ -1,12 +1,10 @@
-"""Packages of code: a class's module and all that it imports, as far as these are not installed.
+"""Packages of code: a class's module and all that it imports, except for what is installed.
 
-The machines of a cluster that was there before lack the author's own files. So a driver that joins one writes these to a package: a zip
-file in the code directory, named by the digest of its contents. A request names its package, and Ray's `runtime_env` brings it to the hosts
-that are started for it (`ray_world`).
+The machines of an existing cluster lack the author's files. A driver that joins one writes them to a package: a zip file in the code
+directory, named by the digest of its contents. A request names its package, and Ray's `runtime_env` brings it to hosts (`ray_world`).
 
-A package never changes and belongs to no process, so nothing depends on the driver or the supervisor that saw it first. Drivers with
-other code have other packages and hosts of their own, and a run keeps the code that it was requested with. Imports are read from the
-source text, not from what is loaded, so the same files give the same package in every driver.
+A package never changes. Drivers with other code have other packages and hosts, and a run keeps the code that it was requested with. Imports
+are read from the source text, so the same files give the same package in every driver.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)  # the same for all files, so that the d
 
 
 class Packer:
-    """The packages of one driver. A class that is defined again is packed again."""
+    """The packages of one driver."""
 
     def __init__(self, code_dir: Path) -> None:
         self._code_dir = code_dir
@@ -57,7 +55,7 @@ class Packer:
         return self._names[cls]
 
     def _loaded(self) -> Iterator[str]:
-        """The name of one agent from each file or package that has agents which another process could find."""
+        """The name of one agent from each file or package whose agents another process could find."""
         classes = list[type](Agent.__subclasses__())
         for cls in classes:  # grows while it is walked
             classes += cls.__subclasses__()
@@ -72,7 +70,7 @@ class Packer:
 
 
 def files_for(name: str, code_dir: Path) -> dict[str, Path]:
-    """The files that the class of this name needs beside what is installed, by their paths in the package."""
+    """The files that this class needs and that are not installed, by their paths in the package."""
     origin = name.rpartition(":")[0]
     kind, _, place = origin.partition(":")
     files: dict[str, Path] = {}
@@ -93,7 +91,7 @@ def files_for(name: str, code_dir: Path) -> dict[str, Path]:
 
 
 def _imported(file: Path) -> set[str]:
-    """The top-level modules that a file imports, wherever in it, except by relative imports."""
+    """The top-level modules that a file imports anywhere, except by relative imports."""
     return set(_imported_by(file.read_bytes())) if file.suffix == ".py" else set()
 
 

@@ -1,4 +1,4 @@
-"""The runtime: what an author opens, in a script, a notebook or async code.
+"""The runtime, for scripts, notebooks and async code.
 
     with Runtime(data="./perdure-data") as runtime:
         census = runtime.agent(Census, "stdlib")
@@ -188,7 +188,7 @@ class Runtime:
         started.set()
 
     def _ended(self, serving: asyncio.Task[None]) -> None:
-        """The conversation cannot go on; who waits for something is told why."""
+        """Tell all waiting callers why the conversation ended."""
         problem = None if serving.cancelled() else serving.exception()
         while isinstance(problem, ExceptionGroup):
             problem = problem.exceptions[0]
@@ -202,14 +202,14 @@ class Runtime:
 
     @property
     def client(self) -> Client:
-        """The client underneath, whose methods are coroutines of this runtime's own loop."""
+        """The client, whose methods are coroutines of the runtime's loop."""
         if self._client is None:
             raise _not_open()
         return self._client
 
     @property
     def cluster(self) -> RayCluster:
-        """The cluster underneath."""
+        """The cluster."""
         if self._cluster is None:
             raise _not_open()
         return self._cluster
@@ -337,7 +337,7 @@ class Runtime:
         return lambda: self._do(unsubscribe) if self._loop is not None else None
 
     def _do(self, job: Callable[[], T]) -> T:
-        """Do something on the runtime's loop, and wait for it; it does not wait for anything itself."""
+        """Call a function on the runtime's loop."""
         if threading.current_thread() is self._thread:
             return job()
         return wait_for(self._submit(_as_coroutine(job)))
@@ -352,7 +352,7 @@ def _not_open() -> BadRequest:
 
 
 async def _to_the_end(job: Callable[[], None], undo: Callable[[], None] | None = None) -> None:
-    """Do what takes a while on another thread. It cannot be broken off, so who is cancelled meanwhile waits for it, and undoes it."""
+    """Run a long job on another thread. A job cannot be cancelled, so a cancelled caller waits for it and undoes it."""
     doing = awaited(asyncio.to_thread(job))
     try:
         await asyncio.shield(doing)

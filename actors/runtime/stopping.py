@@ -1,16 +1,14 @@
 """Stopping what serves a data directory (`perdure stop`), whoever started it.
 
-A supervisor and hosts in a Ray that was there before outlive every script, so that work goes on; this is how they end:
+In an existing Ray, the supervisor and the hosts outlive every script. They are stopped so:
 
     1. agents come to rest (`wind_down`)
-    2. the directory is marked as stopped, so that clients that are still connected start no supervisor
+    2. the directory is marked as stopped, so that connected clients start no supervisor
     3. the supervisor is stopped, then the hosts
     4. their processes are awaited
 
-A stop that dies half-way loses nothing durable, and the next start goes on from there.
-
-A Ray is ended only if Perdure had started it for this directory and the process that did so is dead. Usually the kernel has ended such a
-Ray together with its process.
+A stop that dies half-way loses nothing durable. A Ray is ended only if Perdure started it for this directory and the starting process is
+dead.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from perdure.ledger import PerdureError, SupervisorUnreachable
 from perdure.policies import Limits
 
 ANSWER_S: Final = 5.0  # for a supervisor to answer
-REST_S: Final = 0.5  # for idle agents to leave, even if `patience_s` is less
+REST_S: Final = 0.5  # for idle agents to leave, even with a shorter `patience_s`
 LOOK_S: Final = 0.2  # between two looks at what is still at work
 DEATH_S: Final = 5.0  # for killed processes to be gone
 

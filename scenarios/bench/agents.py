@@ -1,4 +1,4 @@
-"""The agents of `perdure bench`. Instant ones are async, so that what is measured is the runtime and not a thread."""
+"""The agents of `perdure bench`. Instant ones are async, so that no thread is measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEP_S = 1.0
 
 
 class Nap(BaseModel):
-    """How long to sleep. With `marks` the sleeper leaves the time of its beginning in that directory."""
+    """How long to sleep. With `marks` the sleeper leaves the time of its begin in that directory."""
 
     seconds: float
     number: int = 0
@@ -25,7 +25,7 @@ class Nap(BaseModel):
 
 
 def mark(directory: str, name: str) -> None:
-    """Note the machine's steady time, which all its processes share, under a name of its own."""
+    """Write the monotonic time of the machine to a file."""
     draft = Path(f"{directory}.{name}")
     draft.write_text(repr(time.monotonic()))
     draft.rename(Path(directory, name))
@@ -60,10 +60,10 @@ class Sleeper(Agent):
 
 
 class Parent(Agent):
-    """Asks for runs in every way that is measured, and measures where the results arrive."""
+    """Requests runs in every way, and measures them."""
 
     def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
-        """The children to ask for, with their inputs."""
+        """The children to request, with their inputs."""
         return [(Instant, number) for number in range(count)]
 
     @exposed
@@ -73,7 +73,7 @@ class Parent(Agent):
 
     @exposed
     async def fan_out(self, count: int) -> float:
-        """Many runs by the batch form: seconds until all results are here."""
+        """Many runs at once: seconds until all results have arrived."""
         begun_s = time.perf_counter()
         results: list[RunResult] = await self.run_agent_tools(self._perdure_children(count))
         took_s = time.perf_counter() - begun_s
@@ -84,7 +84,7 @@ class Parent(Agent):
 
     @exposed
     async def detach(self, count: int) -> float:
-        """Many detached runs: seconds until each completion has been added to `state`."""
+        """Many detached runs: seconds until each completion is counted in `state`."""
         target = self.state.get("count", 0) + count
         begun_s = time.perf_counter()
         with self.transaction():
@@ -104,7 +104,7 @@ class Parent(Agent):
 
     @exposed
     async def send_to_bed(self, count: int, nap: Nap) -> int:
-        """Many detached sleepers; back when they are accepted."""
+        """Many detached sleepers. Returns when they are accepted."""
         naps = [(Sleeper, nap.model_copy(update={"number": number})) for number in range(count)]
         return len(await self.run_agent_tools(naps, detached=True))
 
@@ -125,7 +125,7 @@ class Idler(Agent):
 
 
 class Crowd(BaseModel):
-    """Children that all finish at the same moment of the steady clock."""
+    """Children that all finish at one instant of the monotonic clock."""
 
     count: int
     at_s: float
@@ -142,7 +142,7 @@ class Punctual(Agent):
 
 
 class Keeper(Agent):
-    """Takes its time over each completion, and keeps a row of it. The table has no key on purpose: a second effect would show."""
+    """Takes a while for each completion, and keeps a row of it. The table has no key, so a second effect would show."""
 
     async def on_start(self) -> None:
         """Note when this life began."""
@@ -158,7 +158,7 @@ class Keeper(Agent):
             return len(self.run_agent_tools(children, detached=Detached(on_finish="on_done")))
 
     def on_done(self, run: RunInfo, result: RunResult) -> None:
-        """Slow, so that the kill finds it at work."""
+        """Slow, so that the kill interrupts it."""
         mark(self.state["marks"], f"handler-{time.monotonic_ns()}")
         self.sql("INSERT INTO kept VALUES ($1)", [run.run_id])
         time.sleep(0.05)

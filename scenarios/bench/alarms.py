@@ -1,4 +1,4 @@
-"""Alarms of agents that sleep: what they cost while nothing rings, how soon a ledger with them boots, and how late they ring."""
+"""Alarms of sleeping agents: their idle cost, the boot of their ledger, and how late they ring."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAR = timedelta(days=30)
 
 
 class Sleepyhead(Agent):
-    """Has alarms, and nothing else to do. Each call leaves in a file how late it was."""
+    """Has alarms only. Each call writes to a file how late it was."""
 
     @exposed(repeatable=True)
     async def plan(self, at_s: float, count: int, file: str) -> int:
@@ -51,19 +51,19 @@ class Sleepyhead(Agent):
         return len(self.schedules.list())
 
     async def ring(self, file: str, occurrence: Occurrence) -> None:
-        """Note how late it is: the wall's time, for that is what was promised."""
+        """Write how late it is, by the wall clock."""
         late_ms = time.time() * 1000 - occurrence.scheduled_at_ms
         append(Path(file), f"{late_ms:.1f}\n")
 
 
 def append(file: Path, line: str) -> None:
-    """Add a line in one piece, beside others that do so."""
+    """Append a line atomically."""
     with file.open("ab", buffering=0) as lines:
         lines.write(line.encode())
 
 
 def alarms(bench: Bench) -> list[Figure]:
-    """Many sleeping agents with alarms; some of these alarms ring, at one pace and at another."""
+    """Many sleeping agents with alarms, some of which ring at two rates."""
     agents, marks = bench.size(2_000, 100), bench.data / "alarms-marks"
     marks.mkdir(parents=True)
     with bench.cluster("alarms", idle_ms=300) as runtime:
@@ -92,7 +92,7 @@ def _figures(pace: int, late: list[float]) -> Iterator[Figure]:
 
 
 def _rung(runtime: Runtime, file: Path, agents: int, pace: int) -> list[float]:
-    """How late each alarm of so many agents was, at so many in a second. Raises if one did not ring, or twice."""
+    """How late each alarm was, at this rate. Raises if one did not ring once."""
     begin_s = time.time() + max(5.0, agents / 25)
     _plan(runtime, agents, lambda number: begin_s + number * PER_AGENT / pace, file)
     until_asleep(runtime, PATIENCE_S, begin_s)
@@ -113,7 +113,7 @@ def _plan(runtime: Runtime, agents: int, at_s: Callable[[int], float], file: Pat
 
 
 def _busy_share(runtime: Runtime) -> float:
-    """How much of one core supervisor and hosts use while nothing happens."""
+    """The share of a core that the idle supervisor and hosts use."""
     pids = runtime.cluster.pids()
     before_s = cpu_s(pids)
     time.sleep(QUIET_S)
@@ -125,7 +125,7 @@ def _late(file: Path) -> list[float]:
 
 
 def boot(bench: Bench) -> Figure:
-    """Boots of a ledger that has to wake many agents some day. It has one alarm for each: the first of theirs."""
+    """Boots of a ledger with many alarms, the first of each agent."""
     count, place = bench.size(10_000, 1_000), bench.data / "ledger-armed"
     build(place, count)
     told = [boot_apart(place) for _ in range(3)]
@@ -136,7 +136,7 @@ def boot(bench: Bench) -> Figure:
 
 
 def build(place: Path, count: int) -> None:
-    """Fill a ledger with agents that were called, set an alarm and went to sleep."""
+    """Fill a ledger with sleeping agents that set an alarm."""
     store, view = DuckDBStore(place, fsync=False), View()
     store.boot()
     store.append([record_fact(view, SupervisorStarted(1), AT_MS)], [])

@@ -1,6 +1,6 @@
-"""Chat agents: children one after the other and all at once, streams, turns, and a long memory.
+"""Chat agents: children one by one and all at once, streams, turns, and long transcripts.
 
-The baselines are those of Cloudflare's own runtime, measured on such a machine.
+The baselines were measured with Cloudflare's runtime on a similar machine.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def chat_children(bench: Bench) -> list[Figure]:
 
 
 def delay_ms(runtime: Runtime, parent: Any) -> float:
-    """How long after its end a detached child's completion comes to its parent's handler."""
+    """The delay from the end of a detached child to its parent's handler."""
     run_id = parent.detach_one()
     came_ms = wait_for(lambda: parent.came(run_id))
     told = runtime.inspect(run_id)
@@ -62,7 +62,7 @@ def delay_ms(runtime: Runtime, parent: Any) -> float:
 
 
 def chat_streams(bench: Bench) -> list[Figure]:
-    """A thousand children that stream for ten seconds; one stream as fast as it goes, and one that is followed."""
+    """A thousand children that stream for ten seconds; one stream at full speed, and one with pauses."""
     count = bench.size(1_000, 50)
     with bench.cluster("chat-streams", hosts_warm=2) as runtime:
         handle(runtime, Parent, "warm").fan_out(10)
@@ -98,7 +98,7 @@ def _latencies(runtime: Runtime) -> list[float]:
 
 
 def chat_turns(bench: Bench) -> list[Figure]:
-    """What a turn costs beside the model's own time, with a short transcript and with a long one."""
+    """The overhead of a turn, with a short transcript and a long one."""
     count, long = bench.size(100, 10), bench.size(10_000, 500)
     with bench.cluster("chat-turns", hosts_warm=2) as runtime:
         short = handle(runtime, Instant, "short")

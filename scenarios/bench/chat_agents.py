@@ -1,4 +1,4 @@
-"""The chat agents of `perdure bench`. Their models answer in this very process, so that what is measured is the runtime."""
+"""The chat agents of `perdure bench`. Their models answer in the same process, so that only the runtime is measured."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ async def _by_the_clock(_messages: list[ModelMessage], _info: AgentInfo) -> Asyn
         yield f"{time.monotonic()!r} "
 
 
-REQUESTS_S: list[float] = []  # when this process was asked for an answer, or broke one off
+REQUESTS_S: list[float] = []  # when an answer was requested or broken off
 
 
 async def _with_a_break(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
-    """Every other answer breaks off: the connection is reset, or goes silent where the question asks for silence."""
+    """Every other answer breaks off: by a reset, or by silence if the question asks for it."""
     REQUESTS_S.append(time.monotonic())
     yield "The answer "
     if len(REQUESTS_S) % 2:
@@ -54,7 +54,7 @@ async def _with_a_break(messages: list[ModelMessage], _info: AgentInfo) -> Async
 
 
 async def _by_a_survivor(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
-    """The question names a file to which each request is noted; the first of them is never answered."""
+    """The question names a file that logs each request. The first one is never answered."""
     if _noted(Path(_question(messages))) == 1:
         await asyncio.sleep(600)
     yield "I live."
@@ -130,7 +130,7 @@ class Long(Instant):
 
 
 class ChatParent(Parent):
-    """Asks for chat children in every way that is measured."""
+    """Requests chat children in every way."""
 
     def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
         return [(Instant, "Is it?")] * count

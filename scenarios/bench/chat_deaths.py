@@ -1,4 +1,4 @@
-"""How soon a turn goes on: after a lost connection, after a stall, after the death of its agent's process; and how soon one is back."""
+"""How soon a turn goes on after a lost connection, a stall, or the death of its process; and how soon a client reconnects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STALL_MS = 100
 
 
 def chat_recovery(bench: Bench) -> list[Figure]:
-    """From what broke a turn to its next request, and from the end of a recovered child to its parent."""
+    """From a fault to the next request, and from the end of a recovered child to its parent."""
     count = bench.size(20, 3)
     with bench.cluster("chat-recovery", hosts_warm=2) as runtime:
         agent = handle(runtime, Broken, "broken")
@@ -73,7 +73,7 @@ def _stall_ms(agent: Any) -> float:
 def _death_ms(runtime: Runtime, place: Path, number: int) -> float:
     note, name = place / f"requests-{number}", f"mortal-{number}"
     wait_for(lambda: hosts_up(runtime) > 1)
-    calm(runtime)  # a host that has yet to import the library is not warm
+    calm(runtime)  # until the warm host has imported the library
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(lambda: handle(runtime, Mortal, name).chat(str(note), None))
         wait_for(note.exists)
@@ -86,7 +86,7 @@ def _death_ms(runtime: Runtime, place: Path, number: int) -> float:
 
 
 def reconnection(bench: Bench) -> list[Figure]:
-    """A parent with many ended runs: how soon a client that comes back sees the first of a run's frames, and the list of all."""
+    """A parent with many ended runs: how soon a new client sees the first frame of a run, and the list of all."""
     count = bench.size(2_000, 200)
     with bench.cluster("reconnection") as runtime:
         parent = handle(runtime, Parent, "parent")

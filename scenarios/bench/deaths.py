@@ -1,4 +1,4 @@
-"""How soon, after a death: children, supervisors, clusters, and a parent in the midst of its handlers."""
+"""Recovery times: of children, supervisors, clusters, and a parent during its handlers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _kill_child(runtime: Runtime, marks: Path, run_id: str) -> float:
 
 
 def supervisor_death(bench: Bench) -> list[Figure]:
-    """`SIGKILL` of the supervisor until its next life has every host, with every live run still in its first attempt."""
+    """`SIGKILL` of the supervisor until the next one has every host. Every live run keeps its first attempt."""
     count = bench.size(1_000, 100)
     with bench.cluster("supervisor-death") as runtime:
         baseline = _plain_restart(unit_ms=1_000)
@@ -72,7 +72,7 @@ def _is_adopted(overview: dict[str, Any], epoch: int, count: int) -> bool:
 
 
 def cluster_death(bench: Bench) -> list[Figure]:
-    """Everything killed at once, Ray included, and started again: from the supervisor's first answer to the first run's return."""
+    """Everything is killed, Ray included, and started again: from the supervisor's first answer to the first run."""
     marks, data = _marks(bench, "cluster-marks"), bench.data / "cluster-death"
     repeats, runs = 3, bench.size(100, 20)
     runtime = _opened(data)
@@ -106,7 +106,7 @@ def cluster_death(bench: Bench) -> list[Figure]:
 
 
 def handlers_death(bench: Bench) -> list[Figure]:
-    """`SIGKILL` of the parent's host while 20 completion handlers run: redelivery, and each effect exactly once."""
+    """`SIGKILL` of the parent's host while 20 completion handlers run. Each effect must happen once."""
     count, later, wrong = 20, [], []
     with bench.cluster("handlers-death") as runtime:
         for repeat in range(3):
@@ -161,7 +161,7 @@ def _has(marks: Path, pattern: str, count: int) -> bool:
 
 
 def _first(marks: Path, pattern: str, after_s: float = 0.0) -> float | None:
-    """The earliest time after that one which was noted under such a name."""
+    """The earliest marked time after that one."""
     return min((time_s for path in marks.glob(pattern) if (time_s := float(path.read_text())) > after_s), default=None)
 
 

@@ -1,4 +1,4 @@
-"""An agent's own jobs: how fast fibers are accepted and done, and whether the recovery of many delays calls of the agent."""
+"""How fast fibers are accepted and done, and whether their recovery delays calls of the agent."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Jobber(Agent):
 
     @exposed
     async def one_by_one(self, count: int) -> list[float]:
-        """How long each acceptance took, in milliseconds; the bodies run in between."""
+        """The milliseconds of each acceptance. The bodies run in between."""
         return await each_ms(count, lambda number: self.start_fiber("quick", "quick", {"number": number}))
 
     @exposed
     async def commit_alone(self, count: int) -> list[float]:
-        """How long the smallest durable write takes here, in milliseconds."""
+        """The milliseconds of the smallest durable write."""
         return await each_ms(count, partial(self.state.__setitem__, "number"))
 
     @exposed
     async def in_batches(self, count: int) -> list[float]:
-        """How long it took until so many were accepted, and until they were done, in seconds."""
+        """The seconds until all were accepted, and until all were done."""
         begun_s, before = time.perf_counter(), self.done
         asked = [{"name": "quick", "fn_name": "quick", "input": {"number": number}} for number in range(count)]
         for first in range(0, count, BATCH):
@@ -84,7 +84,7 @@ class Jobber(Agent):
 
 
 def fibers(bench: Bench) -> list[Figure]:
-    """Fibers one at a time and in batches; and calls while ten thousand are recovered."""
+    """Fibers one by one and in batches, and calls while ten thousand are recovered."""
     count, crowd, repeats = bench.size(500, 50), bench.size(10_000, 500), bench.size(5, 2)
     with bench.cluster("fibers", fibers_at_once_max=crowd) as runtime:
         agent = handle(runtime, Jobber, "jobber")
@@ -117,7 +117,7 @@ def fibers(bench: Bench) -> list[Figure]:
 
 
 def calls_during_recovery(victim: Any, count: int) -> list[float]:
-    """How long the agent's calls take, in milliseconds, from its first answer in its new life until it has recovered so many fibers."""
+    """The milliseconds of each call, until the new life has recovered so many fibers."""
     times, recovered = [], victim.came_back()
     while recovered < count:
         begun_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Booting a ledger that retains a million runs. No Ray; each boot is a process of its own, as a supervisor's is.
+"""Booting a ledger with a million ended runs. Each boot has its own process, without Ray.
 
 `python -m perdure.scenarios.bench.ledger DIRECTORY` is that process: it boots once, and prints the seconds and its peak of memory.
 """
@@ -46,7 +46,7 @@ LIMITS = Limits(hosts_max=1, hosts_warm=1, pack_max=1_000_000)
 
 
 def boot(bench: Bench) -> list[Figure]:
-    """Boots of a large ledger, against those of one that retains nothing."""
+    """Boots of a large ledger, compared with an empty one."""
     retained, live, repeats = bench.size(1_000_000, 50_000), bench.size(1_000, 100), bench.size(5, 3)
     told: dict[int, list[dict[str, float]]] = {}
     for count in (0, retained):
@@ -64,7 +64,7 @@ def boot(bench: Bench) -> list[Figure]:
 
 
 def build(place: Path, retained: int, live: int, say: Callable[[str], None] = print) -> None:
-    """Fill a ledger by the ways that a supervisor uses, but many runs at once; the live ones have facts after the snapshot."""
+    """Fill a ledger like a supervisor, but many runs at once. Live runs also have facts after the snapshot."""
     store, view = DuckDBStore(place, fsync=False), View()
     store.boot()
     store.append([record_fact(view, SupervisorStarted(1), AT_MS)], [])
@@ -133,7 +133,7 @@ def _ended(run_id: str, incarnation: int) -> Stimulus:
 
 
 def _lived(view: View, run_id: str, steps: list[Step]) -> Iterator[FactRow]:
-    """The rows of these steps in the life of a run, and of its being given a place."""
+    """The facts of these steps of a run, and of its placement."""
     for step in steps:
         stimulus = step if isinstance(step, Request) else step(run_id, view.runs[run_id].incarnation)  # type: ignore[operator]
         yield from enact(view, decide(view, stimulus, AT_MS, LIMITS), AT_MS)
@@ -151,7 +151,7 @@ def _template() -> tuple[list[FactRow], Record]:
 
 
 def _copied_facts(facts: list[FactRow], numbers: range, seq: int) -> Iterator[FactRow]:
-    """The same facts for other runs; the ids have one length, so they can be put in place of one another."""
+    """The same facts for other runs. All ids have one length, so they can be replaced."""
     for number in numbers:
         run_id = f"retained-{number:07d}"
         for fact in facts:

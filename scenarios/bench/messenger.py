@@ -1,7 +1,6 @@
-"""Webhooks: how long one takes from its first byte to the acknowledgement that follows its commit, and how many a second are taken in.
+"""Webhooks: the time from the first byte to the durable acknowledgement, and how many a second are acknowledged.
 
-Both over real HTTP, into agents that are awake. The model takes a second, so most of what comes is answered together with other messages;
-the answers are given meanwhile and take their share of the machine.
+Both over real HTTP, for agents that are awake. The model takes a second, so most messages are answered together, during the measurement.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PAUSE_S: Final = 0.05
 
 
 class Sink:
-    """A provider that takes everything at once, and of which nothing is heard."""
+    """A provider that accepts everything."""
 
     provider = "sink"
     verifies = True
@@ -53,7 +52,7 @@ class Sink:
         return [MessengerEvent(**common, **place, author=Person(id="1"), text="Hello?")]
 
     def limits(self, thread_id: str) -> TextLimits:
-        """None to speak of."""
+        """Practically none."""
         return TextLimits(100_000, Counting.CHARACTERS, 0)
 
     async def post(self, thread_id: str, text: str) -> str:
@@ -75,7 +74,7 @@ async def _after_a_while(_messages: list[ModelMessage], _info: AgentInfo) -> Asy
 
 
 class Correspondent(MessengerAgent):
-    """Answers after a second, as models do; what comes meanwhile is answered together."""
+    """Answers after a second. Messages that arrive meanwhile are answered together."""
 
     model = FunctionModel(stream_function=_after_a_while)
 
@@ -85,7 +84,7 @@ class Correspondent(MessengerAgent):
 
 
 class Line:
-    """One connection that is kept open, with as little of HTTP as will do: a library would take longer than what is measured."""
+    """One open connection with minimal HTTP: a library would take longer than what is measured."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -97,7 +96,7 @@ class Line:
         return cls(*await asyncio.open_connection(host, int(port)))
 
     async def send(self, number: int, chat: int) -> float:
-        """Send one webhook; how long its acknowledgement took, in milliseconds."""
+        """Send one webhook. Returns the milliseconds until its acknowledgement."""
         body = json.dumps({"id": number, "chat": chat}).encode()
         head = f"POST {PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         begun_s = time.perf_counter()
@@ -133,7 +132,7 @@ async def _measured(runtime: Any, alone: int, crowd: int, repeats: int) -> tuple
         times = []
         for number in range(alone):
             times.append(await lines[0].send(1_000 + number, number % CHATS))
-            await asyncio.sleep(PAUSE_S)  # the answer is given meanwhile
+            await asyncio.sleep(PAUSE_S)  # for the answer
         rates = [await _crowd(lines, 100_000 * (1 + each), crowd) for each in range(repeats)]
         for line in lines:
             line.close()
@@ -142,7 +141,7 @@ async def _measured(runtime: Any, alone: int, crowd: int, repeats: int) -> tuple
 
 
 async def _crowd(lines: list[Line], first: int, count: int) -> float:
-    """How many a second are acknowledged if every line sends one after the other."""
+    """The webhooks a second if every line sends one after the other."""
     numbers = iter(range(first, first + count))
 
     async def work(line: Line) -> None:
@@ -155,7 +154,7 @@ async def _crowd(lines: list[Line], first: int, count: int) -> float:
 
 
 async def _answered(runtime: Any, name: str) -> int:
-    """How many events of an agent were answered, when it has no more to do."""
+    """The number of answered events of an agent, when it is idle."""
     while True:
         rows = await runtime.agent(Correspondent, name).list_deliveries(None, 500)
         if all(row["status"] == "settled" for row in rows):

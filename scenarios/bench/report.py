@@ -1,4 +1,4 @@
-"""A figure, its goal and its baseline; the machine they were measured on; and how all that is shown."""
+"""Figures with goals and baselines, what measurements share, and the report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from perdure.policies import Limits
 if TYPE_CHECKING:
     from perdure.actors import Runtime
 
-CALM_S, CALM_SHARE = 0.5, 0.2  # so long, and so little of one core, is quiet
+CALM_S, CALM_SHARE = 0.5, 0.2  # less than this share of a core for so long is quiet
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def at_least(bound: float) -> Goal:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the same takes without us, in the same run."""
+    """The same without Perdure, measured in the same run."""
 
     name: str
     median: float
@@ -72,7 +72,7 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """The value that is judged."""
+        """The value that is compared with the goal."""
         return statistics.median(self.values)
 
     @property
@@ -109,7 +109,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Bench:
-    """What every measurement is given: how thorough to be, a directory for itself, and where to say what it does."""
+    """The context of a measurement: its directory, its size, and where it reports progress."""
 
     data: Path
     quick: bool = False
@@ -120,7 +120,7 @@ class Bench:
 
     @contextmanager
     def cluster(self, name: str, **limits: Any) -> Iterator[Runtime]:
-        """A Ray of our own with its warm hosts up, on a new directory."""
+        """A new Ray on a new directory, with its warm hosts up."""
         runtime = actors.Runtime(self.data / name, address="local", limits=Limits(**limits))
         with runtime:
             wait_for(lambda: hosts_up(runtime) >= runtime.limits.hosts_warm)
@@ -146,7 +146,7 @@ def took_ms(call: Callable[[], object]) -> float:
 
 
 def handle(runtime: Runtime, agent_class: type[Agent], name: str) -> Any:
-    """A handle whose async methods block, because we call them from sync code."""
+    """A handle whose methods block: this is sync code."""
     return runtime.agent(agent_class, name)
 
 
@@ -155,7 +155,7 @@ def hosts_up(runtime: Runtime) -> int:
 
 
 def process_of(runtime: Runtime, key: str) -> ProcessId:
-    """The process of a host, by its id, or of the `supervisor`."""
+    """The process of a host or of the `supervisor`."""
     return runtime.cluster.processes()[key].process
 
 
@@ -165,7 +165,7 @@ def host_of_agent(runtime: Runtime, name: str) -> str:
 
 
 def until_asleep(runtime: Runtime, patience_s: float, until_s: float = 0.0) -> None:
-    """Wait until no agent is awake, or that time has come."""
+    """Wait until no agent is awake, or until that time."""
 
     def is_so() -> bool:
         return not any(host["tenants"] for host in runtime.ps()["hosts"]) or 0 < until_s <= time.time()
@@ -174,7 +174,7 @@ def until_asleep(runtime: Runtime, patience_s: float, until_s: float = 0.0) -> N
 
 
 def calm(runtime: Runtime, patience_s: float = 20.0) -> None:
-    """Wait until supervisor and hosts have nothing left to do, the import of code included; or a while."""
+    """Wait until the supervisor and the hosts are idle, at most for a while."""
     before_s, end_s = cpu_s(runtime.cluster.pids()), time.monotonic() + patience_s
     while time.monotonic() < end_s:
         time.sleep(CALM_S)
@@ -185,7 +185,7 @@ def calm(runtime: Runtime, patience_s: float = 20.0) -> None:
 
 
 def wait_for(condition: Callable[[], Any], patience_s: float = 60.0, pause_s: float = 0.01) -> Any:
-    """Look until the condition gives something true, and return that. Raises `TimeoutError`."""
+    """Return the first true value of the condition. Raises `TimeoutError`."""
     end_s = time.monotonic() + patience_s
     while not (found := condition()):
         if time.monotonic() > end_s:
@@ -195,7 +195,7 @@ def wait_for(condition: Callable[[], Any], patience_s: float = 60.0, pause_s: fl
 
 
 def pss_mb(pids: Sequence[int]) -> float:
-    """The memory of these processes; what they share is counted once. Those that are gone count nothing."""
+    """The memory of these processes. Shared memory counts once, and ended processes do not count."""
     total = 0
     for pid in pids:
         with suppress(psutil.Error):
@@ -267,7 +267,7 @@ def _cells(figure: dict[str, Any]) -> Iterator[str]:
 
 
 def known(name: str, names: Sequence[str]) -> str:
-    """Refuse a name that is none."""
+    """Return the name. Raises `BadRequest` for an unknown one."""
     if name not in names:
         raise BadRequest("only", f"{name!r} is not one of {', '.join(names)}")
     return name

@@ -1,6 +1,6 @@
-"""`perdure bench`: the figures of the README, measured here and now, each beside its goal and its baseline.
+"""`perdure bench`: figures with their goals and baselines.
 
-Every group of figures has a data directory, a cluster and a process of its own, so none inherits what another left behind.
+Every group has its own data directory, cluster and process, so groups do not affect each other.
 
 `python -m perdure.scenarios.bench.runner GROUP DIRECTORY [--quick]` is that process.
 """
@@ -33,7 +33,7 @@ PATIENCE_S: Final = 300.0  # for one group; each takes a minute or so
 
 
 def simulated_kills(bench: Bench) -> list[Figure]:
-    """How many deaths a second the swarm plays, with one process for each core."""
+    """The kills a second that the swarm plays, with one process for each core."""
     seeds, repeats = bench.size(100, 10), 3
     reports = [swarm(seeds, seeds * repeat, processes=os.cpu_count() or 1) for repeat in range(repeats)]
     failures = sum(len(each.failures) for each in reports)
@@ -68,10 +68,9 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
 
 
 def main(as_json: bool = False, quick: bool = False, only: Sequence[str] = (), data: Path | None = None) -> bool:
-    """Measure and tell, each group in a process of its own; returns whether each could be measured. With `data`, what was written
-    stays there; otherwise it is thrown away.
+    """Measure and print. Returns whether each group could be measured. The files stay in `data`, if given.
 
-    Raises `BadRequest` if `only` names something that is no group of figures.
+    Raises `BadRequest` if `only` names an unknown group.
     """
     groups = [group for group in FIGURES if not only or group in {known(each, list(FIGURES)) for each in only}]
     room = tempfile.TemporaryDirectory(prefix="perdure-bench-") if data is None else nullcontext(str(data))
@@ -98,7 +97,7 @@ def _measure(group: str, place: Path, *, quick: bool) -> list[dict[str, Any]] | 
 
 
 def _say(text: str) -> None:
-    """Aside, so that a pipe gets the figures alone."""
+    """Print to stderr: stdout has the figures only."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""How fast, and how small: runs in a row, fan-outs, detached runs, a thousand sleepers, and agents that are not there."""
+"""Speed and size: awaited runs, fan-outs, detached runs, a thousand sleepers, and passivated agents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE_S = 30.0
 
 
 def awaited(bench: Bench) -> list[Figure]:
-    """Awaited runs one after the other, against calls of a plain actor."""
+    """Awaited runs one by one, compared with calls of a plain actor."""
     count, repeats = bench.size(500, 100), bench.size(5, 3)
     with bench.cluster("awaited") as runtime:
         parent = handle(runtime, Parent, "awaited")
@@ -52,7 +52,7 @@ def awaited(bench: Bench) -> list[Figure]:
 
 
 def fan_out(bench: Bench) -> list[Figure]:
-    """Instant children by the batch form, against one plain call each, and against one new actor each."""
+    """Instant children, compared with a plain call each and with a new actor each."""
     count, rates, calls_a_second, actors_a_second = _against_plain_calls(bench, "fan-out", "fan_out")
     name = f"fan-out of {count:,} instant children"
     new_actors = Baseline("new Ray actors/s", actors_a_second)
@@ -70,7 +70,7 @@ def fan_out(bench: Bench) -> list[Figure]:
 
 
 def detached(bench: Bench) -> list[Figure]:
-    """Detached runs whose completions a handler adds up in `state`, end to end."""
+    """Detached runs whose completions a handler counts in `state`."""
     count, rates, calls_a_second, _ = _against_plain_calls(bench, "detached", "detach")
     name, baseline = (
         f"{count:,} detached runs with a handler that updates state",
@@ -120,7 +120,7 @@ def waits_ms(runtime: Runtime) -> Iterator[list[float]]:
 
 
 def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, list[float], float, float]:
-    """How many runs the parent's method asked for, how many of them ended in a second, and the same of plain calls and of new actors."""
+    """The number of runs, and the rates of runs, of plain calls and of new actors."""
     count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
     with bench.cluster(name) as runtime:
         ask = getattr(handle(runtime, Parent, name), method)
@@ -138,7 +138,7 @@ def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, lis
 
 
 def sleepers(bench: Bench) -> list[Figure]:
-    """Children that sleep and report progress each second: how long until all are done, and how much memory they take."""
+    """Children that sleep and report progress each second: their time and their memory."""
     count, seconds, repeats = bench.size(1_000, 100), bench.size(10, 3), bench.size(3, 1)
     with bench.cluster("sleepers") as runtime:
         plain = actors.PlainRay()
@@ -181,7 +181,7 @@ def peak_mb(runtime: Runtime) -> Iterator[list[float]]:
 
 
 def passivated(bench: Bench) -> list[Figure]:
-    """Agents that have gone to sleep: what they hold, and how soon they answer."""
+    """Passivated agents: what they hold, and how soon they answer."""
     count, idle_ms = bench.size(30, 10), 300
     with bench.cluster("passivated", idle_ms=idle_ms) as runtime:
         writers = [handle(runtime, Idler, f"writer-{number}") for number in range(count)]

@@ -1,7 +1,6 @@
-"""Each group of figures is measured in a process of its own: what crashes, hangs or leaks there costs that group and no other.
+"""A process for each group of figures, so that a crash, a hang or a leak affects that group only.
 
-The process prints its figures as one line of JSON. What it says aside is passed on, and the last line of that, a traceback's as a rule,
-is the cause when it fails. A Ray that it had started ends with it, however it ends.
+The process prints its figures as one line of JSON. Its stderr is passed on. If it fails, the last line of that is the cause.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ FAREWELL_S: Final = 10.0  # for a process that was told to end
 
 @dataclass(frozen=True)
 class Failed:
-    """A group that has no figures, and why."""
+    """A group that could not be measured, with the cause."""
 
     group: str
     cause: str
@@ -47,8 +46,8 @@ def command_for(group: str, place: Path, *, quick: bool) -> list[str]:
 def measure_apart(
     group: str, command: Sequence[str], patience_s: float, say: Callable[[str], None]
 ) -> list[dict[str, Any]] | Failed:
-    """Let the command measure a group. One that takes longer than `patience_s` is made to say where it stands, and is ended."""
-    environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}  # so a crash and an abort show what every thread was at
+    """Measure a group by this command. After `patience_s` the process must print its stacks, and is ended."""
+    environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}  # a crash and an abort print all stacks
     said: list[str] = []
     in_time = True
     with (

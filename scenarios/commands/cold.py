@@ -1,7 +1,6 @@
-"""A ledger that nobody serves: opened by this very process, read, and let go. No Ray is started.
+"""A ledger without a supervisor, opened by this process without Ray.
 
-What a supervisor would decide is decided here by the same function and appended to the same store, so that the next supervisor finds
-it done. Effects are left to that supervisor: it performs whatever is outstanding when it starts.
+Decisions are made by the same function as a supervisor's, and appended to the same store. The next supervisor performs their effects.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ FAMILY_MAX: Final = 100_000
 
 
 class ColdLedger:
-    """Answers what a supervisor would answer, from the file alone. Raises a `LedgerError` if it cannot be opened."""
+    """Answers like a supervisor, from the files. Raises a `LedgerError` if they cannot be opened."""
 
     def __init__(self, data: Path) -> None:
         path = data / LEDGER
@@ -63,11 +62,11 @@ class ColdLedger:
         self._store.close()
 
     def ask(self, name: str, *args: Any) -> Any:
-        """Answer a question, or do what can be done without a supervisor; the names are those of `Runtime.ask`."""
+        """Answer a question of `Runtime.ask`, or do what needs no supervisor."""
         return getattr(self, f"_{name}")(*args)
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Cancel a run; its child is stopped when a supervisor is there."""
+        """Cancel a run. The next supervisor stops its child."""
         self._run(run_id)
         self._settle(Cancel(run_id, None, reason))
 
@@ -84,7 +83,7 @@ class ColdLedger:
         return count
 
     def _clear(self, run_ids: list[str]) -> None:
-        """Clear these runs, and what their children had asked for, which may be in the snapshot alone."""
+        """Clear these runs and those that their children requested, which may be in the snapshot only."""
         families = [self._run(run_id).child for run_id in run_ids]
         while families:
             for record in self._store.family_runs(families.pop(), FAMILY_MAX):

@@ -1,4 +1,4 @@
-"""The options that many commands have, and how their values are read."""
+"""The options that several commands share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ World = Annotated[WorldName, typer.Option(help="Real processes under Ray, or the
 
 
 def directory(given: str | Path) -> Path:
-    """The data directory. A blank name, which would mean the current one, is refused."""
+    """The data directory. A blank name is refused: it would mean the current one."""
     if not str(given).strip():
         raise typer.BadParameter("it is blank; name a directory, or say . for the current one")
     path = Path(given)

@@ -1,4 +1,4 @@
-"""`perdure swarm`, `replay`, `explore` and `bench`: what proves, and what measures."""
+"""`perdure swarm`, `replay`, `explore` and `bench`."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _plain(report: SwarmReport | ExploreReport) -> dict[str, Any]:
 
 
 def known(story: str | None) -> None:
-    """Refuse a story that is none."""
+    """Raise `BadRequest` for an unknown story."""
     if story is not None and story not in STORIES:
         raise BadRequest("story", f"{story!r} is not one of {', '.join(sorted(STORIES))}")
 

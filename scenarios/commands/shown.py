@@ -1,4 +1,4 @@
-"""How answers of the ledger are shown: as one JSON object, or as lines and tables that a person can read and copy from."""
+"""Answers of the ledger as JSON, or as lines and tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MORE: Final = "…"
 
 
 def json_of(told: Any) -> str:
-    """As JSON that every reader accepts: what has no end is null, and what JSON does not know is a string."""
+    """Standard JSON: infinity is null, and unknown types are strings."""
     return json.dumps(_finite(told), default=str)
 
 
@@ -35,7 +35,7 @@ def _finite(told: Any) -> Any:
 
 
 def print_pairs(told: dict[str, Any]) -> None:
-    """Names and values, one pair a line; what is counted in milliseconds is also said in words."""
+    """Names and values, one pair a line. Milliseconds are also shown in words."""
     width = max(map(len, told), default=0) + 2
     for name, value in told.items():
         print(f"{name:{width}}{_value(name, value)}")
@@ -59,7 +59,7 @@ def equation(told: dict[str, Any]) -> str:
 
 
 def print_hosts(hosts: Iterable[dict[str, Any]]) -> None:
-    """The hosts that are there."""
+    """A table of hosts."""
     titles = ("host", "process", "agents", "memory")
     cells = (
         (host["host"], str(host["pid"] or "starting"), str(host["tenants"]), f"{host['rss_mb']} MB") for host in hosts
@@ -68,7 +68,7 @@ def print_hosts(hosts: Iterable[dict[str, Any]]) -> None:
 
 
 def print_live(runs: Iterable[dict[str, Any]]) -> None:
-    """Runs that are live, and how far they are."""
+    """A table of live runs."""
     titles = ("run", "agent", "status", "attempt", "progress", "host")
     cells = (
         (row["run_id"], row["agent_type"], row["status"], str(row["attempt"]), _progress(row), row["host"] or "")
@@ -78,7 +78,7 @@ def print_live(runs: Iterable[dict[str, Any]]) -> None:
 
 
 def print_runs(runs: Iterable[dict[str, Any]]) -> None:
-    """Runs of any status, and what came of them."""
+    """A table of runs of any status."""
     titles = ("run", "agent", "status", "attempt", "asked for at", "took", "outcome")
     _print_table(titles, map(_cells, runs))
 
@@ -101,7 +101,7 @@ def _progress(row: dict[str, Any]) -> str:
 
 
 def _print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
-    """A table that keeps its first column whole, on as many lines as that takes: an id is there to be copied."""
+    """A table that never cuts its first column: ids are copied from it."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for place, title in enumerate(titles):
         table.add_column(title, no_wrap=place > 0, overflow="ellipsis" if place else "fold")

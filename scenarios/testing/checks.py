@@ -1,7 +1,7 @@
-"""The invariants of the design, as questions about what can be seen: facts as they become durable, the view, the hosts, the storages.
+"""The invariants of the design, checked on the durable facts, the view, the hosts and the storages.
 
-`Ledger` is a store that folds every fact a second time, at the moment it becomes durable: the *shadow*. Whatever a supervisor believes is
-held against it. `Laboratory.look` asks while a simulation runs, `Laboratory.verify` at the end, when everything is quiet.
+`Ledger` is a store that folds every fact again when it becomes durable: the *shadow*. The view of a supervisor is compared with it.
+`Laboratory.look` checks while a simulation runs, and `Laboratory.verify` at the end.
 
 | invariant (design §8) | where |
 |---|---|
@@ -15,7 +15,7 @@ held against it. `Laboratory.look` asks while a simulation runs, `Laboratory.ver
 | 9 stale reports change nothing | `Ledger.append` |
 | 10 nothing cleared comes back | `Ledger.append`, `left_behind` |
 
-Invariant 4 is about tools of chat agents, which have their own story.
+Invariant 4 is about tools of chat agents. Their own story checks it.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ COMPARED: dict[type, list[str]] = {
     kind: [each.name for each in fields(kind) if not (kind is Activation and each.name in VOLATILE)]
     for kind in (Run, Mail, Activation)
 }
-"""The fields of each kind of record that facts decide; an activation also keeps what was merely seen."""
+"""The fields of each kind of record that follow from facts."""
 LAST_LIFE = 1 << 60
 
 
 class Violation(AssertionError):
-    """An invariant does not hold. Its words say which, and for whom."""
+    """An invariant does not hold."""
 
 
 class Ledger(MemoryStore):
-    """A store in memory that folds each fact once more when it becomes durable, and refuses what may never become durable."""
+    """A store in memory that folds each fact again, and notes facts that may not become durable."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Ledger(MemoryStore):
 
 
 def unlike_the_shadow(view: View, shadow: View) -> Iterator[str]:
-    """Where the records that a supervisor keeps differ from the fold of the durable facts. Ask only when all its facts are durable."""
+    """Differences between a supervisor's records and the fold of the durable facts. All its facts must be durable."""
     if view.seq != shadow.seq or view.tally != shadow.tally or view.incarnation != shadow.incarnation:
         kept, folded = ((each.seq, each.tally, each.incarnation) for each in (view, shadow))
         yield f"seq, tally or incarnation: {kept} kept, {folded} folded"
@@ -159,7 +159,7 @@ def unlike_the_shadow(view: View, shadow: View) -> Iterator[str]:
 
 
 def _is_leaving(view: View, shadow: View, run_id: str) -> bool:
-    """Whether a cleared run is forgotten on disk, and in memory in a moment."""
+    """Whether a cleared run is deleted on disk, but not yet in memory."""
     return run_id in view.runs and view.runs[run_id].cleared and run_id not in shadow.runs
 
 
@@ -185,7 +185,7 @@ def unlike_the_snapshot(store: MemoryStore, shadow: View) -> Iterator[str]:
 
 
 def out_of_step(view: View) -> Iterator[str]:
-    """Indexes that disagree with the records from which they can be made."""
+    """Indexes that disagree with their records."""
     children: dict[str, set[str]] = {}
     placed: Counter[str] = Counter()
     awaiting: Counter[str] = Counter()
@@ -244,7 +244,7 @@ def _loads(view: View) -> Iterator[str]:
 
 
 def strangers(hosts: Iterable[Host], shadow: View) -> Iterator[str]:
-    """Lives of agents that may not be: two at once, or one that the ledger never durably began."""
+    """Forbidden lives of agents: two at once, or one that the ledger never began."""
     seen: dict[str, str] = {}
     for host in hosts:
         for tenant in host.tenants.values():
@@ -261,7 +261,7 @@ def strangers(hosts: Iterable[Host], shadow: View) -> Iterator[str]:
 
 
 def unfinished(view: View) -> Iterator[str]:
-    """What is still to be done; nothing, when everything has converged."""
+    """What is left to do."""
     for run in view.runs.values():
         if run.is_live or run.is_placed or run.cleared:
             yield f"run {run.run_id} is {run.status}, on host {run.host_id!r}, cleared {run.cleared}, attempt {run.attempt}"
@@ -282,10 +282,10 @@ def unbalanced(view: View) -> Iterator[str]:
 
 
 def unlike_the_inboxes(disk: Disk, view: View, agents: Iterable[str], *, diaries: bool = False) -> Iterator[str]:
-    """Where what an agent's storage says it has handled differs from what the ledger says was delivered.
+    """Differences between the mail that agents' storages have handled and the mail that the ledger has delivered.
 
-    A handler's effects are in the transaction that puts its mail into the inbox, whatever they are; so this asks nothing of an author.
-    With `diaries` the handlers' own words are held against the ledger too: each of them writes its `delivery_id` into a table `told`.
+    A handler's effects are in the transaction that puts its mail into the inbox. With `diaries` each handler also writes its `delivery_id`
+    into a table `told`, which is compared too.
     """
     with closing(Cabinet(disk)) as cabinet:
         for agent in agents:
@@ -298,7 +298,7 @@ def unlike_the_inboxes(disk: Disk, view: View, agents: Iterable[str], *, diaries
 
 
 def _handled(disk: Disk, agent: str, storage: Storage | None) -> Counter[str]:
-    """How often each mail was handled: one that is forgotten and comes back after a crash has its old number."""
+    """How often each mail was handled. A deleted one that comes back after a crash has its old number."""
     forgotten = disk.forgotten.get(agent, set()) if isinstance(disk, MemoryDisk) else set()
     kept = set(storage.inbox().items()) if storage is not None else set()
     return Counter(mail_id for mail_id, _ in forgotten | kept)
@@ -330,7 +330,7 @@ def _unlike_the_slots(run: Run, told: Counter[str]) -> Iterator[str]:
 
 
 def left_behind(disk: Disk, view: View, run_ids: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Storages of runs that were cleared and are gone from the ledger."""
+    """Storages of runs that were cleared and deleted."""
     for run_id, agent_type in run_ids:
         if run_id not in view.runs and disk.has(agent_id(agent_type, run_id)):
             yield f"run {run_id} was cleared, and its child's storage is still there"
@@ -344,7 +344,7 @@ def demand(*complaints: Callable[[], Iterable[str]] | Iterable[str]) -> None:
 
 
 class Wiretap:
-    """Listens to what a supervisor says, and holds it against what is durable (invariant 3)."""
+    """Compares a supervisor's messages with the durable facts (invariant 3)."""
 
     def __init__(self, supervisor: Any, ledger: Ledger) -> None:
         self._supervisor, self._ledger = supervisor, ledger
@@ -359,7 +359,7 @@ class Wiretap:
 
 
 def premature(message: Message, shadow: View) -> Iterator[str]:
-    """What a message presumes that is not durable."""
+    """Effects in a message whose facts are not durable."""
     match message:
         case Start(_, incarnation, run_id) if incarnation > shadow.incarnation:
             yield f"run {run_id} was started in incarnation {incarnation} before that was durable ({shadow.incarnation})"

@@ -1,4 +1,4 @@
-"""Test your own agents in the simulated world: kills at every durable write, lost mail, slow disks, and one seed that replays it.
+"""Test your agents in the simulated world: with kills at durable writes, lost mail and slow disks, replayed by one seed.
 
     from perdure.scenarios.testing.laboratory import Laboratory, Weather
 
@@ -101,7 +101,7 @@ class Laboratory:
         return host
 
     def look(self) -> None:
-        """Check what must hold at any moment. Raises `Violation`."""
+        """Check what must always hold. Raises `Violation`."""
         if self.store.violations:
             raise Violation("; ".join(self.store.violations))
         if self._seen == self.store.facts_count or not self.supervisors:
@@ -155,7 +155,7 @@ class Laboratory:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is left to do, and a supervisor knows that."""
+        """Whether a supervisor knows that nothing is left to do."""
         view = self.supervisors[-1].view if self.supervisors else None
         return view is not None and view.seq == self.store.shadow.seq and not any(unfinished(view))
 
@@ -164,7 +164,7 @@ class Laboratory:
         self.simulation.heal()
 
     def rest(self, timeout_ms: float = 600_000) -> None:
-        """Let time pass until nothing is left to do. Raises `Overdue` if that takes too long, with a note of what is left."""
+        """Let time pass until nothing is left to do. Raises `Overdue`, with a note of what is left."""
 
         async def quiet(_client: Client) -> None:
             while not self.is_quiet:  # noqa: ASYNC110 - nobody tells of quiet
@@ -183,7 +183,7 @@ class Laboratory:
         self.verify()
 
     def verify(self) -> None:
-        """Check what must hold when everything is quiet. Ends the simulation."""
+        """Check what must hold at rest. Ends the simulation."""
         view = self.supervisors[-1].view
         self.look()
         self.simulation.close()
@@ -207,7 +207,7 @@ class Laboratory:
 
 
 def finding(play: Callable[[], None]) -> tuple[str, str]:
-    """What went wrong while this was played, in words and with where; empty if nothing did."""
+    """The failure of a play, in words and as a traceback; empty without one."""
     try:
         play()
     except (Exception, BaseExceptionGroup) as failure:
