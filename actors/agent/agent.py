@@ -1,22 +1,20 @@
-"""The class that an author subclasses. It costs one base class and no configuration.
+"""The class that an author subclasses.
 
     class Importer(Agent):
         async def run(self, input: ImportInput, run: RunContext) -> ImportResult: ...
 
-The class is the author's. Everything that Perdure keeps on an object of it is under one attribute, `_perdure`; what is there for the
-runtime alone has a name that begins with `_perdure_`. What an author does every day is a method of the agent; what is rare is in a group:
-`self.fibers`, `self.schedules`, `self.queued`, `self.sub_agents`, `self.storage`.
+Perdure keeps its own data of an object in one attribute, `_perdure`. Methods for the runtime only begin with `_perdure_`. Common verbs are
+methods of the agent. Rare ones are in groups: `self.fibers`, `self.schedules`, `self.queued`, `self.sub_agents`, `self.storage`.
 
 A verb that waits gives an awaitable in async code. In sync code it blocks and gives the value. It is typed as the awaitable, because type
-checkers cannot see which of the two a line of code is; `blocking` gives it the other type.
+checkers cannot tell which code is async; `blocking` gives it the other type.
 
-Callbacks of schedules and of the queue are methods of the agent, named or themselves. They are called as `callback(payload,
-occurrence)` inside one transaction of the agent's storage, which also consumes the occurrence. So what a callback does to the storage,
-and what it asks for (runs, fibers, submissions, other schedules), happens exactly once, however often the process dies. It should be
-short: nobody sees what it writes until it returns, and other work on the same rows has it called again. Long work belongs into a fiber
-or a run that it starts. A callback that raises is tried again with growing pauses (`retry`; else `callback_retry` of the class; else
-`Limits`). When its tries are used up a recurring schedule goes on with its next occurrence and keeps the failure in its history;
-everything else is *parked*: it stays, with its error, until it is retried or cancelled.
+Callbacks of schedules and of the queue are methods of the agent. They are called as `callback(payload, occurrence)`, in a transaction of
+the agent's storage that also consumes the occurrence. So what a callback writes, and what it requests (runs, fibers, submissions, other
+schedules), takes effect exactly once. It should be short, because a write conflict repeats it. Long work belongs in a fiber or a run. A
+callback that raises is retried with growing pauses (`retry`; else `callback_retry` of the class; else `Limits`). After its last try a
+recurring schedule goes on with its next occurrence, and its history has the failure. Everything else is *parked*, with its error, until it
+is retried or cancelled.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ class Agent:
 
     @classmethod
     def prepare(cls) -> None:
-        """Load what takes long. Called on a thread of a process that may get agents of this class; it need not be called at all."""
+        """Load what takes long. It may be called, on a thread, in processes that may get agents of this class."""
 
     # what the agent is and has
 
@@ -95,16 +93,16 @@ class Agent:
         return self._perdure.name
 
     def sql(self, query: str, parameters: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Run SQL on the agent's own storage: in the open transaction if there is one, else durable on return."""
+        """Run SQL on the agent's storage: in the open transaction, or else durable on return."""
         return self._perdure.storage.sql(query, parameters)
 
     def transaction(self) -> AbstractContextManager[object]:
-        """A block that takes effect as a whole or not at all: SQL, `state`, and whatever the runtime is asked for in it."""
+        """A block that takes effect as a whole or not at all: SQL, `state`, and requests to the runtime."""
         return self._perdure.outbox.transact()
 
     @property
     def state(self) -> State:
-        """A small durable mapping of plain data. Assign to change it; a value that was read is a copy."""
+        """A small durable mapping of plain data. Assign to change it; values that you read are copies."""
         return self._perdure.storage.state
 
     # what an author overrides
@@ -115,10 +113,10 @@ class Agent:
 
     @hook
     async def on_agent_tool_start(self, run: RunInfo) -> None:
-        """Called before a run is asked for, once for each run. An exception refuses it, and nothing has happened.
+        """Called before a run is requested, once for each run. An exception refuses the run.
 
-        A run that a transaction or a handler asks for begins when that commits. For such a run the hook is a handler: it is called after
-        the run was accepted, in a transaction, exactly once in effect. It cannot refuse the run; if it raises it is tried again.
+        A run that a transaction or a handler requests begins with the commit. For such a run the hook is called after acceptance, as a
+        handler: in a transaction, exactly once in effect. It cannot refuse the run. If it raises it is retried.
         """
 
     @hook
@@ -130,10 +128,10 @@ class Agent:
         """Called at best effort for progress and milestones of this agent's runs, while the agent is awake."""
 
     async def on_before_sub_agent(self, agent_type: str, name: str) -> bool:
-        """Return whether a call from outside may reach a child of this agent. Asked for every call that passes through this agent.
+        """Return whether a call from outside may reach a child of this agent. Called for every such call.
 
-        By default it may reach a known sub-agent, and the child of a run that was started here (spec W-50). If a call may pass to a
-        sub-agent that does not exist, the sub-agent is created.
+        By default it may reach a known sub-agent, and the child of a run that was started here. If a sub-agent does not exist, True
+        creates it.
         """
         if self._perdure.family.has(agent_type, name):
             return True
@@ -142,11 +140,11 @@ class Agent:
 
     @hook
     def validate_state(self, state: dict[str, Any]) -> None:
-        """Called before `state` changes, with its new value. An exception refuses the change, and nothing is written."""
+        """Called before `state` changes, with its new value. An exception refuses the change."""
 
     @hook
     async def on_state_changed(self, state: dict[str, Any]) -> None:
-        """Called at best effort after `state` has changed durably, with its value. Several changes may come as one."""
+        """Called at best effort after `state` has changed durably. Several changes may be reported as one."""
 
     @hook
     async def on_error(self, error: Exception, doing: str) -> None:
@@ -154,17 +152,16 @@ class Agent:
 
     @hook
     async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult | str | None:
-        """Decide what becomes of a fiber whose process died. Called when the agent is up again.
+        """Decide about a fiber whose process died. Called when the agent is up again.
 
         Return a `FiberResult`, or `"retry"` to enter the fiber again. None leaves the decision to its `retry`; without one the fiber stays
-        interrupted until `resolve_fiber`. The hook is called at least once for each interruption. It is called again after a pause if it
-        raises, dies, or takes longer than `Limits.fiber_recovery_timeout_ms`; `fiber.recoveries` counts the calls. For a fiber of
-        `run_fiber` the return value is ignored. Without this hook `retry` decides alone.
+        interrupted until `resolve_fiber`. The hook is called again after a pause if it raises, dies, or takes longer than
+        `Limits.fiber_recovery_timeout_ms`; `fiber.recoveries` counts the calls. For a fiber of `run_fiber` the return value is ignored.
         """
         return None
 
     def _perdure_woken(self) -> None:
-        """Take up what an earlier life left undone. Called after `on_start` if the agent has a storage."""
+        """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""
 
     # agents as tools
 
@@ -233,9 +230,9 @@ class Agent:
     ) -> Any:
         """Run a child agent as a tool, and wait for its `RunResult`; with `detached`, get a `RunHandle` once the request is durable.
 
-        The same `run_id` with the same content never starts a second child; without one an id is derived from where and what is
-        asked. Inside a transaction only detached runs can be asked for, and they begin when it commits. The options are those of
-        `RunOptions`. Raises `ConflictingRequest` for an id that names other content, and `BadRequest` for what cannot be asked for.
+        The same `run_id` with the same content never starts a second child. Without one an id is derived from the caller and the
+        content. In a transaction only detached runs can be requested; they begin with its commit. The options are those of `RunOptions`.
+        Raises `ConflictingRequest` for a known id with other content, and `BadRequest`.
         """
         return self._perdure.dispatch.run(agent_class, input, detached=detached, **options)
 
@@ -261,10 +258,10 @@ class Agent:
     ) -> RunHandles: ...
 
     def run_agent_tools(self, requests: Sequence[Any], *, detached: bool | Detached = False) -> Any:
-        """Ask for many runs in one go, and get their results in the same order.
+        """Request many runs at once, and get their results in the same order.
 
-        A request is a pair of class and input. To say more of it, make it a dictionary of `run_agent_tool`'s arguments, with the class
-        under `agent_class`; then its output is not typed.
+        A request is a pair of class and input, or a dictionary of `run_agent_tool`'s arguments with the class under `agent_class`. The
+        output of the latter is not typed.
         """
         return self._perdure.dispatch.run_many(requests, detached=detached)
 
@@ -280,19 +277,19 @@ class Agent:
     def as_completed(self, requests: Sequence[Mapping[str, object]]) -> AsyncIterator[RunResult[Any]]: ...
 
     def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult[Any]]:
-        """Ask for many runs as `run_agent_tools` does, and iterate over their results in the order of completion."""
+        """Request many runs like `run_agent_tools`, and iterate over their results in the order of completion."""
         return self._perdure.dispatch.as_completed(requests)
 
     def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Awaitable[Any]:
-        """Cancel a run of this agent, and the runs that its child waits for. Durable on return. A run that has ended is left as it is."""
+        """Cancel a run of this agent, and the runs that its child waits for. Durable on return. An ended run stays as it is."""
         return self._perdure.bridge(self._perdure.ask(Cancel(run_id, self._perdure.agent_id, str(reason))))
 
     def inspect_agent_tool_run(self, run_id: str) -> Pending[dict[str, Any] | Any]:
-        """Return what is known of a run: status, outcome, progress, milestones. None means *not known yet*, never failed."""
+        """Return the status, outcome, progress and milestones of a run. None means *not known yet*, never failed."""
         return self._perdure.bridge(self._perdure.dispatch.inspect(run_id))
 
     def has_agent_tool_run(self, agent_class: type[Any] | str, run_id: str) -> Pending[bool]:
-        """Return whether this agent has a run of that class under that id which has been started."""
+        """Return whether this agent has a started run of that class under that id."""
         return self._perdure.bridge(self._perdure.dispatch.has(agent_class, run_id))
 
     def list_agent_tool_runs(
@@ -315,7 +312,7 @@ class Agent:
         return self._perdure.bridge(self._perdure.dispatch.clear(status, before_ms))
 
     def report_progress(self, fraction: float | None = None, **signal: Any) -> Awaitable[None]:
-        """Report progress of the current run; see `RunContext.report_progress`. Outside of a run it does nothing and warns."""
+        """Report progress of the current run; see `RunContext.report_progress`. Outside of a run it only warns."""
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:
             warnings.warn(
@@ -332,10 +329,10 @@ class Agent:
     def run_fiber(self, name: str, fn: Callable[[FiberContext], T]) -> Pending[T]: ...
 
     def run_fiber(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
-        """Run a function now, and notice if the process dies meanwhile: `await self.run_fiber("import", self.work)`.
+        """Run a function now, and detect a death of the process: `await self.run_fiber("import", self.work)`.
 
-        Returns what `fn` returns, and keeps nothing of it. If the process dies, `on_fiber_recovered` is called with what was stashed last.
-        The function itself cannot be entered again; the method of a `start_fiber` can.
+        Returns what `fn` returns, and keeps nothing of it. After a death `on_fiber_recovered` is called with the last stashed value. The
+        function cannot be entered again, unlike the method of a `start_fiber`.
         """
         check_id("name", name, self._perdure.limits.id_max)
         if not callable(fn):
@@ -347,7 +344,7 @@ class Agent:
         return self._perdure.bridge(self._perdure.fibers.run(name, fn))
 
     def stash(self, data: object) -> bool:
-        """Remember a value with the current fiber; see `FiberContext.stash`."""
+        """Store a value with the current fiber; see `FiberContext.stash`."""
         fiber = CURRENT.get()
         if fiber is None:
             raise BadRequest("stash", "stash() was called outside of a fiber")
@@ -387,12 +384,12 @@ class Agent:
     ) -> Any:
         """Accept a durable job: a method of this agent, called with `(fiber, input)`. Returns its `FiberInspection`.
 
-        A known id or key starts nothing: the fiber is returned as it is, with `accepted` False. With other content it raises
-        `ConflictingRequest`. Without id and key, an id is derived from where and what is asked.
+        For a known id or key the existing fiber is returned, with `accepted` False. With other content this raises `ConflictingRequest`.
+        Without id and key an id is derived from the caller and the content.
 
         Args:
-            wait_for_completion: return when the fiber has ended, whoever started it and whatever dies. Await it in async code.
-            timeout_ms: the longest wait. After it the fiber is returned as it is, and goes on.
+            wait_for_completion: return when the fiber has ended, also after deaths. Await it in async code.
+            timeout_ms: the longest wait. After it the fiber goes on.
             options: see `FiberOptions`.
         """
         tenant, fibers = self._perdure, self._perdure.fibers
@@ -426,14 +423,14 @@ class Agent:
         limit: int = 50,
         cursor: str | None = None,
     ) -> FiberPage:
-        """Return a page of this agent's fibers, newest first, at most 500. `cursor` is the one of the page before."""
+        """Return a page of this agent's fibers, newest first, at most 500. `cursor` is that of the previous page."""
         return self._perdure.fibers.records.page(status, name, limit, cursor)
 
     def cancel_fiber(self, fiber_id: str, reason: str | None = None) -> bool:
         """End a fiber at once as `aborted`, durably. Returns whether it was open.
 
-        Its async code is cancelled; sync code finds `fiber.is_cancelled`. Code that goes on cannot change the fiber any more, but what it
-        does outside of the agent cannot be stopped (spec §11, 17).
+        Its async code is cancelled; sync code can check `fiber.is_cancelled`. Code that goes on cannot change the fiber, but its effects
+        outside of the agent cannot be stopped.
         """
         check_id("fiber_id", fiber_id, self._perdure.limits.id_max)
         return self._perdure.fibers.cancel(fiber_id, None if reason is None else str(reason))
@@ -455,7 +452,7 @@ class Agent:
         status: str | Sequence[str] | None = None,
         limit: int = 100,
     ) -> int:
-        """Delete records of settled fibers, those settled longest ago first. Returns how many. Their ids and keys become free.
+        """Delete records of settled fibers, oldest first. Returns how many. Their ids and keys become free.
 
         Args:
             settled_before: only fibers settled before this instant: milliseconds since the epoch, or an aware datetime.
@@ -481,21 +478,21 @@ class Agent:
     ) -> Schedule:
         """Call a callback at a time: an aware datetime, a number of seconds from now, or a cron text of five fields.
 
-        It is never called early. A time in the past is due at once. What becomes of a cron schedule on days when clocks are changed, of
-        ticks that were missed (`catch_up`) and of those that come while the callback is at work (`overlap`) is told in `policies.schedule`.
+        It is never called early. A time in the past is due at once. `policies.schedule` explains cron schedules when clocks change,
+        missed ticks (`catch_up`) and ticks while the callback runs (`overlap`).
 
-        With a `key` the same request finds the schedule that exists, whatever time it names; one with other content is a
-        `ConflictingRequest`. The key is free again when the schedule is done. A cron schedule needs no key: the same text, zone, callback
-        and payload are the same schedule, which takes over the other arguments of the latest request. So it may be asked for in `on_start`.
+        With a `key` the same request finds the existing schedule, at whatever time; other content is a `ConflictingRequest`. The key is
+        free again when the schedule is done. A cron schedule needs no key: the same text, zone, callback and payload are the same
+        schedule, which takes the other arguments of the latest request. So it can be requested in `on_start`.
 
         Args:
             payload: plain data.
-            time_zone: in which a cron text is read; a name of the tz database.
+            time_zone: of a cron text; a name of the tz database.
             retry: a `Retries`, or a dictionary of its fields.
-            jitter_ms: each call is later than its time by up to so much, by the dice.
+            jitter_ms: the largest random delay of each call.
             schedule_id: instead of a key.
 
-        Raises `BadRequest`, naming the field; then nothing was written.
+        Raises `BadRequest`, with the field; then nothing was written.
         """
         tenant = self._perdure
         told: Asked = {
@@ -540,10 +537,10 @@ class Agent:
         key: str | None = None,
         retry: Retries | dict[str, Any] | None = None,
     ) -> QueuedItem:
-        """Call a callback when those queued before it are done: in order, one at a time.
+        """Call a callback after those queued before it: in order, one at a time.
 
-        An item that fails or is parked does not hold up the others. With a `key` the same request finds the item that waits; one with
-        other content is a `ConflictingRequest`.
+        An item that fails or is parked does not delay the others. With a `key` the same request finds the waiting item; other content is
+        a `ConflictingRequest`.
         """
         tenant = self._perdure
         told: Asked = {"key": key, "retry": retry}
@@ -553,10 +550,10 @@ class Agent:
     # relatives, and its own life
 
     def sub_agent(self, agent_class: type[A], name: str) -> A:
-        """A typed handle of a sub-agent: an agent of its own, with storage of its own, that belongs to this one.
+        """A typed handle of a sub-agent: an agent with its own storage that belongs to this one.
 
-        It is recorded when it is first asked for, and starts with the first call. Errors of its methods are raised here. Raises
-        `BadRequest` for a class that is no agent, and for a name that is not allowed.
+        It is recorded at the first request, and starts with the first call. Errors of its methods are raised here. Raises `BadRequest`
+        for a class that is no agent, and for an invalid name.
         """
         return cast("A", self._perdure.family.child(agent_class, name))
 
@@ -567,15 +564,15 @@ class Agent:
 
     @property
     def path(self) -> list[tuple[str, str]]:
-        """The ancestors of this agent from the root on, then itself: pairs of type and name."""
+        """The ancestors of this agent from the root, then itself: pairs of type and name."""
         return path_of(self._perdure.agent_id)
 
     def destroy(self) -> Awaitable[None]:
-        """Delete this agent and all its descendants. This life of the agent ends soon, perhaps before the call returns."""
+        """Delete this agent and all its descendants. The agent may end before the call returns."""
         return self._perdure.bridge(self._perdure.family.destroy())
 
     def keep_alive(self) -> AbstractContextManager[None]:
-        """A block during which the agent is not put to sleep for idleness. It does not outlive the process."""
+        """A block during which the agent is not passivated. It does not outlive the process."""
         return self._perdure.kept_awake()
 
     # what is rarely done
@@ -587,17 +584,17 @@ class Agent:
 
     @property
     def schedules(self) -> ScheduleGroup:
-        """Look at schedules; cancel, pause, resume and retry them."""
+        """List, cancel, pause, resume and retry schedules."""
         return ScheduleGroup(self._perdure)
 
     @property
     def queued(self) -> QueueGroup:
-        """Look at queued items; drop and retry them."""
+        """List, drop and retry queued items."""
         return QueueGroup(self._perdure)
 
     @property
     def sub_agents(self) -> SubAgentGroup:
-        """Look at sub-agents; abort and delete them."""
+        """List, abort and delete sub-agents."""
         return SubAgentGroup(self._perdure)
 
     @property

@@ -1,4 +1,4 @@
-"""Types for the two ways of calling that type checkers cannot tell from each other."""
+"""Casts between the two ways of calling, which type checkers cannot tell apart."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 def blocking(call: Awaitable[T]) -> T:
-    """In sync code: what a call gave that is typed as awaitable. At run time it is that already, for the call has blocked.
+    """In sync code: give the result of a call that is typed as awaitable its own type. The call has already blocked.
 
         notes = blocking(self.run_agent_tool(Researcher, topic)).output
 
-    Raises `BadRequest` in async code, where the call is to be awaited.
+    Raises `BadRequest` in async code, where the call must be awaited.
     """
     if inspect.iscoroutine(call):
         call.close()  # nobody will await it
@@ -27,7 +27,7 @@ def blocking(call: Awaitable[T]) -> T:
 
 
 def awaiting(answer: T) -> Awaitable[T]:
-    """In async code: the answer of a sync method that is called over a handle, which there is an awaitable.
+    """In async code: give the answer of a sync method over a handle the type of an awaitable, which it is there.
 
     total = await awaiting(self.sub_agent(Account, "alice").book(1))
     """

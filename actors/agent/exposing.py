@@ -1,13 +1,13 @@
-"""`@exposed`, and what type checkers know of a method that has it.
+"""`@exposed`, and its types.
 
-At run time the method stays the function that it was. To a type checker it is an `Exposed`, because a call of it has another type over a
-handle than in the agent itself:
+At run time an exposed method stays a function. To a type checker it is an `Exposed`, because a call over a handle has another type than a
+call in the agent:
 
     self.count(texts)       in the agent: what `count` gives, so a coroutine if it is async
     handle.count(texts)     over a handle of `Runtime`, in sync code: the answer, whether `count` is async or not
 
-The second is told from the first by the handle's type, `type[Librarian]`: that is as near as Python's types come to "like `Librarian`, but
-elsewhere". Handles for async code (`AsyncRuntime`, `Agent.sub_agent`) are typed as the agent itself, which is exact for async methods.
+A handle for sync code has the type `type[Librarian]`, which tells the two apart. Handles for async code (`AsyncRuntime`, `Agent.sub_agent`)
+are typed as the agent itself, which is exact for async methods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 if TYPE_CHECKING:
 
     class Exposed(Generic[P, Given_co, Answer_co]):
-        """An exposed method with its parameters, what a call of it gives in the agent, and what it answers over a handle."""
+        """An exposed method: its parameters, its result in the agent, and its answer over a handle."""
 
         @overload
         def __get__(self, agent: None, agent_class: type[Any]) -> Callable[P, Answer_co]: ...
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Marking(Protocol):
-    """What `exposed(repeatable=True)` gives: it marks a method."""
+    """The decorator that `exposed(repeatable=True)` gives."""
 
     @overload
     def __call__(
@@ -54,9 +54,9 @@ def exposed(*, repeatable: bool = False) -> Marking: ...
 
 
 def exposed(method: Any = None, *, repeatable: bool = False) -> Any:
-    """Mark a method so that it can be called from outside, over a handle.
+    """Let a method be called over a handle.
 
-    A call is made at most once. With `repeatable=True` it is made again when the agent's host died during it.
+    A call is made at most once. With `repeatable=True` it is repeated if the agent's host died during it.
     """
 
     def mark(marked: Any) -> Any:

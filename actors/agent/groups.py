@@ -28,7 +28,7 @@ class FiberGroup(_Group):
     """More about the fibers of one agent."""
 
     def start(self, requests: Sequence[Mapping[str, object]]) -> list[FiberInspection]:
-        """Accept many fibers in one commit: all or none. A request holds the arguments of `start_fiber`, without those for waiting."""
+        """Accept many fibers in one commit, all or none. A request has the arguments of `start_fiber`, except those for waiting."""
         fibers = self._perdure.fibers
         asked = [fibers.requests.named(fibers.requests.from_plain(each)) for each in requests]
         return [fibers.store.inspected(fiber, accepted=is_new) for fiber, is_new in fibers.requests.accept(asked)]
