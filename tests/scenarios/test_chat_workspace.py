@@ -14,6 +14,7 @@ from openai import AsyncOpenAI
 
 from perdure.actors.chat.toolset import Toolset
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
+from perdure.scenarios.provider.events import Text
 from perdure.scenarios.provider.faults import FaultPlan
 from perdure.scenarios.provider.script import Script, answer, conclusion
 from perdure.scenarios.provider.sim import SIM_URL, SimProvider
@@ -225,5 +226,5 @@ def test_with_a_shell_the_answer_is_known_too(workspace: Workspace) -> None:
             }
         )
         messages.append({"role": "tool", "tool_call_id": call.key, "content": results[call.name](call.arguments)})
-    text = "".join(event.text for event in answer(script, messages, 1) if event.kind == "text")
+    text = "".join(event.text for event in answer(script, messages, 1) if isinstance(event, Text))
     assert text == expected(workspace, 0, with_shell=True) != expected(workspace, 0)
