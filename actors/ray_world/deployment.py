@@ -73,6 +73,10 @@ class Deployment(NamedTuple):
         """The directory of the packages and of what was typed into notebooks."""
         return self.data / "code"
 
+    def last_words(self, host_id: str) -> Path:
+        """The file for what a host says when its process ends badly."""
+        return self.data / "hosts" / host_id
+
     def part(self, name: str, *arguments: object) -> Any:
         """Make what plays this part."""
         return load_type(getattr(self.implementations, name))(*arguments)

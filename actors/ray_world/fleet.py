@@ -55,6 +55,9 @@ class Actors(Protocol[H]):
     async def watch(self, handle: H) -> str:
         """Wait until the host ends of itself. Raises `HostGone` or `HostSilent`."""
 
+    def in_words(self, host_id: str, cause: str) -> str:
+        """The cause of a host's death, better than the actor system knows it if possible."""
+
     async def start_ahead(self) -> None:
         """Start an idle process for the next host or supervisor. May do nothing."""
 
@@ -62,8 +65,8 @@ class Actors(Protocol[H]):
 class _Watched(Generic[H]):
     """One host. `end` is done when its process is gone, and says why."""
 
-    def __init__(self, actors: Actors[H], handle: H) -> None:
-        self._actors, self._handle = actors, handle
+    def __init__(self, actors: Actors[H], handle: H, host_id: str) -> None:
+        self._actors, self._handle, self._host_id = actors, handle, host_id
         self._near: list[ProcessId] = []  # its process, if that is on this machine
         self._computed_s = 0.0
         self.end = awaited(self._watch())
@@ -80,7 +83,7 @@ class _Watched(Generic[H]):
                 cause = str(gone) or "it died"
         if not self._near or is_alive(self._near[0]):
             await asyncio.to_thread(self._bury)
-        return cause
+        return await asyncio.to_thread(self._actors.in_words, self._host_id, cause)
 
     async def pulse(self) -> Pulse | None:
         """What the host says, or else whether its process computes: code that keeps Python's lock lets nothing beside it answer."""
@@ -124,7 +127,7 @@ class ActorFleet(Generic[H]):
     async def spawn(self, host_id: str, spec: PoolSpec) -> None:
         """Create a host. `death` tells if it does not come up. Raises `HostUnavailable`."""
         handle = await asyncio.to_thread(self._actors.create, host_id, spec)
-        self._hosts[host_id] = _Watched(self._actors, handle)
+        self._hosts[host_id] = _Watched(self._actors, handle, host_id)
         self._replenish()
 
     async def survivors(self) -> dict[str, PoolSpec]:
@@ -133,7 +136,7 @@ class ActorFleet(Generic[H]):
         for host_id, spec in (await asyncio.to_thread(self._actors.hosts)).items():
             handle = await asyncio.to_thread(self._actors.find, host_id, spec)
             if handle is not None:
-                self._hosts[host_id] = _Watched(self._actors, handle)
+                self._hosts[host_id] = _Watched(self._actors, handle, host_id)
                 found[host_id] = spec
         return found
 

@@ -21,6 +21,7 @@ from perdure.actors.ray_world.connection import cause_of
 from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.fleet import HostGone, HostSilent
+from perdure.actors.ray_world.last_words import killed_for_memory, take_last_words
 from perdure.actors.ray_world.named_actors import (
     Handle,
     Remote,
@@ -37,7 +38,7 @@ from perdure.actors.ray_world.os_processes import ProcessInfo, children, parent_
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.processes import HostProcess
-from perdure.actors.ray_world.ray_internals import IDLE_WORKER
+from perdure.actors.ray_world.ray_internals import IDLE_WORKER, LOST
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import HostUnavailable
 
@@ -63,6 +64,7 @@ class RayActors:
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
+        self._killed_for_memory = killed_for_memory()
 
     def create(self, host_id: str, spec: PoolSpec) -> Handle:
         """Ask Ray for a host."""
@@ -80,8 +82,22 @@ class RayActors:
             raise HostUnavailable(f"host {host_id} cannot be created: {cause_of(error)}") from error
 
     def hosts(self) -> dict[str, PoolSpec]:
-        """The hosts that have a name."""
-        return self._deployment.hosts_among(names())
+        """The hosts that have a name. What others have left to say is of no use any more."""
+        found = self._deployment.hosts_among(names())
+        for left in self._deployment.last_words("").glob("*"):
+            if left.name not in found:
+                left.unlink(missing_ok=True)
+        return found
+
+    def in_words(self, host_id: str, cause: str) -> str:
+        """What is known of a host's death, where Ray knows only that its connection broke."""
+        said = take_last_words(self._deployment.last_words(host_id))
+        if said or LOST not in cause:
+            return said or cause
+        before, self._killed_for_memory = self._killed_for_memory, killed_for_memory()
+        if self._killed_for_memory > before:
+            return "its process was killed, and the kernel of this machine has killed for want of memory meanwhile"
+        return "its process was killed (SIGKILL)"
 
     def find(self, host_id: str, spec: PoolSpec) -> Handle | None:
         """A host by its name."""

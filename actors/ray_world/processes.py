@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import sys
 import traceback
 from typing import Final
 
 from perdure.actors.ports import Courier, Fleet, Pulse, World
 from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.last_words import EXIT, keep_last_words
 from perdure.actors.ray_world.loop_watch import LoopWatch
 from perdure.actors.ray_world.os_processes import ProcessInfo, this_process_info
 from perdure.actors.tasks import awaited
@@ -50,7 +50,7 @@ def _error_of(life: asyncio.Task[object]) -> BaseException | None:
 
 
 def _leave(delay_s: float, code: int) -> None:
-    asyncio.get_running_loop().call_later(max(0.0, delay_s), os._exit, code)
+    asyncio.get_running_loop().call_later(max(0.0, delay_s), EXIT, code)
 
 
 class SupervisorProcess(Process):
@@ -124,6 +124,7 @@ class HostProcess(Process):
         super().__init__()
         self._watch = LoopWatch()
         sys.stdout, sys.stderr = Struck.over(sys.stdout), Struck.over(sys.stderr)
+        keep_last_words(deployment.last_words(host_id))
         logging.basicConfig(
             format=LOG_LINE, stream=sys.stderr
         )  # Ray keeps what it says; an agent's module may ask for more

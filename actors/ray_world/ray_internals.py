@@ -95,12 +95,15 @@ SESSION: Final = "/session_"  # in the command lines of the processes of any ses
 RAYLET_PID: Final = "RAY_RAYLET_PID"  # a variable in the environment of every worker
 EXIT_DETAIL: Final = "Worker exit detail: "  # before the cause of a worker's death
 EXIT_ADVICE: Final = " Some common causes"  # after it
+LOST: Final = (
+    "Worker unexpectedly exits with a connection error code"  # in the cause of a death that Ray only sees from outside
+)
 STARTUP_TIMEOUTS: Final = (  # in the error of a Ray that was too slow to start
     "timed out during startup",
     "while waiting for node to startup",
     "Timed out waiting for",
 )
-TEXTS: Final = (GCS, RAYLET, IDLE_WORKER, SESSION, RAYLET_PID, EXIT_DETAIL, EXIT_ADVICE, *STARTUP_TIMEOUTS)
+TEXTS: Final = (GCS, RAYLET, IDLE_WORKER, SESSION, RAYLET_PID, EXIT_DETAIL, EXIT_ADVICE, LOST, *STARTUP_TIMEOUTS)
 
 
 def read_settings() -> None:

@@ -68,6 +68,9 @@ class FakeActors:
             raise said
         return said
 
+    def in_words(self, host_id: str, cause: str) -> str:
+        return f"{cause}, as {host_id} said" if cause == "the worker died" else cause
+
     async def start_ahead(self) -> None:
         self.spares += 1
 
@@ -109,7 +112,7 @@ def test_a_host_that_dies_says_why() -> None:
         actors = FakeActors()
         fleet = await fleet_with(actors, "a")
         actors.watches["a"].put_nowait(HostGone("the worker died"))
-        assert await fleet.death("a") == "the worker died"
+        assert await fleet.death("a") == "the worker died, as a said"
         assert await fleet.death("never heard of") == "it is unknown"
 
     asyncio.run(story())

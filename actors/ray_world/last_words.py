@@ -1,0 +1,56 @@
+"""What a host's process says when it ends as no code survives it: by `os._exit`, or by a fatal signal that Python can name.
+
+The words go to a file of the data directory, which the supervisor takes away when the host is dead. Of `SIGKILL` nobody can speak.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import inspect
+import os
+from pathlib import Path
+from typing import Final, NoReturn
+
+EXIT: Final = os._exit
+FATAL: Final = "Fatal Python error: "
+CHARS_MAX: Final = 4_000
+
+
+def keep_last_words(path: Path) -> None:
+    """From now on this process leaves them here. Not its children: those that were forked end without a word."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file, pid = path.open("w", encoding="utf-8"), os.getpid()
+
+    def leave(status: int) -> NoReturn:
+        caller = inspect.currentframe()
+        if os.getpid() == pid and caller is not None and (caller := caller.f_back) is not None:
+            code = caller.f_code
+            file.write(f"its code called os._exit({status}) in {code.co_filename}:{caller.f_lineno}, {code.co_name}")
+            file.flush()
+        EXIT(status)
+
+    faulthandler.enable(file, all_threads=False)
+    os._exit = leave
+
+
+def take_last_words(path: Path) -> str:
+    """The words of a process that is dead, in one line; empty if it left none. They are deleted."""
+    try:
+        said = path.read_text(encoding="utf-8", errors="replace")[:CHARS_MAX]
+    except FileNotFoundError:
+        return ""
+    path.unlink(missing_ok=True)
+    first, *rest = said.splitlines() or [""]
+    if not first.startswith(FATAL):
+        return first
+    where = next((line.strip() for line in rest if line.startswith("  File ")), "an unknown place")
+    return f"{first.removeprefix(FATAL)} in {where}"
+
+
+def killed_for_memory() -> int:
+    """How many processes the kernel of this machine has ended so far because memory ran out."""
+    try:
+        counts = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines())
+    except OSError:
+        return 0
+    return int(counts.get("oom_kill", 0))

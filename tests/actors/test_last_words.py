@@ -1,0 +1,48 @@
+"""What a process leaves to be read when it ends by `os._exit` or by a fatal signal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perdure.actors.ray_world.last_words import killed_for_memory, take_last_words
+from tests.tidy import IMPORT_PATH
+
+LISTEN = """
+import ctypes, os, sys
+from pathlib import Path
+from perdure.actors.ray_world.last_words import EXIT, keep_last_words
+keep_last_words(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        ("def work():\n    os._exit(3)\nwork()", 3, "its code called os._exit(3) in <string>:7, work"),
+        ("ctypes.string_at(0)", -11, "Segmentation fault in File "),
+        ("if not os.fork():\n    os._exit(5)\nos.wait()", 0, ""),
+        ("EXIT(4)", 4, ""),
+        ("os.kill(os.getpid(), 9)", -9, ""),
+    ],
+)
+def test_the_words_are_of_the_process_itself_and_are_taken_once(
+    code: str, status: int, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "hosts" / "h1"
+    command = [sys.executable, "-c", LISTEN + code, str(path)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": IMPORT_PATH}, check=False, capture_output=True)
+    assert done.returncode == status, done.stderr
+    words = take_last_words(path)
+    assert words.startswith(said)
+    assert bool(words) == bool(said)
+    assert not path.exists()
+    assert take_last_words(path) == ""
+
+
+def test_the_kernel_counts_those_that_it_killed_for_memory() -> None:
+    assert killed_for_memory() >= 0
