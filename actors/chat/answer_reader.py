@@ -1,9 +1,9 @@
-"""One answer of a model, from the library's events to chunks of the AI SDK's UI message stream.
+"""One answer of a model, from the library's events to chunks of the AI SDK's UI message stream. Pure.
 
-Pure: events in, chunks out. The events are those of pydantic-ai, known here by their `event_kind` and `part_kind` only, so that reading
-them loads nothing. There are no `start`, `finish` or step chunks: what an answer is part of, its reader knows.
+The events of pydantic-ai are known by their `event_kind` and `part_kind` only, so reading them loads nothing. The reader of an answer adds
+`start`, `finish` and step chunks.
 
-What a provider wants back with a part (a signature, its own id of it) travels as `providerMetadata.perdure`, and comes back to it in
+Metadata that a provider wants back with a part (a signature, its own id) travels as `providerMetadata.perdure`, and comes back to it in
 `convert`. A part that breaks off never gets any, so half a thought is never sent as a signed one.
 """
 
@@ -31,7 +31,7 @@ _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 class _Prose:
-    """A text or a reasoning that is being written."""
+    """An unfinished text or reasoning."""
 
     def __init__(self, kind: str, part: int) -> None:
         self.kind, self.id = kind, f"{kind}-{part}"
@@ -72,11 +72,11 @@ class AnswerReader:
         self._cited: set[str] = set()
         self._is_hosted = False
         self.provider: str | None = None
-        """Who answers, once that is known."""
+        """The provider's name, once it is known."""
         self._bytes, self._bytes_max = 0, bytes_max
 
     def read(self, event: lib.ModelResponseStreamEvent) -> Iterator[Event]:
-        """What one event adds. Raises `ModelFailed` when the answer is longer than it may be."""
+        """The chunks of one event. Raises `ModelFailed` if the answer is too long."""
         if event.event_kind == "part_start":
             self._weigh(event.part)
             yield from self.calls.next_began(event.index)
@@ -103,8 +103,6 @@ class AnswerReader:
         self._bytes += _EVENT_BYTES + sum(_weight(getattr(piece, name, None)) for name in _WEIGHTY)
         if self._bytes > self._bytes_max:
             raise too_long(self._bytes_max)
-
-    # --- parts -------------------------------------------------------------------------------------------------------
 
     def _started(self, index: int, part: lib.ModelResponsePart) -> Iterator[Event]:
         if part.part_kind == "text":
@@ -149,7 +147,7 @@ class AnswerReader:
             yield from _hosted_call(part, canonical)
 
     def _describe(self, index: int, part: lib.ToolCallPart, canonical: str | None) -> None:
-        """A provider that has a way of its own to write ids understands them; others may not, so it is said whose they are."""
+        """Record the metadata of a call. An id that other providers may not take is recorded with its provider."""
         metadata = provider_metadata(part, canonical)
         if metadata is None and self.provider and not _PLAIN_ID.fullmatch(part.tool_call_id or "-"):
             metadata = {"perdure": {"provider": self.provider}}
@@ -157,7 +155,7 @@ class AnswerReader:
             self.calls.described(index, metadata)
 
     def _sources(self, citation: lib.Citation) -> Iterator[Event]:
-        """Pages that the answer cites, each once."""
+        """The pages that the answer cites, each once."""
         for source in citation.sources:
             url = getattr(source, "url", None)
             if isinstance(url, str) and url not in self._cited:
@@ -176,7 +174,7 @@ def _weight(value: object) -> int:
 
 
 def provider_metadata(part: lib.ModelResponsePart, canonical: str | None) -> ProviderMetadata | None:
-    """What the part's provider wants to be told again, under our own name; None if there is nothing."""
+    """The metadata that the part's provider wants back, under our own name, or None."""
     told = {
         "provider": getattr(part, "provider_name", None),
         "canonical": canonical,
@@ -189,26 +187,18 @@ def provider_metadata(part: lib.ModelResponsePart, canonical: str | None) -> Pro
 
 
 def _json(value: object) -> Json:
-    """A provider's details, if they are JSON; what is not is of no use to it later."""
+    """A provider's details, if they are JSON, else None."""
     try:
         return cast("Json", all_mended(json.loads(json.dumps(value))))
     except (TypeError, ValueError, RecursionError):
         return None
 
 
-# --- what the provider executes itself -------------------------------------------------------------------------------
-
-
 def _hosted_call(part: lib.NativeToolCallPart, canonical: str | None) -> Iterator[Event]:
-    """A tool of the provider's own, such as its web search. It is over when we hear of it, and nothing of ours runs."""
+    """A finished call of the provider's own tool, such as its web search."""
     about = provider_metadata(part, canonical)
-    event: Event = {
-        "type": "tool-input-available",
-        "toolCallId": part.tool_call_id,
-        "toolName": part.tool_name,
-        "input": all_mended(part.args_as_dict()),
-        "providerExecuted": True,
-    }
+    call: Event = {"type": "tool-input-available", "toolCallId": part.tool_call_id, "toolName": part.tool_name}
+    event: Event = {**call, "input": all_mended(part.args_as_dict()), "providerExecuted": True}
     if about is not None:
         event["providerMetadata"] = about
     yield event

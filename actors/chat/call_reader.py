@@ -1,17 +1,16 @@
-"""The tool calls in a model's answer: which of them are whole, and what they ask for.
+"""The tool calls in a model's answer: which of them are whole, and their arguments.
 
-A call that is executed cannot be taken back, so a call is given out (`tool-input-available`) only when two things are proven (spec
+An executed call cannot be taken back. So a call is given out (`tool-input-available`) only when two things are proven (spec
 transport-recovery §1.5, B11):
 
     it is over      the next part of the answer has begun, or the answer has ended for a reason that ends calls too
     it is right     its arguments are one strict JSON object, for a tool that was offered
 
-What is over but not right becomes a `tool-input-error`, whose text tells the model what to do; it is never executed. What is not
-over when the stream breaks is nobody's: its arguments may be the beginning of others. Neither a text that happens to parse so far nor
-a library that patches a broken one proves anything.
+A call that is over but not right becomes a `tool-input-error`, whose text tells the model what to do; it is never executed. A call that is
+not over when the stream breaks is dropped: its arguments may be the beginning of others, even if they happen to parse.
 
-Ids name the durable runs of calls, and providers repeat them: within an answer, and from one answer to the next. An id that is missing,
-unusable or taken is replaced by one that is derived from it.
+Ids name the durable runs of calls, and providers repeat them within an answer and between answers. An id that is missing, unusable or taken
+is replaced by one that is derived from it.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from perdure.ledger import BadRequest
 from perdure.policies import Event, Json, JsonObject, ProviderMetadata
 
 ENDING = frozenset({"stop", "tool_call"})
-"""Reasons of an answer's end that also end its last call; `length`, say, cuts it off."""
+"""Reasons of an answer's end that also end its last call; `length` cuts it off."""
 
 _ID = re.compile(r"[\x21-\x7e]{1,64}")
-_MADE_UP = "pyd_ai_"  # how the library calls a call whose provider gave it no id: at random, so never twice the same
+_MADE_UP = "pyd_ai_"  # of the library's random id for a call without one
 _SHOWN_MAX = 500
 
 
@@ -63,7 +62,7 @@ class CallReader:
         self._taken = set(taken_ids)
         self._calls: dict[int, _Call] = {}
         self.overrun: str | None = None
-        """The name of a tool whose call went on after it had been given out: the provider broke its own protocol."""
+        """The tool of a call that continued after it was given out: the provider broke its own protocol."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -72,7 +71,7 @@ class CallReader:
         return part in self._calls
 
     def started(self, part: int, call_id: str, name: str, args: str | JsonObject | None) -> Iterator[Event]:
-        """A call begins, or its provider says anew how it begins."""
+        """A call begins, or begins again."""
         known = self._calls.get(part)
         if known is None:
             known = self._calls[part] = _Call(self._own_id(call_id), name)
@@ -101,12 +100,12 @@ class CallReader:
             yield {"type": "tool-input-delta", "toolCallId": call.call_id, "inputTextDelta": piece}
 
     def described(self, part: int, metadata: ProviderMetadata) -> None:
-        """What the provider wants to be told again with this call: its signature, its own number of it."""
+        """The metadata that the provider wants back with this call: its signature, its own id."""
         self._calls[part].metadata = metadata
 
     def next_began(self, part: int) -> Iterator[Event]:
-        """A part began, so those before it are over. One whose arguments are not whole is left until the end: some providers begin
-        all calls before they fill them."""
+        """A part began, so those before it are over. Incomplete calls are left until the end: some providers begin all calls before they
+        fill them."""
         for number, call in self._calls.items():
             if number != part and not call.is_settled and (call.pieces or call.given):
                 yield from self._settled(call, only_right=True)
@@ -121,15 +120,13 @@ class CallReader:
             else:
                 yield from self._failed(call, f"the answer was cut off ({reason}) before the call was complete")
 
-    # --- one call ----------------------------------------------------------------------------------------------------
-
     def _shown(self, call: _Call) -> Iterator[Event]:
         if not call.is_shown:
             call.is_shown = True
             yield {"type": "tool-input-start", "toolCallId": call.call_id, "toolName": speakable(call.name)}
 
     def _settled(self, call: _Call, *, only_right: bool = False) -> Iterator[Event]:
-        """Give the call out, or say why it cannot be."""
+        """Give the call out, or say why not."""
         tool = self._tools.get(call.name)
         try:
             given = call.given if call.given is not None and not call.text else self._arguments(call, tool)
@@ -139,25 +136,19 @@ class CallReader:
                 yield from self._failed(call, f"the arguments cannot be used: {problem}")
             return
         if tool is None:
-            names = ", ".join(self._tools) or "none"
-            yield from self._failed(
-                call, f"there is no tool {mended(call.name)[:_SHOWN_MAX]!r}; the tools are: {names}", given
-            )
+            names, wanted = ", ".join(self._tools) or "none", mended(call.name)[:_SHOWN_MAX]
+            yield from self._failed(call, f"there is no tool {wanted!r}; the tools are: {names}", given)
             return
         yield from self._shown(call)
         call.is_settled = True
-        event: Event = {
-            "type": "tool-input-available",
-            "toolCallId": call.call_id,
-            "toolName": call.name,
-            "input": given,
-        }
+        about: Event = {"type": "tool-input-available", "toolCallId": call.call_id, "toolName": call.name}
+        event: Event = {**about, "input": given}
         if call.metadata is not None:
             event["providerMetadata"] = call.metadata
         yield event
 
     def _arguments(self, call: _Call, tool: ToolSpec | None) -> JsonObject:
-        """Some providers send nothing at all for a tool that needs nothing."""
+        """The parsed arguments. Some providers send nothing for a tool that needs nothing."""
         call.pieces.append(call.joiner.rest())
         text = call.text
         if not text.strip():
@@ -168,7 +159,7 @@ class CallReader:
         return arguments_in(text)
 
     def _failed(self, call: _Call, why: str, given: object = None) -> Iterator[Event]:
-        """Without the provider's metadata: it has kept another call under that number than the one that we tell it of."""
+        """Refuse the call, without the provider's metadata: the provider has kept another call under that id."""
         yield from self._shown(call)
         call.is_settled = True
         raw = mended(call.text)
@@ -228,5 +219,5 @@ def _refuse_constant(name: str) -> None:
 
 
 def speakable(name: str) -> str:
-    """The name of a tool as every provider takes it back. A model may make one up, and one bad name refuses all further requests."""
+    """The name of a tool in letters that every provider takes. Models make names up, and one bad name would spoil all further requests."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "unnamed"

@@ -9,33 +9,38 @@
 
     result = runtime.agent(Assistant, "alice").chat("What does main.py do?", callback)
 
-A turn survives the process, the provider and the network (`actors.chat.turns`, `play`); a tool call is a run of its own (`toolbox`).
+A turn survives the process, the provider and the network (`actors.chat.turns`, `play`). A tool call is a run of its own (`live_turn`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, ClassVar, Generic, Unpack, cast
 
+from typing_extensions import TypeVar
+
+from perdure.actors.agent.agent import Agent
 from perdure.actors.agent.exposing import Marking, exposed
-from perdure.actors.chat.callback import Caller, follow, refused
-from perdure.actors.chat.chat_hooks import ChatHooks
+from perdure.actors.chat.callback import TurnOptions, ask_and_follow, continue_and_follow, follow, submit
 from perdure.actors.chat.conversation import Conversation
 from perdure.actors.chat.messages import Messages, as_messages, checked_data
+from perdure.actors.chat.model import load_library
 from perdure.actors.chat.plain_data import checked_text
-from perdure.actors.chat.turn import ActiveTurn, TurnResult
+from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
+from perdure.actors.code.author_call import hook
 from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import digest_of, pack, unpack
-from perdure.policies import Event, Json, JsonObject
+from perdure.ledger import Secret, Status, pack, unpack
+from perdure.policies import ChatRecovery, Event, Json, Part, default_repair
 
-Afar = Callable[..., object]
+Answer = TypeVar("Answer", default=str)
 
 
-def afar(function: Afar) -> Marking:
-    """Give a method a part that is done at the caller's side, instead of one call."""
+def afar(function: Callable[..., object]) -> Marking:
+    """Give a method a function that runs at the caller's side, instead of one call."""
 
     def mark(method: Any) -> Any:
         method.__perdure_afar__ = function
@@ -44,97 +49,139 @@ def afar(function: Afar) -> Marking:
     return cast("Marking", mark)
 
 
-async def _ask_and_follow(
-    trigger: str,
-    caller: Caller,
-    messages: Messages | None = None,
-    callback: object = None,
-    **options: Unpack[TurnOptions],
-) -> TurnResult:
-    """Ask for a turn under an id that is known here, so that it can be asked for again, and follow it."""
-    request_id = options.pop("request_id", None) or caller.token()
-    told = await caller.call("_perdure_begin_turn", trigger, messages, request_id, options)
-    if told["reason"] == "dropped":
-        return await refused(caller, told, callback)
-    return await follow(caller, request_id, callback, opening=told)
+class ChatAgent(Agent, Generic[Answer]):
+    """A chat: turns one after the other, each durable from its acceptance to its end.
 
+    `Answer` is the output type of its runs: a class that overrides `get_agent_tool_output` names it, as `ChatAgent[Plan]`.
 
-async def _continue(caller: Caller, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
-    return await _ask_and_follow("continue", caller, None, callback, **options)
-
-
-async def _follow(caller: Caller, request_id: str, callback: object = None, *, first: int = 0) -> TurnResult:
-    return await follow(caller, request_id, callback, first, was_accepted=first > 0)  # who has heard of it knows it
-
-
-async def _submit(caller: Caller, messages: Messages, **options: Unpack[TurnOptions]) -> dict[str, Any]:
-    request_id = options.pop("request_id", None)
-    if request_id is None and not options.get("idempotency_key"):
-        request_id = caller.token()
-    told: dict[str, Any] = await caller.call("_perdure_accept_turn", "submission", messages, request_id, options)
-    return told
-
-
-class TurnOptions(TypedDict, total=False):
-    """What may be said of a turn beside its messages.
-
-    Attributes:
-        request_id: names the turn. The same id with the same content is the same turn.
-        idempotency_key: the same for who has a key of their own, such as a mail's.
-        metadata: plain data that stays with the turn; `active_turn` shows it.
-        client_tools: tools that the client executes: `[{name, description, parameters}]`.
-        chat_stream_stall_timeout_ms: in place of the class's.
+    Class attributes:
+        model: a pydantic-ai model, or its name, such as `openai:gpt-5`.
+        model_key: the key of a named model, by reference; by default its provider looks for it in the environment.
+        instructions: what the model is told before the conversation.
+        max_steps: requests to the model that one turn may make.
+        chat_recovery: the budgets of recovery after a death or a stall.
+        chat_stream_stall_timeout_ms: after which a silent stream counts as broken; 0 never. A turn may set its own.
+        chat_first_token_timeout_ms: the same for the first event of an answer; None takes the former.
+        tool_timeout_ms: the time limit of a tool without its own; None for ever.
+        message_concurrency: what becomes of a message that comes while a turn is under way: `queue`, `latest`, `merge`, `drop`, or
+            `{"strategy": "debounce", "debounce_ms": 750}`.
     """
 
-    request_id: str | None
-    idempotency_key: str | None
-    metadata: Json
-    client_tools: list[JsonObject]
-    chat_stream_stall_timeout_ms: float
+    model: ClassVar[Any] = None
+    model_key: ClassVar[Secret | None] = None
+    instructions: ClassVar[str | None] = None
+    max_steps: ClassVar[int] = 50
+    chat_recovery: ClassVar[ChatRecovery] = ChatRecovery()
+    chat_stream_stall_timeout_ms: ClassVar[float] = 0
+    chat_first_token_timeout_ms: ClassVar[float | None] = None
+    tool_timeout_ms: ClassVar[float | None] = None
+    message_concurrency: ClassVar[str | dict[str, Any]] = "queue"
 
+    _perdure_recalls_results: ClassVar[bool] = True
 
-class ChatAgent(ChatHooks):
-    """A chat: turns one after the other, each durable from its acceptance to its end. What may be said of it is with `ChatHooks`."""
+    @classmethod
+    def prepare(cls) -> None:
+        """Load the library of models."""
+        load_library(cls.model)
+
+    # what an author overrides
+
+    def tools(self) -> Sequence[object]:
+        """The tools: functions marked with `@tool`, and what `agent_tool` and `client_tool` make. Marked methods are added."""
+        return ()
+
+    def get_model(self) -> object:
+        """The model of the next request."""
+        return self.model
+
+    def get_model_settings(self) -> dict[str, Any] | None:
+        """Settings of the next request, as pydantic-ai names them: `temperature`, `max_tokens` and more."""
+        return None
+
+    def get_instructions(self) -> str | None:
+        """What the model is told before the conversation."""
+        return self.instructions
+
+    @hook
+    async def on_chat_response(self, response: dict[str, Any]) -> None:
+        """Called after a turn that had begun: `request_id, status, message, error, continuation`. It may ask for turns and wait."""
+
+    async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
+        """Called before a turn ends with an error; a returned text is shown instead. `info`: `request_id, stage, reason`."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Called when a turn is recovered after a death or a stall.
+
+        `{"persist": False}` drops what was said so far, unless a tool has settled in it; `{"continue": False}` ends the turn.
+        """
+
+    def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        """The part that replaces a tool call without a result in the transcript: a settled tool part, or text."""
+        return cast("dict[str, Any]", default_repair(cast("Part", part)))
+
+    def format_agent_tool_input(self, input: Any, run: RunContext) -> Any:
+        """The message of the user by which a run of this agent begins."""
+        text = input.get("message") if isinstance(input, dict) and set(input) == {"message"} else input
+        if isinstance(text, str):
+            return text
+        words = json.dumps(input, ensure_ascii=False, default=str)
+        return {"role": "user", "parts": [{"type": "text", "text": words}]}
+
+    def get_agent_tool_output(self, run_id: str, result: TurnResult) -> Answer:
+        """The output of a run of this agent: the text of its answer."""
+        return cast("Answer", result.text)
+
+    async def format_detached_completion(self, run: RunInfo, result: RunResult) -> str:
+        """The message that tells this chat of the end of a detached run; an empty one is not sent."""
+        told = result.summary or (result.output if isinstance(result.output, str) else "")
+        detail = told if result.ok else result.error
+        what = f"The background run {run.run_id} ({_shown_name(run)}) {_ENDS.get(result.status, result.status)}."
+        return f"{what}\n\n{detail}" if detail else what
+
+    async def format_detached_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> str:
+        """The message that tells this chat of a milestone; an empty one is not sent."""
+        what = f"The background run {run.run_id} ({_shown_name(run)}) reached {milestone.name}."
+        return f"{what} {milestone.message}" if milestone.message else what
 
     # asking for turns
 
-    @afar(partial(_ask_and_follow, "chat"))
+    @afar(partial(ask_and_follow, "chat"))
     async def chat(self, message: Messages, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
-        """Send a message and follow the answer; see `StreamCallback`. Returns when the attempt that the callback sees has ended.
+        """Send a message and follow the answer. Returns when the attempt that the callback sees has ended.
 
         Args:
             message: a text, a message, or a list of messages.
-            callback: is told of the stream; may be None.
+            callback: is told of the stream, see `StreamCallback`; may be None.
             **options: see `TurnOptions`.
         """
-        self._perdure_conversation.refuse_nested("chat")
-        return await _ask_and_follow("chat", self._perdure_conversation.local_caller, message, callback, **options)
+        conversation = self._perdure_conversation.unnested("chat")
+        return await ask_and_follow("chat", conversation.local_caller, message, callback, **options)
 
-    @afar(partial(_ask_and_follow, "save"))
+    @afar(partial(ask_and_follow, "save"))
     async def save_messages(self, messages: Messages, **options: Unpack[TurnOptions]) -> TurnResult:
-        """Add messages and wait for the turn that they bring about."""
-        self._perdure_conversation.refuse_nested("save_messages")
-        return await _ask_and_follow("save", self._perdure_conversation.local_caller, messages, None, **options)
+        """Add messages and wait for their turn."""
+        conversation = self._perdure_conversation.unnested("save_messages")
+        return await ask_and_follow("save", conversation.local_caller, messages, None, **options)
 
-    @afar(_continue)
+    @afar(continue_and_follow)
     async def continue_last_turn(self, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
-        """Go on with the newest message of the assistant; skipped if the newest message is none, or waits for a person."""
-        self._perdure_conversation.refuse_nested("continue_last_turn")
-        return await _continue(self._perdure_conversation.local_caller, callback, **options)
+        """Continue the newest answer. Skipped if the newest message is no answer, or waits for a person."""
+        conversation = self._perdure_conversation.unnested("continue_last_turn")
+        return await continue_and_follow(conversation.local_caller, callback, **options)
 
-    @afar(_submit)
+    @afar(submit)
     async def submit_messages(self, messages: Messages, **options: Unpack[TurnOptions]) -> dict[str, Any]:
-        """Ask for a turn and come back as soon as it is durable; inside a handler it is part of the handler's transaction.
+        """Ask for a turn and return as soon as it is durable; inside a handler it is part of the handler's transaction.
 
         Returns what `inspect_turn` gives, and `accepted`: whether the turn is new. The same `request_id` or `idempotency_key` with the
         same content is the same turn; with other content it is `ConflictingRequest`.
         """
-        return await _submit(self._perdure_conversation.local_caller, messages, **options)
+        return await submit(self._perdure_conversation.local_caller, messages, **options)
 
-    @afar(_follow)
+    @afar(follow)
     async def attach(self, request_id: str, callback: object = None, *, first: int = 0) -> TurnResult:
         """Follow a turn from an event's number on, after an interruption or from elsewhere."""
-        return await _follow(self._perdure_conversation.local_caller, request_id, callback, first=first)
+        return await follow(self._perdure_conversation.local_caller, request_id, callback, first=first)
 
     @exposed(repeatable=True)
     async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
@@ -144,7 +191,7 @@ class ChatAgent(ChatHooks):
 
     @exposed(repeatable=True)
     async def _perdure_begin_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
-        """`_perdure_accept_turn`, and at once the answer of the first `_perdure_follow_turn`. What `chat` and the others do first."""
+        """`_perdure_accept_turn` and the first `_perdure_follow_turn` in one call."""
         given = cast("Mapping[str, Any]", options)
         accepted = self._perdure_conversation.accept_request(trigger, messages, request_id, given)
         if accepted["reason"] == "dropped":
@@ -154,7 +201,7 @@ class ChatAgent(ChatHooks):
 
     @exposed(repeatable=True)
     async def _perdure_follow_turn(self, request_id: str, first: int) -> Any:
-        """The events of a turn from a number on, and how far it is. What `chat` and the others do then."""
+        """The events of a turn from a number on, and its status."""
         views = self._perdure_conversation.turns.views
         return views.told(*await views.follow(request_id, first))
 
@@ -162,43 +209,34 @@ class ChatAgent(ChatHooks):
 
     @exposed(repeatable=True)
     async def cancel_chat(self, request_id: str, reason: str = "cancelled") -> bool:
-        """Cancel a turn and its tools. Durable on return; whether it was still open."""
+        """Cancel a turn and its tools. Durable on return. Returns whether it was open."""
         return await self._perdure_conversation.turns.cancel(request_id, reason)
 
     @exposed(repeatable=True)
     async def cancel_all_chats(self, reason: str = "cancelled") -> int:
-        """Cancel every open turn; returns how many there were."""
-        return sum(
-            [
-                await self._perdure_conversation.turns.cancel(request_id, reason)
-                for request_id in list(self._perdure_conversation.state.open)
-            ]
-        )
+        """Cancel every open turn. Returns how many there were."""
+        open_ids = list(self._perdure_conversation.state.open)
+        return sum([await self._perdure_conversation.turns.cancel(request_id, reason) for request_id in open_ids])
 
     @exposed(repeatable=True)
     async def clear(self) -> None:
-        """Cancel everything and forget the conversation: messages, turns, streams. Not from inside a turn."""
-        self._perdure_conversation.refuse_nested("clear", is_waiting=False)
-        await self._perdure_conversation.clear()
+        """Cancel everything and delete the conversation: messages, turns, streams. Not from inside a turn."""
+        await self._perdure_conversation.unnested("clear", is_waiting=False).clear()
 
     @exposed(repeatable=True)
     async def resolve_tool_call(self, call_id: str, output: Json = None, error: str | None = None) -> bool:
-        """The answer to a call that the client executes. Whether it was waited for; the first answer counts."""
-        words = (
-            None
-            if error is None
-            else checked_text("error", error) or "The client did not execute this call, and gave no reason."
-        )
-        event: Event = (
-            {"type": "tool-output-error", "toolCallId": call_id, "errorText": words}
-            if words
-            else {"type": "tool-output-available", "toolCallId": call_id, "output": checked_data("output", output)}
-        )
+        """Answer a call that the client executes. Returns whether the call waited for it: the first answer counts."""
+        if error is None:
+            shown = checked_data("output", output)
+            event: Event = {"type": "tool-output-available", "toolCallId": call_id, "output": shown}
+        else:
+            words = checked_text("error", error) or "The client did not execute this call, and gave no reason."
+            event = {"type": "tool-output-error", "toolCallId": call_id, "errorText": words}
         return self._perdure_conversation.turns.answers.answer(event)
 
     @exposed(repeatable=True)
     async def respond_to_approval(self, call_id: str, approved: bool, reason: str | None = None) -> bool:
-        """A person's answer to a call that needs approval. Whether it was waited for; the first answer counts."""
+        """Answer a call that needs approval. Returns whether the call waited for it: the first answer counts."""
         event: Event = {"type": "tool-approval-response", "toolCallId": call_id, "approved": approved}
         if reason is not None:
             event["reason"] = reason
@@ -213,7 +251,7 @@ class ChatAgent(ChatHooks):
 
     @exposed(repeatable=True)
     async def get_messages(self, limit: int | None = None, before: str | None = None) -> list[dict[str, Any]]:
-        """The transcript, oldest message first: a copy. Of a long one the newest `limit`, and those in front of a message's id."""
+        """A copy of the transcript, oldest message first: the newest `limit`, or of those before a message's id."""
         copy: list[dict[str, Any]] = unpack(pack(self._perdure_conversation.messages(limit, before)))
         return copy
 
@@ -229,7 +267,7 @@ class ChatAgent(ChatHooks):
 
     @exposed(repeatable=True)
     async def delete_turns(self, status: Json = None, ended_before: int | None = None, limit: int = 100) -> int:
-        """Forget ended turns and their streams; their messages stay. Returns how many."""
+        """Delete ended turns and their streams; their messages stay. Returns how many."""
         return self._perdure_conversation.delete(status, ended_before, limit)
 
     @exposed(repeatable=True)
@@ -240,8 +278,7 @@ class ChatAgent(ChatHooks):
     @exposed(repeatable=True)
     async def wait_until_stable(self, timeout_ms: float | None = None) -> bool:
         """Wait until no turn is open and no person is waited for; False if that takes longer. Not from inside a turn or a transaction."""
-        self._perdure_conversation.refuse_nested("wait_until_stable")
-        return await self._perdure_conversation.stable(timeout_ms)
+        return await self._perdure_conversation.unnested("wait_until_stable").stable(timeout_ms)
 
     @property
     def active_turn(self) -> ActiveTurn | None:
@@ -250,8 +287,7 @@ class ChatAgent(ChatHooks):
         return None if playing is None else playing.live.turn.shown
 
     def stash(self, data: object) -> bool:
-        """Remember a value with the fiber that the code belongs to, or else with the turn that is being played; its recovery is given it.
-        Durable on return."""
+        """Remember a value for the recovery of the current fiber, or else of the turn that is being played. Durable on return."""
         playing = self._perdure_conversation.turns.playing
         if playing is None or CURRENT.get() is not None:
             return super().stash(data)
@@ -262,54 +298,56 @@ class ChatAgent(ChatHooks):
 
     # as a child, and as a parent
 
-    async def run(self, input: Any, run: RunContext) -> Any:
+    async def run(self, input: Any, run: RunContext) -> Answer:
         """A run of this agent is one turn of it, under the run's id."""
-        message = self.format_agent_tool_input(input, run)
-        turn = self._perdure_conversation.request("agent-tool", message, run.run_id, {})
+        conversation, message = self._perdure_conversation, self.format_agent_tool_input(input, run)
+        turn = conversation.request("agent-tool", message, run.run_id, {})
         turn.run_id = run.run_id
-        ended = await self._perdure_conversation.turns.ended(
-            self._perdure_conversation.turns.accept(turn, run=run).request_id
-        )
-        result = self._perdure_conversation.turns.views.result_of(ended)
+        ended = await conversation.turns.ended(conversation.turns.accept(turn, run=run).request_id)
+        result = conversation.turns.views.result_of(ended)
         if not result.ok:
             raise ChatTurnFailed(result.status, result.error)
         return self.get_agent_tool_output(run.run_id, result)
 
     async def _perdure_notify(self, run: RunInfo, result: RunResult) -> None:
         """A detached run with `notify` has ended: a message of the user tells so, once, and the model answers."""
-        text = await self.format_detached_completion(run, result)
-        if text.strip():
-            self._perdure_conversation.notify(run, text)
+        self._perdure_conversation.notify(run, await self.format_detached_completion(run, result))
 
     async def _perdure_react(self, run: RunInfo, milestone: MilestoneInfo) -> None:
         """A milestone that the model is to answer."""
-        text = await self.format_detached_milestone(run, milestone)
-        if text.strip():
-            self._perdure_conversation.notify(run, text)
+        self._perdure_conversation.notify(run, await self.format_detached_milestone(run, milestone))
 
     async def _perdure_narrate(self, run: RunInfo, milestone: MilestoneInfo) -> None:
         """A milestone that is only told."""
-        text = await self.format_detached_milestone(run, milestone)
-        if text.strip():
-            self._perdure_conversation.narrate(run, text)
-
-    # ours
+        self._perdure_conversation.narrate(run, await self.format_detached_milestone(run, milestone))
 
     @property
     def _perdure_conversation(self) -> Conversation:
         """The conversation, in this life of the agent."""
-        return self._perdure.part(
-            Conversation, lambda: Conversation(self, self._perdure, self._perdure_restart_conversation)
-        )
+        restart = self._perdure_restart_conversation
+        return self._perdure.part(Conversation, lambda: Conversation(self, self._perdure, restart))
 
     def _perdure_woken(self) -> None:
-        """The agent has come up: what an earlier life owed is taken up, beside its start and not in it."""
+        """Take up the open turns of an earlier life, beside the start of the agent and not in it."""
         self._perdure_conversation.turns.wake()
 
     def _perdure_restart_conversation(self) -> None:
-        """Begin with the conversation again, from what is durable."""
+        """Begin the conversation again from what is durable."""
         self._perdure.drop_part(Conversation)
         self._perdure_woken()
+
+
+_ENDS: dict[str, str] = {
+    Status.COMPLETED: "has completed",
+    Status.ERROR: "has failed",
+    Status.ABORTED: "was cancelled",
+    Status.INTERRUPTED: "was interrupted, and its end is not known",
+}
+
+
+def _shown_name(run: RunInfo) -> str:
+    name = (run.display or {}).get("name")
+    return str(name) if name else run.agent_type.rpartition(":")[2]
 
 
 class ChatTurnFailed(Exception):
@@ -321,6 +359,3 @@ class ChatTurnFailed(Exception):
 
     def __str__(self) -> str:
         return self.error or f"the turn was {self.status}"
-
-
-__all__ = ["ChatAgent", "ChatTurnFailed", "digest_of"]

@@ -1,7 +1,7 @@
-"""What a client, or the person in front of it, answers to calls of tools, and how long a turn waits for that.
+"""The answers of clients and people to tool calls, and how long a turn waits for them.
 
-A turn waits for ever, or for `ChatRecovery.parked_deadline_ms` (spec W-28). A parked turn keeps nobody awake. So its deadline acts at the
-instant itself if the agent happens to be awake then, and else when it next wakes, before anybody can look at the turn or answer it.
+A turn waits for ever, or for `ChatRecovery.parked_deadline_ms` (spec W-28). A parked turn keeps nobody awake. Its deadline acts on time if
+the agent is awake, and else when it next wakes, before anybody can look at the turn or answer it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ClientAnswers:
 
     Args:
         close: ends a turn that is not being played.
-        play: sees to it that accepted turns are played.
+        play: plays accepted turns.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ClientAnswers:
     # answers
 
     def answer(self, event: Event) -> bool:
-        """Take in an answer to a call. Whether it was waited for; the first answer counts."""
+        """Take in an answer to a call. Returns whether the call waited for it: the first answer counts."""
         turn = next((each for each in self._state.open.values() if self._waits_for(each, event)), None)
         if turn is None or self._left_ms(turn) <= 0:
             return False
@@ -48,24 +48,24 @@ class ClientAnswers:
         stream.add(event)
         if not self._waiting_calls(turn) and turn.apply(TurnEvent.ANSWERED):
             turn.parked_at_ms = 0
-            # Nothing of it was under way, so this is no interruption. Whoever answers it wants it, whatever was said since.
+            # This is no interruption, because nothing was under way, and whoever answers wants the turn, whatever was said since.
             self._state.take_over(turn)
             turn.user_message_id = self._state.transcript.newest_user_id
         stream.flush(then=self._play)
         return True
 
     def are_waited_for(self) -> bool:
-        """Whether an open turn waits for a client's result or an approval (spec §7). A server's call is never waited for so."""
+        """Whether an open turn waits for a client's result or an approval (spec §7)."""
         return any(self._waiting_calls(turn) for turn in self._state.open.values() if turn.segments or turn.attempt)
 
     def _waits_for(self, turn: Turn, event: Event) -> bool:
-        """Whether a turn waits for this answer. A call that was approved already waits for its result, and for no second approval."""
+        """Whether a turn waits for this answer. An approved call waits for its result, and for no second approval."""
         waiting = [part for part in self._waiting_calls(turn) if part["toolCallId"] == event["toolCallId"]]
         is_approval = event["type"] == "tool-approval-response"
         return any(not (is_approval and part["state"] == "approval-responded") for part in waiting)
 
     def _waiting_calls(self, turn: Turn) -> list[Part]:
-        """The calls of a turn that a client has to answer."""
+        """The calls of a turn that wait for the client."""
         if not turn.segments and turn.request_id not in self._state.open:
             return []
         own = [tool for tool in self._state.toolset() if tool.kind == "client"]
@@ -75,13 +75,13 @@ class ClientAnswers:
     # deadlines
 
     def watch(self, turn: Turn) -> None:
-        """Watch the deadline of a turn that was parked, in this life or in an earlier one."""
+        """Watch the deadline of a parked turn."""
         left_ms = self._left_ms(turn)
         if math.isfinite(left_ms):
             asyncio.get_running_loop().call_later(max(0.0, left_ms) / 1000, self._over, turn, turn.parked_at_ms)
 
     def _left_ms(self, turn: Turn) -> float:
-        """How long the turn still waits; below 0 it is too late for an answer."""
+        """How long the turn still waits. Below 0 it is too late for an answer."""
         if turn.status is not TurnStatus.PARKED:
             return math.inf
         config, _ = tried_now(lambda: ChatRecovery.of(self._state.agent.chat_recovery))

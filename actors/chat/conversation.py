@@ -1,18 +1,19 @@
-"""What a chat agent can be asked, beside playing turns: requests made into turns, answers of people, looking, forgetting."""
+"""One chat agent's conversation: requests made into turns, notifications, listing, deleting."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, cast
 
-from perdure.actors.chat.chat_hooks import ChatHooks
-from perdure.actors.chat.conversation_state import ConversationState
+from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data
 from perdure.actors.chat.turn import Turn, TurnSettings
 from perdure.actors.chat.turns import Turns
 from perdure.actors.host.tenant import Tenant
+from perdure.actors.jobs.schedule_requests import chosen
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
@@ -21,14 +22,14 @@ from perdure.policies import TURN_ENDED, JsonObject, Message, Role, TurnStatus
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue"})
 OPTIONS = frozenset({"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key"})
-STATUSES = tuple(TurnStatus)
+STALL = "chat_stream_stall_timeout_ms"
 LISTED_MAX, DELETED_MAX = 100, 500
 
 
 class Conversation:
     """One chat agent's conversation, in one life of it."""
 
-    def __init__(self, agent: ChatHooks, tenant: Tenant, restart: Callable[[], None]) -> None:
+    def __init__(self, agent: ChatAuthor, tenant: Tenant, restart: Callable[[], None]) -> None:
         self.agent, self.tenant = agent, tenant
         self.state = ConversationState(agent, tenant)
         self.turns = Turns(self.state, restart)
@@ -39,19 +40,14 @@ class Conversation:
     def accept_request(
         self, trigger: str, messages: object, request_id: object, options: Mapping[str, Any]
     ) -> dict[str, object]:
-        """Check a request, and accept the turn for it. Raises `BadRequest`, naming the field; then nothing was written."""
+        """Accept the turn of a request. Raises `BadRequest`, naming the field; then nothing was written."""
         if trigger not in TRIGGERS:
             raise BadRequest("trigger", f"{trigger!r:.200} is not one of {', '.join(sorted(TRIGGERS))}")
         turn = self.request(trigger, messages, request_id, options)
-        if self.turns.overlapping.drops(turn):
-            words = "A turn was under way, and this agent does not take messages meanwhile."
-            return {
-                **self._told(turn),
-                "status": TurnStatus.SKIPPED,
-                "reason": "dropped",
-                "error": words,
-                "accepted": False,
-            }
+        if self.turns.drops(turn):
+            words = "A turn was under way, and this agent takes no messages meanwhile."
+            dropped = {"status": TurnStatus.SKIPPED, "reason": "dropped", "error": words, "accepted": False}
+            return {**self._told(turn), **dropped}
         accepted = self.turns.accept(turn)
         return {**self._told(accepted), "accepted": accepted is turn}
 
@@ -60,25 +56,23 @@ class Conversation:
         unknown = options.keys() - OPTIONS
         if unknown:
             raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(OPTIONS))}")
-        limit = self.tenant.limits.id_max
-        key = options.get("idempotency_key") or ""
+        limit, key = self.tenant.limits.id_max, options.get("idempotency_key") or ""
         if key:
             check_id("idempotency_key", key, limit)
         if request_id is None and key:
             request_id = f"key-{digest_of(key.encode())}"
         request_id = check_id("request_id", request_id, limit)
-        count = iter(range(10_000))
-        added = (
-            []
-            if trigger == "continue"
-            else as_messages(messages, new_id=lambda: f"{request_id}-{next(count)}", roles=("user", "system"))
-        )
-        if trigger != "continue" and not added:
-            raise BadRequest("messages", "is empty; at least one message is needed")
+        added: list[Message] = []
+        if trigger != "continue":
+            numbered = (f"{request_id}-{number}" for number in count())
+            added = as_messages(messages, new_id=numbered.__next__, roles=("user", "system"))
+            if not added:
+                raise BadRequest("messages", "is empty; at least one message is needed")
         self._check_roles(added)
         metadata = checked_data("metadata", options.get("metadata"), METADATA_BYTES_MAX)
-        told = {name: options[name] for name in ("client_tools", "chat_stream_stall_timeout_ms") if name in options}
-        self._check(told)
+        told = {name: options[name] for name in ("client_tools", STALL) if name in options}
+        check_number(STALL, told.get(STALL, 0), unit="milliseconds", is_finite=True)
+        client_tools(told.get("client_tools", ()))
         return Turn(
             request_id,
             0,
@@ -91,20 +85,15 @@ class Conversation:
             idempotency_key=key,
         )
 
-    def _check(self, told: dict[str, object]) -> None:
-        name = "chat_stream_stall_timeout_ms"
-        check_number(name, told.get(name, 0), unit="milliseconds", is_finite=True)
-        client_tools(told.get("client_tools", ()))
-
     def _check_roles(self, messages: Sequence[Message]) -> None:
-        """A message takes the place of the one with its id, so it has to be one of the same speaker: no answer is written over."""
+        """A message that replaces another one must have the same role."""
         for at, each in enumerate(messages):
             known = self.state.transcript.get(each["id"])
             if known is not None and known["role"] != each["role"]:
                 raise BadRequest(f"messages[{at}].id", f"{each['id']} is a message of the {known['role']}")
 
-    def refuse_nested(self, method: str, *, is_waiting: bool = True) -> None:
-        """Refuse to wait for a turn where it could never begin: inside a turn of this agent, or inside a transaction."""
+    def unnested(self, method: str, *, is_waiting: bool = True) -> Conversation:
+        """The conversation. Raises `BadRequest` inside a turn of this agent or a transaction, where a turn could never begin."""
         activity, playing = ACTIVITY.get(), self.turns.playing
         if playing is not None and activity is not None and activity.origin == f"turn/{playing.live.turn.request_id}":
             words = "a turn cannot wait for another turn of its own agent, nor for its own end"
@@ -112,33 +101,36 @@ class Conversation:
         if is_waiting and self.tenant.transaction is not None:
             words = "a turn begins when the transaction of a handler is committed, so nothing in it can wait for one"
             raise BadRequest(method, f"{words}; use submit_messages")
+        return self
 
     # notifications
 
     def notify(self, run: RunInfo, text: str) -> None:
-        """A message of the user and a turn, as part of the handler's transaction: once, however often the mail comes."""
+        """Add a message of the user and a turn, as part of the handler's transaction: once, however often the mail comes."""
+        if not text.strip():
+            return
         request_id = f"notify-{digest_of(run.delivery_id.encode())}"
         message = _told_by(run, f"{request_id}-0", "user", text)
         turn = Turn(request_id, 0, "notification", f"{request_id}-answer", messages=[message])
         self.turns.accept(turn)
 
     def narrate(self, run: RunInfo, text: str) -> None:
-        """A line of the assistant without a turn, as part of the handler's transaction."""
-        message_id = f"narrate-{digest_of(run.delivery_id.encode())}"
-        self.add([_told_by(run, message_id, "assistant", text)])
+        """Add a line of the assistant without a turn, as part of the handler's transaction."""
+        if text.strip():
+            message_id = f"narrate-{digest_of(run.delivery_id.encode())}"
+            self.add([_told_by(run, message_id, "assistant", text)])
 
     def add(self, messages: Sequence[Message]) -> int:
         """Add messages, or replace those of the same id. While a turn is being played they come before its answer."""
-        state = self.state
         self._check_roles(messages)
-        placed = state.transcript.placed(list(messages))
+        placed = self.state.transcript.placed(list(messages))
 
         def then() -> None:
             for position, each in placed:
-                state.transcript.put(position, each)
+                self.state.transcript.put(position, each)
                 self.turns.history.changed(each["id"])
 
-        state.store.write(messages=placed, then=lambda: self.tenant.on_loop(then))
+        self.state.store.write(messages=placed, then=lambda: self.tenant.on_loop(then))
         return len(placed)
 
     # waiting, looking, forgetting
@@ -154,7 +146,7 @@ class Conversation:
         return True
 
     async def _any_end(self) -> None:
-        """Wait until some open turn has ended. Raises what stands in the way of all of them."""
+        """Wait until some open turn has ended."""
         waiting = [awaited(self.turns.ended(request_id)) for request_id in self.state.open]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -193,7 +185,7 @@ class Conversation:
         return [self._told(turn) for turn in chosen[-most:]]
 
     def delete(self, status: object, ended_before: int | None, limit: int) -> int:
-        """Forget ended turns, the oldest first. One that goes on or waits is never among them, whatever statuses are asked for."""
+        """Delete ended turns of these statuses, the oldest first."""
         wanted, most = TURN_ENDED if status is None else _statuses(status), _limit(limit, DELETED_MAX)
         before = float("inf") if ended_before is None else ended_before
         found = [
@@ -207,7 +199,7 @@ class Conversation:
         return len(found[:most])
 
     async def clear(self) -> None:
-        """Forget the conversation. What was under way is cancelled first, and nothing of it comes back."""
+        """Cancel all turns and delete the conversation."""
         while self.state.open:
             for request_id in list(self.state.open):
                 await self.turns.cancel(request_id, "the conversation was cleared")
@@ -217,7 +209,7 @@ class Conversation:
 
 
 class LocalCaller:
-    """How the agent itself follows its own turns."""
+    """The caller of an agent that follows its own turns."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -233,24 +225,15 @@ class LocalCaller:
 
 
 def _told_by(run: RunInfo, message_id: str, role: Role, text: str) -> Message:
-    """A message about a run, which says so in its metadata."""
-    metadata: JsonObject = {
-        "source": run.source or "detached-agent-tool",
-        "runId": run.run_id,
-        "agentType": run.agent_type,
-    }
+    """A message about a run, which its metadata names."""
+    source = run.source or "detached-agent-tool"
+    metadata: JsonObject = {"source": source, "runId": run.run_id, "agentType": run.agent_type}
     return {"id": message_id, "role": role, "parts": [{"type": "text", "text": text}], "metadata": metadata}
 
 
 def _statuses(given: object) -> frozenset[str] | None:
-    """The statuses that were asked for; None for all of them."""
-    if given is None:
-        return None
-    wanted = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple | set) else [given]
-    for each in wanted:
-        if each not in STATUSES:
-            raise BadRequest("status", f"{each!r:.200} is not one of {', '.join(STATUSES)}")
-    return frozenset(wanted)
+    """The chosen statuses; None for all of them."""
+    return None if given is None else chosen("status", given, TurnStatus)
 
 
 def _limit(given: object, most: int) -> int:

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from perdure.actors.chat.chat_hooks import ChatHooks
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.lost_calls import LostCalls
 from perdure.actors.chat.model import load_library, resolve_model
-from perdure.actors.chat.store import ChatStore
+from perdure.actors.chat.store import ChatStore, Transcript
 from perdure.actors.chat.stream import Stream
-from perdure.actors.chat.tools import Tool
-from perdure.actors.chat.toolset import Toolset
-from perdure.actors.chat.transcript import Transcript
-from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.tools import Tool, Toolset
+from perdure.actors.chat.turn import ChatRecoveryContext, Turn
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
-from perdure.policies import Event, Message
+from perdure.ledger import Secret
+from perdure.policies import ChatRecovery, Event, Message
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
+
+
+class ChatAuthor(Protocol):
+    """What the turns of a chat ask of its author's class. `ChatAgent` says what each means."""
+
+    max_steps: ClassVar[int]
+    model_key: ClassVar[Secret | None]
+    chat_recovery: ClassVar[ChatRecovery]
+    chat_stream_stall_timeout_ms: ClassVar[float]
+    chat_first_token_timeout_ms: ClassVar[float | None]
+    tool_timeout_ms: ClassVar[float | None]
+    message_concurrency: ClassVar[str | dict[str, Any]]
+
+    def get_model(self) -> object: ...
+    def get_model_settings(self) -> dict[str, Any] | None: ...
+    def get_instructions(self) -> str | None: ...
+    def repair_interrupted_tool_part(self, part: Any, /) -> object: ...
+    def report_progress(self, fraction: float | None = None, **signal: Any) -> object: ...
+    async def on_chat_response(self, response: dict[str, Any], /) -> None: ...
+    async def on_chat_error(self, error: str, info: dict[str, Any], /) -> str | None: ...
+    async def on_chat_recovery(self, context: ChatRecoveryContext, /) -> dict[str, bool] | None: ...
 
 
 class ConversationState:
@@ -32,7 +51,7 @@ class ConversationState:
         freed_at_ms: when a turn last made room for the next one, in this life.
     """
 
-    def __init__(self, agent: ChatHooks, tenant: Tenant) -> None:
+    def __init__(self, agent: ChatAuthor, tenant: Tenant) -> None:
         self.agent, self.tenant = agent, tenant
         self.store = ChatStore(tenant)
         self.transcript = Transcript(self.store)
@@ -46,11 +65,11 @@ class ConversationState:
         self._model: tuple[object, Model] | None = None
 
     def now_ms(self) -> int:
-        """Wall time."""
+        """Wall time, in milliseconds since the epoch."""
         return self.tenant.now_ms()
 
     def roll(self) -> float:
-        """A throw of the dice."""
+        """A number from 0 to 1 from the dice."""
         return self.tenant.dice.roll()
 
     def token(self) -> str:
@@ -60,11 +79,11 @@ class ConversationState:
     # turns
 
     def is_ours(self, turn: Turn) -> bool:
-        """Whether this life has begun the turn, or taken it up."""
+        """Whether this life has begun or recovered the turn."""
         return turn.request_id in self._ours
 
     def take_over(self, turn: Turn) -> None:
-        """This life answers for the turn now."""
+        """This life has begun or recovered the turn."""
         self._ours[turn.request_id] = None
 
     def answers_run(self, turn: Turn, run: RunContext) -> None:
@@ -96,8 +115,14 @@ class ConversationState:
         """The stream of a turn that has not ended."""
         stream = self._streams.get(turn.request_id)
         if stream is None:
+
+            def emit_to_run(events: list[Event]) -> None:
+                run = self.run_of(turn)
+                if run is not None:
+                    run.emit({"type": "chunks", "chunks": events})
+
             before = self.store.events(turn.request_id) if turn.segments else []
-            stream = Stream(turn, self.store, self.now_ms, self._listener(turn), before, self._is_seen)
+            stream = Stream(turn, self.store, self.tenant, emit_to_run, before)
             if turn.base:
                 stream.begin_with((self.transcript.get(turn.message_id) or {"parts": []})["parts"][: turn.base])
             self._streams[turn.request_id] = stream
@@ -107,19 +132,6 @@ class ConversationState:
         """Cancel the flushes that are due in all streams."""
         for stream in self._streams.values():
             stream.rest()
-
-    def _is_seen(self) -> bool:
-        return self.tenant.services.is_followed
-
-    def _listener(self, turn: Turn) -> Callable[[list[Event]], None]:
-        """Passes durable events on to the run that the turn answers, so that the run's parent can follow."""
-
-        def heard(events: list[Event]) -> None:
-            run = self.run_of(turn)
-            if run is not None:
-                run.emit({"type": "chunks", "chunks": events})
-
-        return heard
 
     def add_now(self, stream: Stream, messages: list[Message]) -> None:
         """Add messages to the transcript; they are durable with the next flush of the stream."""

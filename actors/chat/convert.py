@@ -1,9 +1,9 @@
 """From our messages to the library's: what a model is sent of a transcript.
 
-A model's history is made of answers and what was said to them. One message of an assistant holds all the steps of a turn, so it becomes
-several: each step an answer, followed by the results of its calls. What leaves here is legal for every provider: each call has exactly
-one result, right after its answer; ids are unique; names are such as providers take; inputs are objects; a thought without its
-signature, or without what it led to, stays behind; and the last word is never the model's own.
+One message of an assistant holds all the steps of a turn. A model's history has an answer for each step, followed by the results of its
+calls. The history is legal for every provider: each call has exactly one result, right after its answer; ids are unique; names are such as
+providers take; inputs are objects; a thought without its signature, or without what it led to, is left out; and the last message is never
+the model's own.
 """
 
 from __future__ import annotations
@@ -29,30 +29,28 @@ CONTINUE = (
     "[Your last message was cut off by a lost connection. "
     "Continue it exactly where it ends; repeat nothing of it, and do not mention this.]"
 )
-"""Said after a broken-off answer. Many models refuse a request whose last word is their own."""
+"""Said after a broken answer. Many models refuse a request whose last message is their own."""
 
 DENIED = "The user declined this call. It was not executed."
 UNANSWERED = "There is no result yet: this call waits for the user. It may or may not be executed later."
 
+_METADATA = ("providerMetadata", "callProviderMetadata")
 Outcome = Literal["success", "failed", "denied", "interrupted"]
 
 
 class IllegalRequest(AssertionError):
-    """A request that providers would refuse, for ever, because it would stay in the history. Only a bug of ours makes one."""
+    """A request that providers would refuse, now and later, because it stays in the history. Only a bug of ours makes one."""
 
 
 def to_model(
     messages: Sequence[Message], *, provider: str | None = None, last_word: str = CONTINUE
 ) -> list[lib.ModelMessage]:
-    """The history for a request.
+    """The history for a request. Raises `BadRequest` if there is nothing to send.
 
     Args:
         messages: the transcript. Calls without a result get one that says so.
-        provider: who will read it; ids of calls that another provider gave are written in letters that all of them take.
+        provider: who will read it. Ids of other providers' calls are written in letters that all of them take.
         last_word: said to the model if the transcript ends with an answer of its own.
-
-    Raises:
-        BadRequest: there is nothing to send.
     """
     from pydantic_ai import messages as lib  # noqa: PLC0415 - not before a model is asked
 
@@ -72,21 +70,18 @@ def to_model(
 
 
 def _steps(parts: list[Part]) -> Iterator[list[Part]]:
-    """The answers in a message. One that a client made may lack the marks between them; then words after a call begin the next."""
+    """The steps of a message. One that a client made may lack the marks between them; then a text after a call begins the next."""
     is_marked = any(part["type"] == "step-start" for part in parts)
     step: list[Part] = []
     for part in parts:
         is_word = part["type"] in ("text", "reasoning")
-        if part["type"] == "step-start" or (is_word and not is_marked and any(map(_is_ours, step))):
+        has_call = any("toolCallId" in each and not each.get("providerExecuted") for each in step)
+        if part["type"] == "step-start" or (is_word and not is_marked and has_call):
             yield step
             step = []
         if part["type"] != "step-start":
             step.append(part)
     yield step
-
-
-def _is_ours(part: Part) -> bool:
-    return "toolCallId" in part and not part.get("providerExecuted")
 
 
 class _Writer:
@@ -98,8 +93,13 @@ class _Writer:
         self._ids: set[str] = set()
 
     def say(self, message: Message) -> None:
-        """What a person, or the system, said."""
-        content = [each for part in message["parts"] if (each := self._content(part)) is not None]
+        """Add a message of a person or the system."""
+        content: list[lib.UserContent] = []
+        for part in message["parts"]:
+            if part["type"] == "text" and part["text"]:
+                content.append(part["text"])
+            elif part["type"] == "file":
+                content.append(self._file(part))
         texts = [each for each in content if isinstance(each, str)]
         if message["role"] == "system" and texts:
             self._add([self._lib.SystemPromptPart("\n".join(texts))])
@@ -108,7 +108,7 @@ class _Writer:
             self._add([self._lib.UserPromptPart(whole)])
 
     def answer(self, step: list[Part], *, goes_on: bool) -> bool:
-        """One answer, and the results of its calls; whether there was anything in it. One that `goes_on` is not its message's first."""
+        """Add one answer, and the results of its calls. Returns whether it was not empty. `goes_on`: it is not the first of its message."""
         parts: list[lib.ModelResponsePart] = []
         results: list[lib.ModelRequestPart] = []
         for part in _with_what_it_led_to([part for part in step if _is_sendable(part)]):
@@ -124,9 +124,7 @@ class _Writer:
                 results.append(self._lib.ToolReturnPart(name, content, call_id, outcome=outcome))
         if not parts:
             return False
-        about = next(
-            (found for part in step if (found := _about(part, "providerMetadata", "callProviderMetadata"))), {}
-        )
+        about: dict[str, Any] = next(filter(None, (_about(part, *_METADATA) for part in step)), {})
         self._respond(parts, about.get("provider"), about.get("canonical"), goes_on=goes_on)
         if results:
             self._add(results)
@@ -135,20 +133,16 @@ class _Writer:
     def _respond(
         self, parts: list[lib.ModelResponsePart], provider: str | None, canonical: str | None, *, goes_on: bool
     ) -> None:
-        last = self.history[-1] if self.history else None
-        if isinstance(last, self._lib.ModelResponse) and (last.provider_name, last.canonical_system) == (
-            provider,
-            canonical,
-        ):
-            before, text = last.parts[-1], parts[0]
-            if goes_on and isinstance(before, self._lib.TextPart) and isinstance(text, self._lib.TextPart):
-                # The text broke off there. As two parts the library would put blank lines between its halves, perhaps inside a word.
-                before.content, parts = before.content + text.content, parts[1:]
-            last.parts = [*last.parts, *parts]
-        else:
-            self.history.append(
-                self._lib.ModelResponse(parts=parts, provider_name=provider, canonical_system=canonical)
-            )
+        last, system = self.history[-1] if self.history else None, (provider, canonical)
+        if not isinstance(last, self._lib.ModelResponse) or (last.provider_name, last.canonical_system) != system:
+            answer = self._lib.ModelResponse(parts=parts, provider_name=provider, canonical_system=canonical)
+            self.history.append(answer)
+            return
+        before, text = last.parts[-1], parts[0]
+        if goes_on and isinstance(before, self._lib.TextPart) and isinstance(text, self._lib.TextPart):
+            # The text broke off there. Between two parts the library would put blank lines, perhaps inside a word.
+            before.content, parts = before.content + text.content, parts[1:]
+        last.parts = [*last.parts, *parts]
 
     def _add(self, parts: Sequence[lib.ModelRequestPart]) -> None:
         last = self.history[-1] if self.history else None
@@ -165,7 +159,7 @@ class _Writer:
         return self._lib.TextPart(part["text"], **_told(part, "providerMetadata", "id"))
 
     def _hosted(self, part: Part) -> list[lib.ModelResponsePart]:
-        """What the provider executed itself goes back to it, and is left out for others; it is no call of ours."""
+        """A call that the provider executed itself. The library sends it to this provider only."""
         told = _told(part, "callProviderMetadata", "id")
         name, call_id = str(part.get("toolName")), part["toolCallId"]
         call = self._lib.NativeToolCallPart(name, normalized_input(part.get("input")), call_id, **told)
@@ -184,12 +178,6 @@ class _Writer:
         self._ids.add(found)
         return found
 
-    def _content(self, part: Part) -> lib.UserContent | None:
-        if part["type"] == "text":
-            text: str = part["text"]
-            return text or None
-        return self._file(part) if part["type"] == "file" else None
-
     def _file(self, part: Part) -> lib.UserContent:
         url, kind = part["url"], part["mediaType"]
         if url.startswith("data:"):
@@ -204,11 +192,8 @@ class _Writer:
         return found
 
 
-# --- one part --------------------------------------------------------------------------------------------------------
-
-
 def result_of(part: Part) -> tuple[object, Outcome]:
-    """What the model is told of a call: its output, or in full why there is none. A warning comes before whatever output there is."""
+    """What the model is told of a call: its output, or why there is none. A warning comes before partial output."""
     output = part.get("output", part.get("result"))
     state = part.get("state")
     if part.get("errorText") and state != "output-denied":
@@ -221,14 +206,14 @@ def result_of(part: Part) -> tuple[object, Outcome]:
         reason = approval.get("reason") if isinstance(approval, dict) else None
         return (f"{DENIED} Reason given: {reason}" if reason else DENIED), "denied"
     if state == "output-error":
-        return "The call failed, and nothing is known of why.", "failed"
+        return "The call failed for an unknown reason.", "failed"
     if state == "output-available" or output is not None:
         return output, "success"
     return UNANSWERED, "interrupted"
 
 
 def _is_sendable(part: Part) -> bool:
-    """Whether the part is a word to the model. A call whose arguments broke off was never made; a thought without metadata is unsigned."""
+    """Whether the part is sent: no call whose arguments broke off, and no thought without a signature."""
     if "toolCallId" in part:
         is_over = "output" in part or not part.get("providerExecuted")
         return part.get("state") != "input-streaming" and is_over
@@ -240,20 +225,18 @@ def _is_sendable(part: Part) -> bool:
 
 
 def _with_what_it_led_to(parts: list[Part]) -> Iterator[Part]:
-    """The parts, but for thoughts that nothing follows: providers refuse them. OpenAI also wants the very item that followed."""
+    """The parts without thoughts that nothing follows: providers refuse them. OpenAI also wants the very item that followed."""
     for at, part in enumerate(parts):
         if part["type"] == "reasoning":
             follows = next((each for each in parts[at + 1 :] if each["type"] != "reasoning"), None)
             is_bound = str(_about(part, "providerMetadata").get("id", "")).startswith("rs_")
-            if follows is None or (
-                is_bound and not _about(follows, "providerMetadata", "callProviderMetadata").get("id")
-            ):
+            if follows is None or (is_bound and not _about(follows, *_METADATA).get("id")):
                 continue
         yield part
 
 
 def _about(part: Part, *names: str) -> dict[str, Any]:
-    """What we keep for the part's provider."""
+    """The metadata that we keep for the part's provider."""
     for name in names:
         metadata = part.get(name)
         ours = metadata.get("perdure") if isinstance(metadata, dict) else None
@@ -263,7 +246,7 @@ def _about(part: Part, *names: str) -> dict[str, Any]:
 
 
 def _told(part: Part, name: str, *fields: str) -> dict[str, Any]:
-    """The same as arguments of the library's part. Without a provider it would be nobody's."""
+    """The same as arguments of the library's part."""
     about = _about(part, name)
     if not about.get("provider"):
         return {}
@@ -272,7 +255,7 @@ def _told(part: Part, name: str, *fields: str) -> dict[str, Any]:
 
 
 def _binary(url: str, kind: str) -> lib.BinaryContent:
-    """What a data URL holds. Raises `ValueError` for one that is broken."""
+    """The content of a data URL. Raises `ValueError` for one that is broken."""
     from pydantic_ai import messages as lib  # noqa: PLC0415 - as above
 
     head, comma, body = url.removeprefix("data:").partition(",")
@@ -286,14 +269,10 @@ def _binary(url: str, kind: str) -> lib.BinaryContent:
     return lib.BinaryContent(data=data, media_type=kind)
 
 
-# --- the last look before anything is sent ---------------------------------------------------------------------------
-
-
 def assert_paired(history: Sequence[lib.ModelMessage]) -> None:
-    """Every call has exactly one result, in what is said next; no result stands without its call; ids are unique.
+    """Check that every call has exactly one result in the next message, and every result its call, and that ids are unique.
 
-    Raises:
-        IllegalRequest: it is not so. Nothing was sent.
+    Raises `IllegalRequest`. Nothing was sent.
     """
     from pydantic_ai import messages as lib  # noqa: PLC0415 - as above
 
@@ -311,9 +290,7 @@ def assert_paired(history: Sequence[lib.ModelMessage]) -> None:
             continue
         results = [part.tool_call_id for part in message.parts if isinstance(part, lib.ToolReturnPart)]
         if sorted(results) != sorted(waiting):
-            raise IllegalRequest(
-                f"the calls are {waiting or 'none'}, but the results that follow are of {results or 'none'}"
-            )
+            raise IllegalRequest(f"the calls are {waiting or 'none'}, but the results are of {results or 'none'}")
         waiting = []
     if waiting:
         raise IllegalRequest(f"there is no result of {', '.join(waiting)}")

@@ -17,6 +17,8 @@ from perdure.actors.life.results import Detached
 from perdure.ledger import BadRequest
 from perdure.policies import JsonObject
 
+_WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
 
 def agent_tool(
     agent_class: type[Agent],
@@ -35,11 +37,11 @@ def agent_tool(
         agent_class: the child.
         description: what the model is told.
         name: by default the class's name in snake case.
-        input: the type of what the model sends; by default what the child's `run` is annotated with. A type that is no object in
-            JSON is sent under the name `input`, and the text for a chat under `message`.
-        output: a type that the child's output is checked against; without it the model gets the summary, or else the output.
-        detached: do not wait; the model is told that the run has begun, and the parent when it is over.
-        display: for front ends: `name`, `icon`, whatever they understand.
+        input: the type of what the model sends; by default that of the child's `run`. A type that is no object in JSON is sent under
+            the name `input`, and the text for a chat under `message`.
+        output: the type of the child's output. Without it the model gets the summary, or else the output.
+        detached: do not wait. The model is told that the run has begun, and the parent when it is over.
+        display: for front ends: `name`, `icon`, and more.
         needs_approval: as for `tool`.
 
     Raises:
@@ -49,10 +51,10 @@ def agent_tool(
         raise BadRequest("agent_class", f"{agent_class!r:.200} is not a class of agents")
     if not isinstance(detached, bool | Detached):
         raise BadRequest("detached", f"{detached!r:.200} is neither a bool nor a `Detached`")
-    check_hook("needs_approval", None if isinstance(needs_approval, bool) else needs_approval)
+    check_hook("needs_approval", needs_approval)
     annotation, wrapped_as = _child_input(agent_class, input)
     return Tool(
-        name=check_name("name", name or _snake(agent_class.__name__)),
+        name=check_name("name", name or _WORD_END.sub("_", agent_class.__name__).lower()),
         description=check_description(description),
         kind="agent",
         intake=intake_of_type(annotation, wrapped_as=wrapped_as),
@@ -76,25 +78,24 @@ def _output_adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def _child_input(agent_class: type[Agent], given: Any) -> tuple[Any, str | None]:
-    """The type of what the model sends, and the name under which it is sent if JSON does not write it as an object."""
-    annotation = given
+    """The type of what the model sends, and its name if it is no object in JSON."""
     if given is None:
         is_chat = hasattr(agent_class, "format_agent_tool_input")
         if is_chat or not callable(getattr(agent_class, "run", None)):
             return str, "message"
         takes, _, arguments = run_shapes(agent_class)
-        annotation = takes.annotation if arguments else Nothing
-    return annotation, None if is_object(annotation) else "input"
+        given = takes.annotation if arguments else Nothing
+    return given, None if is_object(given) else "input"
 
 
 class Nothing(BaseModel, extra="forbid"):
-    """What a child takes whose `run` has no parameter."""
+    """The input of a child whose `run` has no parameter."""
 
 
 def client_tool(
     name: str, description: str, parameters: Mapping[str, object], *, needs_approval: bool | Hook = False
 ) -> Tool:
-    """A tool that the client executes; the turn waits for its answer. `parameters` is a JSON schema of type `object`."""
+    """A tool that the client executes. The turn waits for its answer. `parameters` is a JSON schema of type `object`."""
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
         raise BadRequest("parameters", f"{parameters!r:.200} is not a JSON schema of type object")
     schema = {"properties": {}, **checked("parameters", parameters), "type": "object"}
@@ -111,12 +112,8 @@ def client_tool(
     )
 
 
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
-
-
 def client_tools(given: object) -> list[Tool]:
-    """The tools that a request brings with it, for its own client to execute."""
+    """The tools of a request's own client."""
     if isinstance(given, str) or not isinstance(given, list | tuple):
         raise BadRequest("client_tools", f"{given!r:.200} is not a list of tools")
     found = []

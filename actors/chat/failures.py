@@ -1,7 +1,7 @@
-"""From whatever a model request raised to one verdict on it.
+"""The verdict on an exception of a model request.
 
-Everything that is known of an exception, and of those behind it, is taken out as plain data (`Raised`); `policies.transport` judges. No
-library is imported for it: attributes are what they are called.
+An exception and those behind it become plain data (`Raised`), and `policies.transport` judges. No library of a provider is imported: the
+attributes of its errors are read by their names.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from perdure.ledger import PerdureError
 from perdure.policies import Failure, FailureKind, Raised, classify, is_number, stream_ended
@@ -31,7 +32,7 @@ class ModelFailed(PerdureError):
 
 
 def too_long(bytes_max: int) -> ModelFailed:
-    """The failure of an answer that is longer than it may be. To ask again would bring it again."""
+    """The failure of an answer that is too long. It is not repeated."""
     words = f"the answer has more than {bytes_max} bytes, so it was broken off"
     return ModelFailed(Failure(FailureKind.UNKNOWN, words, is_transient=False, code="answer_too_long"))
 
@@ -39,22 +40,20 @@ def too_long(bytes_max: int) -> ModelFailed:
 def failure_of(
     problem: BaseException, *, now_ms: float | None = None, is_aborting: bool = False, is_reading: bool = False
 ) -> Failure:
-    """The verdict on an exception. Of several that were raised together (a fallback from model to model), one that may pass decides.
+    """The verdict on an exception. Of several that were raised together (a fallback from model to model), a transient one decides.
 
     Args:
-        problem: what was raised.
+        problem: the exception.
         now_ms: the time, for hints that are dates.
         is_aborting: whether we were closing the stream ourselves.
-        is_reading: whether the answer had begun. What then stumbles over it without a sign of the network has met an answer that is
-            garbled, which is a fault of the connection (spec transport-recovery §1.4), and not of ours.
+        is_reading: whether the answer had begun. An unknown error then means a garbled answer, which is a fault of the connection (spec
+            transport-recovery §1.4).
     """
     if isinstance(problem, ModelFailed):
         return problem.failure
     if isinstance(problem, BaseExceptionGroup):
-        found = [
-            failure_of(each, now_ms=now_ms, is_aborting=is_aborting, is_reading=is_reading)
-            for each in problem.exceptions
-        ]
+        judge = partial(failure_of, now_ms=now_ms, is_aborting=is_aborting, is_reading=is_reading)
+        found = [judge(each) for each in problem.exceptions]
         return next((each for each in found if each.is_transient), found[0])
     failure = classify(list(chain_of(problem)), now_ms=now_ms, is_aborting=is_aborting, is_setup=not is_reading)
     if is_reading and failure.kind is FailureKind.UNKNOWN:
@@ -76,26 +75,21 @@ def chain_of(problem: BaseException) -> Iterator[Raised]:
 def raised(problem: BaseException) -> Raised:
     """One exception as plain data."""
     response = getattr(problem, "response", None)
-    headers = _first(problem, response, "headers")
-    message = getattr(problem, "message", None)
+    headers = getattr(problem, "headers", None)
+    headers = getattr(response, "headers", None) if headers is None else headers
+    message, pause_s = getattr(problem, "message", None), getattr(problem, "retry_after", None)
+    lineage = [kind for kind in type(problem).__mro__ if kind is not object]
+    body = getattr(problem, "body", None)
+    body = _aws(response).get("Error") if body is None else body
     return Raised(
-        lineage=tuple(_name(kind) for kind in type(problem).__mro__ if kind is not object),
+        lineage=tuple(f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}" for kind in lineage),
         message=message if isinstance(message, str) else str(problem),
         status=_status(problem, response),
         code=_code(problem, response),
-        headers=_plain_headers(headers),
-        body=_body(problem, response),
-        retry_after_ms=_milliseconds(getattr(problem, "retry_after", None)),
+        headers={str(name): str(value) for name, value in headers.items()} if isinstance(headers, Mapping) else {},
+        body=dict(body) if isinstance(body, Mapping) else body if isinstance(body, str) else None,
+        retry_after_ms=pause_s * 1000.0 if is_number(pause_s) else None,
     )
-
-
-def _name(kind: type) -> str:
-    return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
-
-
-def _first(problem: BaseException, response: object, name: str) -> object:
-    found = getattr(problem, name, None)
-    return found if found is not None else getattr(response, name, None)
 
 
 def _status(problem: BaseException, response: object) -> int | None:
@@ -108,7 +102,7 @@ def _status(problem: BaseException, response: object) -> int | None:
 
 
 def _code(problem: BaseException, response: object) -> str | None:
-    """An errno's name, an SSL reason, or the code of an API, whichever there is."""
+    """An errno's name, an SSL reason, or the code of an API."""
     if isinstance(problem, ssl.SSLError) and problem.reason:
         return problem.reason
     if isinstance(problem, socket.gaierror):
@@ -124,23 +118,6 @@ def _code(problem: BaseException, response: object) -> str | None:
     return code if isinstance(code, str) else None
 
 
-def _body(problem: BaseException, response: object) -> object:
-    body = getattr(problem, "body", None)
-    if body is None:
-        body = _aws(response).get("Error")
-    return dict(body) if isinstance(body, Mapping) else body if isinstance(body, str) else None
-
-
 def _aws(response: object) -> Mapping[str, object]:
-    """What botocore calls a response is a plain mapping."""
+    """The response of botocore, which is a plain mapping."""
     return response if isinstance(response, Mapping) else {}
-
-
-def _plain_headers(headers: object) -> dict[str, str]:
-    if not isinstance(headers, Mapping):
-        return {}
-    return {str(name): str(value) for name, value in headers.items()}
-
-
-def _milliseconds(seconds: object) -> float | None:
-    return seconds * 1000.0 if is_number(seconds) else None

@@ -1,14 +1,12 @@
-"""What the model is told of the conversation: the transcript, repaired where an interruption left it illegal, and the answer so far.
+"""The messages of a request: the transcript, repaired where an interruption left it illegal, and the answer so far.
 
-A call without a result makes providers refuse every later request, so before each request every call has one: its own, or words about
-what became of it. Repairs are durable and happen once; what waits for a person is left alone, and `convert` says so in the request (W-29).
+Providers refuse every later request if a call has no result. So before each request every call has one: its own, or words about what
+became of it. Repairs are durable and happen once. A call that waits for a person is left alone; `convert` says so in the request (W-29).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import cast
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.live_turn import LiveTurn
@@ -16,21 +14,16 @@ from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import tried_now
 from perdure.policies import (
-    Event,
     JsonObject,
     Message,
     Part,
     ToolState,
-    TurnStatus,
     default_repair,
     is_settled,
     is_tool_part,
     repair_transcript,
-    tool_name,
     without,
 )
-
-STRUCTURE = frozenset({"step-start"})
 
 
 class History:
@@ -42,14 +35,13 @@ class History:
 
     def repaired_part(self, part: Part) -> object:
         """The author's repair; if it raises, the default one."""
-        repair = cast("Callable[[Part], object]", self._state.agent.repair_interrupted_tool_part)
-        new, problem = tried_now(lambda: repair(part))
+        new, problem = tried_now(lambda: self._state.agent.repair_interrupted_tool_part(part))
         if problem is not None:
             self._state.tenant.trouble("repair_interrupted_tool_part", problem)
         return default_repair(part) if problem is not None else new
 
     def request_messages(self, live: LiveTurn) -> list[Message]:
-        """The messages of the next request, every call with its result."""
+        """The messages of the next request. Every call in them has its result."""
         before = self._state.transcript.before(live.turn.message_id)
         self._mend(before, live.turn)
         repaired = [self._state.transcript.get(each["id"]) or each for each in before]
@@ -57,23 +49,20 @@ class History:
         return [*repaired, own] if own["parts"] else repaired
 
     def continued(self, message: Message, live: LiveTurn) -> list[Part]:
-        """The parts of an answer that a turn goes on with. A call without a result is settled there, and never begun: only the turn that
-        asked for it may do that. What its client has to answer is left to be answered (C-1167…C-1169)."""
-        spared = {part["toolCallId"] for part in message["parts"] if live.toolbox.is_for_person(part)}
+        """The parts of an answer that a turn continues. A call without a result is settled there, and never begun: only the turn
+        that asked for it may begin it. A call that waits for its client is left alone (C-1167…C-1169)."""
+        spared = {part["toolCallId"] for part in message["parts"] if live.is_for_person(part)}
         self._mend([message], live.turn, spared)
-        mended = self._state.transcript.get(message["id"]) or message
-        return list(mended["parts"])
+        return list((self._state.transcript.get(message["id"]) or message)["parts"])
 
     def _mend(self, messages: list[Message], turn: Turn, spared: AbstractSet[str] = frozenset()) -> None:
-        """Repair what an interruption left behind; durable before the request is sent."""
+        """Repair what an interruption left behind. Durable before the request is sent."""
         fresh = [each for each in messages if each["id"] not in self._legal]
         if not fresh:
             return
         waiting = self._waiting_calls() | spared
         repaired = repair_transcript(
-            fresh,
-            should_repair=lambda part: part["toolCallId"] not in waiting,
-            repair_part=self.repaired_part,
+            fresh, should_repair=lambda part: part["toolCallId"] not in waiting, repair_part=self.repaired_part
         )
         changed = [each for each in repaired.messages if each["id"] in repaired.changed_ids]
         if changed:
@@ -92,16 +81,11 @@ class History:
 
     def _waiting_calls(self) -> set[str]:
         """The calls of open turns: their own turns settle them."""
-        return {
-            part["toolCallId"]
-            for turn in self._state.open.values()
-            if turn.attempt
-            for part in self._state.stream_of(turn).parts
-            if is_tool_part(part) and not is_settled(part)
-        }
+        begun = [turn for turn in self._state.open.values() if turn.attempt]
+        return {part["toolCallId"] for turn in begun for part in self._state.stream_of(turn).parts if _is_open(part)}
 
     def forget(self) -> None:
-        """The conversation was forgotten."""
+        """The conversation was cleared."""
         self._legal.clear()
 
     def changed(self, message_id: str) -> None:
@@ -109,12 +93,12 @@ class History:
         self._legal.pop(message_id, None)
 
     def final_message(self, stream: Stream, *, is_over: bool) -> Message | None:
-        """The assistant's message of a turn that has ended, or waits; None if it says nothing."""
-        parts = [_given_up(_closed(part)) for part in stream.parts] if is_over else stream.parts
+        """The assistant's message of a turn that has ended, or waits; None if it is empty."""
+        parts = [_closed(part) for part in stream.parts] if is_over else stream.parts
         if is_over and any(_is_open(part) for part in parts):
             message: Message = {**stream.message, "parts": parts}
             parts = repair_transcript([message], repair_part=self.repaired_part).messages[0]["parts"]
-        if all(part["type"] in STRUCTURE for part in parts):
+        if all(part["type"] == "step-start" for part in parts):
             return None
         known = self._state.transcript.get(stream.turn.message_id)
         told: JsonObject = {} if stream.turn.metadata is None else {"turn": stream.turn.metadata}
@@ -122,64 +106,15 @@ class History:
         message = {**stream.message, "parts": parts}
         return {**message, "metadata": metadata} if metadata else message
 
-    def retold(self, turn: Turn) -> list[Event]:
-        """The stream of an ended turn whose own was dropped, told again from its message."""
-        message = self._state.transcript.get(turn.message_id)
-        events: list[Event] = [{"type": "start", "messageId": turn.message_id}]
-        for number, part in enumerate(message["parts"] if message is not None else ()):
-            events += _retold(part, f"part-{number}")
-        last: Event = {"type": _LAST.get(turn.status, "error")}
-        if last["type"] == "error":
-            last["errorText"] = turn.error
-        return [*events, last]
-
-
-_LAST = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}
-
 
 def _is_open(part: Part) -> bool:
     return is_tool_part(part) and not is_settled(part)
 
 
-def _given_up(part: Part) -> Part:
-    """A call that somebody had allowed, of a turn that is over: nobody is left who would begin it."""
-    return (
-        {**part, "state": ToolState.INPUT_AVAILABLE.value}
-        if part.get("state") == ToolState.APPROVAL_RESPONDED
-        else part
-    )
-
-
 def _closed(part: Part) -> Part:
-    """A text that was still being written is as long as it is."""
-    if part.get("state") != "streaming":
-        return part
-    return {**without(part, "id"), "state": "done"}
-
-
-def _retold(part: Part, part_id: str) -> list[Event]:
-    kind = part["type"]
-    if kind in ("text", "reasoning"):
-        return [
-            {"type": f"{kind}-start", "id": part_id},
-            {"type": f"{kind}-delta", "id": part_id, "delta": part.get("text", "")},
-            {"type": f"{kind}-end", "id": part_id},
-        ]
-    if kind == "step-start":
-        return [{"type": "start-step"}]
-    if not is_tool_part(part):
-        return [cast("Event", part)]
-    call_id, name, state = part["toolCallId"], tool_name(part), part.get("state")
-    begun: Event = {
-        "type": "tool-input-available",
-        "toolCallId": call_id,
-        "toolName": name,
-        "input": part.get("input"),
-    }
-    if state == ToolState.OUTPUT_AVAILABLE:
-        return [begun, {"type": "tool-output-available", "toolCallId": call_id, "output": part.get("output")}]
-    if state == ToolState.OUTPUT_ERROR:
-        return [begun, {"type": "tool-output-error", "toolCallId": call_id, "errorText": part.get("errorText", "")}]
-    if state == ToolState.OUTPUT_DENIED:
-        return [begun, {"type": "tool-output-denied", "toolCallId": call_id}]
-    return [begun]
+    """A part of a turn that is over: an unfinished text is done, and an allowed call that has not begun never will."""
+    if part.get("state") == "streaming":
+        return {**without(part, "id"), "state": "done"}
+    if part.get("state") == ToolState.APPROVAL_RESPONDED:
+        return {**part, "state": ToolState.INPUT_AVAILABLE.value}
+    return part

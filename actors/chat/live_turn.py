@@ -1,129 +1,357 @@
-"""A turn while this life of its agent has to do with it, and where it stands.
+"""A turn while it is played: its row, its stream, and its tool calls, which begin once and are settled by whoever lives.
 
-Where a turn stands is read from its events alone, so a lost connection and a death are mended by the same rules. A step is one request to
-the model with everything that it said. `start-step` opens it, `finish-step` closes it with the reason that the provider gave, and a step
-without that broke off. What becomes of a broken step (transport spec §4.1):
+A call is durable (its `tool-input-available` event) before it begins. Then, by kind of tool:
 
-    arguments still being written    withdrawn: nobody may act on half of them; before a whole call they stay, and are said to be cut off
-    reasoning, and nothing after it  withdrawn: half a signed thought cannot be sent back
-    text                             kept, and the model goes on in the very same part
-    a call with whole arguments      kept; the ledger knows whether it began, and it begins at most once
-    nothing                          withdrawn, and the same request is sent again
+    function   a run under an id derived from turn and call. Beginning it asks the ledger for it, and asking again is harmless: a run
+               that is over gives its result, one that goes on is awaited, an unknown one begins. So a turn that is played again after
+               a death asks again, and nothing starts twice.
+    agent      the same, with the child's own class
+    inline     in this process. Its beginning is recorded first. A later life that finds a beginning and no end knows that the call
+               died, and begins it again only if the tool allows that
+    client     executed by the client, once a person has allowed it if somebody must; the turn is parked until the answer comes
+
+A call that died is told to the model as an error with a caution and the evidence, and the turn goes on (transport spec §4.3).
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.toolbox import Toolbox
+from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out, told_of
+from perdure.actors.chat.messages import shortened_result
+from perdure.actors.chat.tool_run import TIMED_OUT, RepeatableToolRun, ToolEnd, ToolRun, execute
+from perdure.actors.chat.tool_schema import ToolContext
+from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.turn import Turn
-from perdure.actors.events.message_parts import BROKEN, RETRACT
-from perdure.policies import CallEvidence, Event, NoResult, Part, caution, is_tool_part, tool_name
+from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.life.results import RunHandle, RunResult
+from perdure.actors.ports import KillPoint
+from perdure.ledger import Cancel, Status, derived_run_id
+from perdure.policies import (
+    Event,
+    JsonObject,
+    OurMetadata,
+    Part,
+    Stage,
+    awaits_client,
+    is_settled,
+    is_tool_part,
+    tool_name,
+)
+
+T = TypeVar("T")
+STATUS_AFTER_S = 5.0
+NO_RESULT = "The provider began this call itself, and its answer ended without the result."
 
 
 class LiveTurn:
-    """One turn in this life of its agent: its row, its stream, and its tools."""
+    """One turn in this life of its agent."""
 
     def __init__(self, state: ConversationState, turn: Turn) -> None:
         self.turn, self.stream = turn, state.stream_of(turn)
-        self.toolbox = Toolbox(state, turn, self.stream)
+        self._state, self._agent, self._tenant = state, state.agent, state.tenant
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._for_client: set[str] = set()  # the client's calls that nobody has to allow
 
-    @property
-    def parts(self) -> list[Part]:
-        """The parts of its message so far."""
-        return self.stream.parts
+    @cached_property
+    def tools(self) -> Toolset:
+        """The agent's tools, and those that the client of this turn brought. The author's code may raise."""
+        return self._state.toolset().plus(self._state.client_tools(self.turn))
 
-    @property
-    def own_parts(self) -> list[Part]:
-        """Those that this turn wrote: of a message that it goes on with, the parts after the earlier ones."""
-        return self.stream.parts[self.turn.base :]
+    def announced(self, call_id: str) -> None:
+        """The arguments of a call are complete: begin it while the model still speaks, unless a person has to be asked first."""
+        part = self._part(call_id)
+        if part is not None and part.get("state") == "input-available" and not part.get("providerExecuted"):
+            self._begin(part)
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether the last step broke off."""
-        boundary = last_boundary(self.stream.events)
-        return boundary is not None and boundary["type"] == "start-step"
+    def _part(self, call_id: str) -> Part | None:
+        parts = self.stream.parts
+        return next((each for each in reversed(parts) if each.get("toolCallId") == call_id), None)
 
-    @property
-    def steps_taken(self) -> int:
-        """How many steps this turn has taken, in all its lives. A step that broke off in its text goes on, and is not counted yet."""
-        begun: int = sum(part["type"] == "step-start" for part in self.own_parts)
-        return begun - self.is_broken
+    def stage(self, part: Part) -> Stage:
+        """How far a call has come."""
+        state = part.get("state")
+        if is_settled(part):
+            return Stage.DEAD if told_of(part).get("outcome") == "unknown" else Stage.FINISHED
+        if state == "input-streaming":
+            return Stage.WRITING
+        if part["toolCallId"] in self._tasks:
+            return Stage.RUNNING
+        return Stage.ASKED if state == "approval-requested" else Stage.READY
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether the model has said all it wants: its last step closed of itself and called no tool."""
-        boundary = last_boundary(self.stream.events)
-        if boundary is None or boundary["type"] == "start-step" or boundary.get("finishReason") == BROKEN:
+    async def settle(self) -> bool:
+        """Wait until every call is settled or waits for a person. Returns whether one waits for a person."""
+        while True:
+            unsettled = [part for part in self.stream.parts if is_tool_part(part) and not is_settled(part)]
+            for part in unsettled:
+                if part.get("providerExecuted"):
+                    self._failed(part["toolCallId"], NO_RESULT)
+            begun = [self._begin(part) for part in unsettled if not part.get("providerExecuted")]
+            waiting = [task for task in begun if task is not None and not task.done()]
+            if not waiting:
+                return self.awaits_person()
+            await self._wait(waiting)
+            for task in waiting:
+                task.result()
+
+    def awaits_person(self) -> bool:
+        """Whether a call waits for its client or for an approval."""
+        return any(self.is_for_person(part) for part in self.stream.parts)
+
+    def is_for_person(self, part: Part) -> bool:
+        """Whether a part is such a call."""
+        return awaits_client(part, frozenset(tool.name for tool in self.tools if tool.kind == "client"))
+
+    async def drain(self) -> None:
+        """Wait for the calls under way. A lost connection to the provider is no reason to stop a tool."""
+        waiting = [task for task in self._tasks.values() if not task.done()]
+        if waiting:
+            await self._wait(waiting)
+
+    def abandon(self) -> None:
+        """Stop waiting for the calls, because the storage failed. Whoever takes the turn up asks for their runs again."""
+        for task in self._tasks.values():
+            task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+            task.cancel()
+
+    async def _wait(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Wait for all. If it takes long, the stream says for what."""
+        _, pending = await asyncio.wait(tasks, timeout=STATUS_AFTER_S)
+        if pending:
+            names = sorted(call_id for call_id, task in self._tasks.items() if task in pending)
+            self.stream.add({"type": "data-status", "transient": True, "data": {"waitingFor": names}})
+            await asyncio.wait(tasks)
+
+    def give_up(self, why: str) -> None:
+        """The turn ends: settle each call that has not begun as one that never ran."""
+        for part in self.stream.parts:
+            if is_tool_part(part) and not is_settled(part) and part["toolCallId"] not in self._tasks:
+                words = never_ran(part, why)
+                self.stream.add({"type": "tool-output-error", "toolCallId": part["toolCallId"], "errorText": words})
+
+    async def stop_calls(self, reason: str) -> None:
+        """The turn was cancelled: stop the tools, and settle each call with what is known of it."""
+        for task in self._tasks.values():
+            task.cancel()
+        running = [task for task in self._tasks.values() if not task.done()]
+        if running:
+            await asyncio.wait(running)
+        for part in self.stream.parts:
+            if is_tool_part(part) and not is_settled(part) and part.get("state") != "input-streaming":
+                await self._stop(part, reason)
+
+    async def _stop(self, part: Part, reason: str) -> None:
+        """Stop one call. If its run has completed, its result counts."""
+        call_id, tool = part["toolCallId"], self._tool(part)
+        began = await self._began(part, tool)
+        if began and tool is not None and tool.kind in ("function", "agent"):
+            run_id = self.run_id(call_id)
+            await tried(self._tenant.ask(Cancel(run_id, self._tenant.agent_id, reason)))
+            told = await self._tenant.dispatch.inspect(run_id)
+            if told is not None and told["status"] == Status.COMPLETED:
+                await (self._child(part, tool) if tool.kind == "agent" else self._function(part, tool))
+                return
+        words = aborted(part, began=began, is_question=tool is not None and tool.kind == "client")
+        self.stream.add({"type": "tool-output-error", "toolCallId": call_id, "errorText": words})
+
+    async def _began(self, part: Part, tool: Tool | None) -> bool:
+        """Whether an unsettled call has begun, in this life of the turn or in an earlier one (B7, B9)."""
+        call_id = part["toolCallId"]
+        if call_id in self._tasks or tool is None or part.get("state") == "approval-requested":
+            return call_id in self._tasks
+        if tool.kind == "inline":
+            return call_id in self._state.store.calls(self.turn.request_id)
+        return tool.kind != "client" and await self._tenant.dispatch.inspect(self.run_id(call_id)) is not None
+
+    async def runs(self) -> list[dict[str, Any]]:
+        """What the ledger knows of the unsettled calls that are runs."""
+        found = []
+        for part in self.stream.parts:
+            tool = None if not is_tool_part(part) or is_settled(part) else self._tool(part)
+            if tool is not None and tool.kind in ("function", "agent"):
+                found.append(await self._tenant.dispatch.inspect(self.run_id(part["toolCallId"])))
+        return [told for told in found if told is not None]
+
+    # one call
+
+    def run_id(self, call_id: str) -> str:
+        """The id of the run of a call: the same in every life of the turn."""
+        return derived_run_id(self.turn.request_id, "tool", call_id, 0)
+
+    def _tool(self, part: Part) -> Tool | None:
+        name = tool_name(part)
+        return self.tools.get(name) if name in self.tools else None
+
+    def _begin(self, part: Part) -> asyncio.Task[None] | None:
+        """Begin a call, or find it under way; None if a person is to act first."""
+        call_id, tool = part["toolCallId"], self._tool(part)
+        if call_id in self._tasks:
+            return self._tasks[call_id]
+        if part.get("state") in ("approval-requested", "input-streaming") or self._is_for_client(part, tool):
+            return None
+        task = self._tasks[call_id] = self._tenant.spawn_awaited(self._execute(part, tool))
+        return task
+
+    def _is_for_client(self, part: Part, tool: Tool | None) -> bool:
+        """Whether the client's answer is all that is missing: nobody has to allow the call any more."""
+        if tool is None or tool.kind != "client":
             return False
-        return not any(is_tool_part(part) and not part.get("providerExecuted") for part in last_step(self.parts))
+        was_asked = part.get("state") == "approval-responded" or part["toolCallId"] in self._for_client
+        return was_asked or tool.needs_approval is False
 
-    @property
-    def open_text(self) -> Part | None:
-        """The text that broke off and can be gone on with: the last part of all."""
-        last = self.parts[-1] if self.parts else None
-        is_open = last is not None and last["type"] == "text" and last.get("state") == "streaming" and last.get("text")
-        return last if is_open else None
-
-    def mend(self, *, replay: bool = False) -> None:
-        """Make a broken step a legal half of the message, by events. With `replay` all of it is withdrawn that no call forbids."""
-        if not self.is_broken:
+    async def _execute(self, part: Part, tool: Tool | None) -> None:
+        call_id = part["toolCallId"]
+        if tool is None:
+            known = ", ".join(each.name for each in self.tools) or "none"
+            self._failed(call_id, f"There is no tool of this name. The tools are: {known}.")
             return
-        base, parts = step_base(self.parts), self.parts
-        kept = _kept(parts[base + 1 :], replay=replay)
-        if not kept:
-            self._retract(base, step=True)
+        if part.get("state") == "input-available" and await self._needs_approval(part, tool):
+            del self._tasks[call_id]
             return
-        if base + 1 + kept < len(parts):
-            self._retract(base + 1 + kept)
-        for part in self.parts[base + 1 :]:
-            if is_tool_part(part) and part.get("state") == "input-streaming":
-                words = caution(NoResult.CUT_OFF, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"]))
-                self.stream.add({"type": "tool-input-error", "toolCallId": part["toolCallId"], "errorText": words})
-        if self.open_text is None:
-            self.stream.add({"type": "finish-step", "finishReason": BROKEN})
+        if tool.kind == "client":
+            self._for_client.add(call_id)
+            del self._tasks[call_id]
+            return
+        if part.get("state") == "approval-responded":
+            self._state.lost_calls.approved(tool, part.get("input"))
+        refusal = self._state.lost_calls.refusal(tool, part.get("input"))
+        if refusal is not None:
+            self._failed(call_id, refusal)
+            return
+        self.stream.flush()  # the intent is durable before the call
+        self._tenant.faults.at(KillPoint.MID_TOOL, "before")
+        if tool.kind == "inline":
+            await self._inline(part, tool)
+        elif tool.kind == "agent":
+            await self._child(part, tool)
+        else:
+            await self._function(part, tool)
+        self._tenant.faults.at(KillPoint.MID_TOOL, "after")
 
-    def _retract(self, count: int, *, step: bool = False) -> None:
-        """Withdraw the parts from this one on; with `step` the opening of the step is among them."""
-        self.stream.add({"type": RETRACT, "data": {"parts": count, "step": step}, "transient": True})
+    async def _needs_approval(self, part: Part, tool: Tool) -> bool:
+        wanted, problem = await tried(_result_of(lambda: tool.wants_approval(part.get("input"), self._agent)))
+        if problem is None and not wanted:
+            return False
+        call_id = part["toolCallId"]
+        event: Event = {"type": "tool-approval-request", "toolCallId": call_id, "approvalId": f"approval-{call_id}"}
+        if problem is not None:
+            event["approvalDescriptor"] = {"problem": in_words(problem)}
+        self.stream.add(event)
+        return True
+
+    async def _function(self, part: Part, tool: Tool) -> None:
+        call_id = part["toolCallId"]
+        child = ToolRun if tool.effect == "once" else RepeatableToolRun
+        given = {"tool": tool.reference(self._tenant.code_dir), "input": part.get("input"), "call_id": call_id}
+        timeout_ms = self._timeout_ms(tool)
+        given |= {"key": self.run_id(call_id)} | ({"timeout_ms": timeout_ms} if timeout_ms else {})
+        result = await self._run(child, given, call_id, display={"name": tool.name})
+        if result.ok:
+            self._settled(part, tool, result.output)
+        else:
+            await self._died(part, tool, result)
+
+    async def _child(self, part: Part, tool: Tool) -> None:
+        assert tool.agent_class is not None
+        call_id = part["toolCallId"]
+        given, problem = await tried(_result_of(lambda: tool.agent_input(part.get("input"))))
+        if problem is not None:
+            self._failed(call_id, str(problem))
+            return
+        result = await self._run(tool.agent_class, given, call_id, display=tool.display, detached=tool.detached)
+        if isinstance(result, RunHandle):
+            self._returned(call_id, {"runId": self.run_id(call_id), "status": "running"})
+            return
+        output, problem = await tried(_result_of(lambda: tool.answer(result)))
+        if problem is not None:
+            self._failed(call_id, str(problem))
+        else:
+            unknown = result.status == "interrupted" and result.child_still_running is not False
+            self._returned(call_id, output, self._evidence(part, result) if unknown else None)
+
+    async def _run(
+        self, child: Any, given: object, call_id: str, *, display: JsonObject | None, detached: Any = False
+    ) -> Any:
+        """Ask the ledger for the run of this call, whether it is known there or not."""
+        options: dict[str, Any] = {"run_id": self.run_id(call_id), "parent_tool_call_id": call_id, "display": display}
+        return await self._tenant.dispatch.run(child, given, detached=detached, **options)
+
+    def _timeout_ms(self, tool: Tool) -> float | None:
+        return tool.timeout_ms if tool.timeout_ms is not None else self._agent.tool_timeout_ms
+
+    async def _inline(self, part: Part, tool: Tool) -> None:
+        call_id = part["toolCallId"]
+        known = self._state.store.calls(self.turn.request_id).get(call_id)
+        context = self._context(call_id, self.turn.run_id, 1 if known is None else known["attempt"] + 1)
+        if known is not None and tool.effect == "once":
+            await self._died(part, tool, None, context)
+            return
+        if tool.effect != "pure":
+            self.stream.flush(calls=[(call_id, {"attempt": context.attempt, "at_ms": self._state.now_ms()})])
+        self._settled(part, tool, await execute(self._tenant, tool, part.get("input"), context, self._timeout_ms(tool)))
+
+    def _context(self, call_id: str, run_id: str, attempt: int = 1) -> ToolContext:
+        return ToolContext(
+            call_id=call_id,
+            run_id=run_id,
+            attempt=attempt,
+            idempotency_key=self.run_id(call_id),
+            report_progress=self._agent.report_progress,
+            asked_to_stop=lambda: self.turn.cancelled is not None,
+        )
+
+    # how it ended
+
+    def _settled(self, part: Part, tool: Tool, end: ToolEnd) -> None:
+        call_id = part["toolCallId"]
+        if end["ok"]:
+            self._returned(call_id, end.get("output"))
+        elif end.get("kind") == TIMED_OUT and tool.effect != "pure":
+            words = timed_out(part, tool, end["error"], self._state.now_ms())
+            self._failed(call_id, words, {"outcome": "unknown", "cause": TIMED_OUT})
+        else:
+            self._failed(call_id, end["error"])
+
+    def _returned(self, call_id: str, output: object, evidence: OurMetadata | None = None) -> None:
+        shown = shortened_result(output)
+        self._record_end({"type": "tool-output-available", "toolCallId": call_id, "output": shown}, evidence)
+
+    def _failed(self, call_id: str, words: str, evidence: OurMetadata | None = None) -> None:
+        shown = shortened_result(words)
+        self._record_end({"type": "tool-output-error", "toolCallId": call_id, "errorText": shown}, evidence)
+
+    def _record_end(self, event: Event, evidence: OurMetadata | None) -> None:
+        """A settled call is durable at once, whatever happens to the connection (spec §4.11)."""
+        if evidence is not None:
+            event["providerMetadata"] = {"perdure": evidence}
+        self.stream.add(event)
+        self.turn.failures = 0
+        part = self._part(event["toolCallId"])
+        tool = None if part is None else self._tool(part)
+        if part is not None and tool is not None:
+            self._state.lost_calls.settled(part, tool)
+        self.stream.flush()
+
+    async def _died(self, part: Part, tool: Tool, result: RunResult | None, context: ToolContext | None = None) -> None:
+        """A call began and nobody knows how it ended. A probe may know; else the model is told the evidence."""
+        call_id = part["toolCallId"]
+        context = context or self._context(call_id, self.run_id(call_id))
+        probed, problem = await tried(_result_of(lambda: tool.probed(part.get("input"), context, self._agent)))
+        is_known = problem is None and isinstance(probed, bool)
+        evidence = self._evidence(part, result)
+        words = died(part, tool, evidence, probed if is_known else None)
+        self._failed(call_id, words, None if is_known else evidence)
+
+    def _evidence(self, part: Part, result: RunResult | None) -> OurMetadata:
+        return evidence_of(part, self.run_id(part["toolCallId"]), result, self._state.now_ms())
 
 
-def last_boundary(events: list[Event]) -> Event | None:
-    """The last event that opened or closed a step, of steps that were not withdrawn."""
-    withdrawn = 0
-    event: Event
-    for event in reversed(events):
-        kind = event["type"]
-        if kind == RETRACT and event["data"].get("step"):
-            withdrawn += 1
-        elif kind == "start-step" and withdrawn:
-            withdrawn -= 1
-        elif kind in ("start-step", "finish-step") and not withdrawn:
-            return event
-    return None
-
-
-def last_step(parts: list[Part]) -> list[Part]:
-    """The parts of the last step."""
-    return parts[step_base(parts) + 1 :]
-
-
-def step_base(parts: list[Part]) -> int:
-    """Where the last step begins; -1 if there is none."""
-    return max((index for index, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
-
-
-def _kept(step: list[Part], *, replay: bool) -> int:
-    """How many of the parts of a broken step stay."""
-    calls = [index for index, part in enumerate(step) if is_tool_part(part) and part.get("state") != "input-streaming"]
-    if replay:
-        return calls[-1] + 1 if calls else 0
-    kept = len(step)
-    while kept and _is_void(step[kept - 1]):
-        kept -= 1
-    return kept
-
-
-def _is_void(part: Part) -> bool:
-    if is_tool_part(part):
-        return part.get("state") == "input-streaming"
-    return part["type"] == "reasoning" or (part["type"] == "text" and not part.get("text"))
+async def _result_of(make: Callable[[], T]) -> T:
+    """The result of the author's code, awaited if it has to be. Its errors are raised."""
+    value = make()
+    return cast("T", await value) if inspect.isawaitable(value) else value

@@ -1,8 +1,8 @@
-"""Calls that have no result of their own: what the model is told, the evidence that is kept, and what happens when a result comes late.
+"""Calls without a result of their own: what the model is told, the evidence, and results that come late.
 
-The evidence of a call whose outcome nobody knows stands in the transcript, with the call. Before a turn begins, the ledger is asked about
-each such run. A result that has come is added to the transcript as a correction, once, so that the model does not go on believing what is
-no longer so (case A17). Until then the same call is not made again blindly (`policies.repeats`).
+The evidence of a call with an unknown outcome is in the transcript, with the call. Before a turn begins, the ledger is asked about each
+such run. A late result is added to the transcript as a correction, once (case A17). Until then the same call is not made again blindly
+(`policies.repeats`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from perdure.actors.chat.store import ChatStore
+from perdure.actors.chat.store import ChatStore, Transcript
 from perdure.actors.chat.tools import Tool
-from perdure.actors.chat.transcript import Transcript
 from perdure.actors.life.results import RunResult
 from perdure.ledger import HARD, Status
 from perdure.policies import (
@@ -40,8 +39,13 @@ NO_EFFECT = (
 )
 
 
+def told_of(part: Part) -> OurMetadata:
+    """Our metadata of a call's result; empty without any."""
+    return (part.get("resultProviderMetadata") or {}).get("perdure") or {}
+
+
 def evidence_of(part: Part, run_id: str, result: RunResult | None, at_ms: int) -> OurMetadata:
-    """What is known of a call whose outcome is not. It is kept with the call, and found there when a result comes late."""
+    """The evidence of a call with an unknown outcome. It is kept with the call, and found there when a result comes late."""
     still_running = result is not None and result.status == "interrupted" and result.child_still_running is not False
     words = result.error if result is not None else "the agent's own process was lost during the call"
     return {
@@ -56,39 +60,34 @@ def evidence_of(part: Part, run_id: str, result: RunResult | None, at_ms: int) -
 
 
 def died(part: Part, tool: Tool, evidence: OurMetadata, probed: object) -> str:
-    """What the model is told of a call that died. `probed` is what the author's probe says: True, False, or nothing known."""
-    if probed is True or probed is False:
+    """What the model is told of a call that died. `probed` is the author's probe: True, False, or None for unknown."""
+    if isinstance(probed, bool):
         return (TOOK_EFFECT if probed else NO_EFFECT).format(tool=tool.name)
-    why = NoResult.STILL_RUNNING if evidence["stillRunning"] else NoResult.DIED
-    return caution(
-        why,
-        CallEvidence(
-            tool=tool.name,
-            call_id=part["toolCallId"],
-            effect=tool.effect,
-            ended_by="its process was lost",
-            lost_at_ms=evidence["lostAtMs"],
-            exit_evidence=evidence["evidence"],
-            idempotency_key=evidence["runId"],
-        ),
+    remains = CallEvidence(
+        tool=tool.name,
+        call_id=part["toolCallId"],
+        effect=tool.effect,
+        ended_by="its process was lost",
+        lost_at_ms=evidence["lostAtMs"],
+        exit_evidence=evidence["evidence"],
+        idempotency_key=evidence["runId"],
     )
+    return caution(NoResult.STILL_RUNNING if evidence["stillRunning"] else NoResult.DIED, remains)
 
 
 def aborted(part: Part, *, began: bool, is_question: bool = False) -> str:
-    """What the model is told later of a call that a person cancelled. A question is answered by its client, or not at all."""
-    remains = CallEvidence(tool=tool_name(part), call_id=part["toolCallId"])
-    return caution(
-        NoResult.UNANSWERED if is_question else NoResult.ABORTED if began else NoResult.ABORTED_BEFORE, remains
-    )
+    """What the model is told later of a cancelled call. A question is a call that waits for its client."""
+    why = NoResult.UNANSWERED if is_question else NoResult.ABORTED if began else NoResult.ABORTED_BEFORE
+    return caution(why, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"]))
 
 
 def never_ran(part: Part, why: str) -> str:
-    """What the model is told later of a call that had not begun when its turn ended by itself."""
+    """What the model is told later of a call that had not begun when its turn ended."""
     return caution(NoResult.NEVER_RAN, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"], ended_by=why))
 
 
 def timed_out(part: Part, tool: Tool, words: str, at_ms: int) -> str:
-    """What the model is told of a call that was stopped because its time was over."""
+    """What the model is told of a call that timed out."""
     remains = CallEvidence(
         tool=tool.name,
         call_id=part["toolCallId"],
@@ -100,11 +99,8 @@ def timed_out(part: Part, tool: Tool, words: str, at_ms: int) -> str:
     return caution(NoResult.DIED, remains)
 
 
-# --- calls that may not be repeated ----------------------------------------------------------------------------------
-
-
 class LostCalls:
-    """The calls of one conversation whose outcome nobody knows. Durable; asked before every call."""
+    """The calls of one conversation with an unknown outcome. Durable; consulted before every call."""
 
     def __init__(self, store: ChatStore) -> None:
         self._store = store
@@ -122,7 +118,7 @@ class LostCalls:
             self._store.keep_guard(guard.as_rows())
 
     def refusal(self, tool: Tool, given: object) -> str | None:
-        """What the model is told instead of a result, if the call would repeat a lost one; None if it may begin."""
+        """What the model is told if the call would repeat a lost one; None if the call may begin."""
         loss = self._guard.blocked(tool.name, given, tool.effect)
         if loss is None:
             return None
@@ -130,9 +126,8 @@ class LostCalls:
         return stop_text(loss)
 
     def settled(self, part: Part, tool: Tool) -> None:
-        """A call is over, one way or another."""
-        told = (part.get("resultProviderMetadata") or {}).get("perdure") or {}
-        if told.get("outcome") == "unknown":
+        """A call is settled."""
+        if told_of(part).get("outcome") == "unknown":
             self._keep(self._guard.lost(tool.name, part.get("input"), part["toolCallId"]))
         else:
             succeeded = part.get("state") == "output-available"

@@ -1,17 +1,18 @@
-"""Messages of a chat: the shape, what a client may send, and how much of one fits into a row.
+"""Messages of a chat: their shape, the checks of a client's messages, and their storage.
 
     {"id": str, "role": "user" | "assistant" | "system", "parts": [Part, …], "metadata"?: {…}}
 
-The shapes are those of the AI SDK's UI messages (spec chat-recovery §1.1), so that existing front ends read and write them. A message
-stands in one row and goes to every client that connects, so it has a limit (`MESSAGE_BYTES_MAX`). Input over it is refused where a
-cut would change what was meant (a file), and everything else that is too long is shortened with a note in the place of what is
-missing, which the model and the person both see: first what tools returned, last what people wrote.
+The shapes are those of the AI SDK's UI messages (spec chat-recovery §1.1), which front ends read and write. A message is one row, and is
+sent to every client that connects, so it has a limit (`MESSAGE_BYTES_MAX`). A file over its limit is refused. Everything else that
+is too long is shortened, with a note in its place for the model and the person: first the outputs of tools, last what people wrote.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args
 
 from perdure.actors.chat.plain_data import checked, checked_text
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     Messages: TypeAlias = str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
 else:
     Messages = Any
-    """What may be given for messages: a text, a message, or a list of either. `as_messages` checks it."""
+    """A text, a message, or a list of either. `as_messages` checks it."""
 
 ROLES: tuple[Role, ...] = get_args(Role)
 RESERVED_METADATA = frozenset({"channel", "turnMetadata"})
@@ -49,20 +50,13 @@ _TEXTS_OF = {
 }
 
 
-# --- what a client sends ---------------------------------------------------------------------------------------------
-
-
 def as_messages(
     given: object, *, new_id: Callable[[], str], field: str = "messages", roles: Collection[str] = ROLES
 ) -> list[Message]:
-    """What was given, as messages: a text (one message of the user), a message, or a list of either.
+    """Messages from a text (one message of the user), a message, or a list of either. The result is a copy.
 
-    A message without an id gets one from `new_id`. Reserved metadata and unknown keys of the message are left out, keys of parts are
-    kept. The result shares nothing with what was given.
-
-    Raises:
-        BadRequest: names the field, such as `messages[2].parts[0].text`.
-        TooLarge: the same for what is over a limit.
+    A message without an id gets one from `new_id`. Reserved metadata and unknown keys of a message are dropped; keys of parts are kept.
+    Raises `BadRequest` or `TooLarge`, which name the field, such as `messages[2].parts[0].text`.
     """
     if isinstance(given, list | tuple):
         if len(given) > MESSAGES_MAX:
@@ -73,9 +67,7 @@ def as_messages(
     _refuse_repeated(field, "id", [message["id"] for message in found])
     calls = [part["toolCallId"] for message in found for part in message["parts"] if "toolCallId" in part]
     _refuse_repeated(field, "toolCallId", calls)
-    size = sum(map(_size, found))
-    if size > INPUT_BYTES_MAX:
-        raise TooLarge(field, f"has {size} bytes encoded; the limit is {INPUT_BYTES_MAX}")
+    _refuse_larger(field, sum(map(_size, found)), INPUT_BYTES_MAX)
     return found
 
 
@@ -89,7 +81,7 @@ def _message(field: str, given: object, new_id: Callable[[], str], roles: Collec
     role = given.get("role")
     if role not in roles:
         raise BadRequest(f"{field}.role", f"{role!r:.200} is not one of {', '.join(roles)}")
-    message_id = given.get("id")
+    message_id, told = given.get("id"), given.get("metadata")
     message: Message = {
         "id": new_id() if message_id is None else check_id(f"{field}.id", message_id, ID_CHARS_MAX),
         "role": cast("Role", role),
@@ -98,19 +90,11 @@ def _message(field: str, given: object, new_id: Callable[[], str], roles: Collec
     checked_text(f"{field}.id", message["id"])
     if role == "user" and not message["parts"]:
         raise BadRequest(f"{field}.parts", "is empty; a user's message has at least one part")
-    metadata = _metadata(f"{field}.metadata", given.get("metadata"))
+    if told is not None and not isinstance(told, Mapping):
+        raise BadRequest(f"{field}.metadata", f"{told!r:.200} is {type(told).__name__}, not an object")
+    kept = {key: value for key, value in (told or {}).items() if key not in RESERVED_METADATA}
+    metadata: JsonObject = checked_data(f"{field}.metadata", kept, METADATA_BYTES_MAX)
     return {**message, "metadata": metadata} if metadata else message
-
-
-def _metadata(field: str, given: object) -> JsonObject:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise BadRequest(field, f"{given!r:.200} is {type(given).__name__}, not an object")
-    metadata: JsonObject = checked(field, {key: given[key] for key in given if key not in RESERVED_METADATA})
-    if (size := len(pack(metadata))) > METADATA_BYTES_MAX:
-        raise TooLarge(field, f"has {size} bytes encoded; the limit is {METADATA_BYTES_MAX}")
-    return metadata
 
 
 def _parts(field: str, given: object) -> list[Part]:
@@ -121,9 +105,7 @@ def _parts(field: str, given: object) -> list[Part]:
     parts = [_part(f"{field}[{at}]", each) for at, each in enumerate(given)]
     size = sum(len(part["url"]) for part in parts if part["type"] == "file")
     if size > FILES_BYTES_MAX:
-        raise TooLarge(
-            field, f"have files of {size} bytes together; the limit is {FILES_BYTES_MAX}; give links to them"
-        )
+        raise TooLarge(field, f"have files of {size} bytes; the limit is {FILES_BYTES_MAX}; give links to them")
     return parts
 
 
@@ -162,56 +144,34 @@ def _tool_part(field: str, kind: str, part: Part) -> Part:
 
 
 def _refuse_repeated(field: str, name: str, values: list[str]) -> None:
-    seen: set[str] = set()
-    for value in values:
-        if value in seen:
-            raise BadRequest(field, f"the {name} {value!r:.200} stands there twice")
-        seen.add(value)
+    twice = next((value for value, times in Counter(values).items() if times > 1), None)
+    if twice is not None:
+        raise BadRequest(field, f"the {name} {twice!r:.200} is there twice")
+
+
+def _refuse_larger(field: str, size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise TooLarge(field, f"has {size} bytes encoded; the limit is {bytes_max}")
 
 
 def checked_data(field: str, value: object, bytes_max: int = RESULT_BYTES_MAX) -> Any:
-    """Plain data of a client's, that is to stand in a message. Raises `BadRequest`, or `TooLarge` when it could not."""
+    """A copy of a client's plain data. Raises `BadRequest` or `TooLarge`."""
     data = checked(field, value)
-    if (size := _size(data)) > bytes_max:
-        raise TooLarge(field, f"has {size} bytes encoded; the limit is {bytes_max}")
+    _refuse_larger(field, _size(data), bytes_max)
     return data
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def text_of(message: Message) -> str:
-    """What a person would read: the texts of the message, each on lines of its own. No reasoning, no tool output."""
-    return "\n".join(part["text"] for part in message["parts"] if part["type"] == "text" and part.get("text"))
-
-
-# --- the row ---------------------------------------------------------------------------------------------------------
-
-
 def for_storage(message: Message, bytes_max: int = MESSAGE_BYTES_MAX) -> Message:
-    """The message as it is kept: without reasoning that says nothing, and short enough. The very same object if nothing changes.
+    """The message as it is stored: without empty reasoning, and within its limit. The very same object if nothing changes.
 
     Raises:
         TooLarge: its id and metadata alone are over the limit.
     """
-    kept = [part for part in message["parts"] if not _says_nothing(part)]
+    kept = [part for part in message["parts"] if not _is_empty_thought(part)]
     if len(kept) < len(message["parts"]):
         message = {**message, "parts": kept}
-    return message if _size(message) <= bytes_max else _shortened(message, bytes_max)
-
-
-def shortened_result(value: T) -> T | str:
-    """What a tool returned, short enough for an event and for the message. The very same object if it is."""
-    return _short(value, RESULT_BYTES_MAX)
-
-
-def _says_nothing(part: Part) -> bool:
-    """Reasoning without a word and without the provider's metadata, which may hold what was encrypted."""
-    return part["type"] == "reasoning" and not part.get("text") and not part.get("providerMetadata")
-
-
-def _shortened(message: Message, bytes_max: int) -> Message:
-    """One kind of content after the other, each no more than it must be."""
+    if _size(message) <= bytes_max:
+        return message
     for shorter in (_shorter_result, _shorter_data, _shorter_reasoning, _shorter_input, _shorter_text, _no_file):
         parts = message["parts"]
         for keep in (256 * 1024, 64 * 1024, 16 * 1024, 4 * 1024, 1024):
@@ -221,8 +181,18 @@ def _shortened(message: Message, bytes_max: int) -> Message:
     return _without_middle(message, bytes_max)
 
 
+def shortened_result(value: T) -> T | str:
+    """A tool's result within the limit of an event and of a message. The very same object if it is."""
+    return _short(value, RESULT_BYTES_MAX)
+
+
+def _is_empty_thought(part: Part) -> bool:
+    """Whether the part is reasoning without words and without metadata, which may hold encrypted ones."""
+    return part["type"] == "reasoning" and not part.get("text") and not part.get("providerMetadata")
+
+
 def _without_middle(message: Message, bytes_max: int) -> Message:
-    """As many parts from the beginning and from the end as fit, with a note between them."""
+    """The first and the last parts that fit, with a note between them."""
     room = bytes_max - _size({**message, "parts": []}) - 1024
     if room < 0:
         raise TooLarge("metadata", f"the message without its parts is over the limit of {bytes_max} bytes")
@@ -235,11 +205,7 @@ def _without_middle(message: Message, bytes_max: int) -> Message:
 
 
 def _fitting(sizes: list[int], room: int) -> int:
-    for at, size in enumerate(sizes):
-        room -= size
-        if room < 0:
-            return at
-    return len(sizes)
+    return sum(total <= room for total in accumulate(sizes))
 
 
 _REASON = "the message was longer than one may be"
@@ -250,7 +216,7 @@ def _size(value: object) -> int:
 
 
 def _clipped(text: str, keep: int) -> str:
-    """The beginning and the end of a text, about `keep` bytes together, with a note between; a text that is short enough as it is."""
+    """The beginning and the end of a text, about `keep` bytes together, with a note between them, if the text is longer."""
     encoded = text.encode()
     if len(encoded) <= keep:
         return text
@@ -259,15 +225,15 @@ def _clipped(text: str, keep: int) -> str:
     return f"{head}\n[… {len(text) - len(head) - len(tail):,} characters were left out: {_REASON} …]\n{tail}"
 
 
-def _shorter_result(part: Part, keep: int) -> Part:
-    short = {name: _short(value, keep) for name, value in part.items() if name in ("output", "result", "errorText")}
-    return cast("Part", {**part, **short})
-
-
 def _short(value: T, keep: int) -> T | str:
     if isinstance(value, str):
         return _clipped(value, keep)
     return value if _size(value) <= keep else _clipped(json.dumps(value, ensure_ascii=False), keep)
+
+
+def _shorter_result(part: Part, keep: int) -> Part:
+    short = {name: _short(value, keep) for name, value in part.items() if name in ("output", "result", "errorText")}
+    return cast("Part", {**part, **short})
 
 
 def _shorter_data(part: Part, keep: int) -> Part:
@@ -277,14 +243,14 @@ def _shorter_data(part: Part, keep: int) -> Part:
 
 
 def _shorter_reasoning(part: Part, keep: int) -> Part:
-    """The provider's signature is over the whole text, so it goes with what is cut."""
+    """The signature is dropped too, because the provider signed the whole text."""
     if part["type"] != "reasoning" or len(part["text"].encode()) <= keep:
         return part
     return {**without(part, "providerMetadata"), "text": _clipped(part["text"], keep)}
 
 
 def _shorter_input(part: Part, keep: int) -> Part:
-    """A provider wants an object as input, so a long one becomes another."""
+    """The input becomes another object, because providers want an object."""
     if "toolCallId" not in part or _size(part.get("input")) <= keep:
         return part
     return {**part, "input": {"leftOut": _clipped(json.dumps(part["input"], ensure_ascii=False), keep)}}

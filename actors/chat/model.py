@@ -1,11 +1,11 @@
-"""Models: found by name, asked for an answer, and read piece by piece, whatever the provider.
+"""Finds models by name, asks them, and reads their answers piece by piece, whatever the provider.
 
-pydantic-ai brings the providers. It is also patient and forgiving, which a durable turn cannot afford: it tries again by itself, takes the
-end of a stream for the end of an answer, and patches broken arguments. So here its retries are off, every answer must end with a reason
-that its provider gave, and `call_reader` decides which calls are whole. Whatever goes wrong becomes `ModelFailed`.
+pydantic-ai brings the providers. Its retries are off, because a durable turn decides them itself. Every answer must end with a reason of
+its provider, and `call_reader` decides which calls are whole; the library would take the end of a stream for the end of an answer, and
+patch broken arguments. Every failure becomes `ModelFailed`.
 
-Connections belong to the event loop that opened them, so models that were found by name are kept one set per loop, with one HTTP
-client. There are no timeouts of ours: the engine watches for silence. What the libraries have are set far above it.
+Connections belong to the event loop that opened them. So models that were found by name are kept one set per loop, with one HTTP client.
+The engine watches for silence; the timeouts of the libraries are set far above it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import contextlib
 import inspect
 import re
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
 from perdure.actors.chat.call_reader import ENDING
@@ -40,18 +40,19 @@ LIBRARY_TIMEOUT_S = 3600.0
 CONNECT_TIMEOUT_S = 30.0
 LONG_MESSAGES, BREATH_S = 500, 0.02
 TAIL_S = 5.0
-"""How long a provider may keep the line open after it gave the reason of the end."""
+"""How long a provider may keep the connection open after it gave the reason of the end."""
 
+_OUR_CLIENT = re.compile(r"httpx2\.AsyncClient|AsyncHTTPClient|_OpenAIHTTPClient")
 _WIRE_BYTES_MAX = 8 * ANSWER_BYTES_MAX  # each piece of an answer is wrapped in much more than itself
 
 
 class UnusableModel(BadRequest):
-    """The model cannot be asked: nobody has this name, or something that it needs is not set or not installed."""
+    """The model cannot be asked: its name is unknown, or something that it needs is not set or not installed."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of an answer: `reason` is `tool_call` when it calls tools of ours, else `stop`, `length`, `content_filter` or `error`.
+    """The end of an answer. `reason` is `tool_call` if it calls tools of ours, else `stop`, `length`, `content_filter` or `error`.
 
     `usage` counts tokens: `input_tokens`, `output_tokens`, `cache_read_tokens`, …
     """
@@ -61,15 +62,11 @@ class Finished:
     response_id: str | None
 
 
-# --- finding a model -------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _LoopsModels:
-    """What one event loop has opened."""
+class _LoopsModels(NamedTuple):
+    """What one event loop has opened. The models are kept by name and key."""
 
     client: httpx2.AsyncClient
-    models: dict[tuple[str, str | None], Model]  # by name and key
+    models: dict[tuple[str, str | None], Model]
 
 
 _opened: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopsModels] = weakref.WeakKeyDictionary()
@@ -78,15 +75,12 @@ _opened: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopsModels] = we
 def resolve_model(model: object, key: Secret | None = None) -> Model:
     """The model of this name (`openai:gpt-5`, as pydantic-ai names them), or the model object itself.
 
-    `key` is what its provider is asked with; without one the provider looks for it in the environment.
-
-    Raises:
-        UnusableModel: one line that says what is missing, by the name of its variable or package.
+    Without a `key` the provider looks for it in the environment. Raises `UnusableModel`, which names the missing variable or package.
     """
     from pydantic_ai.models import Model  # noqa: PLC0415 - not before a model is asked
 
     if isinstance(model, Model):
-        model._refresh_http_client()  # noqa: SLF001 - else a client that was opened on a loop that is gone would be used
+        model._refresh_http_client()  # noqa: SLF001 - its client may belong to a loop that is gone
         return model
     if not isinstance(model, str) or not model.strip():
         raise UnusableModel("model", f"{model!r:.200} is neither the name of a model nor a model of pydantic-ai")
@@ -107,9 +101,9 @@ def resolve_model(model: object, key: Secret | None = None) -> Model:
 
 
 def load_library(model: object) -> None:
-    """Import what asking this model will need. That takes a second or two, so an event loop does better to leave it to a thread.
+    """Import what asking this model will need. That takes a second or two, so event loops leave it to a thread.
 
-    Never necessary, and never wrong: what cannot be imported here is told when the model is asked.
+    Optional. What cannot be imported is reported when the model is asked.
     """
     import_module("pydantic_ai.direct")
     provider = model.partition(":")[0].removeprefix("gateway/") if isinstance(model, str) else ""
@@ -121,7 +115,7 @@ def load_library(model: object) -> None:
 
 
 async def close_models() -> None:
-    """Close the connections of the running loop's models; those that are asked again open new ones."""
+    """Close the connections of the running loop's models. A model that is asked again opens new ones."""
     kept = _opened.pop(asyncio.get_running_loop(), None)
     if kept is not None:
         await kept.client.aclose()
@@ -129,27 +123,20 @@ async def close_models() -> None:
 
 def _found(name: str, key: str | None, client: httpx2.AsyncClient) -> Model:
     from pydantic_ai.models import infer_model  # noqa: PLC0415 - as above
+    from pydantic_ai.providers import infer_provider_class  # noqa: PLC0415 - as above
 
     try:
-        if not _is_provider(name.partition(":")[0]):
-            return infer_model(name)  # a name of its own such as `test`, or words about what was meant perhaps
+        try:
+            infer_provider_class(name.partition(":")[0])
+        except ValueError:
+            return infer_model(name)  # a name without a provider, such as `test`; or an error that says what was meant
         return infer_model(name, lambda provider: _provider(provider, key, client))
     except Exception as problem:
         raise UnusableModel("model", f"{name}: {_what_is_missing(problem)}") from problem
 
 
-def _is_provider(name: str) -> bool:
-    from pydantic_ai.providers import infer_provider_class  # noqa: PLC0415 - as above
-
-    try:
-        infer_provider_class(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provider[Any]:
-    """The provider, with our client if it takes one of its kind. Its key is struck out of all that is written, whoever gave it."""
+    """The provider, with our client if it takes one of this kind. Its key is struck out of all that is written."""
     from pydantic_ai.providers import infer_provider, infer_provider_class  # noqa: PLC0415 - as above
     from pydantic_ai.providers.gateway import gateway_provider  # noqa: PLC0415 - as above
 
@@ -158,9 +145,7 @@ def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provide
     if not name.startswith("gateway/"):
         make = cast("Callable[..., Provider[Any]]", infer_provider_class(name))
         wanted = inspect.signature(make).parameters.get("http_client")
-        if wanted is not None and re.match(
-            r"httpx2\.AsyncClient|AsyncHTTPClient|_OpenAIHTTPClient", str(wanted.annotation)
-        ):
+        if wanted is not None and _OUR_CLIENT.match(str(wanted.annotation)):
             given["http_client"] = client
     elif given:
         make = partial(gateway_provider, name.removeprefix("gateway/"))
@@ -172,7 +157,7 @@ def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provide
 
 
 def _what_is_missing(problem: Exception) -> str:
-    """The variable or the package that a provider misses, out of what its library says at length."""
+    """The missing variable or package, out of the message of the provider's library."""
     said = " ".join(str(problem).split())
     variables = dict.fromkeys(re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", said))
     if variables:
@@ -184,7 +169,7 @@ def _what_is_missing(problem: Exception) -> str:
 
 
 def _http_client() -> httpx2.AsyncClient:
-    """One client for all providers that take it. A line of an answer is bounded here, before any library gathers it in memory."""
+    """One client for all providers that take it. It bounds an answer before any library gathers it in memory."""
     import httpx2  # noqa: PLC0415 - as above
     from pydantic_ai.models import get_user_agent  # noqa: PLC0415 - as above
 
@@ -214,9 +199,6 @@ def _http_client() -> httpx2.AsyncClient:
     )
 
 
-# --- asking it -------------------------------------------------------------------------------------------------------
-
-
 async def stream_model(
     model: object,
     messages: Sequence[Message],
@@ -224,7 +206,6 @@ async def stream_model(
     tools: Sequence[ToolSpec] = (),
     instructions: str | None = None,
     settings: dict[str, object] | None = None,
-    taken_ids: Iterable[str] = (),
     bytes_max: int = ANSWER_BYTES_MAX,
     tail_s: float = TAIL_S,
 ) -> AsyncGenerator[Event | Finished]:
@@ -239,18 +220,13 @@ async def stream_model(
         tools: what the model may call; their names are checked.
         instructions: the system prompt of this request.
         settings: pydantic-ai's model settings (`temperature`, `max_tokens`, …).
-        taken_ids: ids of calls that are taken beside those in `messages`.
-        bytes_max: how long the answer may be.
-        tail_s: how long to wait for usage figures once the provider has said that the answer is over.
+        bytes_max: the longest answer.
+        tail_s: how long to wait for usage figures after the end of the answer.
 
     Raises:
-        ModelFailed: the request failed; nothing else is ever raised but what says that we or the caller made a mistake
-            (`BadRequest`, `IllegalRequest`).
+        ModelFailed: the request failed. Other errors are mistakes of ours or of the caller (`BadRequest`, `IllegalRequest`).
     """
-    taken = {
-        *taken_ids,
-        *(part["toolCallId"] for message in messages for part in message["parts"] if "toolCallId" in part),
-    }
+    taken = {part["toolCallId"] for message in messages for part in message["parts"] if "toolCallId" in part}
     reader = AnswerReader(tools, taken_ids=taken, bytes_max=bytes_max)
     try:
         opened = await _asked(resolve_model(model), messages, tools, instructions, settings)
@@ -271,8 +247,8 @@ _How = tuple[Sequence[ToolSpec], str | None, dict[str, object] | None]
 async def _asked(
     model: Model, messages: Sequence[Message], *how: *_How
 ) -> contextlib.AbstractAsyncContextManager[StreamedResponse]:
-    """A long conversation is written for the library on a thread, for 10,000 messages take a fifth of a second, and others live here; and
-    a moment later, so that first whoever asked is told that the turn has begun."""
+    """Open the stream. A long conversation is converted on a thread, because 10,000 messages take a fifth of a second, and a moment later,
+    so that followers hear first that the turn has begun."""
     if len(messages) < LONG_MESSAGES:
         return _open(model, messages, *how)
     await asyncio.sleep(BREATH_S)
@@ -313,7 +289,7 @@ def _parameters(tools: Sequence[ToolSpec], instructions: str | None) -> ModelReq
 
 
 async def _chunks(stream: StreamedResponse, reader: AnswerReader, tail_s: float) -> AsyncGenerator[Event | Finished]:
-    """The chunks of an answer, and its end. A connection that breaks after the provider gave the reason of the end broke nothing."""
+    """The chunks of an answer, and its end. A connection may break after the provider gave the reason of the end."""
     reader.provider = stream.provider_name
     cutter = awaited(_cut_tail(stream, tail_s))
     try:
@@ -345,41 +321,40 @@ async def _read(stream: StreamedResponse, reader: AnswerReader) -> AsyncGenerato
 def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Event | Finished]:
     reason = reason_of_end(stream, is_over=True)
     if stream.state == "suspended":
-        words = "the provider suspended its answer, to be asked for the rest of it later; that is not supported"
+        words = "the provider suspended its answer; to ask for the rest of it later is not supported"
         raise ModelFailed(Failure(FailureKind.UNKNOWN, words, is_transient=False))
     if reason is None:
         raise ModelFailed(stream_ended())
     if reason == "tool_call" and not reader.has_calls:
         raise ModelFailed(stream_ended("the provider announced a call of a tool, and sent none that has a name"))
     yield from reader.finish(reason)
-    if reason in ENDING:  # providers differ in what they call the end of an answer that calls
+    if reason in ENDING:  # providers name the end of an answer with calls in different ways
         reason = "tool_call" if len(reader.calls) else "stop"
     yield Finished(reason, _usage(stream.usage), stream.provider_response_id)
 
 
 def _refuse_overrun_call(reader: AnswerReader) -> None:
     if reader.calls.overrun is not None:
-        words = f"the provider added to a call of {reader.calls.overrun} after it had begun the next part of its answer"
+        words = f"the provider added to a finished call of {reader.calls.overrun}"
         raise ModelFailed(Failure(FailureKind.IN_BAND, words, is_transient=True))
 
 
 async def _cut_tail(stream: StreamedResponse, tail_s: float) -> None:
-    """End a stream whose provider has given the reason of the end, but keeps the line open."""
+    """End a stream whose provider has given the reason of the end, but keeps the connection open."""
     is_over = False
     while not is_over:
         was_over = reason_of_end(stream, is_over=False) is not None
         await asyncio.sleep(tail_s)
         is_over = was_over
-    with contextlib.suppress(NotImplementedError):  # a model that cannot be cut off ends by itself, or by the watchdog
+    with contextlib.suppress(NotImplementedError):  # then it ends by itself, or by the watchdog
         await stream.cancel()
 
 
 def reason_of_end(stream: StreamedResponse, *, is_over: bool) -> str | None:
-    """Why the answer ended, if its provider said so; None if it did not.
+    """The reason that the provider gave for the end of the answer, or None.
 
-    The library makes `stop` of the bare end of a stream of chat completions. A reason that it does not know is in the provider's own
-    words, where every provider's word for too long an answer names its length or its tokens. A model that runs in this process (a test's,
-    say) has no connection that could break, and gives no reason.
+    The library makes `stop` of the bare end of a stream of chat completions. A reason that it does not know is in the provider's words:
+    those for too long an answer name its length or its tokens. A model in this process, such as a test's, gives no reason.
     """
     details = stream.provider_details or {}
     raw = details.get("finish_reason")

@@ -1,8 +1,7 @@
-"""Plain data at the edges of a chat: what a client sends is checked, what an author or a model gives is mended.
+"""Plain data at the edges of a chat: input of a client is checked, output of tools and models is mended.
 
-The difference is who can act on it. A client that sends half a character or a NUL is told which field to change. A tool that
-returned one has had its effect already, and a model that wrote one cannot be asked again for the same words; there the character is
-replaced, because neither msgpack nor a provider takes it.
+Neither msgpack nor a provider takes a NUL or half of a surrogate pair. A client is told which field to change. In the output of a tool,
+which has had its effect, and of a model, which cannot repeat its words, the character is replaced.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from perdure.ledger import BadRequest
 
 T = TypeVar("T")
 NESTING_MAX = 64
-"""Levels of lists and objects in a value; JSON readers in the world give up at some hundred."""
+"""Levels of lists and objects in a value. Some JSON readers give up at a hundred."""
 
 _UNTAKABLE = re.compile("[\x00\ud800-\udfff]")
 _INTEGER_BITS_MAX = 64
@@ -24,7 +23,7 @@ _WORDS_MAX = 60
 
 
 def checked(field: str, value: object, depth: int = 0) -> Any:
-    """A copy of JSON-like data. Raises `BadRequest`, whose field is the way to what is wrong: `messages[0].parts[1].data.rows[3]`."""
+    """A copy of JSON-like data. Raises `BadRequest` with the path of what is wrong, such as `messages[0].parts[1].data.rows[3]`."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -57,7 +56,7 @@ def _named(key: object) -> str:
 
 
 def checked_text(field: str, value: object) -> str:
-    """The text, if it is one that every store and provider takes. Raises `BadRequest`."""
+    """The text, if every store and provider takes it. Raises `BadRequest`."""
     if not isinstance(value, str):
         raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not a string")
     odd = _UNTAKABLE.search(value)
@@ -73,7 +72,7 @@ def mended(text: str) -> str:
 
 
 def all_mended(value: T) -> T:
-    """The same for every string in a value of JSON's types, keys included. Numbers that JSON does not know become their names."""
+    """The same for all strings and keys of a value of JSON's types. NaN and infinities become their names."""
     return cast("T", _mended(value))
 
 
@@ -90,13 +89,13 @@ def _mended(value: object) -> object:
 
 
 class TextJoiner:
-    """Joins the pieces of one text. A provider that escapes each piece by itself may cut a character outside the BMP in two."""
+    """Joins the pieces of one text. A provider may split a character outside the BMP between two pieces."""
 
     def __init__(self) -> None:
         self._half = ""
 
     def joined(self, piece: str) -> str:
-        """As much of the text as is whole; the first half of a character waits for the second."""
+        """The text so far that is whole. The first half of a character waits for the second."""
         text, self._half = self._half + piece, ""
         if text and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
@@ -105,6 +104,6 @@ class TextJoiner:
         return mended(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass"))
 
     def rest(self) -> str:
-        """What is left when no more comes."""
+        """The rest, at the end of the text."""
         half, self._half = self._half, ""
         return mended(half)

@@ -1,4 +1,4 @@
-"""Playing a turn: from wherever its events say that it stands, to its end, or to where it has to wait for a person.
+"""Plays a turn from where its events say that it is to its end, or until it waits for a person.
 
     mend a broken step ─► settle its tool calls ─► answered? ──► completed
             ▲                     │  ▲                │ no
@@ -6,9 +6,9 @@
             └── lost connection ◄─ one request to the model
                 (pause, budget)
 
-There is no other state than the turn's row and its events, so a lost connection, a stall and the death of the process come back to the
-same loop. A kill at any line costs what was not durable: events that nobody had seen. A tool call is durable before it begins, and it
-begins by a request to the ledger under an id derived from the call (`toolbox`), so it begins once however often this loop is entered.
+The only state is the turn's row and its events, so a lost connection, a stall and a death come back to the same loop. A kill at any line
+costs the events that were not durable, which nobody had seen. A tool call is durable before it begins, under an id derived from the call
+(`live_turn`), so it begins once however often this loop is entered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Play:
         self._task: asyncio.Task[Outcome | None] | None = None
 
     async def within(self, job: Coroutine[object, None, Outcome | None]) -> Outcome | None:
-        """What the turn comes to, wherever it is: a cancel reaches every wait of it, also those of its recovery (case A12).
+        """The outcome of a job of this turn. A cancel reaches every wait of it, also those of its recovery (case A12).
 
         A cancelled turn is aborted; a cancelled task is not a cancelled turn.
         """
@@ -54,7 +54,7 @@ class Play:
         return await abort(self.live) if outcome is None or outcome.event is TurnEvent.PARKED else outcome
 
     def cancel(self) -> None:
-        """Stop at once; the turn says why."""
+        """Stop at once; `turn.cancelled` says why."""
         if self._task is not None:
             self._task.cancel()
 
@@ -71,13 +71,12 @@ class Play:
     async def _steps(self) -> Outcome:
         live = self.live
         for _ in range(self._agent.max_steps + FAILURES_MAX):
-            live.mend()
-            waiting = await live.toolbox.settle()
-            if waiting:
+            live.stream.mend()
+            if await live.settle():
                 return Outcome(TurnEvent.PARKED)
-            if live.is_answered:
+            if live.stream.is_answered:
                 return Outcome(TurnEvent.COMPLETED)
-            if live.steps_taken >= self._agent.max_steps:
+            if live.stream.steps_taken >= self._agent.max_steps:
                 break
             failure = await self._request()
             outcome = None if failure is None else await self._recovery.failed(live, failure)
@@ -88,8 +87,9 @@ class Play:
     # one request
 
     async def _request(self) -> Failure | None:
-        """Send one request and take in its answer. What went wrong, or None."""
-        resumed = self.live.open_text if self.live.is_broken else None
+        """Send one request and take in its answer. Returns its failure, or None."""
+        stream = self.live.stream
+        resumed = stream.open_text if stream.is_broken else None
         model, problem = await tried(self._state.model())
         if isinstance(problem, ModelFailed):
             return problem.failure
@@ -97,12 +97,12 @@ class Play:
             raise problem or AssertionError("there is neither a model nor a reason")
         messages = self._history.request_messages(self.live)
         if resumed is None:
-            self.live.stream.add({"type": "start-step"})
+            stream.add({"type": "start-step"})
         reader = AnswerWriter(self.live, self._tenant.faults, resumed)
         source = stream_model(
             model,
             messages,
-            tools=self.live.toolbox.specs,
+            tools=self.live.tools.specs(),
             instructions=self._agent.get_instructions(),
             settings=self._agent.get_model_settings(),
         )
@@ -118,26 +118,25 @@ class Play:
 
     def _timeouts(self) -> tuple[float, float]:
         """How long the first event and each further one of a request may take, in milliseconds; 0 is for ever."""
-        turn = self.live.turn
-        between = turn.stall_ms if turn.stall_ms is not None else float(self._agent.chat_stream_stall_timeout_ms)
-        first = self._agent.chat_first_token_timeout_ms
+        asked, first = self.live.turn.options, self._agent.chat_first_token_timeout_ms
+        between = float(asked.get("chat_stream_stall_timeout_ms", self._agent.chat_stream_stall_timeout_ms))
         return (between if first is None else float(first)), between
 
 
 class AnswerWriter:
-    """Writes what the model says into the stream, and tells the toolbox what it calls.
+    """Writes an answer into the stream, and begins its calls.
 
     Args:
-        resumed: the text that a broken step ended with; the answer goes on in it.
+        resumed: the text that a broken step ended with; the answer continues it.
     """
 
     def __init__(self, live: LiveTurn, faults: Faults, resumed: Part | None) -> None:
-        self._stream, self._toolbox, self._faults = live.stream, live.toolbox, faults
+        self._live, self._stream, self._faults = live, live.stream, faults
         self._resumed = resumed
         self._texts: dict[str, str] = {}
 
     def take(self, item: Event | Finished) -> None:
-        """One event of the model."""
+        """Take in one event of the model."""
         if isinstance(item, Finished):
             self._stream.add({"type": "finish-step", "finishReason": item.reason, "usage": item.usage})
             return
@@ -147,7 +146,7 @@ class AnswerWriter:
         self._stream.add(event)
         self._faults.at(KillPoint.MID_STREAM, event["type"])
         if event["type"] == "tool-input-available":
-            self._toolbox.announced(event["toolCallId"])
+            self._live.announced(event["toolCallId"])
 
     def _mapped(self, event: Event) -> Event | None:
         kind = event["type"]
@@ -168,7 +167,7 @@ class AnswerWriter:
 
 
 class Stalled(Exception):
-    """No event came in time; `waited_ms` says how long was waited."""
+    """No event came for `waited_ms`."""
 
     def __init__(self, waited_ms: float) -> None:
         super().__init__(waited_ms)
@@ -182,7 +181,7 @@ async def watched(source: AsyncIterator[T], first_ms: float, between_ms: float) 
     """The events of a source, each within its limit; 0 is no limit. The source is closed at the end, whatever happens.
 
     The clock runs only while the next event is awaited: not while events are stored or shown, or tools work. The first event has a limit
-    of its own, because a model may think before it speaks (spec W-42). Only events count: keep-alives of a connection are no progress.
+    of its own, because a model may think before it speaks (spec W-42). Keep-alives of a connection are no events.
     """
     limit_ms = first_ms
     try:

@@ -1,14 +1,14 @@
-"""What a chat agent keeps in its storage: messages, turns, the pieces of their streams, and inline tool calls.
+"""What a chat agent keeps in its storage, and its transcript in memory.
 
     message  <position>               one message of the transcript, in order
     turn     <request id>             one turn (`actors.chat.turn`)
-    open     <request id>             stands while the turn has not ended, so that a life knows at once what it owes
-    key      <idempotency key>        the request id that it stands for
+    open     <request id>             stands until the turn has ended, so that a life finds what it owes
+    key      <idempotency key>        the request id of this key
     chunks   <request id> <segment>   [number of the first event, [event, …]]
     guard                             the calls that may not be repeated blindly
-    call     <request id> <call id>  an inline tool call: begun, and perhaps how it ended
+    call     <request id> <call id>   an inline tool call that has begun
 
-Every `write` is one transaction, or part of the one that is open. Nothing is told to anybody before it returned.
+Every `write` is one transaction, or part of the open one. Nothing is told to anybody before it returned.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TypedDict
 
+from perdure.actors.chat.messages import for_storage
 from perdure.actors.chat.turn import Turn
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
 from perdure.ledger.storage.cabinet import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, TURN, Transaction
-from perdure.policies import Event, LossRow, Message
+from perdure.policies import Event, LossRow, Message, OurMetadata
 
 STREAMS_KEPT = 20
 
 
 class InlineCall(TypedDict):
-    """A call of an inline tool that has begun: how often, and when it did last."""
+    """An inline tool call that has begun: how often, and when last."""
 
     attempt: int
     at_ms: int
@@ -53,11 +54,6 @@ class ChatStore:
         self._chunks: Documents[tuple[int, list[Event]]] = Documents(life, CHUNKS)
         self._calls: Documents[InlineCall] = Documents(life, CALL)
         self._guard: Documents[list[LossRow]] = Documents(life, GUARD)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the agent never wrote anything."""
-        return not self._life.has_storage
 
     # reading
 
@@ -94,13 +90,13 @@ class ChatStore:
         return {key.removeprefix(prefix): call for key, call in self._calls.all(prefix).items()}
 
     def guard(self) -> list[LossRow]:
-        """What the repeat guard remembers."""
+        """The rows of the repeat guard."""
         return self._guard.get("") or []
 
     # writing
 
     def keep_guard(self, rows: list[LossRow]) -> None:
-        """Remember this instead; durable on return."""
+        """Replace the rows of the repeat guard; durable on return."""
         with self._life.storage.transaction() as transaction:
             if rows:
                 self._guard.put(transaction, "", rows)
@@ -118,20 +114,19 @@ class ChatStore:
     ) -> None:
         """Make all of this durable at once. `then` is done in memory after the commit."""
         with self._life.storage.transaction() as transaction:
-            if segment is not None and turn is not None:
-                self._chunks.put(transaction, f"{turn.request_id}\0{turn.segments:06d}", segment)
-                turn.segments += 1
-                turn.events = segment[0] + len(segment[1])
             if turn is not None:
+                if segment is not None:
+                    self._chunks.put(transaction, f"{turn.request_id}\0{turn.segments:06d}", segment)
+                    turn.segments += 1
+                    turn.events = segment[0] + len(segment[1])
                 self._put_turn(transaction, turn)
+                for call_id, record in calls:
+                    self._calls.put(transaction, f"{turn.request_id}\0{call_id}", record)
             for position, message in messages:
                 if message is None:
                     self._messages.drop(transaction, f"{position:010d}")
                 else:
                     self._messages.put(transaction, f"{position:010d}", message)
-            for call_id, record in calls:
-                assert turn is not None
-                self._calls.put(transaction, f"{turn.request_id}\0{call_id}", record)
             if turn is not None and turn.is_over:
                 self.prune_streams()
             if then is not None:
@@ -149,24 +144,18 @@ class ChatStore:
     def drop(self, request_ids: Iterable[str]) -> None:
         """Delete ended turns with their streams and calls, at once."""
         with self._life.storage.transaction() as transaction:
-            for request_id in request_ids:
-                self._drop(transaction, request_id)
-
-    def _drop(self, transaction: Transaction, request_id: str) -> None:
-        turn = self.turn(request_id)
-        if turn is None:
-            return
-        if turn.idempotency_key:
-            self._keys.drop(transaction, turn.idempotency_key)
-        for pieces in (self._chunks, self._calls):
-            for key in pieces.versions():
-                if key.startswith(f"{request_id}\0"):
-                    pieces.drop(transaction, key)
-        self._open.drop(transaction, request_id)
-        self._turns.drop(transaction, request_id)
+            for turn in filter(None, map(self.turn, request_ids)):
+                if turn.idempotency_key:
+                    self._keys.drop(transaction, turn.idempotency_key)
+                for pieces in (self._chunks, self._calls):
+                    for key in pieces.versions():
+                        if key.startswith(f"{turn.request_id}\0"):
+                            pieces.drop(transaction, key)
+                self._open.drop(transaction, turn.request_id)
+                self._turns.drop(transaction, turn.request_id)
 
     def prune_streams(self, kept: int = STREAMS_KEPT) -> None:
-        """Delete the streams of the oldest turns beyond so many; what they came to stays in the transcript."""
+        """Delete the streams of all but the newest turns. Their messages stay in the transcript."""
         owned: dict[str, list[str]] = {}
         for key in self._chunks.versions():
             owned.setdefault(key.partition("\0")[0], []).append(key)
@@ -175,3 +164,77 @@ class ChatStore:
             with self._life.storage.transaction() as transaction:
                 for key in gone:
                     self._chunks.drop(transaction, key)
+
+
+class Transcript:
+    """The messages of one chat agent, in memory. Positions rise for ever and are the keys of the stored messages.
+
+    A position belongs to its message as soon as it was given out. If the transaction of the message fails, the position stays empty.
+    `uncertain` holds the evidence of the calls whose outcome is not known.
+    """
+
+    def __init__(self, store: ChatStore) -> None:
+        self.uncertain: dict[str, OurMetadata] = {}
+        self._positions: dict[str, int] = {}
+        self._last = 0
+        self._messages: dict[str, Message] = {}
+        for position, message in store.messages():
+            self.put(position, message)
+
+    @property
+    def messages(self) -> list[Message]:
+        """All messages, oldest first. Do not change them in place."""
+        return list(self._messages.values())
+
+    @property
+    def leaf(self) -> Message | None:
+        """The newest message."""
+        return next(reversed(self._messages.values()), None)
+
+    @property
+    def newest_user_id(self) -> str:
+        """The id of the newest message of the user; empty if there is none."""
+        return next((each["id"] for each in reversed(self._messages.values()) if each["role"] == "user"), "")
+
+    def get(self, message_id: str) -> Message | None:
+        """A message by its id."""
+        return self._messages.get(message_id)
+
+    def __contains__(self, message_id: str) -> bool:
+        return message_id in self._messages
+
+    def placed(self, messages: list[Message]) -> list[tuple[int, Message]]:
+        """Each message as it is stored, with its position: its own, or the next free one."""
+        for message in messages:
+            self._positions.setdefault(message["id"], self._last + 1)
+            self._last = max(self._last, self._positions[message["id"]])
+        return [(self._positions[message["id"]], for_storage(message)) for message in messages]
+
+    def put(self, position: int, message: Message) -> None:
+        """Add a message that is durable."""
+        newest = next(reversed(self._messages), None)
+        is_late = message["id"] not in self._messages and newest is not None and position < self._positions[newest]
+        self._positions[message["id"]] = position
+        self._last = max(self._last, position)
+        self._messages[message["id"]] = message
+        if is_late:
+            self._messages = dict(sorted(self._messages.items(), key=lambda each: self._positions[each[0]]))
+        for part in message["parts"]:
+            told = (part.get("resultProviderMetadata") or {}).get("perdure") or {}
+            if "toolCallId" in part and told.get("outcome") == "unknown" and "runId" in told:
+                self.uncertain[part["toolCallId"]] = told
+
+    def positions(self) -> list[int]:
+        """All positions in use."""
+        return list(self._positions.values())
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._positions.clear()
+        self.uncertain.clear()
+        self._messages.clear()
+
+    def before(self, message_id: str) -> list[Message]:
+        """The messages before this one; all of them if it is not there."""
+        found = self.messages
+        return found[: list(self._messages).index(message_id)] if message_id in self._messages else found

@@ -1,19 +1,27 @@
 """The stream of one turn: numbered events, durable before anybody sees them, through any number of lives of the agent.
 
-An event is a chunk of the AI SDK's UI message stream, and the assistant's message is the fold of the events
-(`actors.events.message_parts`); there is no second copy of it that could differ. Numbers go on across lost connections and across deaths.
-What a broken attempt had half said is withdrawn by an event, a new attempt announces itself by one, and the last event says how the turn
-ended:
+An event is a chunk of the AI SDK's UI message stream. The assistant's message is the fold of the events (`actors.events.message_parts`).
+Numbers continue across lost connections and deaths. Our own events:
 
     data-attempt      {attempt, cause}                     a new attempt begins
-    data-retract      {parts}                              only so many parts of the message stay
-    data-status       {…}                                  what is being waited for, in a pause
+    data-retract      {parts}                              only the first parts of the message stay
+    data-status       {…}                                  the reason of a pause
     data-interrupted  {attempt, cause, outcome, …}         this attempt is over, and the turn may go on
     finish | error | abort                                 the end
 
-When events become durable: the result of a tool and the intent to call one at once. Everything else as soon as somebody follows the
-turn, because what is shown must not be lost. Otherwise in groups: after 10 events, or 1 s; unfollowed streams are flushed every 5 s. A
-death loses the last group, and the model says it again.
+The result of a tool and the intent to call one become durable at once; everything else at once if the turn has followers, because what is
+shown must not be lost. Otherwise events are flushed in groups: after 10 events, or 1 s; unfollowed streams are flushed every 5 s. A death
+loses the last group, and the model says it again.
+
+The progress of a turn is read from its events alone, so a lost connection and a death are mended by the same rules. A step is one request
+to the model with its whole answer: `start-step` opens it, `finish-step` closes it with the provider's reason. A step without `finish-step`
+broke off. `mend` repairs it (transport spec §4.1):
+
+    unfinished arguments             withdrawn; before a whole call they stay, and are said to be cut off
+    reasoning, and nothing after it  withdrawn: half a signed thought cannot be sent back
+    text                             kept, and the model continues in the same part
+    a call with whole arguments      kept; the ledger knows whether it began
+    nothing                          withdrawn, and the same request is sent again
 """
 
 from __future__ import annotations
@@ -24,10 +32,21 @@ from typing import Unpack
 
 from perdure.actors.chat.store import Beside, ChatStore
 from perdure.actors.chat.turn import Turn
-from perdure.actors.events.message_parts import apply_chunk
+from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk
+from perdure.actors.life.life import Life
 from perdure.ledger import StorageError, pack
 from perdure.ledger.storage.cabinet import unbound
-from perdure.policies import Event, Message, Part, earns_credit
+from perdure.policies import (
+    CallEvidence,
+    Event,
+    Message,
+    NoResult,
+    Part,
+    caution,
+    earns_credit,
+    is_tool_part,
+    tool_name,
+)
 
 GROUP, GROUP_S = 10, 0.05
 LINGER_S, LINGER_UNSEEN_S = 1.0, 5.0
@@ -36,36 +55,31 @@ UTF8_MOST = 4  # bytes of one character
 
 
 class Stream:
-    """The stream of a turn that has not ended, in this life of its agent.
+    """The stream of an open turn, in this life of its agent.
 
     Args:
-        now_ms: the wall clock, for progress.
         on_durable: is told of every group of events that became durable.
-        is_seen: whether somebody may see what `on_durable` is told.
+        before: the events that are durable already.
     """
 
     def __init__(
-        self,
-        turn: Turn,
-        store: ChatStore,
-        now_ms: Callable[[], int],
-        on_durable: Callable[[list[Event]], None] = lambda _events: None,
-        before: list[Event] | None = None,
-        is_seen: Callable[[], bool] = lambda: True,
+        self, turn: Turn, store: ChatStore, life: Life, on_durable: Callable[[list[Event]], None], before: list[Event]
     ) -> None:
         self.turn = turn
-        self._store, self._now_ms, self._on_durable, self._is_seen = store, now_ms, on_durable, is_seen
-        self.events: list[Event] = before or []
+        self._store, self._life, self._on_durable = store, life, on_durable
+        self.events = before
         self._parts: list[Part] = []
         self._folded = 0
         self._followers: dict[asyncio.Future[None], None] = {}  # in the order in which they came
         self._due: asyncio.Handle | None = None
         self._due_at_s = 0.0
         self._flushed_s = 0.0
-        self._context = unbound()  # a flush that is due joins no transaction that happens to be open then
+        self._context = unbound()  # a flush joins no transaction that happens to be open
         self._problem: StorageError | None = None
         self._beside: Beside = {}
         self._credited_at_ms: float | None = None
+
+    # the message
 
     @property
     def parts(self) -> list[Part]:
@@ -76,40 +90,41 @@ class Stream:
         return self._parts
 
     @property
+    def own_parts(self) -> list[Part]:
+        """The parts that this turn wrote, without those of an answer that it continues."""
+        return self.parts[self.turn.base :]
+
+    @property
     def message(self) -> Message:
         """The assistant's message so far."""
         return {"id": self.turn.message_id, "role": "assistant", "parts": self.parts}
 
     def begin_with(self, parts: list[Part]) -> None:
-        """Go on with a message that is there already."""
+        """Continue an existing message."""
         self._parts = parts
+
+    # writing
 
     def beside(self, **documents: Unpack[Beside]) -> None:
         """Write these with the next flush."""
         self._beside = _both(self._beside, documents)
 
     def add(self, event: Event) -> None:
-        """Add an event. It will be durable soon; `flush` makes it so now."""
+        """Add an event. It becomes durable soon, or with the next `flush`."""
         if self._problem is not None:
             raise self._problem
         self.events.append(event)
-        self._credit(event.get("type"))
-        waiting = len(self.events) - self.turn.events
+        now_ms = self._life.now_ms()
+        if earns_credit(event.get("type"), now_ms, self._credited_at_ms):
+            self._credited_at_ms = self.turn.progress_at_ms = now_ms
+            self.turn.work += 1
         now_s = asyncio.get_running_loop().time()
         if self._followers:
             self._flush_at(now_s)
-        elif waiting >= GROUP:
+        elif len(self.events) - self.turn.events >= GROUP:
             self._flush_at(max(now_s, self._flushed_s + GROUP_S))
         else:
-            self._flush_at(now_s + (LINGER_S if self._is_seen() else LINGER_UNSEEN_S))
-
-    def _credit(self, kind: object) -> None:
-        """Count progress of the turn, at the moment at which it is made."""
-        now_ms = self._now_ms()
-        if not earns_credit(kind, now_ms, self._credited_at_ms):
-            return
-        self._credited_at_ms = self.turn.progress_at_ms = now_ms
-        self.turn.work += 1
+            self._flush_at(now_s + (LINGER_S if self._life.services.is_followed else LINGER_UNSEEN_S))
 
     def _flush_at(self, at_s: float) -> None:
         if self._due is not None:
@@ -118,8 +133,7 @@ class Stream:
             self._due.cancel()
         loop = asyncio.get_running_loop()
         self._due_at_s = at_s
-        soon = at_s <= loop.time()
-        if soon:
+        if at_s <= loop.time():
             self._due = loop.call_soon(self._flush_due, context=self._context)
         else:
             self._due = loop.call_at(at_s, self._flush_due, context=self._context)
@@ -127,11 +141,11 @@ class Stream:
     def _flush_due(self) -> None:
         try:
             self.flush()
-        except StorageError as problem:  # whoever adds the next event hears of it
+        except StorageError as problem:  # the next `add` raises it
             self._problem = problem
 
     def flush(self, **beside: Unpack[Beside]) -> None:
-        """Make everything durable that was said so far, and in the same transaction what `ChatStore.write` is given beside it."""
+        """Make all events durable, and in the same transaction what `ChatStore.write` is given beside them."""
         self.rest()
         pending = self.events[self.turn.events :]
         if not pending and not beside and not self._beside:
@@ -142,7 +156,10 @@ class Stream:
         self._flushed_s = asyncio.get_running_loop().time()
         if pending:
             self._on_durable(pending)
-        self._tell()
+        followers, self._followers = self._followers, {}
+        for follower in followers:
+            if not follower.done():
+                follower.set_result(None)
 
     def rest(self) -> None:
         """Cancel the flush that is due."""
@@ -150,14 +167,8 @@ class Stream:
             self._due.cancel()
             self._due = None
 
-    def _tell(self) -> None:
-        followers, self._followers = self._followers, {}
-        for follower in followers:
-            if not follower.done():
-                follower.set_result(None)
-
     async def next_events(self, first: int, hold_s: float) -> list[Event]:
-        """The durable events from a number on; waits a while for one if there is none."""
+        """The durable events from a number on. Waits up to `hold_s` if there is none."""
         if first >= self.turn.events and not self.turn.is_over:
             follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._followers[follower] = None
@@ -169,6 +180,101 @@ class Stream:
             except TimeoutError:
                 self._followers.pop(follower, None)
         return batch(self.events[first : self.turn.events])
+
+    # its steps
+
+    @property
+    def last_step(self) -> list[Part]:
+        """The parts of the last step."""
+        return self.parts[_step_base(self.parts) + 1 :]
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the last step broke off."""
+        boundary = last_boundary(self.events)
+        return boundary is not None and boundary["type"] == "start-step"
+
+    @property
+    def steps_taken(self) -> int:
+        """The steps of this turn, in all its lives. A step that broke off in its text goes on, and does not count yet."""
+        return sum(part["type"] == "step-start" for part in self.own_parts) - self.is_broken
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last step ended of itself and called no tool."""
+        boundary = last_boundary(self.events)
+        if boundary is None or boundary["type"] == "start-step" or boundary.get("finishReason") == BROKEN:
+            return False
+        return not any(is_tool_part(part) and not part.get("providerExecuted") for part in self.last_step)
+
+    @property
+    def open_text(self) -> Part | None:
+        """The text that broke off and can be continued: the last part of all."""
+        last = self.parts[-1] if self.parts else None
+        is_open = last is not None and last["type"] == "text" and last.get("state") == "streaming" and last.get("text")
+        return last if is_open else None
+
+    def mend(self, *, replay: bool = False) -> None:
+        """Repair a broken step by events. With `replay` everything after its last call is withdrawn."""
+        if not self.is_broken:
+            return
+        base, parts = _step_base(self.parts), self.parts
+        kept = _kept(parts[base + 1 :], replay=replay)
+        if not kept:
+            self.retract(base, step=True)
+            return
+        if base + 1 + kept < len(parts):
+            self.retract(base + 1 + kept)
+        for part in self.parts[base + 1 :]:
+            if is_tool_part(part) and part.get("state") == "input-streaming":
+                words = caution(NoResult.CUT_OFF, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"]))
+                self.add({"type": "tool-input-error", "toolCallId": part["toolCallId"], "errorText": words})
+        if self.open_text is None:
+            self.add({"type": "finish-step", "finishReason": BROKEN})
+
+    def retract(self, count: int, *, step: bool = False) -> None:
+        """Withdraw the parts from this one on; with `step` the opening of the step is among them."""
+        self.add({"type": RETRACT, "data": {"parts": count, "step": step}, "transient": True})
+
+
+def last_boundary(events: list[Event]) -> Event | None:
+    """The last `start-step` or `finish-step` of a step that was not withdrawn."""
+    withdrawn = 0
+    event: Event
+    for event in reversed(events):
+        kind = event["type"]
+        if kind == RETRACT and event["data"].get("step"):
+            withdrawn += 1
+        elif kind == "start-step" and withdrawn:
+            withdrawn -= 1
+        elif kind in ("start-step", "finish-step") and not withdrawn:
+            return event
+    return None
+
+
+def _step_base(parts: list[Part]) -> int:
+    """The index at which the last step begins; -1 without one."""
+    return max((index for index, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
+
+
+def _kept(step: list[Part], *, replay: bool) -> int:
+    """How many parts of a broken step stay."""
+    calls = [index for index, part in enumerate(step) if is_tool_part(part) and part.get("state") != "input-streaming"]
+    if replay:
+        return calls[-1] + 1 if calls else 0
+    kept = len(step)
+    while kept and _is_void(step[kept - 1]):
+        kept -= 1
+    return kept
+
+
+def _is_void(part: Part) -> bool:
+    if is_tool_part(part):
+        return part.get("state") == "input-streaming"
+    return part["type"] == "reasoning" or (part["type"] == "text" and not part.get("text"))
+
+
+# lists of events
 
 
 def batch(events: list[Event]) -> list[Event]:
@@ -183,7 +289,7 @@ def batch(events: list[Event]) -> list[Event]:
 
 
 def _both(first: Beside, second: Beside) -> Beside:
-    """What two would write at once; lists of messages or calls are one list."""
+    """What two would write at once. Lists of messages or calls are joined."""
     both: Beside = {**first, **second}
     if "messages" in first and "messages" in second:
         both["messages"] = [*first["messages"], *second["messages"]]
@@ -197,8 +303,7 @@ def merged(events: list[Event]) -> list[Event]:
     joined: list[Event] = []
     run: list[str] = []
     for event in events:
-        joins = joined and event.get("type") in ("text-delta", "reasoning-delta") and _same_text(joined[-1], event)
-        if joins:
+        if joined and event.get("type") in ("text-delta", "reasoning-delta") and _same_text(joined[-1], event):
             run = run or [joined[-1]["delta"]]
             run.append(event["delta"])
             continue
@@ -215,6 +320,5 @@ def _join(joined: list[Event], run: list[str]) -> None:
 
 
 def _same_text(left: Event, right: Event) -> bool:
-    keys = ("type", "id")
-    plain = left.keys() | right.keys() <= {"type", "id", "delta"}
-    return plain and isinstance(right.get("delta"), str) and all(left.get(key) == right.get(key) for key in keys)
+    plain = left.keys() | right.keys() <= {"type", "id", "delta"} and isinstance(right.get("delta"), str)
+    return plain and all(left.get(key) == right.get(key) for key in ("type", "id"))

@@ -1,36 +1,23 @@
 """The child of a tool call: a run in a host of its own, so that it outlives the provider's connection and the agent that asked.
 
-What the function raised is part of the run's result, because then the call has happened and its end is known. So a run that ends in an
-error of its own says one thing only: the process died under the call, and nobody knows what it did.
+What the function raised is part of the run's result, because the end of the call is known then. A run that itself ends in an error means
+that the process died during the call, and the outcome is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, ClassVar, NotRequired, TypedDict
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.tool_schema import ToolContext
-from perdure.actors.chat.tools import Tool
-from perdure.actors.chat.toolset import find_tool
-from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.chat.tools import Tool, find_tool
+from perdure.actors.code.author_call import in_words, tried, tried_now
 from perdure.actors.life.life import Life
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest
-from perdure.policies import Json
 
 RAISED, REFUSED, TIMED_OUT = "raised", "refused", "timed_out"
-
-
-class ToolCall(TypedDict):
-    """What a tool run is given. `tool` is the reference by which the function is found; `key` is the same in every attempt."""
-
-    tool: str
-    input: Any
-    call_id: str
-    key: str
-    timeout_ms: NotRequired[float]
 
 
 class ToolEnd(TypedDict):
@@ -48,7 +35,7 @@ class ToolRun(Agent):
     attempts_max: ClassVar[int | None] = 1
 
     async def run(self, call: dict[str, Any], run: RunContext) -> dict[str, Any]:
-        """Execute the call."""
+        """Execute a call: `{tool, input, call_id, key, timeout_ms?}`. `tool` is the reference of the function."""
         context = ToolContext(
             call_id=call["call_id"],
             run_id=run.run_id,
@@ -57,14 +44,10 @@ class ToolRun(Agent):
             report_progress=run.report_progress,
             asked_to_stop=lambda: run.is_cancelled,
         )
-        tool, problem = await tried(self._found(call["tool"]))
+        tool, problem = tried_now(lambda: find_tool(call["tool"], self._perdure.code_dir))
         if tool is None or problem is not None:
             return {"ok": False, "kind": REFUSED, "error": in_words(problem or LookupError(call["tool"]))}
-        end = await execute(self._perdure, tool, call["input"], context, call.get("timeout_ms"))
-        return dict(end)
-
-    async def _found(self, reference: str) -> Tool:
-        return find_tool(reference, self._perdure.code_dir)
+        return dict(await execute(self._perdure, tool, call["input"], context, call.get("timeout_ms")))
 
     def get_agent_tool_summary(self, end: dict[str, Any]) -> str:
         """What `perdure ps` shows of a call that is over."""
@@ -78,8 +61,8 @@ class RepeatableToolRun(ToolRun):
 
 
 async def execute(life: Life, tool: Tool, given: object, context: ToolContext, timeout_ms: float | None) -> ToolEnd:
-    """Execute a tool's function, in time, and say how it ended. Only a death is not said here."""
-    job, refusal = await tried(_bound(tool, given, context))
+    """Execute a tool's function within its time limit, and return how it ended."""
+    job, refusal = tried_now(lambda: tool.bound(given, context))
     if job is None or refusal is not None:
         return {"ok": False, "kind": REFUSED, "error": str(refusal)}
     try:
@@ -89,16 +72,8 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
         words = f"The call did not return within {timeout_ms:g} ms and was stopped; what it had done by then stands."
         return {"ok": False, "kind": TIMED_OUT, "error": words}
     if problem is None:
-        value, problem = await tried(_encoded(tool, value))
+        value, problem = tried_now(lambda: tool.encoded(value))
     if problem is not None:
         life.log("tool", f"call {context.call_id} of tool {tool.name}", problem, context.run_id)
         return {"ok": False, "kind": REFUSED if isinstance(problem, BadRequest) else RAISED, "error": in_words(problem)}
     return {"ok": True, "output": value}
-
-
-async def _bound(tool: Tool, given: object, context: ToolContext) -> Callable[[], object]:
-    return tool.bound(given, context)
-
-
-async def _encoded(tool: Tool, value: object) -> Json:
-    return tool.encoded(value)

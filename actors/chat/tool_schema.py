@@ -1,8 +1,7 @@
-"""What a tool takes: a JSON schema that the model reads, and strict checking of what the model then sends.
+"""The input of a tool: a JSON schema for the model, and strict checking of what the model sends.
 
-Both come from the function's signature. A description of a parameter stands in its annotation (`Annotated[str, Field(description=…)]`)
-or in the docstring, in any of the three usual styles. Nothing is made before it is needed: a host that only runs a tool never
-builds its schema.
+Both come from the function's signature. A parameter is described in its annotation (`Annotated[str, Field(description=…)]`) or in the
+docstring, in any of the three usual styles. Both are made when they are first needed.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
@@ -29,18 +28,18 @@ _JSON = (str, int, float, bool, type(None), list, dict)
 
 
 class BadToolInput(BadRequest):
-    """The model sent arguments that the tool does not take. Nothing was executed; the words are for the model, which may try again."""
+    """The model sent arguments that the tool does not take. Nothing was executed. The words are for the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolContext:
-    """What a tool may ask of the call that it answers. A parameter annotated with this class is filled in; the model never sees it.
+    """The call that a tool executes. A parameter annotated with this class is filled in, and hidden from the model.
 
     Attributes:
         call_id: the model's id of the call.
         run_id: the run that executes it.
-        attempt: 1, 2, …; above 1 an earlier attempt died, which only happens to tools that say it may.
-        idempotency_key: the same in every attempt at this call, and no other call's; for services that take one.
+        attempt: 1, 2, …; above 1 an earlier attempt died, and the tool's effect allows another.
+        idempotency_key: the same in every attempt at this call, and unique otherwise.
         report_progress: as `RunContext.report_progress`.
         asked_to_stop: whether the call was told to stop; for sync code, which cannot be interrupted.
     """
@@ -54,7 +53,7 @@ class ToolContext:
 
 
 class Intake:
-    """What one tool takes. `arguments` gives what its function is called with; `plain` gives the same as plain data."""
+    """The input of one tool."""
 
     def __init__(
         self, adapter: Callable[[], TypeAdapter[Any]], names: tuple[str, ...], texts: Callable[[], dict[str, str]]
@@ -78,10 +77,9 @@ class Intake:
         return _object(schema, self._texts())
 
     def checked(self, given: object) -> Any:
-        """What was given, as the types that the author asked for. Raises `BadToolInput`, whose field is the first that is wrong.
+        """The input in the types of the annotations. Raises `BadToolInput`, whose field is the first that is wrong.
 
-        Strict: a number in quotes is no number, and a name that the tool does not know is refused. What JSON has no type for
-        (dates, enums, tuples, sets) is read from what JSON writes for it.
+        Strict: a number in quotes is no number, and unknown names are refused. Dates, enums, tuples and sets are read from their JSON.
         """
         try:
             return self._adapter.validate_json(json.dumps(given), strict=True)
@@ -89,7 +87,7 @@ class Intake:
             raise _refusal(problem) from problem
 
     def arguments(self, given: object) -> dict[str, object]:
-        """By the names of the function's parameters; only those that were given, so that the function's own defaults hold."""
+        """The given arguments by the function's parameters. The function's own defaults hold for the others."""
         model = self.checked(given)
         fields = type(model).model_fields
         return {
@@ -104,22 +102,19 @@ class Intake:
 
 
 class _WithoutTitles(GenerateJsonSchema):
-    """A title for each field would only repeat its name, and the model pays for it in every request."""
+    """No titles: they repeat the names of fields, and cost tokens in every request."""
 
     def field_title_should_be_set(self, schema: CoreSchema | core_schema.ModelField) -> bool:
         return False
 
 
-# --- from functions --------------------------------------------------------------------------------------------------
-
-
 def intake_of(function: Callable[..., object]) -> Intake:
-    """What a function takes; the receiver of a bound method and a `ToolContext` are left out."""
+    """The input of a function, without the receiver of a bound method and a `ToolContext`."""
     context = context_name(function)
     parameters = {name: each for name, each in inspect.signature(function).parameters.items() if name != context}
     for each in parameters.values():
         if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
-            raise BadRequest("parameters", f"{each} cannot be filled in by name; give each parameter of a tool a name")
+            raise BadRequest("parameters", f"{each} has no name to be filled in by")
 
     def adapter() -> TypeAdapter[Any]:
         hints = get_type_hints(function, include_extras=True)
@@ -134,7 +129,7 @@ def intake_of(function: Callable[..., object]) -> Intake:
 
 
 def _field(name: str, default: object) -> Any:
-    """Known by an alias, so that a parameter may bear any name. A default is shown to the model where JSON can write it."""
+    """A field with an alias, so that a parameter may have any name. The model sees a default that JSON can write."""
     if default is inspect.Parameter.empty:
         return Field(alias=name)
     return Field(default, alias=name) if _is_json(default) else Field(default_factory=lambda: default, alias=name)
@@ -151,7 +146,7 @@ def _is_json(value: object) -> bool:
 
 
 def context_name(function: Callable[..., object]) -> str | None:
-    """The parameter that wants the `ToolContext`, if there is one."""
+    """The name of the parameter for the `ToolContext`, if there is one."""
     try:
         hints = get_type_hints(function)
     except (NameError, TypeError):
@@ -166,19 +161,16 @@ def _is_context(hint: object) -> bool:
 
 
 def docstring_of(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
-    """What a docstring says of a function, and of each of its parameters."""
+    """The description of a function in its docstring, and those of its parameters."""
     text = inspect.getdoc(function)
     if not text:
         return "", {}
     import griffe  # noqa: PLC0415 - read only where a schema is made; it is not cheap to load
 
-    docstring = griffe.Docstring(text, lineno=1)
-    if _SPHINX.search(text):
-        sections = griffe.parse_sphinx(docstring, warnings=False)
-    elif _NUMPY.search(text):
-        sections = griffe.parse_numpy(docstring, warnings=False)
-    else:
-        sections = griffe.parse_google(docstring, warnings=False)
+    style: Literal["sphinx", "numpy", "google"] = "google"
+    if _SPHINX.search(text) or _NUMPY.search(text):
+        style = "sphinx" if _SPHINX.search(text) else "numpy"
+    sections = griffe.parse(griffe.Docstring(text, lineno=1), style, warnings=False)
     said = next((section.value for section in sections if section.kind is griffe.DocstringSectionKind.text), "")
     described: dict[str, str] = {}
     for section in sections:
@@ -187,20 +179,13 @@ def docstring_of(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
     return said.strip(), described
 
 
-# --- from types ------------------------------------------------------------------------------------------------------
-
-
-def intake_of_type(annotation: Any, *, wrapped_as: str | None, description: str = "") -> Intake:
-    """What a child agent takes. A type that is no object for JSON is put into one, under the name `wrapped_as`."""
+def intake_of_type(annotation: Any, *, wrapped_as: str | None) -> Intake:
+    """The input of a child agent. A type that is no object in JSON becomes one, under the name `wrapped_as`."""
     if wrapped_as is None:
         return Intake(lambda: _plainly(annotation), (), dict)
-    field = Field(alias=wrapped_as, description=description or None)
-    config = ConfigDict(extra="forbid")
-    return Intake(
-        lambda: TypeAdapter(create_model("Arguments", __config__=config, field_0=(annotation, field))),
-        (wrapped_as,),
-        dict,
-    )
+    fields: dict[str, Any] = {"field_0": (annotation, Field(alias=wrapped_as))}
+    model = partial(create_model, "Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    return Intake(lambda: TypeAdapter(model()), (wrapped_as,), dict)
 
 
 def is_object(annotation: Any) -> bool:
@@ -219,11 +204,8 @@ def _plainly(annotation: Any) -> TypeAdapter[Any]:
     return TypeAdapter(dict[str, Any] if inner is dict else annotation)
 
 
-# --- schemas ---------------------------------------------------------------------------------------------------------
-
-
 def _object(schema: JsonObject, texts: dict[str, str]) -> JsonObject:
-    """The schema as providers want it: an object at the top, with what the docstring says of each property."""
+    """The schema with an object at the top, as providers want it, and with the descriptions of the docstring."""
     top = {name: value for name, value in _at_top(schema).items() if name != "title"}
     known = cast("dict[str, JsonObject]", top.get("properties", {}))
     properties = {name: {"description": texts[name], **each} if name in texts else each for name, each in known.items()}
@@ -231,17 +213,14 @@ def _object(schema: JsonObject, texts: dict[str, str]) -> JsonObject:
 
 
 def _at_top(schema: JsonObject) -> JsonObject:
-    """A recursive type stands among the definitions, and a reference to it at the top."""
+    """The schema without a reference at the top, which recursive types have."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     definitions = cast("dict[str, JsonObject]", schema.get("$defs", {}))
     return {**definitions[name], "$defs": dict(definitions)} if name in definitions else schema
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
-
-
 def _refusal(problem: ValidationError) -> BadToolInput:
-    """Every problem, up to a handful, so that the model can mend all of them at once."""
+    """The first problems, so that the model can correct all of them at once."""
     errors = problem.errors(include_url=False)
     places = [".".join(str(step) for step in each["loc"]) or "input" for each in errors]
     told = [f"{place}: {each['msg']}" for place, each in zip(places, errors, strict=True)][:_PROBLEMS_MAX]

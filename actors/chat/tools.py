@@ -4,18 +4,18 @@
     async def search_web(query: str, context: ToolContext) -> list[Hit]:
         '''Look something up.'''
 
-A tool call is a run (design §6). A function executes in a host of its own, so it is found again there by its name (`actors.code.naming`)
-and gets plain arguments; `inline=True` keeps it in the agent's own process, which is where methods always are. A child agent is a tool
-too (`agent_tool`), and so is something that the client does (`client_tool`), which has no code here at all.
+A tool call is a run (design §6). A function executes in a host of its own, where it is found by its name (`actors.code.naming`), with plain
+arguments. `inline=True` keeps it in the agent's own process, where methods always are. A child agent can be a tool (`agent_tool`), and so
+can something that the client does (`client_tool`).
 
-What an author declares about effects decides what may happen after a death (spec transport-recovery B3):
+The declared effect decides what may happen after a death (spec transport-recovery B3):
 
-    once        the default: a call that was started is never started again; if it died, the model is told that nobody knows
+    once        the default: a started call is never started again; if it died, the model is told that the outcome is unknown
     idempotent  it may be started again under the same `ToolContext.idempotency_key`
-    pure        it may be started again, as often as it takes
+    pure        it may be started again
 
-A `probe` can say of a call that died whether it took effect. It and `needs_approval` name what they want to be given, of `input` (the
-arguments as plain data), `context` (the `ToolContext`, for a probe) and `agent`.
+A `probe` can say whether a call that died took effect. It and `needs_approval` are given what their parameters name: `input` (the arguments
+as plain data), `context` (the `ToolContext`, for a probe), `agent`.
 """
 
 from __future__ import annotations
@@ -23,28 +23,21 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Literal, TypeVar, cast, get_args, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.plain_data import all_mended
-from perdure.actors.chat.tool_schema import (
-    Intake,
-    ToolContext,
-    context_name,
-    docstring_of,
-    intake_of,
-)
-from perdure.actors.code.author_call import is_async
-from perdure.actors.code.naming import function_name
+from perdure.actors.chat.tool_schema import Intake, ToolContext, context_name, docstring_of, intake_of
+from perdure.actors.code.naming import function_name, load_function
 from perdure.actors.life.results import Detached, RunResult
-from perdure.ledger import BadRequest, PerdureError, check_number, pack
+from perdure.ledger import BadRequest, PerdureError, UnknownTool, check_number, pack
 from perdure.policies import Json, JsonObject
 
 Effect = Literal["once", "idempotent", "pure"]
@@ -58,12 +51,11 @@ _HOOK_PARAMETERS = {"needs_approval": {"input", "agent"}, "probe": {"input", "co
 
 
 class BadToolOutput(PerdureError):
-    """A tool returned what cannot be handed on. It has run, and its effects stand."""
+    """A tool returned what cannot be passed on. It has run, and its effects stand."""
 
     def __init__(self, tool: str, problem: str) -> None:
         super().__init__(tool, problem)
-        self.tool = tool
-        self.problem = problem
+        self.tool, self.problem = tool, problem
 
     def __str__(self) -> str:
         return f"what {self.tool} returned {self.problem}; the call itself was executed"
@@ -80,10 +72,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """One tool. `kind` says who executes it: a run of its own, the agent's own process, a child agent, or the client.
-
-    Without a `description` the function's docstring is it.
-    """
+    """One tool. `kind` says who executes it: a run of its own, the agent's own process, a child agent, or the client."""
 
     name: str
     description: str | None
@@ -102,36 +91,31 @@ class Tool:
 
     @property
     def spec(self) -> ToolSpec:
-        """What the model is told."""
+        """What the model is told. The default description is the function's docstring."""
         told = docstring_of(self.function)[0] if self.description is None and self.function else self.description
         return ToolSpec(self.name, told or "", self.intake.schema)
 
-    @property
-    def is_async(self) -> bool:
-        """Whether the function gives a coroutine; if not, it belongs on a thread."""
-        return self.function is not None and is_async(self.function)
-
     def reference(self, code_dir: Path | None = None) -> str:
-        """The name by which another process finds the function of this tool (`toolset.find_tool`). Raises `BadRequest`."""
+        """The name by which another process finds the function of this tool (`find_tool`). Raises `BadRequest`."""
         if self.kind != "function":
             raise BadRequest("tool", f"{self.name} is {_WHO[self.kind]}, so there is no function to be found elsewhere")
         assert isinstance(self.function, FunctionType)
         return function_name(self.function, code_dir)
 
     def bound(self, given: object, context: ToolContext | None = None) -> Callable[[], object]:
-        """The function with its arguments, ready to be called. Raises `BadToolInput`; the author's code has not run then."""
+        """The function with its arguments, ready to be called. Raises `BadToolInput`."""
         assert self.function is not None
         arguments = self.intake.arguments(given)
         wants = context_name(self.function)
         return functools.partial(self.function, **arguments, **({wants: context} if wants else {}))
 
     def agent_input(self, given: object) -> Json:
-        """What the child agent is given, as plain data. Raises `BadToolInput`."""
+        """The input of the child agent, as plain data. Raises `BadToolInput`."""
         plain = self.intake.plain(given)
         return cast("Json", plain[self.wrapped_as] if self.wrapped_as is not None else plain)
 
     def encoded(self, value: object, bytes_max: int = OUTPUT_BYTES_MAX) -> Json:
-        """What the function returned, as plain data of JSON's types. Raises `BadToolOutput`."""
+        """The result of the function, as plain data of JSON's types. Raises `BadToolOutput`."""
         try:
             plain: Json = all_mended(to_jsonable_python(value, by_alias=True))
             size = len(pack(plain))
@@ -146,32 +130,32 @@ class Tool:
         if result.ok and self.output is None:
             return result.summary or ("" if result.output is None else self.encoded(result.output))
         if result.ok and result.output is not None and self.output is not None:
-            return self._checked_output(result)
+            try:
+                return self.encoded(self.output.validate_python(result.output))
+            except ValidationError as problem:
+                first = problem.errors()[0]
+                place = ".".join(map(str, first["loc"])) or "output"
+                raise BadToolOutput(self.name, f"is not what was declared ({place}: {first['msg']})") from problem
         failure = result.failure
-        told: JsonObject = {"ok": False, "status": "error", "error": "the child has no output", "retryable": False}
-        if failure is not None:
-            told = {"ok": False, "status": failure.status, "error": failure.error, "retryable": failure.retryable}
-            more = {"reason": failure.reason, "childStillRunning": failure.child_still_running}
-            told.update({name: value for name, value in more.items() if value is not None})
-        return told
-
-    def _checked_output(self, result: RunResult) -> Json:
-        assert self.output is not None
-        try:
-            return self.encoded(self.output.validate_python(result.output))
-        except ValidationError as problem:
-            first = problem.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "output"
-            raise BadToolOutput(self.name, f"is not what was declared ({place}: {first['msg']})") from problem
+        if failure is None:
+            return {"ok": False, "status": "error", "error": "the child has no output", "retryable": False}
+        more = {"reason": failure.reason, "childStillRunning": failure.child_still_running}
+        told: JsonObject = {
+            "ok": False,
+            "status": failure.status,
+            "error": failure.error,
+            "retryable": failure.retryable,
+        }
+        return told | {name: value for name, value in more.items() if value is not None}
 
     def wants_approval(self, given: object, agent: object = None) -> object:
-        """Whether a person must approve this call: a bool, or an awaitable of one. The author's predicate may raise."""
+        """Whether a person must approve this call, or an awaitable of that. The author's predicate may raise."""
         if isinstance(self.needs_approval, bool):
             return self.needs_approval
         return _called(self.needs_approval, {"input": given, "agent": agent})
 
     def probed(self, given: object, context: ToolContext, agent: object = None) -> object:
-        """What the author's probe says of a call that died: True (it took effect), False, or None (nobody knows); or an awaitable."""
+        """The author's probe of a call that died: True (it took effect), False, or None (unknown), or an awaitable of one."""
         return None if self.probe is None else _called(self.probe, {"input": given, "context": context, "agent": agent})
 
 
@@ -182,33 +166,27 @@ def _called(hook: Hook, offered: dict[str, object]) -> object:
     return hook(**{name: offered[name] for name in inspect.signature(hook).parameters})
 
 
-# --- functions -------------------------------------------------------------------------------------------------------
+class ToolOptions(TypedDict, total=False):
+    """The options of `@tool`.
 
+    Attributes:
+        name, description: for the model; by default the function's name and the text of its docstring.
+        effect: `once`, `idempotent` or `pure`: what may happen after a death.
+        probe: says whether a call that died took effect: True, False, or None for unknown.
+        timeout_ms: the time limit of an execution; None takes the agent's.
+        inline: execute it in the agent's own process. Methods always are.
+        needs_approval: whether a person must approve a call, or a predicate.
+        client: the client executes it; the function's body never runs.
+    """
 
-@dataclass(frozen=True, kw_only=True)
-class ToolOptions:
-    """What `@tool` says about a function; it hangs on the function, which stays what it was."""
-
-    name: str | None = None
-    description: str | None = None
-    effect: Effect = "once"
-    probe: Hook | None = None
-    timeout_ms: float | None = None
-    inline: bool = False
-    needs_approval: bool | Hook = False
-    client: bool = False
-
-    def __post_init__(self) -> None:
-        if self.name is not None:
-            check_name("name", self.name)
-        if self.effect not in get_args(Effect):
-            raise BadRequest("effect", f"{self.effect!r} is not one of {', '.join(get_args(Effect))}")
-        check_timeout(self.timeout_ms)
-        check_hook("probe", self.probe)
-        if not isinstance(self.needs_approval, bool):
-            check_hook("needs_approval", self.needs_approval)
-        if self.client and (self.inline or self.probe is not None):
-            raise BadRequest("client", "a tool that the client executes has no code here: no `inline`, no `probe`")
+    name: str | None
+    description: str | None
+    effect: Effect
+    probe: Hook | None
+    timeout_ms: float | None
+    inline: bool
+    needs_approval: bool | Hook
+    client: bool
 
 
 @overload
@@ -216,80 +194,136 @@ def tool(function: F) -> F: ...
 
 
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    effect: Effect = "once",
-    probe: Hook | None = None,
-    timeout_ms: float | None = None,
-    inline: bool = False,
-    needs_approval: bool | Hook = False,
-    client: bool = False,
-) -> Callable[[F], F]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 
 
-def tool(function: F | None = None, **options: Any) -> F | Callable[[F], F]:
+def tool(function: F | None = None, **options: Unpack[ToolOptions]) -> F | Callable[[F], F]:
     """Mark a function of a module, or a method of a chat agent, as a tool. It stays callable as before.
 
-    Args:
-        function: the function, when the mark is used without options.
-        **options:
-            name, description: for the model; by default the function's name and the text of its docstring.
-            effect: `once`, `idempotent` or `pure`; what may happen after a death.
-            probe: says of a call that died whether it took effect: True, False, or None for unknown.
-            timeout_ms: after which an execution is stopped; None takes the agent's.
-            inline: execute it in the agent's own process. Methods always are.
-            needs_approval: whether a person must approve a call, or a predicate that says it.
-            client: the client executes it; the function's body never runs.
-
-    Raises:
-        BadRequest: naming the option that is wrong.
+    The options are those of `ToolOptions`. Raises `BadRequest`, naming the option that is wrong.
     """
-    chosen = ToolOptions(**options)
+    unknown = options.keys() - ToolOptions.__annotations__.keys()
+    if unknown:
+        raise BadRequest(min(unknown), "is no option of a tool")
+    if options.get("name") is not None:
+        check_name("name", options.get("name"))
+    if options.get("effect", "once") not in get_args(Effect):
+        raise BadRequest("effect", f"{options.get('effect')!r} is not one of {', '.join(get_args(Effect))}")
+    if options.get("timeout_ms") is not None:
+        check_number("timeout_ms", options.get("timeout_ms"), unit="milliseconds", above=True)
+    check_hook("probe", options.get("probe"))
+    check_hook("needs_approval", options.get("needs_approval"))
+    if options.get("client") and (options.get("inline") or options.get("probe") is not None):
+        raise BadRequest("client", "a tool that the client executes has no code here: no `inline`, no `probe`")
 
     def mark(marked: F) -> F:
         if not callable(getattr(marked, "__func__", marked)):
             raise BadRequest("tool", f"{marked!r:.200} is not a function")
-        marked.__perdure_tool__ = chosen  # type: ignore[attr-defined]
+        marked.__perdure_tool__ = options  # type: ignore[attr-defined]
         return marked
 
     return mark if function is None else mark(function)
 
 
 def options_of(thing: object) -> ToolOptions | None:
-    """What `@tool` said about a function or method, or None if it is not marked."""
+    """The options that `@tool` gave to a function or method; None if it is not marked."""
     options = getattr(thing, "__perdure_tool__", None)
-    return options if isinstance(options, ToolOptions) else None
+    return cast("ToolOptions", options) if isinstance(options, dict) else None
 
 
 def function_tool(function: Callable[..., object]) -> Tool:
-    """A function, or a method bound to its agent, as a tool; without a mark it has every option's default.
+    """A function, or a method bound to its agent, as a tool.
 
     Raises:
-        BadRequest: its name or its parameters will not do, or no other process could find it and it is not inline.
+        BadRequest: its name or its parameters are wrong, or no other process could find it and it is not inline.
     """
     options = options_of(function) or ToolOptions()
     is_function = isinstance(function, FunctionType)
-    name = check_name("name", options.name or getattr(function, "__name__", type(function).__name__))
-    kind: Kind = "client" if options.client else "inline" if options.inline or not is_function else "function"
+    name = check_name("name", options.get("name") or getattr(function, "__name__", type(function).__name__))
+    is_inline = options.get("inline") or not is_function
+    kind: Kind = "client" if options.get("client") else "inline" if is_inline else "function"
     if kind == "function" and "<" in function.__qualname__:
         where = f"{function.__qualname__} cannot be found by another process"
         raise BadRequest("tool", f"{where}; move it to the top of its module, or mark it with @tool(inline=True)")
     return Tool(
         name=name,
-        description=options.description,
+        description=options.get("description"),
         kind=kind,
         intake=intake_of(function),
-        effect=options.effect,
-        probe=options.probe,
-        timeout_ms=options.timeout_ms,
-        needs_approval=options.needs_approval,
+        effect=options.get("effect", "once"),
+        probe=options.get("probe"),
+        timeout_ms=options.get("timeout_ms"),
+        needs_approval=options.get("needs_approval", False),
         function=function,
     )
 
 
-# --- checks ----------------------------------------------------------------------------------------------------------
+def find_tool(reference: str, code_dir: Path | None = None) -> Tool:
+    """The tool of the function that another process named so. Raises `UnknownTool`, which says what went wrong."""
+    return function_tool(load_function(reference, code_dir))
+
+
+class Toolset:
+    """The tools of one agent by name, in the order in which they were given."""
+
+    def __init__(self, tools: Iterable[object] = ()) -> None:
+        """Take `Tool`s and functions. Raises `BadRequest`, which says what is wrong with which of them."""
+        self._tools: dict[str, Tool] = {}
+        for each in tools:
+            found = each if isinstance(each, Tool) else _as_tool(each)
+            if found.name in self._tools:
+                raise BadRequest("tools", f"two tools are called {found.name!r}; give one of them another name")
+            self._tools[found.name] = found
+
+    @classmethod
+    def of(cls, agent: object) -> Toolset:
+        """The tools of an agent: what its `tools()` returns, and its methods that are marked with `@tool`."""
+        returned = agent.tools() if hasattr(agent, "tools") else ()
+        if isinstance(returned, str) or not isinstance(returned, Iterable):
+            raise BadRequest("tools", f"{type(agent).__name__}.tools() returned {returned!r:.200}, not a list of tools")
+        methods = {name: None for each in reversed(type(agent).__mro__) for name in vars(each)}
+        marked = [getattr(agent, name) for name in methods if options_of(getattr(type(agent), name, None)) is not None]
+        return cls([*returned, *marked])
+
+    def plus(self, tools: Iterable[object]) -> Toolset:
+        """These tools and more."""
+        return Toolset([*self._tools.values(), *tools])
+
+    def get(self, name: str) -> Tool:
+        """The tool of this name. Raises `UnknownTool`, which lists the names."""
+        if name not in self._tools:
+            known = ", ".join(self._tools) or "none"
+            raise UnknownTool("tool", f"there is no tool {name!r:.200}; the tools are: {known}")
+        return self._tools[name]
+
+    def specs(self) -> list[ToolSpec]:
+        """What a model is told of them. Raises `BadRequest`, which names the tool whose parameters have no schema."""
+        found = []
+        for each in self:
+            try:
+                found.append(each.spec)
+            except BadRequest as problem:
+                raise BadRequest("tools", f"{each.name}: {problem}") from problem
+        return found
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+
+def _as_tool(thing: object) -> Tool:
+    if isinstance(thing, type) or not callable(thing):
+        words = "is no tool; it may be a function, or what agent_tool() or client_tool() returned"
+        raise BadRequest("tools", f"{thing!r:.200} {words}")
+    try:
+        return function_tool(thing)
+    except BadRequest as problem:
+        raise BadRequest("tools", f"{getattr(thing, '__qualname__', repr(thing))}: {problem}") from problem
 
 
 def check_name(field: str, name: object) -> str:
@@ -300,27 +334,19 @@ def check_name(field: str, name: object) -> str:
 
 
 def check_description(description: object) -> str:
-    """The description, if there is one. Raises `BadRequest`."""
+    """The description, unless it is blank. Raises `BadRequest`."""
     if not isinstance(description, str) or not description.strip():
         raise BadRequest("description", "is missing; it is all that the model knows of the tool")
     return description
 
 
-def check_timeout(timeout_ms: object) -> None:
-    """Raise `BadRequest` unless it is a positive number of milliseconds or None."""
-    if timeout_ms is not None:
-        check_number("timeout_ms", timeout_ms, unit="milliseconds", above=True)
-
-
 def check_hook(field: str, hook: object) -> None:
-    """Raise `BadRequest` unless it is None, or a function that names what it wants to be given."""
-    if hook is None:
+    """Raise `BadRequest` unless it is None, a bool, or a function whose parameters can be given."""
+    if hook is None or (field == "needs_approval" and isinstance(hook, bool)):
         return
-    known = _HOOK_PARAMETERS[field]
     if not callable(hook):
         raise BadRequest(field, f"{hook!r:.200} is not a function")
-    names = set(inspect.signature(hook).parameters)
+    names, known = set(inspect.signature(hook).parameters), _HOOK_PARAMETERS[field]
     if not names <= known:
-        raise BadRequest(
-            field, f"it asks for {', '.join(sorted(names - known))}; it may ask for {', '.join(sorted(known))}"
-        )
+        unknown, words = ", ".join(sorted(names - known)), ", ".join(sorted(known))
+        raise BadRequest(field, f"it asks for {unknown}; it may ask for {words}")

@@ -6,9 +6,8 @@
         │         parked ──► error | aborted
         └──► skipped | aborted | error          (it never began)
 
-`running` survives a death: the next life finds the row and recovers the turn, under the same request id, into the same message. So
-what other systems keep as a fiber's snapshot, a stream's metadata, a submission and a recovery incident is one row here, and no crash
-can come between them. An ended turn never changes. `policies.turn_status` is the table.
+`running` survives a death: the next life finds the row and recovers the turn, under the same request id, into the same message. Everything
+about a turn is in this one row, so no crash can come between its pieces. An ended turn never changes. `policies.turn_status` is the table.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from perdure.policies import (
 
 
 class TurnSettings(TypedDict, total=False):
-    """What a request sets for its own turn, in place of the agent's: checked, and stored with the turn."""
+    """The settings of one turn, in place of the agent's: checked, and stored with the turn."""
 
     client_tools: list[JsonObject]
     chat_stream_stall_timeout_ms: float
@@ -47,19 +46,18 @@ class Turn(StoredRow):
     Attributes:
         number: its place in the queue of its agent.
         trigger: who asked: `chat`, `save`, `submission`, `continue`, `agent-tool`, `notification`.
-        messages: what is added to the transcript when the turn begins.
-        message_id: the id of the assistant's message that this turn writes.
-        continues: the id of the assistant's message that it goes on with, if it is no answer of its own.
-        base: how many parts that message had before.
-        user_message_id: the newest message of the user when it began; recovery is about that question, or about none.
-        events: how many events of its stream are durable.
-        segments: how many documents they lie in.
-        attempt: which life of the turn this is; 1 is the first.
-        failures: lost connections since the last durable progress; `failures_total` never goes back.
+        messages: added to the transcript when the turn begins.
+        message_id: the assistant's message that this turn writes.
+        continues: the assistant's message that it continues; empty for an answer of its own.
+        base: the parts of that message before.
+        user_message_id: the newest message of the user when it began. A turn recovers only while it is the newest.
+        events: the durable events of its stream, in `segments` documents.
+        attempt: which life of the turn this is, from 1.
+        failures: lost connections since the last durable progress; `failures_total` never decreases.
         work: pieces of progress over its whole life.
-        incident: what `policies.chat_recovery` knows of its interruptions.
+        incident: its interruptions, for `policies.chat_recovery`.
         is_overlapping: whether it came while another turn was open.
-        cancelled: the reason why it is to end, if somebody asked for that.
+        cancelled: the reason of its cancellation, or None.
     """
 
     request_id: str
@@ -100,11 +98,7 @@ class Turn(StoredRow):
         return self.status in TURN_ENDED
 
     def apply(self, event: TurnEvent) -> bool:
-        """Move the status, by the table. Whether the event counted; False is an echo, and changes nothing.
-
-        Raises:
-            IllegalTransition: only a bug of ours can bring this about.
-        """
+        """Move the status by the table. Returns False for an echo. Raises `IllegalTransition`, for a bug of ours."""
         cell = turn_cell(self.status, event)
         if cell is Cell.ILLEGAL:
             raise IllegalTransition(self.request_id, self.status, event)
@@ -114,7 +108,7 @@ class Turn(StoredRow):
 
     @contextmanager
     def applied(self, event: TurnEvent) -> Iterator[bool]:
-        """Apply an event for as long as the block needs to make it durable; if it fails, the turn stands where it stood."""
+        """Apply an event while the block makes it durable. If the block fails, the status is restored."""
         before = self.status
         counts = self.apply(event)
         try:
@@ -124,14 +118,8 @@ class Turn(StoredRow):
             raise
 
     @property
-    def stall_ms(self) -> float | None:
-        """The stall timeout that this turn was asked with, if any."""
-        value = self.options.get("chat_stream_stall_timeout_ms")
-        return None if value is None else float(value)
-
-    @property
     def shown(self) -> ActiveTurn:
-        """What the author's code may know of it while it is played."""
+        """The turn for its author's code."""
         return ActiveTurn(
             request_id=self.request_id,
             trigger=self.trigger,
@@ -143,12 +131,12 @@ class Turn(StoredRow):
 
     @property
     def own_message_ids(self) -> list[str]:
-        """The ids of its messages that were made from its own."""
+        """The ids of its messages that are derived from its own id."""
         given = [str(each["id"]) for each in self.messages]
         return [self.message_id, *(each for each in given if each.startswith(f"{self.request_id}-"))]
 
     def rename_messages(self) -> None:
-        """Give its messages ids that nobody else had. An earlier turn of the same id was deleted, and the messages of that one stay."""
+        """Give its messages new ids, because those of a deleted turn with the same id are still in the transcript."""
         stem, known = f"{self.request_id}-{self.number}-", self.own_message_ids
         self.message_id = f"{stem}answer"
         self.messages = [
@@ -163,9 +151,9 @@ class ActiveTurn:
 
     Attributes:
         trigger: who asked: `chat`, `save`, `submission`, `continue`, `agent-tool`, `notification`.
-        continuation: whether it goes on with an earlier answer.
+        continuation: whether it continues an earlier answer.
         attempt: 1, or more after interruptions.
-        metadata: what it was asked with, or None; `client_tools` likewise.
+        metadata, client_tools: those of the request, or None.
     """
 
     request_id: str
@@ -182,15 +170,14 @@ class ChatRecoveryContext:
 
     Attributes:
         incident_id: the same for all interruptions of one turn.
-        attempt: 1, 2, … of this incident; `max_attempts` is the limit.
+        attempt: 1, 2, … of this incident, up to `max_attempts`.
         recovery_kind: `retry` (nothing was said yet) or `continue`.
         stream_id: the stream of the turn; empty if nothing was streamed.
         request_id: the turn; also `recovery_root_request_id`, because a recovery is no turn of its own.
-        partial_text: what was said before the interruption; `partial_parts` with everything else.
-        recovery_data: what `stash` remembered last, or None.
+        partial_text, partial_parts: what was said before the interruption.
+        recovery_data: the last `stash`, or None.
         messages: the conversation, a copy.
-        last_body: the metadata that the turn was asked with.
-        last_client_tools: the tools that its client brought.
+        last_body, last_client_tools: the metadata and the client's tools of the turn.
         created_at: when the turn began, in milliseconds since the epoch.
         cause: `process_lost`, `stall`, `out_of_memory`.
     """
@@ -217,10 +204,10 @@ class TurnResult:
     """How a turn ended, or how far it is.
 
     Attributes:
-        status: `completed`, `error`, `aborted`, `interrupted`, `skipped`; for a turn that goes on, its status now.
+        status: `completed`, `error`, `aborted`, `interrupted`, `skipped`, or the status of an open turn.
         text: the text of the answer.
-        message: the assistant's message, None if there is none.
-        next_event: the number from which its stream can be followed further.
+        message: the assistant's message, or None.
+        next_event: the number to `attach` from.
     """
 
     request_id: str
@@ -233,5 +220,5 @@ class TurnResult:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a whole answer."""
+        """Whether the answer is whole."""
         return self.status == TurnStatus.COMPLETED

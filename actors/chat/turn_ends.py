@@ -1,7 +1,7 @@
-"""How turns end: what became of one, the words for it, and the hook that hears of it.
+"""How turns end: the outcome, its words, and the hook that is called.
 
-Whether the author's own code raised, the provider refused, or patience is gone: every error is put into words here before it is written
-into the turn's row. So what is shown, what is stored and what `attach` tells later are the same words.
+Every error is put into words here before it is written into the turn's row. So what is shown, what is stored and what `attach` tells later
+are the same words.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.turn import Turn
-from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.code.author_call import tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.policies import Event, JsonObject, Message, TurnEvent, TurnStatus
 
 
 class Outcome(NamedTuple):
-    """What became of a turn: an end, or `PARKED`, which waits for a person; for an unhappy one the words and the reason.
+    """An end of a turn, or `PARKED`, which waits for a person.
 
-    `stage` is where an error came from: `turn` (the author's code, the model's name), `stream` (the provider), `recovery` (no patience).
+    `stage` is where an error came from: `turn` (the author's code, the model's name), `stream` (the provider), `recovery` (the budget).
     """
 
     event: TurnEvent
@@ -35,16 +35,11 @@ class Outcome(NamedTuple):
             return {"type": "finish"}
         if self.event is TurnEvent.ABORTED:
             return {"type": "abort", "reason": self.error}
-        return {"type": "error", "errorText": self.error or "The turn failed, and nothing is known of why."}
-
-
-def words_of(problem: BaseException) -> str:
-    """A problem as the turn's error says it."""
-    return in_words(problem) if isinstance(problem, Exception) else type(problem).__name__
+        return {"type": "error", "errorText": self.error or "The turn failed for an unknown reason."}
 
 
 async def reported(state: ConversationState, turn: Turn, outcome: Outcome) -> Outcome:
-    """The outcome as people will read it. The author is told of an error first; a text that `on_chat_error` returns takes its place."""
+    """The outcome as people will read it. A text that `on_chat_error` returns replaces an error."""
     if outcome.event is not TurnEvent.FAILED:
         return outcome
     info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
@@ -53,17 +48,17 @@ async def reported(state: ConversationState, turn: Turn, outcome: Outcome) -> Ou
         state.tenant.trouble("on_chat_error", problem)
     if isinstance(shown, str) and shown.strip():
         outcome = outcome._replace(error=shown)
-    if outcome.stage != "recovery":  # a recovery emits events of its own when it ends
+    if outcome.stage != "recovery":  # a recovery emits events of its own
         told = {"stage": outcome.stage, "reason": outcome.reason, "error": outcome.error}
         state.emit("chat:request:failed", turn, told)
     return outcome
 
 
 class ResponseHook:
-    """Calls `on_chat_response` after turns: one call after the other, in the order of the turns.
+    """Calls `on_chat_response` after turns, one call after the other, in the order of the turns.
 
     The next turn does not wait for the hook, because the hook may ask for a turn and wait for it (C-1234). What the hook raises stops
-    nothing. Each turn is told at most once: what must happen for certain after a turn belongs into a run, or into a message.
+    nothing. Each turn is told at most once. What must happen after a turn belongs in a run or in a message.
     """
 
     def __init__(self, state: ConversationState) -> None:
@@ -72,7 +67,7 @@ class ResponseHook:
         self._is_telling = False
 
     def ended(self, turn: Turn, message: Message | None) -> None:
-        """A turn has ended. One that never began, and did not fail, is not told."""
+        """A turn has ended. One that never began and did not fail is not told."""
         was_played = turn.started_at_ms or turn.status is TurnStatus.ERROR
         if not self._tenant.overrides("on_chat_response") or not was_played:
             return

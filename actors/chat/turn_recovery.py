@@ -1,12 +1,12 @@
 """What becomes of a turn after something went wrong: decided by `policies`, written into the turn's row, done here.
 
-    a request failed      `failed`    replay or continue in silence, under the budget of the turn
-    the stream stalled    `stalled`   the attempt is over for those who watch, and the turn goes on as after a death
+    a request failed      `failed`    replay or continue, under the budget of the turn
+    the stream stalled    `stalled`   the attempt is over for its followers, and the turn goes on as after a death
     the process died      `begin`     the next life finds the row, and the turn goes on
     the author's code     `raised`    the turn ends in an error
 
-A kill between any two lines costs nothing but the attempt: the incident is durable before the next attempt begins, so attempts are counted
-however they end, and the end of a turn is one commit of its row, its message and its last event.
+A kill between any two lines costs nothing but the attempt. The incident is durable before the next attempt begins, so attempts are counted
+however they end. The end of a turn is one commit of its row, its message and its last event.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Any
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.history import History
-from perdure.actors.chat.live_turn import LiveTurn, last_step
+from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.lost_calls import late_results
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn
-from perdure.actors.chat.turn_ends import Outcome, words_of
-from perdure.actors.code.author_call import tried
-from perdure.actors.events.message_parts import RETRACT
+from perdure.actors.chat.turn_ends import Outcome
+from perdure.actors.code.author_call import in_words, tried
 from perdure.ledger import pack, unpack
 from perdure.policies import (
     AttemptFacts,
@@ -61,7 +60,7 @@ STALL, PROCESS_LOST, OUT_OF_MEMORY = "stall", "process_lost", "out_of_memory"
 
 
 class TurnRecovery:
-    """Recovery of the turns of one agent."""
+    """Begins and recovers the turns of one agent."""
 
     def __init__(self, state: ConversationState, history: History) -> None:
         self._state, self._history = state, history
@@ -71,18 +70,17 @@ class TurnRecovery:
     async def failed(self, live: LiveTurn, failure: Failure) -> Outcome | None:
         """Recover from a failed request: None if the turn goes on."""
         turn, stream = live.turn, live.stream
-        action = decide(self._facts(live), failure, TurnBudget(turn.failures, turn.failures_total))
+        action = decide(_facts(live), failure, TurnBudget(turn.failures, turn.failures_total))
         if action.drain:
-            await live.toolbox.drain()
+            await live.drain()
         turn.failures, turn.failures_total = action.budget.consecutive, action.budget.total
-        live.mend(replay=action.withdraws)
+        live.stream.mend(replay=action.withdraws)
         if action.mode in (Mode.STOP, Mode.EXHAUSTED):
-            live.toolbox.give_up(f"the turn failed ({failure.text})")
-        if action.mode is Mode.STOP:
-            words = error_text(failure, self._calls(live, stream.parts))
-            return Outcome(TurnEvent.FAILED, words, str(failure.kind), stage="stream")
-        if action.mode is Mode.EXHAUSTED:
-            notice = notice_of(failure, self._calls(live, stream.parts))
+            live.give_up(f"the turn failed ({failure.text})")
+            calls = _calls(live, stream.parts)
+            if action.mode is Mode.STOP:
+                return Outcome(TurnEvent.FAILED, error_text(failure, calls), str(failure.kind), stage="stream")
+            notice = notice_of(failure, calls)
             return Outcome(TurnEvent.FAILED, notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
         delay_ms = next_delay_ms(max(1, turn.failures), failure, self._state.roll())
         told = {"recovery": turn.failures, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
@@ -92,36 +90,16 @@ class TurnRecovery:
         await asyncio.sleep(delay_ms / 1000)
         return None
 
-    def _facts(self, live: LiveTurn) -> AttemptFacts:
-        """What had happened in the step that broke."""
-        parts = live.stream.parts
-        step = last_step(parts) if live.is_broken else []
-        earlier = parts[: len(parts) - len(step)]
-        return AttemptFacts(
-            has_text=any(part["type"] == "text" and part.get("text") for part in step),
-            has_reasoning=any(part["type"] == "reasoning" for part in step),
-            calls=tuple(self._calls(live, step)),
-            is_after_tools=any(is_tool_part(part) for part in earlier),
-        )
-
-    def _calls(self, live: LiveTurn, parts: Iterable[Part]) -> Iterable[CallFacts]:
-        for part in parts:
-            if is_tool_part(part):
-                name = tool_name(part)
-                effect = live.toolbox.tools.get(name).effect if name in live.toolbox.tools else "once"
-                hosted = bool(part.get("providerExecuted"))
-                yield CallFacts(part["toolCallId"], name, live.toolbox.stage(part), effect, hosted)
-
     # the stream stalled, or the process died
 
     async def stalled(self, live: LiveTurn, waited_ms: float) -> Outcome | None:
-        """The watchdog gave up on a stream after so long."""
+        """The stream of a request said nothing for so long."""
         self._state.emit("chat:stream:stalled", live.turn, {"timeoutMs": waited_ms})
-        await live.toolbox.drain()
+        await live.drain()
         return await self._interrupted(live, STALL)
 
     async def begin(self, live: LiveTurn) -> Outcome | None:
-        """Begin a turn, or take it up where an earlier life left it. An outcome if there is nothing to play."""
+        """Begin a turn, or recover it from an earlier life. Returns an outcome if there is nothing to play."""
         turn = live.turn
         if turn.cancelled is not None:
             return await abort(live)
@@ -132,29 +110,24 @@ class TurnRecovery:
         return await self._interrupted(live, PROCESS_LOST)
 
     async def _first(self, live: LiveTurn) -> Outcome | None:
-        """The first attempt."""
-        turn, transcript = live.turn, self._state.transcript
+        turn, state = live.turn, self._state
         if turn.trigger == "continue":
-            leaf = transcript.leaf
+            leaf = state.transcript.leaf
             if leaf is None or leaf["role"] != "assistant":
-                return Outcome(TurnEvent.SKIPPED, "There is no answer to go on with.", "no_answer")
-            if any(other.message_id == leaf["id"] for other in self._state.open.values()):
-                return Outcome(
-                    TurnEvent.SKIPPED, "The newest answer waits for a person, and goes on by itself.", "awaiting_client"
-                )
+                return Outcome(TurnEvent.SKIPPED, "There is no answer to continue.", "no_answer")
+            if any(other.message_id == leaf["id"] for other in state.open.values()):
+                words = "The newest answer waits for a person, and goes on by itself."
+                return Outcome(TurnEvent.SKIPPED, words, "awaiting_client")
             parts = self._history.continued(leaf, live)
             turn.message_id = turn.continues = leaf["id"]
             turn.base = len(parts)
             live.stream.begin_with(parts)
-        self.open(turn, live.stream, await self._late_results())
+        late = await late_results(state.transcript, state.lost_calls, state.tenant.dispatch.inspect)
+        self.open(turn, live.stream, late)
         return None
 
-    async def _late_results(self) -> list[Message]:
-        state = self._state
-        return await late_results(state.transcript, state.lost_calls, state.tenant.dispatch.inspect)
-
     def open(self, turn: Turn, stream: Stream, late: list[Message]) -> None:
-        """The messages join the transcript, in the commit that says that the turn has begun."""
+        """Begin the turn and add its messages to the transcript, in one commit."""
         self._state.add_now(stream, [*late, *turn.messages])
         turn.apply(TurnEvent.BEGUN)
         turn.attempt, turn.messages = 1, []
@@ -167,11 +140,16 @@ class TurnRecovery:
         self._state.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
 
     async def _interrupted(self, live: LiveTurn, cause: str) -> Outcome | None:
-        """An attempt is over before its end. None if another one begins now."""
+        """An attempt was interrupted. Returns None if another one begins now."""
         turn, stream = live.turn, live.stream
-        kind = self._kind(live)
+        kind = classify_turn(
+            has_content=any(part["type"] != "step-start" for part in stream.own_parts),
+            is_continuation=bool(turn.continues),
+            is_newest_user_its_own=self._state.transcript.newest_user_id == turn.user_message_id,
+            is_awaiting_client=live.awaits_person(),
+        )
         if kind is RecoveryKind.SUPERSEDED:
-            live.mend()
+            live.stream.mend()
             return Outcome(TurnEvent.SKIPPED, "The conversation has gone on without this turn.", "conversation_changed")
         config = ChatRecovery.of(self._state.agent.chat_recovery)
         seen = await self._evaluated(live, kind, cause, config)
@@ -187,22 +165,11 @@ class TurnRecovery:
             return declined
         stream.flush()
         await asyncio.sleep(recovery_pause_ms(seen.incident, self._state.roll()) / 1000)
-        stream.add(
-            {"type": "data-attempt", "transient": True, "data": {"attempt": turn.attempt, "cause": cause, "kind": kind}}
-        )
-        live.mend()
+        told = {"attempt": turn.attempt, "cause": cause, "kind": kind}
+        stream.add({"type": "data-attempt", "transient": True, "data": told})
+        live.stream.mend()
         stream.flush()
         return None
-
-    def _kind(self, live: LiveTurn) -> RecoveryKind:
-        turn = live.turn
-        newest = self._state.transcript.newest_user_id
-        return classify_turn(
-            has_content=any(part["type"] != "step-start" for part in live.own_parts),
-            is_continuation=bool(turn.continues),
-            is_newest_user_its_own=newest == turn.user_message_id,
-            is_awaiting_client=live.toolbox.awaits_person(),
-        )
 
     async def _evaluated(self, live: LiveTurn, kind: RecoveryKind, cause: str, config: ChatRecovery) -> Evaluation:
         turn = live.turn
@@ -221,7 +188,7 @@ class TurnRecovery:
         )
         seen = evaluate(known, cut, config, self._state.now_ms())
         turn.incident = seen.incident.as_row()
-        self._state.store.write(turn)  # counted before any hook is asked, for a hook may be what kills the process
+        self._state.store.write(turn)  # before any hook is called, because a hook may kill the process
         if seen.asks_predicate and config.should_keep_recovering is not None:
             context = progress_context(seen.incident, self._state.now_ms())
             answer = await self._heard("should_keep_recovering", config.should_keep_recovering, context)
@@ -229,14 +196,10 @@ class TurnRecovery:
         return seen
 
     def over(self, turn: Turn) -> list[tuple[str, dict[str, object]]]:
-        """A turn has ended: its incident is closed with it, in the same commit. What is to be told of that, after it."""
-        elapsed_ms = turn.ended_at_ms - (turn.started_at_ms or turn.accepted_at_ms)
-        told: dict[str, object] = {
-            "status": str(turn.status),
-            "durationMs": max(0, elapsed_ms),
-            "error": turn.error or None,
-        }
-        finish = ("chat:turn:finish", told)
+        """Close the incident of a turn that has ended, in the same commit. Returns the events to emit after it."""
+        elapsed_ms = max(0, turn.ended_at_ms - (turn.started_at_ms or turn.accepted_at_ms))
+        told = {"status": str(turn.status), "durationMs": elapsed_ms, "error": turn.error or None}
+        finish: tuple[str, dict[str, object]] = ("chat:turn:finish", told)
         incident = None if turn.incident is None else Incident.of_row(turn.incident)
         if incident is None or incident.is_sealed:
             return [finish]
@@ -248,9 +211,9 @@ class TurnRecovery:
         return [(f"chat:recovery:{status}", {**_base(incident), "reason": turn.reason or None}), finish]
 
     async def _credit_runs(self, live: LiveTurn) -> None:
-        """What a run of this turn has shown since the turn's own last progress is progress too: once for each look (C-0571)."""
+        """Count progress of this turn's runs since the turn's own last progress, once for each look (C-0571)."""
         turn = live.turn
-        signals = [told.get("signal_at_ms") or 0 for told in await live.toolbox.runs()]
+        signals = [told.get("signal_at_ms") or 0 for told in await live.runs()]
         if max(signals, default=0) > turn.progress_at_ms:
             turn.progress_at_ms = max(signals)
             turn.work += 1
@@ -265,9 +228,9 @@ class TurnRecovery:
         self._state.emit(f"chat:recovery:{last}", turn, {**base, "reason": incident.reason or None})
 
     async def _asked(self, live: LiveTurn, incident: Incident, cause: str) -> Outcome | None:
-        """Ask the author what becomes of the partial answer, and tell those who watch. An outcome if the turn is to end."""
+        """Ask the author what becomes of the partial answer, and tell the followers. Returns an outcome if the turn is to end."""
         turn, stream = live.turn, live.stream
-        parts = live.own_parts
+        parts = live.stream.own_parts
         context = ChatRecoveryContext(
             incident_id=incident.incident_id,
             attempt=incident.attempt,
@@ -290,10 +253,10 @@ class TurnRecovery:
         goes_on = wishes.get("continue") is not False
         self._interrupt(live, incident, cause, "scheduled" if goes_on else "exhausted")
         if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=_has_calls(parts)):
-            stream.add({"type": RETRACT, "transient": True, "data": {"parts": turn.base, "step": True}})
+            stream.retract(turn.base, step=True)
         if goes_on:
             return None
-        live.mend()
+        live.stream.mend()
         turn.incident = incident.moved(IncidentStatus.SKIPPED, "continue_disabled").as_row()
         self._state.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
         return Outcome(TurnEvent.FAILED, DECLINED, "continue_disabled", stage="recovery")
@@ -306,30 +269,30 @@ class TurnRecovery:
             "outcome": outcome,
             "incident_id": incident.incident_id,
             "message_id": turn.message_id,
-            "text": _text_of(live.own_parts),
+            "text": _text_of(live.stream.own_parts),
         }
         live.stream.add({"type": "data-interrupted", "transient": True, "data": told})
 
     async def _exhausted(self, live: LiveTurn, incident: Incident, config: ChatRecovery, cause: str) -> Outcome:
-        """There is no patience left: what was said stays, the author hears of it, and people are told once, with the turn's end."""
+        """The budget is used up: what was said stays, the author is told, and the turn ends."""
         turn = live.turn
         if config.on_exhausted is not None:
-            parts = live.own_parts
-            context = exhausted_context(
-                incident,
-                config,
-                stream_id=turn.request_id if parts else "",
-                created_at_ms=turn.started_at_ms,
-                parts=parts,
-            )
+            parts, begun_ms = live.stream.own_parts, turn.started_at_ms
+            stream_id = turn.request_id if parts else ""
+            context = exhausted_context(incident, config, stream_id=stream_id, created_at_ms=begun_ms, parts=parts)
             await self._heard("on_exhausted", config.on_exhausted, context)
         self._interrupt(live, incident, cause, "exhausted")
-        live.mend()
+        live.stream.mend()
         return Outcome(TurnEvent.FAILED, config.terminal_message, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Any, context: Any) -> Any:
-        """What an author's hook says; if it raises, nothing was said, and that is reported."""
-        answer, problem = await tried(_called(hook, context))
+        """Call an author's hook. Returns None, and reports the error, if it raises."""
+
+        async def called() -> Any:
+            answer = hook(context)
+            return await answer if inspect.isawaitable(answer) else answer
+
+        answer, problem = await tried(called())
         if problem is not None:
             self._state.tenant.trouble(name, problem)
         return answer
@@ -337,23 +300,44 @@ class TurnRecovery:
     # the author's code
 
     async def raised(self, live: LiveTurn, problem: Exception) -> Outcome | None:
-        """Something in the turn raised that is no failure of the model: the turn ends, and what it had done stays."""
-        await live.toolbox.drain()
+        """Something raised that is no failure of the model: the turn ends, and what it has done stays."""
+        await live.drain()
         if isinstance(problem, MemoryError):
             return await self._interrupted(live, OUT_OF_MEMORY)
-        live.mend()
-        return Outcome(TurnEvent.FAILED, words_of(problem), type(problem).__name__)
+        live.stream.mend()
+        return Outcome(TurnEvent.FAILED, in_words(problem), type(problem).__name__)
 
 
 async def abort(live: LiveTurn) -> Outcome:
-    """End a cancelled turn: its tools are stopped, and of each call is said what is known of it."""
-    await live.toolbox.abort(live.turn.cancelled or "")
-    live.mend()
+    """End a cancelled turn: stop its tools, and settle each call with what is known of it."""
+    await live.stop_calls(live.turn.cancelled or "")
+    live.stream.mend()
     return Outcome(TurnEvent.ABORTED, f"The turn was cancelled: {live.turn.cancelled}", "cancelled")
 
 
+def _facts(live: LiveTurn) -> AttemptFacts:
+    """What had happened in the step that broke."""
+    parts = live.stream.parts
+    step = live.stream.last_step if live.stream.is_broken else []
+    return AttemptFacts(
+        has_text=any(part["type"] == "text" and part.get("text") for part in step),
+        has_reasoning=any(part["type"] == "reasoning" for part in step),
+        calls=tuple(_calls(live, step)),
+        is_after_tools=any(is_tool_part(part) for part in parts[: len(parts) - len(step)]),
+    )
+
+
+def _calls(live: LiveTurn, parts: Iterable[Part]) -> Iterable[CallFacts]:
+    for part in parts:
+        if is_tool_part(part):
+            name = tool_name(part)
+            effect = live.tools.get(name).effect if name in live.tools else "once"
+            hosted = bool(part.get("providerExecuted"))
+            yield CallFacts(part["toolCallId"], name, live.stage(part), effect, hosted)
+
+
 def _base(incident: Incident) -> dict[str, object]:
-    """What every event of a recovery says."""
+    """The payload of every event of a recovery."""
     return {
         "incidentId": incident.incident_id,
         "attempt": incident.attempt,
@@ -362,13 +346,8 @@ def _base(incident: Incident) -> dict[str, object]:
     }
 
 
-async def _called(hook: Any, context: Any) -> Any:
-    answer = hook(context)
-    return await answer if inspect.isawaitable(answer) else answer
-
-
 def _has_calls(parts: list[Part]) -> bool:
-    """Whether there is a call that may have begun: dropped, it would be made again under another id, and happen twice."""
+    """Whether there is a call that may have begun. Dropped, it would be made again under another id, and happen twice."""
     return any(is_tool_part(part) and part.get("state") != "input-streaming" for part in parts)
 
 

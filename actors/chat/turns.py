@@ -1,11 +1,11 @@
 """The turns of one chat agent: accepted, played one after the other, ended exactly once.
 
-Everything that asks for an exchange comes through `accept`, which makes the turn durable and lets the drain know. The drain is one task;
-it plays the oldest turn that is not waiting for a person. So there are never two turns at a time, whatever calls, handlers and deaths
-interleave, and a recovery takes its turn's own place in the queue: nothing can run on top of it or before it (spec W-10).
+Every request for an exchange comes through `accept`, which makes the turn durable and starts the drain. The drain is one task. It plays the
+oldest turn that does not wait for a person. So there are never two turns at a time, whatever calls, handlers and deaths interleave. A
+recovery takes its turn's own place in the queue: nothing runs before it or beside it (spec W-10).
 
-`wake` is all that recovery needs after a death: the turns that have not ended are found by their rows and go on in the same drain, never in
-the start of the agent (spec W-19).
+`wake` is all that recovery needs after a death: open turns are found by their rows and go on in the same drain, never in the start of the
+agent (spec W-19).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from perdure.actors.chat.client_answers import ClientAnswers
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.overlapping import OverlappingMessages
 from perdure.actors.chat.play import Play
 from perdure.actors.chat.stream import batch, merged
 from perdure.actors.chat.turn import Turn
@@ -27,29 +26,38 @@ from perdure.actors.chat.turn_views import TurnViews
 from perdure.actors.code.author_call import tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import BadRequest, ConflictingRequest, StaleIncarnation, StorageError
-from perdure.policies import Message, TurnEvent, TurnStatus
+from perdure.ledger import ConflictingRequest, StaleIncarnation, StorageError
+from perdure.policies import (
+    Message,
+    OpenTurn,
+    Overlap,
+    QueueAction,
+    TurnEvent,
+    TurnStatus,
+    is_dropped,
+    overlaps,
+    queue_decision,
+)
 
 RESTART_S = 5.0
 """How long after a failure of its storage a conversation begins again from what is durable."""
 
 FATAL = (StaleIncarnation, StorageError)
-"""What ends the life and not the turn: the turn goes on in the next life."""
+"""Errors that end the life and not the turn: the turn goes on in the next life."""
 
 
 class Turns:
     """The turns of one chat agent, in one life of it.
 
     Args:
-        restart: begins with the conversation again, from what is durable.
+        restart: begins the conversation again from what is durable.
     """
 
     def __init__(self, state: ConversationState, restart: Callable[[], None]) -> None:
         self.state = state
         self._tenant = state.tenant
         self.history = History(state)
-        self.views = TurnViews(state, self.history, self._is_behind)
-        self.overlapping = OverlappingMessages(state, self.views)
+        self.views = TurnViews(state, self._is_behind)
         self.answers = ClientAnswers(state, self.close, self.kick)
         self.playing: Play | None = None
         self._recovery = TurnRecovery(state, self.history)
@@ -63,9 +71,9 @@ class Turns:
     # accepting
 
     def accept(self, turn: Turn, *, run: RunContext | None = None) -> Turn:
-        """Accept a turn, or find the one that was accepted under its id or key; durable on return, or with the open transaction.
+        """Accept a turn, or find the one of its id or key. Durable on return, or with the open transaction.
 
-        The turn of a run is durable by the ledger's own record of the run, so it need not be written before it has something to say.
+        The turn of a run is durable by the ledger's record of the run, so it is not written before it has something to say.
         """
         known = self.views.known(turn)
         if known is not None:
@@ -74,26 +82,23 @@ class Turns:
             if run is not None:
                 self._resume_run(known, run)
             return known
-        turn.is_overlapping = self.overlapping.is_overlapping(turn)
+        turn.is_overlapping = self._is_overlapping(turn)
         self._number = turn.number = max(self._number + 1, self.state.now_ms())
         turn.accepted_at_ms = self.state.now_ms()
         if any(each in self.state.transcript for each in turn.own_message_ids):
             turn.rename_messages()
+        is_alone = not self.state.open and self._drain is None and self._tenant.transaction is None
         if run is not None:
             self.state.answers_run(turn, run)
             self._begin(turn)
-        elif self._may_begin_at_once(turn):
+        elif is_alone and turn.trigger != "continue" and not self.state.transcript.uncertain:
             self._begin_at_once(turn)
         else:
             self.state.store.write(turn, then=lambda: self._tenant.on_loop(lambda: self._begin(turn)))
         return turn
 
-    def _may_begin_at_once(self, turn: Turn) -> bool:
-        """Whether it can be its turn in the commit that accepts it: nothing is open, and nothing has to be looked up first."""
-        is_free = not self.state.open and self._drain is None and self._tenant.transaction is None
-        return is_free and turn.trigger != "continue" and not self.state.transcript.uncertain
-
     def _begin_at_once(self, turn: Turn) -> None:
+        """Accept and begin a turn in one commit, because nothing is open and nothing has to be looked up first."""
         try:
             self._recovery.open(turn, self.state.stream_of(turn), [])
         except StorageError as problem:
@@ -102,7 +107,7 @@ class Turns:
         self._begin(turn)
 
     def _resume_run(self, turn: Turn, run: RunContext) -> None:
-        """A new attempt at a run takes up its turn. Its events begin anew with the attempt, so all that was said is said again first."""
+        """A new attempt at a run takes up its turn. The events of a run begin anew with the attempt, so all are sent again."""
         stream = self.state.stream_in_memory(turn)
         events = self.state.store.events(turn.request_id) if stream is None else stream.events[: turn.events]
         if not turn.is_over:
@@ -118,17 +123,48 @@ class Turns:
         self.kick()
 
     def wake(self) -> None:
-        """Take up what an earlier life owed."""
+        """Take up the open turns of an earlier life."""
         for turn in self.state.store.open_turns():
             self.state.open.setdefault(turn.request_id, turn)
             self._number = max(self._number, turn.number)
             self.answers.watch(turn)
         self.kick()
 
+    # messages of people that come while a turn is open (`policies.overlap`)
+
+    def _seen(self, turn: Turn) -> OpenTurn:
+        """The turn as the policy sees it. One that an earlier life or attempt began is recovering, and in nobody's way (W-38)."""
+        is_recovering = turn.status is TurnStatus.RUNNING and (turn.attempt > 1 or not self.state.is_ours(turn))
+        return OpenTurn(turn.number, turn.status, turn.is_overlapping, turn.accepted_at_ms, is_recovering=is_recovering)
+
+    def _all_seen(self) -> list[OpenTurn]:
+        return [self._seen(turn) for turn in self.state.open.values()]
+
+    def _is_overlapping(self, turn: Turn) -> bool:
+        return turn.trigger == "chat" and overlaps(self._all_seen())
+
+    def drops(self, turn: Turn) -> bool:
+        """Whether a message that comes now is refused."""
+        policy = Overlap.of(self.state.agent.message_concurrency)
+        return is_dropped(policy, is_overlapping=self._is_overlapping(turn)) and self.views.known(turn) is None
+
+    async def _superseded(self, live: LiveTurn) -> Outcome | None:
+        """Wait for the place of a turn. Returns an outcome if a later message takes it; the turn's message stays in the transcript."""
+        now_ms, policy = self.state.now_ms, Overlap.of(self.state.agent.message_concurrency)
+        while True:
+            told = queue_decision(policy, self._seen(live.turn), self._all_seen(), now_ms())
+            if told.action is not QueueAction.WAIT:
+                break
+            await asyncio.sleep(max(0.0, told.until_ms - now_ms()) / 1000)
+        if told.action is QueueAction.PLAY:
+            return None
+        self.state.add_now(live.stream, live.turn.messages)
+        return Outcome(TurnEvent.SKIPPED, "A later message has taken the place of this one.", "superseded")
+
     # playing
 
     def kick(self) -> None:
-        """See to it that accepted turns are played."""
+        """Play accepted turns."""
         if self._drain is None and self._next() is not None and not self._tenant.is_leaving:
             self._drain = self._tenant.spawn(self._play_all())
 
@@ -141,7 +177,6 @@ class Turns:
         return min(ready, key=lambda turn: turn.number, default=None)
 
     def _is_behind(self, turn: Turn) -> bool:
-        """Whether another turn is played, or comes before this one."""
         return (self.playing.live.turn if self.playing is not None else self._next()) is not turn
 
     async def _play_all(self) -> None:
@@ -154,7 +189,7 @@ class Turns:
         self._drain = None
 
     def _fail(self, turn: Turn, problem: Exception) -> None:
-        """The storage failed. Nothing acknowledged is lost: whoever waits is told, and the conversation begins again in a while."""
+        """The storage failed. Nothing acknowledged is lost: waiters get the error, and the conversation begins again in a while."""
         if self._tenant.is_leaving:
             return
         self._tenant.trouble(f"turn {turn.request_id}", problem)
@@ -176,12 +211,10 @@ class Turns:
         outcome, problem = await tried(play.within(self._outcome(play)))
         self.playing = None
         if problem is not None:
-            live.toolbox.abandon()
+            live.abandon()
             raise problem
-        has_been_answered = (
-            outcome is not None and outcome.event is TurnEvent.PARKED and not live.toolbox.awaits_person()
-        )
-        if outcome is not None and not has_been_answered:
+        was_answered = outcome is not None and outcome.event is TurnEvent.PARKED and not live.awaits_person()
+        if outcome is not None and not was_answered:
             await self.end(turn, outcome)
 
     async def _outcome(self, play: Play) -> Outcome | None:
@@ -194,7 +227,7 @@ class Turns:
 
     async def _played(self, play: Play) -> Outcome:
         is_new = play.live.turn.status is TurnStatus.ACCEPTED
-        if is_new and (superseded := await self.overlapping.superseded(play.live)) is not None:
+        if is_new and (superseded := await self._superseded(play.live)) is not None:
             return superseded
         early = await self._recovery.begin(play.live)
         return await play.run() if early is None else early
@@ -202,7 +235,7 @@ class Turns:
     # ending
 
     async def end(self, turn: Turn, outcome: Outcome) -> None:
-        """End a turn, or park it until a person has answered. A turn that is over stays as it is: its first end counts."""
+        """End a turn, or park it until a person has answered. The first end counts."""
         with turn.applied(outcome.event) as counts:
             if not counts:
                 return
@@ -219,7 +252,7 @@ class Turns:
     def _commit_end(
         self, turn: Turn, outcome: Outcome
     ) -> tuple[list[tuple[str, dict[str, object]]], list[tuple[int, Message]]]:
-        """Row, message and last event in one commit. Returns what is to be emitted, and what is new in the transcript."""
+        """Commit row, message and last event at once. Returns what is to be emitted, and what is new in the transcript."""
         stream = self.state.stream_of(turn)
         turn.error, turn.reason = outcome.error, outcome.reason
         if outcome.notice is not None:
@@ -247,9 +280,7 @@ class Turns:
 
     async def ended(self, request_id: str) -> Turn:
         """Wait for the end of a turn."""
-        turn = self.views.find(request_id)
-        if turn is None:
-            raise BadRequest("request_id", f"no turn has the id {request_id}")
+        turn = self.views.found(request_id)
         if turn.is_over:
             return turn
         waiter: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
@@ -257,7 +288,7 @@ class Turns:
         return await waiter
 
     async def cancel(self, request_id: str, reason: str) -> bool:
-        """Cancel a turn, for ever: also a life that recovers it finds it cancelled (spec W-40). Whether it was still open."""
+        """Cancel a turn, also for the lives that recover it (spec W-40). Returns whether it was open."""
         turn = self.state.open.get(request_id)
         if turn is None or turn.cancelled is not None:
             return False
@@ -272,7 +303,7 @@ class Turns:
         return True
 
     async def close(self, turn: Turn, ending: Callable[[LiveTurn], Awaitable[Outcome]]) -> None:
-        """End a turn that had begun and is not being played. It is played by nobody meanwhile."""
+        """End a turn that had begun and is not being played. Nobody plays it meanwhile."""
         self._closing.add(turn.request_id)
         try:
             await self.end(turn, await ending(LiveTurn(self.state, turn)))
@@ -281,18 +312,14 @@ class Turns:
             self.kick()
 
     def forget(self) -> None:
-        """Forget the conversation: messages, turns, streams, and the calls that may not be repeated. No turn is open any more."""
-        store, transcript = self.state.store, self.state.transcript
-        if store.is_empty:
+        """Delete messages, turns, streams, and the calls that may not be repeated. No turn is open any more."""
+        if not self._tenant.has_storage:
             return
+        store = self.state.store
         with self._tenant.storage.transaction() as transaction:
-            store.write(messages=[(position, None) for position in transcript.positions()])
+            store.write(messages=[(position, None) for position in self.state.transcript.positions()])
             store.drop([turn.request_id for turn in store.turns()])
             store.keep_guard([])
-            transaction.then(self._forgotten)
-
-    def _forgotten(self) -> None:
-        self.state.transcript.clear()
-        self.state.lost_calls.forget()
-        self.history.forget()
-        self.views.forget()
+            for forget in (self.state.transcript.clear, self.state.lost_calls.forget, self.history.forget):
+                transaction.then(forget)
+            transaction.then(self.views.forget)

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Hashable
 from functools import cache
 from types import GenericAlias
-from typing import Any, cast, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
@@ -101,7 +101,19 @@ def run_shapes(agent_class: type) -> tuple[Shape, Shape, int]:
 def _run_shapes(agent_class: Any) -> tuple[Shape, Shape, int]:
     hints, parameters = _hints(agent_class.run)
     takes = Shape(hints.get(parameters[0], Any)) if parameters else Shape(Any)
-    return takes, Shape(hints.get("return", Any)), min(len(parameters), 2)
+    returned = hints.get("return", Any)
+    gives = _solved(agent_class, returned) if isinstance(returned, TypeVar) else returned
+    return takes, Shape(gives), min(len(parameters), 2)
+
+
+def _solved(agent_class: type, variable: TypeVar) -> object:
+    """What a subclass gives for a type variable of its generic base, such as `Plan` in `ChatAgent[Plan]`; else anything."""
+    for each in agent_class.__mro__:
+        for base in vars(each).get("__orig_bases__", ()):
+            parameters = getattr(get_origin(base), "__parameters__", ())
+            if variable in parameters:
+                return get_args(base)[parameters.index(variable)]
+    return Any
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from perdure.actors.chat.toolset import Toolset
+from perdure.actors.chat.tools import Toolset
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.scenarios.provider.events import Text
 from perdure.scenarios.provider.faults import FaultPlan

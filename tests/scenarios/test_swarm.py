@@ -12,7 +12,7 @@ from itertools import count
 
 import pytest
 
-from perdure.actors.chat.toolbox import Toolbox
+from perdure.actors.chat.live_turn import LiveTurn
 from perdure.ledger import View
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.scenarios.swarm.runner import MIXTURE, SWIFT, SeedReport, SwarmReport, play, story_of, weather_of
@@ -136,10 +136,10 @@ def test_a_core_that_forgets_which_mail_it_handled_is_found_out(monkeypatch: pyt
 def test_an_engine_that_forgets_under_which_name_it_made_a_call_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = count()
 
-    def run_id(_toolbox: Toolbox, call_id: str) -> str:
+    def run_id(_live: LiveTurn, call_id: str) -> str:
         return f"{call_id}-{next(numbers)}"
 
-    monkeypatch.setattr(Toolbox, "run_id", run_id)
+    monkeypatch.setattr(LiveTurn, "run_id", run_id)
     assert not all(play(seed, "chats").ok for seed in range(16))
 
 

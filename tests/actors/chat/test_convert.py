@@ -130,7 +130,7 @@ def test_a_system_message_is_one() -> None:
             "failed",
         ),
         (call("c", errorText="STILL RUNNING.", output="line"), "STILL RUNNING.\n\nOutput so far:\nline", "failed"),
-        (call("c", "output-error"), "The call failed, and nothing is known of why.", "failed"),
+        (call("c", "output-error"), "The call failed for an unknown reason.", "failed"),
         (call("c", "output-denied"), "The user declined this call. It was not executed.", "denied"),
         (
             call("c", "output-denied", approval={"approved": False, "reason": "too dear"}),

@@ -105,7 +105,7 @@ def test_an_end_without_words_of_its_own_has_some() -> None:
     assert Outcome(TurnEvent.ABORTED, "enough").last_event == {"type": "abort", "reason": "enough"}
     assert Outcome(TurnEvent.FAILED).last_event == {
         "type": "error",
-        "errorText": "The turn failed, and nothing is known of why.",
+        "errorText": "The turn failed for an unknown reason.",
     }
 
 

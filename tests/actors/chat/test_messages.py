@@ -15,7 +15,6 @@ from perdure.actors.chat.messages import (
     MESSAGE_BYTES_MAX,
     as_messages,
     for_storage,
-    text_of,
 )
 from perdure.actors.chat.plain_data import TextJoiner, all_mended
 from perdure.ledger import BadRequest, TooLarge, pack
@@ -162,15 +161,6 @@ def test_whatever_is_given_is_taken_or_refused_with_a_field(given: object) -> No
     except BadRequest as problem:
         field = problem.field
     assert field.startswith("messages")
-
-
-# ---------------------------------------------------------------- reading
-
-
-def test_the_text_of_a_message_is_what_a_person_would_read() -> None:
-    call = {**TOOL, "state": "output-available", "output": "no"}
-    message = assistant(text("One."), {"type": "reasoning", "text": "hm"}, call, text(""), text("Two."))
-    assert text_of(message) == "One.\nTwo."
 
 
 # ---------------------------------------------------------------- the row

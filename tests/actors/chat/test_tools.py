@@ -18,8 +18,7 @@ from pydantic import BaseModel, Field
 from perdure.actors import Agent, Detached, RunContext, RunResult
 from perdure.actors.chat.delegated_tools import agent_tool, client_tool
 from perdure.actors.chat.tool_schema import BadToolInput, ToolContext
-from perdure.actors.chat.tools import BadToolOutput, Tool, function_tool, tool
-from perdure.actors.chat.toolset import Toolset, find_tool
+from perdure.actors.chat.tools import BadToolOutput, Tool, Toolset, find_tool, function_tool, tool
 from perdure.actors.life.results import run_result
 from perdure.ledger import BadRequest, UnknownTool
 from tests.tidy import IMPORT_PATH
@@ -192,11 +191,6 @@ def test_the_context_is_filled_in() -> None:
 
     assert outcome(function_tool(optional), {}, CONTEXT) is CONTEXT
     assert CONTEXT.asked_to_stop() is False
-
-
-def test_a_tool_knows_whether_its_function_is_async() -> None:
-    assert function_tool(weather).is_async
-    assert not function_tool(send).is_async
 
 
 # ---------------------------------------------------------------- results
