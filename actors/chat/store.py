@@ -145,14 +145,16 @@ class ChatStore:
         """Delete ended turns with their streams and calls, at once."""
         with self._life.storage.transaction() as transaction:
             for turn in filter(None, map(self.turn, request_ids)):
-                if turn.idempotency_key:
-                    self._keys.drop(transaction, turn.idempotency_key)
-                for pieces in (self._chunks, self._calls):
-                    for key in pieces.versions():
-                        if key.startswith(f"{turn.request_id}\0"):
-                            pieces.drop(transaction, key)
-                self._open.drop(transaction, turn.request_id)
-                self._turns.drop(transaction, turn.request_id)
+                self._drop(transaction, turn)
+
+    def _drop(self, transaction: Transaction, turn: Turn) -> None:
+        if turn.idempotency_key:
+            self._keys.drop(transaction, turn.idempotency_key)
+        for pieces in (self._chunks, self._calls):
+            for key in [each for each in pieces.versions() if each.startswith(f"{turn.request_id}\0")]:
+                pieces.drop(transaction, key)
+        self._open.drop(transaction, turn.request_id)
+        self._turns.drop(transaction, turn.request_id)
 
     def prune_streams(self, kept: int = STREAMS_KEPT) -> None:
         """Delete the streams of all but the newest turns. Their messages stay in the transcript."""

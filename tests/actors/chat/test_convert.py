@@ -276,8 +276,8 @@ def results(*ids: str) -> lib.ModelRequest:
     [
         ([answer("a")], "there is no result of a"),
         ([answer("a"), results()], "the calls are .*'a'.*none"),
-        ([answer("a"), results("a", "a")], "the results that follow"),
-        ([answer("a"), results("b")], "the results that follow"),
+        ([answer("a"), results("a", "a")], "but the results are of"),
+        ([answer("a"), results("b")], "but the results are of"),
         ([results("a")], "the calls are none"),
         ([answer("a"), answer("b"), results("a", "b")], "another answer comes before the results of a"),
         ([answer("a", "a"), results("a", "a")], "the id a names two calls"),

@@ -103,7 +103,7 @@ BAD: list[tuple[object, str, str]] = [
     ({**user(text("x")), "id": 3}, "messages.id", "3 is not a string"),
     ({**user(text("x")), "id": " "}, "messages.id", "is blank"),
     ({**user(text("x")), "id": "a\ud800"}, "messages.id", "half of a surrogate pair"),
-    ([user(text("x")), user(text("y"))], "messages", "the id 'u1' stands there twice"),
+    ([user(text("x")), user(text("y"))], "messages", "the id 'u1' is there twice"),
     ({"role": "user", "content": "x"}, "messages.parts", "is not a list of parts"),
     (user(), "messages.parts", "is empty"),
     (user("x"), "messages.parts[0]", "is str, not a part"),  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ BAD: list[tuple[object, str, str]] = [
     (assistant({**TOOL, "state": "output-available"}), "messages.parts[0].output", "is missing"),
     (assistant({**TOOL, "state": "output-error"}), "messages.parts[0].errorText", "not a string"),
     (assistant({**TOOL, "approval": 1}), "messages.parts[0].approval", "is not an object"),
-    (assistant(TOOL, TOOL), "messages", "the toolCallId 'c' stands there twice"),
+    (assistant(TOOL, TOOL), "messages", "the toolCallId 'c' is there twice"),
     (user(text("x"), metadata=[1]), "messages.metadata", "is list, not an object"),
     (user(text("x"), metadata={"a": "x" * 70_000}), "messages.metadata", "the limit is"),
     (user(text("x" * (INPUT_BYTES_MAX + 1))), "messages", "the limit is"),

@@ -357,7 +357,7 @@ def forward(thing: NoSuchThing) -> None: ...  # type: ignore[name-defined] # noq
         ([Desk], "is no tool"),
         ([lambda: 1], "'<lambda>' is not the name of a tool"),
         ([local()], "inner cannot be found by another process; move it"),
-        ([starred], r"starred: parameters: \*names.* cannot be filled in by name"),
+        ([starred], r"starred: parameters: \*names.* has no name to be filled in by"),
         ([untyped], "untyped: parameters: no schema can be made of them: .*Agent"),
         ([forward], "forward: parameters: no schema can be made of them: .*NoSuchThing"),
         ([functools.partial(plain)], "'partial' is not the name|parameters"),
