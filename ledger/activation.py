@@ -24,6 +24,9 @@ class Activation:
     `losses` counts the hosts that died under it since it last handled mail or left cleanly; the pause before it is woken grows with it.
     `deaths` counts the same, but is reset by time alone: otherwise an agent that kills its host at each try would be innocent again
     whenever it sleeps or handles mail in between. An agent with too many deaths must be alone (`placements`).
+
+    `reported` is the highest sequence of its storage that it has reported, which its next life must find again; None if it has yet to be
+    looked up in the snapshot.
     """
 
     agent_id: str
@@ -40,6 +43,7 @@ class Activation:
     deaths: int = 0
     died_at_ms: int = 0
     stopping: bool = False
+    reported: int | None = None
     confirmed: bool = False
 
     def died(self, at_ms: int) -> None:

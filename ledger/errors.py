@@ -144,9 +144,12 @@ class StorageConflict(StorageError):
     """Another transaction of this agent wrote the same rows first."""
 
 
+WAY_OUT = "Put a copy of the file back that has what is missing, or let the agent begin anew with `perdure forget`"
+
+
 class StorageLost(StorageError):
-    """The storage lacks something that the agent had written, so the agent does not go on as if it had never been. Put a copy back that
-    has it, or delete the agent with `perdure forget`: then it begins anew."""
+    """The storage lacks something that the agent had written, so the agent does not go on as if that had never been. It goes on when a copy
+    is put back that has it. `perdure forget` deletes the agent, so that it begins anew."""
 
 
 class StaleIncarnation(StorageError):

@@ -1,7 +1,7 @@
 """Facts: what has happened, in the past tense.
 
 A fact is a tuple of plain data. It is stored under the name of its class with its fields in order. So a field may only be added at the
-end and with a default, which is how new code reads an old row (`codec`).
+end and with a default, which is how new code reads an old row (`codec`). A `sequence` is how far an agent's storage had come by then.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class ProgressReported(NamedTuple):
     run_id: str
     attempt: int
     body: bytes
+    sequence: int = 0
 
 
 class MilestoneReached(NamedTuple):
@@ -65,6 +66,7 @@ class MilestoneReached(NamedTuple):
     name: str
     occurrence: int
     body: bytes
+    sequence: int = 0
 
 
 class ChunkEmitted(NamedTuple):
@@ -85,6 +87,7 @@ class RunCompleted(NamedTuple):
     summary: str
     released: bool
     large: bool = False
+    sequence: int = 0
 
 
 class RunFailed(NamedTuple):
@@ -95,6 +98,7 @@ class RunFailed(NamedTuple):
     error: str
     released: bool
     trace: str = ""
+    sequence: int = 0
 
 
 class RunAborted(NamedTuple):
@@ -157,6 +161,7 @@ class AgentReleased(NamedTuple):
 
     agent_id: str
     incarnation: int
+    sequence: int = 0
 
 
 class AgentLost(NamedTuple):
@@ -174,6 +179,7 @@ class AlarmSet(NamedTuple):
     agent_id: str
     at_ms: int
     home: list[Any] | None = None
+    sequence: int = 0
 
 
 class AlarmRang(NamedTuple):
@@ -218,6 +224,7 @@ class MailDelivered(NamedTuple):
 
     recipient: str
     mail_ids: list[str]
+    sequence: int = 0
 
 
 class MailFailed(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import encode
 from perdure.ledger.facts import (
+    RUN_FACTS,
     AgentActivated,
     AgentDoomed,
     AgentForgotten,
@@ -68,6 +69,10 @@ def record_fact(view: View, fact: Fact, at_ms: int) -> FactRow:
 def fold(view: View, fact: Fact, seq: int, at_ms: int) -> int | None:
     """Change the view by one fact. Returns its number in its run's event stream, if it is an event."""
     view.seq, view.at_ms = max(view.seq, seq), max(view.at_ms, at_ms)
+    sequence = getattr(fact, "sequence", 0)
+    if sequence:
+        run = view.runs.get(subject_of(fact)) if type(fact) in RUN_FACTS else None
+        view.reached(subject_of(fact) if run is None else run.child, sequence)
     special = _FOLDS.get(type(fact))
     if special is not None:
         return special(view, fact, seq, at_ms)
@@ -229,6 +234,8 @@ def _agent_doomed(view: View, fact: AgentDoomed, _seq: int, _at_ms: int) -> None
 def _agent_forgotten(view: View, fact: AgentForgotten, seq: int, _at_ms: int) -> None:
     view.doomed.pop(fact.agent_id, None)
     view.lives.ended(fact.agent_id, seq)
+    view.asleep[fact.agent_id] = 0
+    view.dirty_agents[fact.agent_id] = None
     for activation in view.family(fact.agent_id):
         del view.agents[activation.agent_id]
         view.dirty_agents[activation.agent_id] = None

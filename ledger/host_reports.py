@@ -35,6 +35,7 @@ from perdure.ledger.status import InterruptedReason
 from perdure.ledger.stimulus import (
     COLLECTED_NOTHING,
     NOT_RUNNABLE,
+    STORAGE_LOST,
     UNIMPORTABLE,
     Alarm,
     Awake,
@@ -72,7 +73,7 @@ def progress(view: View, said: Progress) -> Iterator[Fact]:
     """A child reported progress."""
     run = current(view, said.run_id, said.incarnation)
     if run is not None and permits(run.status, ProgressReported):
-        yield ProgressReported(run.run_id, run.attempt, said.body)
+        yield ProgressReported(run.run_id, run.attempt, said.body, said.sequence)
 
 
 def milestone(view: View, said: Milestone) -> Iterator[Fact]:
@@ -82,7 +83,7 @@ def milestone(view: View, said: Milestone) -> Iterator[Fact]:
         return
     if not any(name == said.name and nth >= said.occurrence for _, name, nth, _, _ in run.milestones):
         number = len(run.milestones)
-        yield MilestoneReached(run.run_id, run.attempt, number, said.name, said.occurrence, said.body)
+        yield MilestoneReached(run.run_id, run.attempt, number, said.name, said.occurrence, said.body, said.sequence)
 
 
 def chunk(view: View, said: Chunk) -> Iterator[Fact]:
@@ -99,19 +100,20 @@ def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
         return
     if not permits(run.status, RunCompleted):
         if said.released:
-            yield AgentReleased(run.child, said.incarnation)
+            yield AgentReleased(run.child, said.incarnation, said.sequence)
         return
     if said.error is not None:
-        yield RunFailed(run.run_id, run.attempt, said.error, said.released, said.trace)
+        yield RunFailed(run.run_id, run.attempt, said.error, said.released, said.trace, said.sequence)
     else:
         large = said.output is not None and len(said.output) > limits.inline_bytes_max
         output = None if large else said.output
-        yield RunCompleted(run.run_id, run.attempt, output, said.summary, said.released, large)
+        yield RunCompleted(run.run_id, run.attempt, output, said.summary, said.released, large, said.sequence)
     yield from abort_awaited(view, run)
 
 
 def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterator[Fact]:
-    """A host could not start an attempt. If the class has vanished since the first attempt, the run is interrupted: it may come back."""
+    """A host could not start an attempt. If the class has vanished since the first attempt, or the storage has lost
+    something, the run is interrupted: it may come back."""
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
@@ -122,8 +124,8 @@ def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterat
         yield from abort_awaited(view, run)
     elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE) and run.attempt == 1:
         yield RunFailed(run.run_id, run.attempt, said.error, released=True)
-    elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE):
-        reason = InterruptedReason.INSPECT_FAILED if said.cause == UNIMPORTABLE else InterruptedReason.NOT_TAILABLE
+    elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE, STORAGE_LOST):
+        reason = InterruptedReason.NOT_TAILABLE if said.cause == NOT_RUNNABLE else InterruptedReason.INSPECT_FAILED
         yield AttemptLost(run.run_id, run.attempt, said.error, at_ms)
         yield RunInterrupted(run.run_id, reason, None, said.error)
     else:
@@ -139,7 +141,7 @@ def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator
     if run is not None and run.is_live and not run.teardown:
         yield from lose(view, activation, "its host let go of it", at_ms, limits, is_clean=True)
         return
-    yield AgentReleased(said.agent_id, said.incarnation)
+    yield AgentReleased(said.agent_id, said.incarnation, said.sequence)
     if run is not None and run.is_live:
         yield from seal(view, run, still_running=False)
 
@@ -161,7 +163,7 @@ def alarm(view: View, said: Alarm) -> Iterator[Fact]:
         return  # it is being deleted
     if said.at_ms != activation.alarm_at_ms or activation.owes:
         home = said.home if said.home is not None or own is None else own.options.get("pool")
-        yield AlarmSet(said.agent_id, said.at_ms, home)
+        yield AlarmSet(said.agent_id, said.at_ms, home, said.sequence)
 
 
 def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[Fact]:
@@ -171,7 +173,7 @@ def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[F
         return
     known = [key for key in said.mail_ids if key in view.mail and view.mail[key].recipient == said.agent_id]
     if known:
-        yield MailDelivered(said.agent_id, known)
+        yield MailDelivered(said.agent_id, known, said.sequence)
     for key, error, park in said.failures:
         mail = view.mail.get(key)
         if mail is None or not mail_permits(mail.state, MailEvent.FAILED):

@@ -32,6 +32,7 @@ class StartAttempt(NamedTuple):
     input: bytes | None
     collect: bool
     options: dict[str, Any]
+    reported: int = 0
 
 
 class WakeAgent(NamedTuple):
@@ -40,6 +41,7 @@ class WakeAgent(NamedTuple):
     host_id: str
     agent_id: str
     incarnation: int
+    reported: int = 0
 
 
 class DeliverMail(NamedTuple):
@@ -105,8 +107,9 @@ def _for_run(view: View, run: Run) -> Iterator[Effect]:
         yield StopAgent(awake.host_id, run.child, awake.incarnation)
     elif run.is_live and run.is_placed and not run.confirmed:
         yield StartAttempt(
-            run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, run.options
-        )
+            run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, run.options,
+            0 if awake is None else awake.reported or 0,
+        )  # fmt: skip
     if run.has_ended:
         yield TellEnd(run.run_id)
     if run.cleared and awake is None:
@@ -130,7 +133,7 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
     if run is not None and activation.agent_id not in view.mailbox:
         return
     if not activation.confirmed and run is None:
-        yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation)
+        yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation, activation.reported or 0)
     letters: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = []
     for key in view.mailbox.get(activation.agent_id, ()):
         mail = view.mail[key]

@@ -48,7 +48,11 @@ def dirty_records(view: View) -> list[Record]:
     rows = [row or run_record(view.runs[key]) for key, row in view.dirty_runs.items() if key in view.runs]
     for key in view.dirty_agents:
         activation = view.agents.get(key)
-        rows.extend(_kept(view, "agents", key, None if activation is None else _agent_record(activation)))
+        if activation is None and key in view.asleep:
+            view.kept.pop(f"agents/{key}", None)
+            rows.append(_asleep(key, view.asleep[key]))
+        else:
+            rows.extend(_kept(view, "agents", key, None if activation is None else _agent_record(activation)))
     for key in view.dirty_mail:
         mail = view.mail.get(key)
         rows.extend(_kept(view, "mail", key, None if mail is None else _mail_record(mail)))
@@ -91,6 +95,18 @@ def _agent_record(activation: Activation) -> Record:
     live = bool(activation.host_id) or activation.unclean or activation.alarm_at_ms > 0 or activation.doomed
     body = pack([getattr(activation, name) for name in _ACTIVATION_FIELDS])
     return Record("agents", activation.agent_id, live, (activation.host_id, activation.incarnation), body)
+
+
+def _asleep(agent: str, reported: int) -> Record:
+    """What is known of an agent that is not awake and owes nothing. After it was deleted, that is nothing."""
+    if reported:
+        return _agent_record(Activation(agent, reported=reported))
+    return Record("agents", agent, live=False, columns=_EMPTY["agents"], body=b"")
+
+
+def reported_of(record: Record) -> int:
+    """What the agent had reported by the time of the snapshot."""
+    return Activation(*unpack(record.body)).reported or 0
 
 
 def restore(boot: Boot) -> View:

@@ -1,6 +1,7 @@
 """What can reach the supervisor: requests of parents and clients, reports of hosts, and the clock.
 
-A stimulus is also the message that brings it: a list of its class's tag and its fields.
+A stimulus is also the message that brings it: a list of its class's tag and its fields. With what is durable in an agent's storage comes
+its `sequence` (`Storage.sequence`): how far the storage has come.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Progress(NamedTuple):
     run_id: str
     incarnation: int
     body: bytes
+    sequence: int = 0
 
 
 class Milestone(NamedTuple):
@@ -46,6 +48,7 @@ class Milestone(NamedTuple):
     name: str
     occurrence: int
     body: bytes
+    sequence: int = 0
 
 
 class Chunk(NamedTuple):
@@ -67,10 +70,11 @@ class Ended(NamedTuple):
     error: str | None
     released: bool = False
     trace: str = ""
+    sequence: int = 0
 
 
 class Unstarted(NamedTuple):
-    """The host could not start the attempt: `cause` is one of `COLLECTED_NOTHING`, `UNIMPORTABLE`, `NOT_RUNNABLE`, `START_FAILED`."""
+    """The host could not start the attempt: `cause` is one of those below."""
 
     run_id: str
     incarnation: int
@@ -83,6 +87,7 @@ class Released(NamedTuple):
 
     agent_id: str
     incarnation: int
+    sequence: int = 0
 
 
 class Awake(NamedTuple):
@@ -99,6 +104,7 @@ class Alarm(NamedTuple):
     incarnation: int
     at_ms: int
     home: list[Any] | None
+    sequence: int = 0
 
 
 class Handled(NamedTuple):
@@ -108,6 +114,7 @@ class Handled(NamedTuple):
     incarnation: int
     mail_ids: list[str]
     failures: list[tuple[str, str, bool]]
+    sequence: int = 0
 
 
 class Cancel(NamedTuple):
@@ -183,3 +190,4 @@ COLLECTED_NOTHING = "collected-nothing"
 UNIMPORTABLE = "unimportable"
 NOT_RUNNABLE = "not-runnable"
 START_FAILED = "start-failed"
+STORAGE_LOST = "storage-lost"

@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure.ledger.activation import Activation, HostView, Lives, pool_key
 from perdure.ledger.facts import Fact
-from perdure.ledger.ids import is_within, name_of
+from perdure.ledger.ids import is_within, name_of, parent_of
 from perdure.ledger.mail import Mail, MailEvent, MailState, handler_of
 from perdure.ledger.run import Run, apply
 from perdure.ledger.store.store import Record
@@ -42,6 +42,7 @@ class View:
         self.mail: dict[str, Mail] = {}
         self.agents: dict[str, Activation] = {}
         self.lives = Lives()
+        self.asleep: dict[str, int] = {}  # what agents without an activation had reported, until the snapshot has it
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         # indexes
         self.hosts: dict[str, HostView] = {}
@@ -164,7 +165,7 @@ class View:
 
     def move(self, agent: str, host_id: str) -> Activation:
         """Put an agent on a host; with an empty `host_id`, take it off its host. The host need not be known yet."""
-        activation = self.agents.setdefault(agent, Activation(agent))
+        activation = self.agents.setdefault(agent, Activation(agent, reported=self.asleep.pop(agent, None)))
         self.dirty_agents[agent] = self.touched[agent] = None
         weight = 0 if self.awaiting.get(agent) else 1
         old = self.hosts.get(activation.host_id)
@@ -196,11 +197,28 @@ class View:
             activation.run_id, activation.losses = "", 0
             activation.forgive(self.at_ms)
         else:
-            self.agents.pop(agent, None)
+            gone = self.agents.pop(agent, None)
+            if (
+                gone is not None and gone.reported is not None and not parent_of(agent)
+            ):  # those below go with the file of another
+                self.asleep[agent] = gone.reported
         self.dirty_agents[agent] = None
         box = self.mailbox.get(agent)
         if box and any(self.mail[key].retry_at_ms <= self.at_ms for key in box):
             self.want(agent)
+
+    def is_new(self, agent: str) -> bool:
+        """Whether it is the child of a run in its first attempt."""
+        activation = self.agents.get(agent)
+        run = None if activation is None else self.runs.get(activation.run_id)
+        return run is not None and run.attempt == 1
+
+    def reached(self, agent: str, sequence: int) -> None:
+        """The agent has reported something that is in its storage, which had come so far by then."""
+        activation = self.agents.get(agent)
+        if activation is not None and sequence > (activation.reported or 0):
+            activation.reported = sequence
+            self.dirty_agents[agent] = None
 
     def doomed_by(self, agent: str) -> str:
         """The agent whose deletion includes this one: itself or an ancestor; empty if there is none."""
@@ -224,6 +242,7 @@ class View:
         self.cleared.pop(run_id, None)
         if run is not None:
             self.agents.pop(run.child, None)
+            self.asleep.pop(run.child, None)
             self.wanted.pop(run.child, None)
 
     def count_live(self, run: Run) -> None:

@@ -63,6 +63,7 @@ class Commands(LazyGroup):
         "cancel": Entry("perdure.scenarios.commands.data:cancel", "Cancel a run and what its child waits for."),
         "retry": Entry("perdure.scenarios.commands.data:retry", "Try a parked mail again."),
         "clear": Entry("perdure.scenarios.commands.data:clear", "Forget runs and their children's storage."),
+        "forget": Entry("perdure.scenarios.commands.data:forget", "Delete an agent and all that is its own."),
         "stop": Entry("perdure.scenarios.commands.stop:stop", "Stop the supervisor and the hosts of a directory."),
         "audit": Entry("perdure.scenarios.commands.data:audit", "Account for every completion."),
         "doctor": Entry(

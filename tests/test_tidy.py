@@ -42,6 +42,7 @@ IMPURE_IN_LEDGER = {
     "ledger/storage/agent_storage.py",
     "ledger/storage/cabinet.py",
     "ledger/storage/disk.py",
+    "ledger/storage/examination.py",
     "ledger/storage/file_disk.py",
     "ledger/storage/sql.py",
     "ledger/storage/transaction.py",

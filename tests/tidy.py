@@ -24,6 +24,7 @@ DOORS = frozenset(
         "perdure.ledger.store.integrity",
         "perdure.ledger.store.memory_store",
         "perdure.ledger.storage.cabinet",
+        "perdure.ledger.storage.examination",
         "perdure.actors.link.messages",
         "perdure.actors.link.wire",
         "perdure.actors.sim_world.world",

@@ -152,7 +152,7 @@ class Host:
     def _retire(self, _: Retire) -> None:
         self._tasks.finish("retired")
 
-    def _open(self, agent_id: str, incarnation: int) -> Tenant | None:
+    def _open(self, agent_id: str, incarnation: int, reported: int) -> Tenant | None:
         """The tenant of this life, opened if it is new. An older life that is still here is over."""
         tenant = self.tenants.get(agent_id)
         if tenant is not None and tenant.incarnation == incarnation:
@@ -165,7 +165,7 @@ class Host:
         if self._left.get(agent_id, 0) >= incarnation:
             return None  # it is over; the supervisor has yet to hear so
         try:
-            tenant = Tenant(self.services, agent_id, incarnation, self.forget)
+            tenant = Tenant(self.services, agent_id, incarnation, self.forget, reported)
         except StorageError as problem:
             self.services.report_failure("storage", agent_id, "opening its storage", problem)
             return None
@@ -173,16 +173,16 @@ class Host:
         return tenant
 
     def _start(self, said: Start) -> None:
-        agent_id, incarnation, run_id, attempt, body, collect, options = said
+        agent_id, incarnation, run_id, attempt, body, collect, options, reported = said
         known = self.tenants.get(agent_id)
         if known is not None and known.incarnation == incarnation and known.carries(run_id):
             return
-        tenant = self._open(agent_id, incarnation)
+        tenant = self._open(agent_id, incarnation, reported)
         if tenant is not None:
             tenant.begin_run(run_id, attempt, body, options, collect=collect)
 
     def _wake(self, said: Wake) -> None:
-        tenant = self._open(said.agent_id, said.incarnation)
+        tenant = self._open(said.agent_id, said.incarnation, said.reported)
         if tenant is not None:
             tenant.spawn(tenant.wake())
 

@@ -48,8 +48,15 @@ class Tenant(Life):
         gone: is told when the life is over, and nothing is left of it here.
     """
 
-    def __init__(self, services: HostServices, agent_id: str, incarnation: int, gone: Callable[[Tenant], None]) -> None:
-        super().__init__(services, agent_id, incarnation, self._failed)
+    def __init__(
+        self,
+        services: HostServices,
+        agent_id: str,
+        incarnation: int,
+        gone: Callable[[Tenant], None],
+        reported: int = 0,
+    ) -> None:
+        super().__init__(services, agent_id, incarnation, self._failed, reported)
         self._gone = gone
         self._up: asyncio.Task[None] | None = None
         self._is_first_life = False
@@ -121,12 +128,12 @@ class Tenant(Life):
         StateWatch(self).begin(state)
 
     async def _come_up(self) -> None:
-        if self.has_storage:
-            await self.written(self._read_storage, urgent=True)  # somebody may wait for an answer
         if self.agent is None:  # its code is imported on a thread, so that the host goes on answering meanwhile
             await self.threads.run(lambda: load_type(type_of(self.agent_id), self.code_dir))
             self.services.loaded.add(type_of(self.agent_id))
             self._constructed_for_start()
+        if self.has_storage:
+            await self.written(self._read_storage, urgent=True)  # somebody may wait for an answer
         if self.has_storage:
             self.outbox.flush()
         if self.overrides("on_start"):

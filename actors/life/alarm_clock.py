@@ -18,7 +18,7 @@ from typing import NamedTuple
 from perdure.actors.code.author_call import tried_now
 from perdure.actors.life.class_options import pool_spec
 from perdure.actors.life.life import Life
-from perdure.ledger import Alarm
+from perdure.ledger import Alarm, StorageLost
 from perdure.ledger.storage.cabinet import FIBER_OPEN, QUEUED, SCHEDULE
 
 COME_BACK_MS = 30_000
@@ -70,8 +70,8 @@ class AlarmClock:
 
     def come_back(self) -> None:
         """The agent could not come up, so none of its parts has looked at its rows. If there are any, another life tries after a while."""
-        waiting, _ = tried_now(self._has_jobs)
-        if waiting and self._life.agent is not None:
+        waiting, problem = tried_now(self._has_jobs)
+        if (waiting or isinstance(problem, StorageLost)) and self._life.agent is not None:
             self._set("start", self._life.now_ms() + COME_BACK_MS, lambda: None)
 
     def finds_work(self) -> bool:

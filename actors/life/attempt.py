@@ -22,9 +22,11 @@ from perdure.ledger import (
     COLLECTED_NOTHING,
     NOT_RUNNABLE,
     START_FAILED,
+    STORAGE_LOST,
     UNIMPORTABLE,
     Ended,
     StaleIncarnation,
+    StorageLost,
     UnknownAgentType,
     Unstarted,
     Up,
@@ -46,7 +48,7 @@ async def carry(life: Life, ready: Ready, run: RunContext, body: bytes, *, colle
     """Carry one attempt to its end, or take the result that an earlier one left. None if it counts for nothing: it was told to stop."""
     kept, problem = await tried(_kept(life, run.run_id)) if run.attempt > 1 else (None, None)
     if problem is not None:
-        return _unstarted(life, run, START_FAILED, in_words(problem))
+        return _unstarted(life, run, _cause(problem), in_words(problem))
     if kept is not None:
         return _ended(life, run, Outcome(*unpack(kept)))
     if collect:
@@ -64,11 +66,16 @@ async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | 
     """Bring the agent up; what stands in the way is an outcome of the attempt."""
     _, problem = await tried(ready())
     if problem is not None:
-        cause = UNIMPORTABLE if isinstance(problem, UnknownAgentType) else START_FAILED
-        return _unstarted(life, run, cause, in_words(problem))
+        return _unstarted(life, run, _cause(problem), in_words(problem))
     if not callable(getattr(life.agent, "run", None)):
         return _unstarted(life, run, NOT_RUNNABLE, f"{type(life.agent).__name__} has no `run` method")
     return None
+
+
+def _cause(problem: Exception) -> str:
+    if isinstance(problem, UnknownAgentType):
+        return UNIMPORTABLE
+    return STORAGE_LOST if isinstance(problem, StorageLost) else START_FAILED
 
 
 async def _run(life: Life, run: RunContext, body: bytes) -> Ended | None:

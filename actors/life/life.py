@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast, overload
 
 from perdure.actors.code.author_call import is_async, overrides, staying, tried
 from perdure.actors.life.host_services import HostServices
@@ -19,7 +19,7 @@ from perdure.actors.link.messages import Plain, Question, Report
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import AGENT, Pending, Tasks
 from perdure.actors.threads import wait_for
-from perdure.ledger import StaleIncarnation, name_of
+from perdure.ledger import Alarm, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, name_of
 from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
 
 T = TypeVar("T")
@@ -27,6 +27,8 @@ Part = TypeVar("Part")
 
 Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
+
+_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Handled, Alarm, Released)
 
 
 class Life:
@@ -41,7 +43,12 @@ class Life:
     """
 
     def __init__(
-        self, services: HostServices, agent_id: str, incarnation: int, on_failure: Callable[[BaseException], None]
+        self,
+        services: HostServices,
+        agent_id: str,
+        incarnation: int,
+        on_failure: Callable[[BaseException], None],
+        reported: int = 0,
     ) -> None:
         self.services, self.agent_id, self.incarnation = services, agent_id, incarnation
         self.name = name_of(agent_id)
@@ -52,6 +59,7 @@ class Life:
         self.has_place = True
         self.idle_since_s = 0.0
         self._storage: Storage | None = None
+        self._reported = reported  # what the storage must have
         self._watch: Callable[[State], None] | None = None
         self._parts: dict[type, Any] = {}
         self._steps: dict[str, dict[str, bytes]] = {}
@@ -74,7 +82,7 @@ class Life:
     def storage(self) -> Storage:
         """The agent's storage, opened when it is first looked at: an instant child never does."""
         if self._storage is None:
-            self._storage = self.services.cabinet.open(self.agent_id, self.incarnation)
+            self._storage = self.services.cabinet.open(self.agent_id, self.incarnation, self._reported)
             if self._storage.file.finding:
                 self.services.report_finding(self.agent_id, self._storage.file.finding)
             if self._watch is not None:
@@ -96,8 +104,10 @@ class Life:
     def has_storage(self) -> bool:
         """Whether anything was ever written."""
         if self._storage is None:
-            return self.services.cabinet.exists(self.agent_id)
-        return self._storage.exists
+            exists = self.services.cabinet.exists(self.agent_id)
+            if exists or not self._reported:
+                return exists
+        return self.storage.exists  # raises `StorageLost` if there is none any more
 
     @property
     def transaction(self) -> Transaction | None:
@@ -193,11 +203,17 @@ class Life:
 
     def push(self, stimulus: Report) -> None:
         """Say something to the supervisor."""
-        self.services.peer.push(stimulus)
+        self.services.peer.push(self._with_sequence(stimulus))
 
     async def durable(self, stimulus: Report) -> None:
         """Say something to the supervisor and wait until it is durable."""
-        await self.services.peer.durable(stimulus)
+        await self.services.peer.durable(self._with_sequence(stimulus))
+
+    def _with_sequence(self, stimulus: Report) -> Report:
+        """What is said of durable work says how far the storage has come."""
+        if self._storage is None or not isinstance(stimulus, _OF_DURABLE_WORK):
+            return stimulus
+        return stimulus._replace(sequence=self._storage.sequence)
 
     async def ask(self, question: Question) -> Plain:
         """Ask the supervisor a question."""

@@ -9,7 +9,7 @@ from perdure.actors.life.handlers import Letter, handle
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.link.messages import InboxKept
-from perdure.ledger import Handled, StorageError
+from perdure.ledger import Handled, StorageError, StorageLost
 
 
 class Mailbox:
@@ -36,10 +36,11 @@ class Mailbox:
 
     def refuse(self, problem: Exception) -> None:
         """The agent could not come up: each try of that counts for the mail that waited for it, so that it is parked in the end. A storage
-        that cannot be opened just now, because another life has it, does not count."""
-        if self._letters and not isinstance(problem, StorageError):
+        that cannot be opened just now, because another life has it, does not count; one that has lost something parks it at once."""
+        is_lost = isinstance(problem, StorageLost)
+        if self._letters and (is_lost or not isinstance(problem, StorageError)):
             life, why = self._life, f"the agent could not come up: {in_words(problem)}"
-            failed = [(mail_id, why, False) for mail_id in self._letters]
+            failed = [(mail_id, why, is_lost) for mail_id in self._letters]
             life.push(Handled(life.agent_id, life.incarnation, [], failed))
             self._letters.clear()
 

@@ -141,7 +141,7 @@ class Happened(NamedTuple):
 
 # To hosts.
 class Start(NamedTuple):
-    """Carry an attempt at a run. With `collect`, only an earlier result is looked for."""
+    """Carry an attempt at a run. With `collect`, only an earlier result is looked for. `reported` is what the storage must have."""
 
     agent_id: str
     incarnation: int
@@ -150,6 +150,7 @@ class Start(NamedTuple):
     input: bytes
     collect: bool
     options: Fields
+    reported: int = 0
 
 
 class Wake(NamedTuple):
@@ -157,6 +158,7 @@ class Wake(NamedTuple):
 
     agent_id: str
     incarnation: int
+    reported: int = 0
 
 
 class Deliver(NamedTuple):

@@ -43,7 +43,18 @@ from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Courier, World
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, Tasks
-from perdure.ledger import BadRequest, Cancel, Clear, Request, Requeue, check_id, digest_of, parent_of, sub_agent_id
+from perdure.ledger import (
+    BadRequest,
+    Cancel,
+    Clear,
+    Forget,
+    Request,
+    Requeue,
+    check_id,
+    digest_of,
+    parent_of,
+    sub_agent_id,
+)
 from perdure.policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -274,6 +285,7 @@ _LAST = {"finished", "error", "aborted", "cleared"}
 QUESTIONS: Final[dict[str, type[Question]]] = {
     "cancel": Cancel,
     "clear": Clear,
+    "forget": Forget,
     "requeue": Requeue,
     "inspect": Inspect,
     "show": Show,

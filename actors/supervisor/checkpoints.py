@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from perdure.actors.ports import KillPoint, World
+from perdure.actors.supervisor.recollection import Recollection
 from perdure.actors.tasks import Tasks
 from perdure.ledger import AgentForgotten, dirty_records, meta_of, prepare_rows
 from perdure.ledger.storage.cabinet import Cabinet
@@ -41,18 +42,18 @@ class Checkpoints:
         store: Store,
         cabinet: Cabinet,
         limits: Limits,
+        recollection: Recollection,
+        *,
         append: Callable[[Fact], Awaitable[None]],
         wake: Callable[[], None],
-        *,
-        has_archive: bool,
     ) -> None:
         self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
-        self.has_archive = has_archive  # whether runs may be in the snapshot alone
         self._world, self._tasks, self._view, self._store, self._cabinet = world, tasks, view, store, cabinet
-        self._limits, self._append, self._wake = limits, append, wake
+        self._limits, self._recollection, self._append, self._wake = limits, recollection, append, wake
         self._facts, self._unfollowed = 0, 0
         self._quiet_since_s = 0.0
         self._due = self._is_busy = self._is_prepared = False
+        self._asleep: dict[str, int] = {}  # what the checkpoint says of agents that sleep
         self._forgotten: list[str] | None = None  # once the store has the checkpoint: the runs that went with it
 
     def committed(self, count: int) -> None:
@@ -104,7 +105,9 @@ class Checkpoints:
             view.dirty_agents.pop(view.runs[run_id].child, None)
             for slot in view.runs[run_id].slots:  # a superseded mail must not come back by way of the snapshot
                 view.mail.pop(view.runs[run_id].mail_id(slot), None)
+        await self._recollection.look_up_reports(view.dirty_agents)
         meta, upto_seq, records = meta_of(view), view.seq, dirty_records(view)
+        self._asleep = dict(view.asleep)
         view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
         self._facts = 0
         self._world.faults.at(KillPoint.BEFORE_CHECKPOINT)
@@ -126,6 +129,9 @@ class Checkpoints:
         """Let go of what was cleared, and of the oldest settled runs beyond `retained_in_memory`."""
         view = self._view
         self._forgotten, self._is_busy = None, False
+        self._recollection.has_snapshot = True
+        for agent in [key for key, reported in self._asleep.items() if view.asleep.get(key) == reported]:
+            del view.asleep[agent]
         for run_id in forgotten:
             view.forget_run(run_id)
         settled = [
@@ -133,5 +139,5 @@ class Checkpoints:
         ]
         for key in settled[: max(0, len(settled) - self._limits.retained_in_memory)]:
             view.let_go(key)
-            self.has_archive = True
+            self._recollection.has_archive = True
         self._wake()  # somebody may have asked for the next run of an id that is free now

@@ -74,9 +74,9 @@ class Performer:
             self._foresee(type_of(effect.agent_id))
         if isinstance(effect, StartAttempt):
             body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
-            session.say(Start(*effect[1:5], body, effect.collect, effect.options))
+            session.say(Start(*effect[1:5], body, effect.collect, effect.options, effect.reported))
         elif isinstance(effect, WakeAgent):
-            session.say(Wake(effect.agent_id, effect.incarnation))
+            session.say(Wake(effect.agent_id, effect.incarnation, effect.reported))
         elif isinstance(effect, DeliverMail):
             mails = [self._with_output(mail) for mail in effect.mails]
             session.say(Deliver(effect.agent_id, effect.incarnation, mails))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from functools import partial
 from typing import cast
 
 from perdure.actors.events.observability import Channel, EventType
@@ -20,24 +19,22 @@ from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import Fleet, KillPoint, World
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.checkpoints import Checkpoints
-from perdure.actors.supervisor.intake import Intake, runs_of
+from perdure.actors.supervisor.intake import Intake
 from perdure.actors.supervisor.performer import Performer
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
-from perdure.actors.supervisor.sessions import Arrived, Session, Sessions
+from perdure.actors.supervisor.recollection import Recollection
+from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks
 from perdure.ledger import (
     BadRequest,
-    Clear,
     Ended,
     Fact,
     FactRow,
-    Forget,
     Overloaded,
     Payload,
-    Record,
     Request,
     Stimulus,
     Store,
@@ -54,12 +51,9 @@ from perdure.ledger import (
     outstanding,
     record_fact,
     restore,
-    run_from,
 )
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
-
-FAMILY_MAX = 100_000
 
 
 class Supervisor:
@@ -80,7 +74,6 @@ class Supervisor:
         self._ready = asyncio.Event()
         self._ticks = asyncio.Event()
         self._stimuli: list[Stimulus] = []
-        self._posted: set[str] = set()
         self._anchor_ms, self._anchor_s = 0, 0.0
 
     async def exchange(self, frame: bytes) -> bytes:
@@ -113,9 +106,10 @@ class Supervisor:
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher)
         self.performer = Performer(self.world, self.view, self.sessions, self.store, self.limits)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
+        self.recollection = Recollection(world, view, self.store, has_snapshot=boot.meta is not None)
         self.checkpoints = Checkpoints(
-            world, self._tasks, view, self.store, self._cabinet, self.limits, self._record, sessions.arrived.set,
-            has_archive=boot.meta is not None,
+            world, self._tasks, view, self.store, self._cabinet, self.limits, self.recollection, append=self._record,
+            wake=sessions.arrived.set,
         )  # fmt: skip
         await self.pool.adopt()
         self.sessions.epoch = self.view.epoch + 1
@@ -151,7 +145,7 @@ class Supervisor:
         self.pool.heartbeat.notice_lateness()
         arrived = self.sessions.take(self.limits.turn_max)
         seen, self._stimuli = self._stimuli, []
-        await self._recall(arrived)
+        await self.recollection.recall(arrived)
         at_ms = self.now_ms()
         rows: list[FactRow] = []
         payloads: list[Payload] = []
@@ -221,7 +215,7 @@ class Supervisor:
 
     def _ask(self, session: Session, ref: str, stimulus: Stimulus, at_ms: int, rows: list[FactRow]) -> None:
         """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
-        if isinstance(stimulus, Tell) and stimulus.mail_id in self._posted:
+        if isinstance(stimulus, Tell) and stimulus.mail_id in self.recollection.posted:
             session.answer(Reply(ref, ok=True, value=None))
             return
         try:
@@ -240,43 +234,6 @@ class Supervisor:
                 payloads.append(payload)
                 self.performer.payloads[payload.run_id, payload.part] = payload.body
 
-    async def _recall(self, arrived: list[Arrived]) -> None:
-        """Bring runs that are no longer in memory back, if a message speaks of them."""
-        await self._recall_tells(arrived)
-        if not self.checkpoints.has_archive:
-            return
-        keys: dict[str, None] = {}
-        for _port, _number, message in arrived:
-            for key in runs_of(message):
-                if key not in self.view.runs:
-                    keys[key] = None
-        if keys:
-            self._remember(await self.world.threads.commit(lambda: self.store.records("runs", list(keys))))
-        asked = [message.question for _, _, message in arrived if isinstance(message, Ask)]
-        cleared = [self.view.runs.get(key) for each in asked if isinstance(each, Clear) for key in each.run_ids]
-        agents = [run.child for run in cleared if run is not None]
-        agents += [each.agent_id for each in asked if isinstance(each, Forget)]
-        while agents:  # with a run, and with an agent, goes what they and their families asked for, in memory or not
-            found = await self.world.threads.commit(partial(self.store.family_runs, agents.pop(), FAMILY_MAX))
-            agents += [self.view.runs[key].child for key in self._remember(found)]
-
-    async def _recall_tells(self, arrived: list[Arrived]) -> None:
-        """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""
-        self._posted.clear()
-        for _port, _number, message in arrived:
-            told = message.question if isinstance(message, Ask) else None
-            if not isinstance(told, Tell) or told.epoch == self.view.epoch:
-                continue
-            if await self.world.threads.archive(partial(self.store.facts, told.mail_id, limit=1)):
-                self._posted.add(told.mail_id)
-
-    def _remember(self, records: list[Record]) -> list[str]:
-        """Bring runs back into memory; returns which."""
-        for record in records:
-            if record.body:
-                self.view.recall(run_from(record))
-        return [record.key for record in records]
-
     async def _append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
         if not rows:
             return
@@ -293,7 +250,8 @@ class Supervisor:
         await self._append([record_fact(self.view, fact, self.now_ms())], [])
 
     async def _perform(self, keys: list[str]) -> None:
-        """Do what is outstanding for these records."""
+        """Do what is outstanding for these records. A child's first attempt has nothing to be compared with."""
+        await self.recollection.look_up_reports(key for key in keys if not self.view.is_new(key))
         effects = list(outstanding(self.view, keys, self.now_ms()))
         if effects:
             self.world.faults.at(KillPoint.BEFORE_EFFECT)

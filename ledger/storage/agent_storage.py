@@ -109,6 +109,12 @@ class Storage:
 
     # ------------------------------------------------------------------ what the host uses
 
+    @property
+    def sequence(self) -> int:
+        """How far the storage has come for every later life, as far as this life has looked: 0 without a storage, more with each record of
+        ours. What an author writes by SQL alone does not count by itself."""
+        return self._records.durable if self._records is not None and self.exists else 0
+
     def known_inbox(self, mail_ids: Iterable[str]) -> set[str]:
         """Which of these mails were handled, durably."""
         records = self.records()

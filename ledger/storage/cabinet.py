@@ -22,7 +22,7 @@ from threading import RLock
 
 import duckdb
 
-from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageError
+from perdure.ledger.errors import WAY_OUT, BadRequest, StaleIncarnation, StorageError, StorageLost
 from perdure.ledger.storage.agent_file import SCHEMA_VERSION, AgentFile
 from perdure.ledger.storage.agent_storage import Storage
 from perdure.ledger.storage.disk import Disk, MemoryDisk, StorageLocked
@@ -106,14 +106,14 @@ class Cabinet:
         self._opening = RLock()
         self._over = False
 
-    def open(self, agent_id: str, incarnation: int) -> Storage:
+    def open(self, agent_id: str, incarnation: int, reported: int = 0) -> Storage:
         """The storage of an agent for this life of it.
 
         Creates no file; an existing one is attached, and from now on refuses lower incarnations. Opening the same incarnation
-        again returns the same handle; a higher one shuts the old handle.
+        again returns the same handle; a higher one shuts the old handle. `reported` is the `sequence` that earlier lives have told of.
 
-        Raises `StaleIncarnation` if a later life has it, `StorageLocked` if another process has it (try again), and
-        `StorageError` with advice if the file is damaged or newer than this version.
+        Raises `StorageLost` if the storage has not come so far, `StaleIncarnation` if a later life has it, `StorageLocked` if
+        another process has it (try again), and `StorageError` with advice if the file is damaged or newer than this version.
         """
         with self._opening:
             self._check(agent_id)
@@ -124,7 +124,9 @@ class Cabinet:
                 raise StaleIncarnation(agent_id, f"incarnation {held.incarnation} has taken over from {incarnation}")
             if held is not None:
                 held.close()
-            return self._opened(agent_id, incarnation)
+            storage = self._opened(agent_id, incarnation)
+            _refuse_loss(storage, reported)
+            return storage
 
     def exists(self, agent_id: str) -> bool:
         """Whether the agent ever wrote anything."""
@@ -251,6 +253,16 @@ class Cabinet:
             raise StorageError(agent_id, f"the file is no snapshot of an agent: {problem}") from problem
         finally:
             lane.shut()
+
+
+def _refuse_loss(storage: Storage, reported: int) -> None:
+    """End this life if something is missing. The file stays as it is."""
+    if reported and (not storage.exists or storage.records().durable < reported):
+        found = f"it has come to {storage.sequence}" if storage.exists else "there is none"
+        what = f"the agent had reported that it came to {reported}, and {found}. {WAY_OUT}"
+        lost = StorageLost(storage.agent_id, what)
+        storage.file.end(lost)
+        raise lost
 
 
 def _nothing(label: str) -> None:

@@ -217,6 +217,13 @@ class MemoryDisk(Disk):
         """Remember what is forgotten, for the checks at the end."""
         self.forgotten.setdefault(agent_id, set()).update(forgotten.items())
 
+    def exchange(self, agent_id: str, database: str | None) -> str | None:
+        """Put another database into an agent's place, or none, as a fault or an operator may. Returns the former one."""
+        former = self._databases.pop(agent_id, None)
+        if database is not None:
+            self._databases[agent_id] = database
+        return former
+
     def has(self, agent_id: str) -> bool:
         """Whether there is a database."""
         return agent_id in self._databases

@@ -23,14 +23,14 @@ import duckdb
 
 from perdure.ledger.block_guard import BlockGuard, synchronise
 from perdure.ledger.duckdb_format import survey
-from perdure.ledger.errors import StorageConflict, StorageError, StorageLost
+from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
 from perdure.ledger.ids import parent_of, type_of
 from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
 from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
 
-_LEFT = "left-"
+LEFT = "left-"  # begins the name of a log whose file is gone
+CUT = ".cut-"  # and a number: a log as it was before something was cut off
 _LOG_BYTES_MAX = 16 << 20
-_WAY_OUT = "Put a copy back that has them, or delete the agent with `perdure forget`"
 
 
 class FileDisk(Disk):
@@ -75,15 +75,15 @@ class FileDisk(Disk):
 
     def _cut_log(self, agent_id: str, path: Path) -> None:
         """Cut off what is no whole commit at the end of the log, after it was copied: DuckDB would cut it silently, or refuse the file."""
-        log = _log(path)
+        log = log_of(path)
         if not log.exists():
             return
         content = log.read_bytes()
         end, is_damaged = survey(content)
         if is_damaged:
-            raise StorageLost(agent_id, f"{log} is damaged at byte {end}, and later commits follow. {_WAY_OUT}")
+            raise StorageLost(agent_id, f"{log} is damaged at byte {end}, and later commits follow. {WAY_OUT}")
         if end < len(content):
-            kept = next(each for n in count(1) if not (each := path.with_name(f"{path.name}.cut-{n}")).exists())
+            kept = next(each for n in count(1) if not (each := path.with_name(f"{path.name}{CUT}{n}")).exists())
             _write(kept, content)
             os.truncate(log, end)
             self._findings[agent_id] = (
@@ -106,7 +106,7 @@ class FileDisk(Disk):
 
     def secure(self, agent_id: str, database: str) -> None:
         """Checkpoint the file, if there is a log, on a cursor of its own, because others may attach meanwhile."""
-        if not _log(self.path_of(agent_id)).exists():
+        if not log_of(self.path_of(agent_id)).exists():
             return
         with self._lock:
             cursor = self._root().cursor()
@@ -118,7 +118,7 @@ class FileDisk(Disk):
 
     def is_log_long(self, agent_id: str) -> bool:
         """Whether a checkpoint is due, because the log takes much room."""
-        log = _log(self.path_of(agent_id))
+        log = log_of(self.path_of(agent_id))
         return log.exists() and log.stat().st_size >= _LOG_BYTES_MAX
 
     def erase(self, agent_id: str, holder: object) -> None:
@@ -220,7 +220,7 @@ class FileDisk(Disk):
         if path.exists():
             raise _overtaken(agent_id)
         for left in _logs(path):
-            left.replace(left.with_name(_LEFT + left.name))
+            left.replace(left.with_name(LEFT + left.name))
         self._place_blank(agent_id, path)
         return self._attach(agent_id, str(path), "")
 
@@ -259,7 +259,7 @@ class FileDisk(Disk):
     def _unlink(self, path: Path) -> None:
         """The database first: a log without a database is nobody's, a database without its log would be an older agent."""
         path.unlink(missing_ok=True)
-        for left in (*path.parent.glob(f"{path.name}.*"), *path.parent.glob(f"{_LEFT}{path.name}*")):
+        for left in (*path.parent.glob(f"{path.name}.*"), *path.parent.glob(f"{LEFT}{path.name}*")):
             left.unlink(missing_ok=True)
 
 
@@ -279,7 +279,8 @@ def _write(path: Path, content: bytes) -> None:
     synchronise(path.parent)
 
 
-def _log(path: Path) -> Path:
+def log_of(path: Path) -> Path:
+    """The log of a database."""
     return path.with_name(path.name + ".wal")
 
 

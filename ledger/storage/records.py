@@ -4,7 +4,8 @@ The records are a log. A row is never updated: a new value of a state key, of a 
 number, a deletion of a state key is a row without a body, and rows that nothing needs any more are *garbage*, deleted many at
 once by the storage's next sweep. So the framework's part of a commit is one `INSERT` whatever happened in it (measured: three
 state keys 0.8 ms, against 1.7 ms as an upsert), and the number of a key's latest row is at the same time the key's version, by
-which a conflict is found. `clock` is the next number; it also counts commits that wrote no row, and it never goes back.
+which a conflict is found. `clock` is the next number; it also counts commits that wrote no row, and it never goes back. The next life
+finds a clock of `durable` at least, unless the storage has lost something.
 
 What was forgotten (settled mail, flushed outbox rows, finished runs) is named by a `gone` row that rides in the next commit.
 A crash before that commit brings it back. That is harmless: the ledger has settled it, and forgetting is repeated.
@@ -63,7 +64,7 @@ class Records:
     """The fold of the rows. Guarded by the storage's commit lock; a single look-up needs no lock."""
 
     def __init__(self, clock: int = 1) -> None:
-        self.clock = clock
+        self.clock = self.durable = clock
         self.state: dict[str, bytes] = {}
         self.outbox: dict[int, bytes] = {}
         self.garbage: list[int] = []
@@ -81,6 +82,7 @@ class Records:
                 self.garbage.append(number)
             else:
                 self._fold(number, row)
+        self.durable = self.clock
         self.purge()
 
     def claim(self, rows: list[Row]) -> list[Row]:
@@ -93,6 +95,7 @@ class Records:
             self._fold(number, row)
         if rows and rows[-1].kind == GONE:
             self._forgotten.clear()
+        self.durable = self.clock + len(rows) if rows else self.durable
         self.clock += len(rows) + 1
 
     @property
@@ -126,6 +129,7 @@ class Records:
     def swept(self, numbers: list[int]) -> None:
         """These first rows of the garbage are no longer in the file."""
         del self.garbage[: len(numbers)]
+        self.durable = self.clock
         done = set(numbers)
         self._forgotten = [number for number in self._forgotten if number not in done]
 

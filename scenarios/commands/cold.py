@@ -16,6 +16,7 @@ from perdure.ledger import (
     Cancel,
     Clear,
     First,
+    Forget,
     Requeue,
     Run,
     Stimulus,
@@ -83,12 +84,17 @@ class ColdLedger:
         return count
 
     def _clear(self, run_ids: list[str]) -> None:
-        """Clear these runs and those that their children requested, which may be in the snapshot only."""
-        families = [self._run(run_id).child for run_id in run_ids]
-        while families:
-            for record in self._store.family_runs(families.pop(), FAMILY_MAX):
-                families.append(self._view.recall(run_from(record)).child)
-        self._settle(Clear(run_ids))
+        self._settle_families(Clear(run_ids), [self._run(run_id).child for run_id in run_ids])
+
+    def _forget(self, agent: str) -> None:
+        self._settle_families(Forget(agent), [agent])
+
+    def _settle_families(self, stimulus: Stimulus, agents: list[str]) -> None:
+        """With agents goes what they and their children had asked for, which may be in the snapshot alone."""
+        while agents:
+            for record in self._store.family_runs(agents.pop(), FAMILY_MAX):
+                agents.append(self._view.recall(run_from(record)).child)
+        self._settle(stimulus)
 
     def _settle(self, stimulus: Stimulus) -> None:
         at_ms = self._now_ms()

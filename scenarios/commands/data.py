@@ -1,5 +1,5 @@
 """The commands on a data directory, whether a cluster serves it or not: to look (`ps`, `show`, `explain`, `audit`, `doctor`), and to
-steer (`cancel`, `retry`, `clear`).
+steer (`cancel`, `retry`, `clear`, `forget`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import typer
 
 from perdure import actors
 from perdure.actors import read_record
-from perdure.ledger import HARD, BadRequest, NoLongerServed, Status, SupervisorUnreachable
+from perdure.ledger import HARD, BadRequest, NoLongerServed, Status, SupervisorUnreachable, name_of, type_of
+from perdure.ledger.storage.examination import examine_storages
 from perdure.ledger.store.integrity import Finding, examine, repair
 from perdure.scenarios.commands.cold import LEDGER, ColdLedger
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
 
 RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
+AGENTS: Final = "agents"
 PAGE_MAX: Final = 1_000_000
 
 
@@ -217,6 +219,25 @@ def clear(
     print(f"{_runs(count)} cleared.")
 
 
+def forget(
+    agent: Annotated[str, typer.Argument(help="An agent's address, as name@module:Class.")], data: Data = HERE
+) -> None:
+    """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested. Its name is free again after that.
+
+    It is the way out for an agent whose storage has lost something (`StorageLost`) and of which no copy is left: it begins anew.
+
+    Example:
+        perdure forget "anna@desk.agents:Assistant"
+    """
+    if not name_of(agent) or ":" not in type_of(agent):
+        raise BadRequest("agent", f"{agent!r} is no address of an agent; one is name@module:Class")
+    with opened(data) as ledger:
+        ledger.ask("forget", agent)
+    print(
+        f"Agent {agent} is being deleted, with what belongs to it. It is gone when its life, if it has one, has ended."
+    )
+
+
 def audit(data: Data = HERE, as_json: AsJson = False) -> None:
     """Account for every completion that was ever mailed, and list parked mail. Exits 1 if anything is missing.
 
@@ -247,10 +268,12 @@ def doctor(
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a ledger that is not served: files, chain, journal and records.
+    """Verify a directory that is not served: the ledger's files, chain, journal and records, and the logs of the agents' storages.
 
     Each line begins with its severity: `ok`; `warning`, which the next start repairs; `damage`, which it does not; `refused`, when the
     ledger is absent, in use, not writable or of a newer Perdure. Exits 1 if there is damage, and 2 if the ledger could not be examined.
+
+    An agent's storage is mended by the agent's next life, and by nothing else. What a life cut off a log is kept, and named here.
 
     With --repair, missing commits are taken from the journal, and what cannot be proven is given up. A file that DuckDB cannot read is
     rebuilt from the journal, or from the rows that can be read. Each line says what was recovered and what was not. Every file is kept
@@ -261,6 +284,8 @@ def doctor(
         perdure doctor --repair
     """
     findings: list[Finding] = (repair if mend else examine)(data / LEDGER)
+    if not any(each.severity == "refused" for each in findings):
+        findings += examine_storages(data / AGENTS)
     if as_json:
         print(json_of([{"severity": each.severity, "what": each.what, "advice": each.advice} for each in findings]))
     else:
@@ -283,7 +308,7 @@ def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:
         "directory": str(data.resolve()),
         "cluster": record.address if record is not None else "none",
         "megabytes": round(sum(path.stat().st_size for path in files) / 1_048_576, 1),
-        "storages": len(list((data / "agents").rglob("*.db"))),
+        "storages": len(list((data / AGENTS).rglob("*.db"))),
         "facts": told["facts"],
         "supervisor lives": told["epoch"],
         **ledger.ask("limits"),

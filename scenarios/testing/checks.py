@@ -54,7 +54,7 @@ from perdure.ledger.storage.cabinet import Cabinet, Disk, MemoryDisk, Storage
 from perdure.ledger.store.memory_store import MemoryStore
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
-VOLATILE = {"confirmed", "wake_at_ms"}
+VOLATILE = {"confirmed", "wake_at_ms", "reported"}
 COMPARED: dict[type, list[str]] = {
     kind: [each.name for each in fields(kind) if not (kind is Activation and each.name in VOLATILE)]
     for kind in (Run, Mail, Activation)
@@ -100,6 +100,7 @@ class Ledger(MemoryStore):
                 self.shadow.mail.pop(key, None)
             self.shadow.runs.pop(run_id, None)
             self.shadow.agents.pop(run_id, None)  # for a child is named, too, and forgotten with its run
+            self.shadow.asleep.pop(run_id, None)
             self._hard.pop(run_id, None)
 
     def _look(self, row: FactRow) -> None:
@@ -156,6 +157,8 @@ def unlike_the_shadow(view: View, shadow: View) -> Iterator[str]:
         mine, theirs = view.agents.get(key), shadow.agents.get(key)
         if (_owes(mine) or _owes(theirs)) and not _is_leaving(view, shadow, name_of(key)):
             yield from _differences(f"agent {key}", mine, theirs)
+            if mine is not None and theirs is not None and mine.reported not in (None, theirs.reported or 0):
+                yield f"agent {key}: it had reported {mine.reported}, and that folds to {theirs.reported}"
 
 
 def _is_leaving(view: View, shadow: View, run_id: str) -> bool:

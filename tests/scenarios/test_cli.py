@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from perdure.ledger import (
+    BadRequest,
     LedgerLocked,
     LedgerUnwritable,
     PerdureError,
@@ -36,6 +37,8 @@ from perdure.ledger import (
     restore,
 )
 from perdure.ledger.facts import MailFailed, RunAborted, RunFailed, RunRequested
+from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.storage.file_disk import log_of
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
 from perdure.scenarios.cli import app, main
@@ -101,6 +104,7 @@ COMMANDS = [
     "cancel",
     "retry",
     "clear",
+    "forget",
     "stop",
     "audit",
     "doctor",
@@ -161,7 +165,7 @@ LOOKS = {
     "audit": ["audit"],
     "doctor": ["doctor"],
 }
-OTHERS = {"run", "list", "cancel", "retry", "clear", "stop", "swarm", "replay", "explore", "bench"}
+OTHERS = {"run", "list", "cancel", "retry", "clear", "forget", "stop", "swarm", "replay", "explore", "bench"}
 
 
 def test_each_command_is_known_to_look_or_not() -> None:
@@ -308,6 +312,46 @@ def test_parked_mail_is_listed_as_retry_wants_it_and_can_be_tried_again(data: Pa
     assert "will be tried again" in perdure("retry", mail_id, "--data", data).stdout
     assert "1 pending" in perdure("audit", "--data", data).stdout
     assert isinstance(perdure("retry", mail_id, "--data", data).exception, UnknownRun), "it is not parked any more"
+
+
+def test_an_agent_is_deleted_on_a_cold_directory_by_the_next_supervisor_and_its_runs_with_it(data: Path) -> None:
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        asked = Request("two", "m:Reader", "p@m:P", "", "d", b"", {}, 1, wait=False)
+        store.append(enact(view, decide(view, asked, 3_000, Limits()), 3_000), [])
+    assert "p@m:P is being deleted" in perdure("forget", "p@m:P", "--data", data).stdout
+    assert isinstance(perdure("show", "two", "--data", data).exception, UnknownRun)
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        assert list(restore(store.boot()).doomed) == ["p@m:P"]
+    for typo in ("p", "@m:P", "p@m"):
+        assert isinstance(perdure("forget", typo, "--data", data).exception, BadRequest)
+
+
+def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut_off_them(data: Path) -> None:
+    def told() -> list[str]:
+        result = perdure("doctor", "--data", data)
+        assert result.exit_code == any(line.startswith("damage") for line in result.stdout.splitlines())
+        return [line for line in result.stdout.splitlines() if "agents" in line]
+
+    files = FileDisk(data / "agents")
+    cabinet = Cabinet(files)
+    storage = cabinet.open("p@m:P", 1)
+    for n in range(3):
+        storage.state["n"] = n
+    cabinet.crash()
+    assert told() == ["ok       the logs of 1 agents are whole to their last commit"]
+    log = log_of(files.path_of("p@m:P"))
+    whole = log.read_bytes()
+    log.write_bytes(whole[: len(whole) // 2] + b"\xff" + whole[len(whole) // 2 + 1 :])
+    assert [line.split()[0] for line in told()] == ["damage"]
+    log.write_bytes(whole[:-9])
+    assert [line.split()[0] for line in told()] == ["warning", "ok"]
+    Cabinet(files).open("p@m:P", 2).close()
+    assert [f"{log.name[:-4]}.cut-1" in line for line in told()] == [True, False]
+    file = files.path_of("p@m:P")
+    file.write_bytes(file.read_bytes()[:4_096] + bytes(8_192) + file.read_bytes()[12_288:])
+    assert "no whole header" in told()[0]
+    files.close()
 
 
 def test_the_doctor_counts_what_is_there_also_before_the_first_snapshot(data: Path) -> None:

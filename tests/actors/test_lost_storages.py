@@ -1,0 +1,170 @@
+"""A storage that lacks what its agent had reported: the agent does not go on as if that had never been, until the operator decides."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from perdure.actors import Agent, Occurrence, exposed
+from perdure.ledger import StorageLost
+from perdure.ledger.inspection import parked
+from tests.actors.cast import Boss, Worker
+from tests.kit import ROOMY, Stage, address, play
+
+LIMITS = replace(ROOMY, idle_ms=200, checkpoint_idle_ms=1_000)
+
+
+class Diary(Agent):
+    """Writes down what it is told."""
+
+    @exposed
+    def write(self, line: str) -> None:
+        self.state["lines"] = [*self.state.get("lines", []), line]
+
+    @exposed(repeatable=True)
+    def lines(self) -> list[str]:
+        lines: list[str] = self.state.get("lines", [])
+        return lines
+
+    @exposed
+    def plan(self, seconds: float) -> None:
+        self.schedule(seconds, "remember", "planned")
+
+    def remember(self, line: str, _occurrence: Occurrence) -> None:
+        """The time has come."""
+        self.write(line)
+
+
+DIARY = address(Diary, "p")
+
+
+async def asleep(stage: Stage, agent: str = DIARY) -> None:
+    await stage.until(lambda: not stage.host_of(agent))
+
+
+def emptied(stage: Stage, agent: str = DIARY) -> str | None:
+    """Take the storage away; returns what was in its place."""
+    return stage.laboratory.disk.exchange(agent, None)
+
+
+def cut(stage: Stage, agent: str = DIARY) -> str | None:
+    """Leave the storage without its last record; returns a whole copy."""
+    disk = stage.laboratory.disk
+    copy = disk.stage("copy@m:T", disk)
+    database = disk.attach(agent, disk)
+    disk.copy(agent, database, copy)
+    lane = disk.lane(agent, database)
+    lane.run("DELETE FROM perdure.records WHERE number = (SELECT max(number) FROM perdure.records)")
+    lane.shut()
+    disk.detach(agent, database, checkpoint=True)
+    return copy
+
+
+async def written(stage: Stage, *lines: str) -> None:
+    for line in lines:
+        await stage.call(Diary, "write", line)
+    await asleep(stage)
+
+
+@pytest.mark.parametrize("harm", [emptied, cut])
+@pytest.mark.parametrize("later_ms", [0, 60_000])
+def test_an_agent_that_has_forgotten_something_refuses_calls_until_a_copy_is_put_back(
+    harm: type[emptied], later_ms: int
+) -> None:
+    async def story(stage: Stage) -> None:
+        await written(stage, "a", "b")
+        await asyncio.sleep(later_ms / 1000)  # so that only the snapshot knows
+        if later_ms:
+            stage.simulation.kill("supervisor")
+        whole = harm(stage)
+        for _ in range(2):
+            with pytest.raises(StorageLost, match=r"had reported that it came to \d+, and .*perdure forget"):
+                await stage.call(Diary, "write", "c")
+            await asleep(stage)
+        stage.laboratory.disk.exchange(DIARY, whole)
+        await stage.call(Diary, "write", "d")
+        assert await stage.call(Diary, "lines") == ["a", "b", "d"]
+
+    play(story, limits=LIMITS)
+
+
+@pytest.mark.parametrize("later_ms", [0, 60_000])
+def test_an_agent_that_is_deleted_begins_anew(later_ms: int) -> None:
+    async def story(stage: Stage) -> None:
+        await written(stage, "a")
+        await asyncio.sleep(later_ms / 1000)
+        emptied(stage)
+        with pytest.raises(StorageLost):
+            await stage.call(Diary, "lines")
+        await stage.client.ask("forget", DIARY)
+        assert await stage.call(Diary, "lines") == []
+        await written(stage, "b")
+        await asyncio.sleep(later_ms / 1000)
+        assert await stage.call(Diary, "lines") == ["b"]
+
+    play(story, limits=LIMITS)
+
+
+def test_an_agent_that_never_wrote_has_nothing_to_lose() -> None:
+    async def story(stage: Stage) -> None:
+        for _ in range(3):
+            assert await stage.call(Diary, "lines") == []
+            await asleep(stage)
+            await asyncio.sleep(10)
+
+    play(story, limits=LIMITS)
+
+
+def test_a_run_whose_child_has_forgotten_its_steps_is_interrupted_with_the_cause_and_goes_on_with_a_copy() -> None:
+    child = address(Worker, "c")
+
+    async def story(stage: Stage) -> None:
+        work = {"steps": 4, "pause_ms": 1_000}
+        handle = await stage.client.start(Worker, work, run_id="c")
+        await stage.until(lambda: (run := stage.record(handle.run_id)) is not None and run.progress is not None)
+        await asyncio.sleep(1.5)
+        stage.kill_host_of(child)
+        whole = emptied(stage, child)
+        run = await stage.ended("c", "interrupted")
+        assert run.reason == "inspect-failed"
+        assert "StorageLost" in run.error
+        told = "\n".join(await stage.client.ask("explain", "c"))
+        assert "had reported that it came to" in told
+        stage.laboratory.disk.exchange(child, whole)
+        again = await stage.client.run(Worker, work, run_id="c")
+        assert again.output["steps"] == [0, 1, 2, 3]
+
+    play(story, limits=LIMITS)
+
+
+def test_mail_for_an_agent_that_has_forgotten_something_is_parked_and_delivered_when_it_is_asked_for_again() -> None:
+    boss = address(Boss, "p")
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "detach", "Worker", {"steps": 2, "pause_ms": 3_000}, "c")
+        await asleep(stage, boss)
+        whole = emptied(stage, boss)
+        await stage.until(lambda: bool(parked(stage.view)))
+        (mail,) = parked(stage.view)
+        assert "StorageLost" in mail["error"]
+        stage.laboratory.disk.exchange(boss, whole)
+        await stage.client.ask("requeue", mail["mail_id"])
+        await stage.until(lambda: not stage.view.mail)
+        assert [row[2] for row in await stage.call(Boss, "told")] == ["completed"]
+
+    play(story, limits=LIMITS)
+
+
+def test_what_was_planned_is_done_when_a_copy_is_put_back() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Diary, "plan", 20)
+        await asleep(stage)
+        whole = emptied(stage)
+        await asyncio.sleep(60)
+        stage.laboratory.disk.exchange(DIARY, whole)
+        await asyncio.sleep(60)
+        assert await stage.call(Diary, "lines") == ["planned"]
+
+    play(story, limits=LIMITS)
