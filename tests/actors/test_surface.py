@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from perdure.actors import Agent, ChatAgent, MessengerAgent, exposed
+from typing import Any
+
+from pydantic import BaseModel
+
+from perdure.actors import Agent, ChatAgent, MessengerAgent, TurnResult, exposed
 from perdure.actors.code.author_call import method_named
+from perdure.actors.code.schema import run_shapes
 from tests.kit import Stage, play
 
 AGENT = """
@@ -101,3 +106,17 @@ def test_names_that_an_earlier_version_stored_still_mean_their_methods() -> None
     own = type("Own", (MessengerAgent,), {"deliver_reply": len})
     assert method_named(own, "deliver_reply") is len
     assert method_named(Agent, "deliver_reply") is None
+
+
+class Plan(BaseModel):
+    steps: list[str]
+
+
+class Planner(ChatAgent[Plan]):
+    def get_agent_tool_output(self, run_id: str, result: TurnResult) -> Plan:
+        return Plan(steps=result.text.split())
+
+
+def test_the_output_of_a_chats_runs_is_checked_against_the_type_that_its_class_names() -> None:
+    later = type("Later", (Planner,), {})
+    assert [run_shapes(kind)[1].annotation for kind in (ChatAgent, Planner, later)] == [Any, Plan, Plan]

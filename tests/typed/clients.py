@@ -51,7 +51,7 @@ async def server() -> None:
 
 def chosen_at_run_time(runtime: Runtime, kind: type[Any], chat: type[ChatAgent]) -> None:
     assert_type(runtime.run(kind, {"any": "thing"}), RunResult[Any])
-    assert_type(runtime.run(chat, "Where is order 17?"), RunResult[Any])
+    assert_type(runtime.run(chat, "Where is order 17?"), RunResult[str])
 
 
 async def opened_elsewhere(runtime: Runtime) -> None:

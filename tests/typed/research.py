@@ -17,6 +17,7 @@ from perdure import (
     RunHandle,
     RunInfo,
     RunResult,
+    TurnResult,
     blocking,
     exposed,
     tell,
@@ -74,7 +75,14 @@ class Bell(Agent):
 
 
 class Helpdesk(ChatAgent):
-    """A chat agent: `run` is inherited, its output is what `get_agent_tool_output` makes of the answer."""
+    """A chat agent: `run` is inherited, its output is the text of the answer."""
+
+
+class Planner(ChatAgent[Notes]):
+    """A chat agent that makes something else of its answer."""
+
+    def get_agent_tool_output(self, run_id: str, result: TurnResult) -> Notes:
+        return Notes(title=run_id, words=len(result.text.split()))
 
 
 class Idle(Agent):
@@ -91,8 +99,8 @@ class Survey(Agent):
         assert_type(await self.run_agent_tool(Clock), RunResult[float])
         assert_type(await self.run_agent_tool(Bell), RunResult[str])
         assert_type(await self.run_agent_tools([(Reader, "a"), (Reader, "b")]), list[RunResult[int]])
-        chat = await self.run_agent_tool(Helpdesk, "Where is order 17?")
-        chat.failure.error if not chat.ok else chat.output
+        assert_type(await self.run_agent_tool(Helpdesk, "Where is order 17?"), RunResult[str])
+        assert_type(await self.run_agent_tool(Planner, "Plan it."), RunResult[Notes])
         async for result in self.as_completed([(Researcher, topic) for topic in input]):
             assert_type(result, RunResult[Notes])
             print(result.output.title if result.ok else result.failure.error)
