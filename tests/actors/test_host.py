@@ -248,6 +248,18 @@ def test_mail_that_comes_again_is_acknowledged_again_and_handled_once_also_by_th
     play(story)
 
 
+def test_one_poisonous_mail_costs_the_others_of_its_group_nothing() -> None:
+    async def story(script: Script) -> None:
+        bad = ("bad", Slot.TELL, "vanished", *mail("bad")[3:])
+        await script.say(Wake(COUNTER, 2), Deliver(COUNTER, 2, [mail("m"), bad, mail("n")]))
+        (said,) = script.all_of(Handled)
+        assert (said.mail_ids, [failure[0] for failure in said.failures]) == (["m", "n"], ["bad"])
+        await script.say(call("a"))
+        assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(3))], "what rolled back counts once"
+
+    play(story)
+
+
 def test_what_the_ledger_will_not_send_again_is_forgotten() -> None:
     async def story(script: Script) -> None:
         await script.say(Wake(COUNTER, 2), Deliver(COUNTER, 2, [mail("m"), mail("n")]))

@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from perdure.actors import Agent, Client, RunContext, exposed, tell
+from perdure.actors.link.messages import HostHello, InboxKept, Message, Prepare, Settled, Stop
 from perdure.actors.sim_world.world import EPOCH_MS, Span, Weather
+from perdure.actors.supervisor.calls import Calls
+from perdure.actors.supervisor.intake import Intake
+from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.ledger import Fact, record_fact, restore
 from perdure.ledger.facts import (
+    AgentActivated,
     MailSuppressed,
     RunCleared,
     RunCompleted,
@@ -22,7 +28,7 @@ from perdure.ledger.facts import (
 from perdure.ledger.view import View
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.cast import Sleeper
-from tests.kit import ROOMY, Stage, address, asked, begun, placed, play
+from tests.kit import PARENT, ROOMY, Ledger, Stage, address, asked, begun, placed, play
 
 
 class Demanding(Agent):
@@ -170,3 +176,35 @@ def test_a_host_that_nobody_leads_any_more_ends_itself() -> None:
         assert not stage.simulation.live_hosts()
 
     play(story, weather=replace(Weather.calm(), restart_ms=Span(60_000, 60_000)))
+
+
+class Reception:
+    """The intake of one life of the supervisor, which knows one agent in its ninth life on `h1`, with mail that is pending."""
+
+    def __init__(self) -> None:
+        facts: list[Fact] = [
+            asked(detached=True, on_finish="f"),
+            placed(),
+            begun(),
+            RunCompleted("r", 1, None, "", released=True),
+            AgentActivated(PARENT, 9, "h1"),
+        ]
+        view, sessions, nobody = Ledger().given(*facts).view, Sessions(), cast("Any", SimpleNamespace(observers=()))
+        self.session = Session("h1", 1)
+        self.intake = Intake(view, sessions, ROOMY, Calls(view, sessions), nobody, nobody)
+
+    def said_after(self, message: Message) -> list[Message]:
+        """What is said to the host because of a message of it, but for the code that it should load."""
+        list(self.intake.receive(self.session, message))
+        self.intake.tell_settled()
+        return [said for said in self.session.link.take()[1] if not isinstance(said, Prepare)]
+
+
+def test_mail_that_may_come_again_is_not_forgotten_by_its_recipient_and_earlier_lives_are_told_nothing() -> None:
+    assert Reception().said_after(InboxKept(PARENT, 9, ["r!finish", "old"])) == [Settled(PARENT, 9, ["old"])]
+    assert Reception().said_after(InboxKept(PARENT, 8, ["old"])) == []
+
+
+def test_a_host_that_still_has_an_earlier_life_of_an_agent_is_told_to_stop_it() -> None:
+    for life, expected in ((8, [Stop(PARENT, 8)]), (9, [])):
+        assert Reception().said_after(HostHello(1, "", 1, [(PARENT, life)], [], [])) == expected

@@ -9,6 +9,7 @@ import pytest
 
 from perdure.actors import Agent, KillPoint, RunContext, exposed, tell
 from perdure.ledger import BadRequest
+from tests.actors.crew import Batch
 from tests.kit import Stage, address, play
 
 
@@ -102,6 +103,18 @@ def test_what_a_listener_cannot_hear_is_tried_again_and_parked_and_holds_up_noth
         assert parked["handler"] == "hear"
         assert "no such word" in parked["error"]
         await stage.client.ask("requeue", parked["mail_id"])
+
+    play(story)
+
+
+def test_what_was_accepted_does_not_stay_in_the_outbox() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Speaker, "say", ["a"])
+        await stage.call(Batch, "ask_under", ["r"])
+        await stage.until(lambda: stage.status("r") == "completed")
+        for kind in (Speaker, Batch):
+            agent = address(kind, "p")
+            assert stage.laboratory.hosts[stage.host_of(agent)].tenants[agent].outbox.is_empty
 
     play(story)
 
