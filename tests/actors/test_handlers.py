@@ -147,7 +147,6 @@ def test_a_handler_that_meets_other_work_of_its_agent_loses_no_update() -> None:
                 break
             await asyncio.sleep(0.2)
         assert await stage.call(Clumsy, "count_too") == 10
-        assert "MailFailed" not in {row.kind for row in stage.laboratory.store.log}, "to be overtaken is no failure"
 
     play(story)
 

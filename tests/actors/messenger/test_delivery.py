@@ -43,6 +43,7 @@ def test_an_answer_grows_in_one_message_and_is_whole_in_the_end() -> None:
     (said_so_far,) = Board.history()
     assert said_so_far[-1] == TOLD
     assert len(said_so_far) > 3
+    assert all(later != earlier for earlier, later in itertools.pairwise(said_so_far)), "nothing is sent twice"
     assert all(TOLD.startswith(each) and each for each in said_so_far)
     edits = [at_s for at_s, what, _ in Board.requests if what == "edit"]
     assert min(later - earlier for earlier, later in itertools.pairwise(edits[:-1])) >= 0.2
