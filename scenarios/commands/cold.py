@@ -15,7 +15,6 @@ from perdure.ledger import (
     BadRequest,
     Cancel,
     Clear,
-    First,
     Forget,
     Requeue,
     Run,
@@ -129,15 +128,7 @@ class ColdLedger:
     def _explain(self, run_id: str) -> list[str]:
         return explain(self._view, self._run(run_id), self._now_ms(), self._in_force, served=False)
 
-    def _list(
-        self,
-        parent: str | None,
-        statuses: list[str] | None,
-        older_than_ms: int | None,
-        limit: int,
-        first: First = "oldest",
-    ) -> list[dict[str, Any]]:
-        asked = (parent, statuses, older_than_ms, limit, first)
+    def _list(self, *asked: Any) -> list[dict[str, Any]]:
         return lines(self._view, self._store.ended_runs(*asked), *asked)
 
     def _audit(self) -> dict[str, Any]:
