@@ -112,11 +112,12 @@ def played(workload: Workload, folder: Path, fault: Fault | None = None, healed:
 
 
 def twice(workload: Workload, folder: Path, at: int) -> str:
-    """The verdict on a power cut that follows a kill: nothing that the lives after the kill were shown may go."""
+    """The verdict on a power cut that soon follows a kill: nothing that the life after the kill was shown may go."""
     recorded, ended = play(workload, folder, Fault(at, 0))
     shutil.rmtree(folder)
     disk = Disk(folder)
-    for change in recorded[: random.Random(at).randint(at, len(recorded))]:
+    killed = [number for number, change in enumerate(recorded) if change.op != "A"][:at][-1]
+    for change in recorded[: random.Random(at).randint(killed, min(killed + 60, len(recorded)))]:
         disk.apply(change)
     lay(disk.after_power_cut("none", random.Random(at)), folder)
     return ended * (ended != KILLED) or in_child(lambda: workload.judge(folder, disk.said))

@@ -54,14 +54,16 @@ static void line(char op, uint64_t inode, uint64_t a, uint64_t b, const char *p,
   int error = errno;
   if (syscall(SYS_writev, out, parts, 4) < 0) refuse("this (the record's disk is full)");
   errno = error;
+  count += op != 'A';
 }
 void recorder_note(const char *text) { if (out >= 0) { begin(); line('A', 0, 0, 0, NULL, NULL, text, strlen(text)); end(0); } }
 
 // Whether this change fails. On a full disk it does so only if it needs room.
 static int fails(int needs_room) {
-  if (++count == fail_at && !fail_errno) raise(SIGKILL);
-  if (count == fail_at || failing) failing = fail_errno == ENOSPC;
-  if (failing ? !needs_room : count != fail_at) return 0;
+  int now = count + 1 == fail_at;
+  if (now && !fail_errno) raise(SIGKILL);
+  if (now) failing = fail_errno == ENOSPC, fail_at = 0;
+  if (failing ? !needs_room : !now) return 0;
   errno = fail_errno;
   return 1;
 }
