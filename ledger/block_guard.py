@@ -5,10 +5,11 @@ block, so a block that is half written cannot be read (measured: 15 of 896 crash
 before a checkpoint. Before the file is attached again, those that are not whole are put back, unless a whole header says that the
 checkpoint ended: then everything that it wrote was on the disk before.
 
-What must be synchronised: what was saved, with its name, before the checkpoint begins; what is put back, before what was saved is
-removed. Nothing else. If the removal is lost, what was saved is found again, belongs to a checkpoint that ended, and is removed again.
-If it is half there, the checkpoint had not begun. A whole block is never replaced, so another file in the place of the guarded one stays
-as it is. It costs one synchronisation beside the three of DuckDB's own; a name that is new costs no second one on the usual file systems.
+What must be synchronised: what was saved, with its name, before the checkpoint begins; and, before what was saved is removed, what is put
+back, or the header of a checkpoint that ended, because a process that was killed may only have written it, and the next log fits no
+other. Nothing else. If the removal is lost, what was saved is found again, belongs to a checkpoint that ended, and is removed again. If
+it is half there, the checkpoint had not begun. A whole block is never replaced, so another file in the place of the guarded one stays as
+it is. It costs one synchronisation beside the three of DuckDB's own; a name that is new costs no second one on the usual file systems.
 
 The descriptor of the file stays open until `close`, which comes after the detach: closing it drops DuckDB's lock on the file.
 """
@@ -48,10 +49,9 @@ class BlockGuard:
 
     def _put_back(self, pieces: dict[int, bytes]) -> None:
         now = {at: os.pread(self._open(), len(piece), at) for at, piece in pieces.items()}
-        if any(at < BLOCKS_AT and now[at] != piece and is_whole(now[at]) for at, piece in pieces.items()):
-            return  # the checkpoint ended
+        ended = any(at < BLOCKS_AT and now[at] != piece and is_whole(now[at]) for at, piece in pieces.items())
         for at, piece in pieces.items():
-            if not is_whole(now[at]):
+            if not ended and not is_whole(now[at]):
                 os.pwrite(self._open(), piece, at)
         os.fsync(self._open())
 

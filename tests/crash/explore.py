@@ -69,10 +69,17 @@ def states_of(recorded: list[Change]) -> list[tuple[int, str]]:
     return sorted(after + torn + faults)
 
 
+def syncs_of(recorded: list[Change]) -> list[tuple[int, str]]:
+    """Which changes, by their numbers, are synchronisations, and of which files."""
+    only = [change for change in recorded if change.op != "A"]
+    return [(number, Path(change.path).name) for number, change in enumerate(only, 1) if change.op in "sS"]
+
+
 def sampled(states: list[tuple[int, str]], size: int) -> list[tuple[int, str]]:
     """As many of each kind as of the others; of faults fewer, because each is a life of its own."""
     dice = random.Random(0)
-    kinds = {kind: [each for each in states if each[1] == kind] for kind in sorted({kind for _, kind in states})}
+    names = sorted({kind for _, kind in states} - {"twice"})
+    kinds = {name: [each for each in states if each[1] == name] for name in names}
     share = size // sum(1.0 if kind not in FAULTS else 0.3 for kind in kinds)
     shares = {kind: int(share * (0.3 if kind in FAULTS else 1)) for kind in kinds}
     return sorted(each for kind, ours in kinds.items() for each in dice.sample(ours, min(len(ours), shares[kind])))
@@ -117,7 +124,8 @@ def twice(workload: Workload, folder: Path, at: int) -> str:
     shutil.rmtree(folder)
     disk = Disk(folder)
     killed = [number for number, change in enumerate(recorded) if change.op != "A"][:at][-1]
-    for change in recorded[: random.Random(at).randint(killed, min(killed + 60, len(recorded)))]:
+    shown = [number for number, change in enumerate(recorded) if change.op == "A" and killed < number < killed + 60]
+    for change in recorded[: random.Random(at).choice(shown or [killed]) + 1]:
         disk.apply(change)
     lay(disk.after_power_cut("none", random.Random(at)), folder)
     return ended * (ended != KILLED) or in_child(lambda: workload.judge(folder, disk.said))
@@ -154,7 +162,13 @@ def explore(workload: Workload, wanted: list[str], sample: int, keep: Path | Non
                 wrong[f"{kind}:{at}"] = verdict
             if verdict and keep:
                 shutil.copytree(folder, keep / f"{workload.name}-{kind}-{at}", dirs_exist_ok=True)
-    return {"changes": len(recorded), "counts": counts, "wrong": wrong, "steps": steps(recorded, folder)}
+    return {
+        "changes": len(recorded),
+        "counts": counts,
+        "wrong": wrong,
+        "syncs": syncs_of(recorded),
+        "steps": steps(recorded, folder),
+    }
 
 
 def steps(recorded: list[Change], folder: Path) -> list[dict[str, object]]:

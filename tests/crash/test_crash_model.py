@@ -6,6 +6,7 @@ What the states are is said in `disk`, what is lived and what must be true after
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,6 +60,20 @@ def test_a_sample_of_all_crashes_is_survived(workload: str, explore: Explore) ->
     result = explore(workload, "--sample", str(SAMPLE))
     assert sum(sum(each.values()) for each in result["counts"].values()) > 0.8 * SAMPLE
     assert wrong(result) == DEFECTS.get(workload, set()), report(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workload", "file"), [("ledger", "ledger.journal"), ("ledger", "ledger.db"), ("storage", ".db")]
+)
+def test_a_power_cut_after_a_kill_takes_nothing_that_the_next_life_was_shown(
+    workload: str, file: str, explore: Explore
+) -> None:
+    """The kill comes before a synchronisation, so that the next life sees what may not be on the disk."""
+    syncs = [number for number, name in explore(workload, "kill:1")["syncs"] if re.search(rf"{file}(\.\d+)?$", name)]
+    result = explore(workload, *(f"twice:{number}" for number in syncs[:: len(syncs) // 8 or 1]))
+    assert result["counts"]["twice"]["well"] >= 4
+    assert not result["wrong"], report(result)
 
 
 @pytest.mark.long
