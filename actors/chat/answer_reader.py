@@ -114,9 +114,11 @@ class AnswerReader:
             yield from self.calls.started(index, part.tool_call_id or "", part.tool_name, args)
             self._describe(index, part, None)
         elif part.part_kind == "builtin-tool-return":
-            yield from _hosted_return(part)
+            about: Event = {"type": "tool-output-available", "toolCallId": part.tool_call_id}
+            yield {**about, "output": _json(part.content), "providerExecuted": True}
         elif part.part_kind == "file":
-            yield _file(part.content)
+            kind, data = part.content.media_type, base64.b64encode(part.content.data).decode()
+            yield {"type": "file", "mediaType": kind, "url": f"data:{kind};base64,{data}"}
 
     def _prose_started(self, index: int, kind: str, words: str) -> Iterator[Event]:
         before = self._prose.get(index)
@@ -202,13 +204,3 @@ def _hosted_call(part: lib.NativeToolCallPart, canonical: str | None) -> Iterato
     if about is not None:
         event["providerMetadata"] = about
     yield event
-
-
-def _hosted_return(part: lib.NativeToolReturnPart) -> Iterator[Event]:
-    output = _json(part.content)
-    yield {"type": "tool-output-available", "toolCallId": part.tool_call_id, "output": output, "providerExecuted": True}
-
-
-def _file(content: lib.BinaryContent) -> Event:
-    data = base64.b64encode(content.data).decode()
-    return {"type": "file", "mediaType": content.media_type, "url": f"data:{content.media_type};base64,{data}"}

@@ -245,7 +245,9 @@ class ChatAgent(Agent, Generic[Answer]):
     @exposed(repeatable=True)
     async def add_messages(self, messages: Messages) -> int:
         """Add messages to the transcript, or replace those of the same id, without a turn. Returns how many."""
-        return self._perdure_conversation.add(as_messages(messages, new_id=self._perdure_conversation.state.token))
+        return self._perdure_conversation.add(
+            as_messages(messages, new_id=self._perdure_conversation.state.tenant.dice.token)
+        )
 
     # looking
 

@@ -49,7 +49,7 @@ class ClientAnswers:
         if not self._waiting_calls(turn) and turn.apply(TurnEvent.ANSWERED):
             turn.parked_at_ms = 0
             # This is no interruption, because nothing was under way, and whoever answers wants the turn, whatever was said since.
-            self._state.take_over(turn)
+            self._state.ours.add(turn.request_id)
             turn.user_message_id = self._state.transcript.newest_user_id
         stream.flush(then=self._play)
         return True
@@ -87,7 +87,7 @@ class ClientAnswers:
         config, _ = tried_now(lambda: ChatRecovery.of(self._state.agent.chat_recovery))
         if config is None:
             return math.inf
-        return turn.parked_at_ms + config.parked_deadline_ms - self._state.now_ms()
+        return turn.parked_at_ms + config.parked_deadline_ms - self._state.tenant.now_ms()
 
     def _over(self, turn: Turn, parked_at_ms: int) -> None:
         is_same = turn.status is TurnStatus.PARKED and turn.parked_at_ms == parked_at_ms

@@ -136,7 +136,7 @@ class Conversation:
     # waiting, looking, forgetting
 
     async def stable(self, timeout_ms: float | None) -> bool:
-        """Wait until no turn is open."""
+        """Wait until no turn is open. Returns False if that takes longer."""
         try:
             async with asyncio.timeout(None if timeout_ms is None else max(0.0, timeout_ms) / 1000):
                 while self.state.open:
@@ -217,7 +217,7 @@ class LocalCaller:
 
     def token(self) -> str:
         """A new identifier."""
-        return self._conversation.state.token()
+        return self._conversation.state.tenant.dice.token()
 
     async def call(self, method: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the agent."""

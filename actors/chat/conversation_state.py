@@ -48,6 +48,9 @@ class ConversationState:
 
     Attributes:
         open: the turns that have not ended, by their ids.
+        streams: the streams of open turns, by the ids of the turns.
+        runs: the attempts at runs that open turns answer, by the ids of the turns.
+        ours: the ids of the turns that this life has begun or recovered.
         freed_at_ms: when a turn last made room for the next one, in this life.
     """
 
@@ -58,66 +61,30 @@ class ConversationState:
         self.lost_calls = LostCalls(self.store)
         self.open: dict[str, Turn] = {}
         self.freed_at_ms = 0
-        self._streams: dict[str, Stream] = {}
-        self._runs: dict[str, RunContext] = {}
-        self._ours: dict[str, None] = {}
+        self.streams: dict[str, Stream] = {}
+        self.runs: dict[str, RunContext] = {}
+        self.ours: set[str] = set()
         self._toolset: Toolset | None = None
         self._model: tuple[object, Model] | None = None
-
-    def now_ms(self) -> int:
-        """Wall time, in milliseconds since the epoch."""
-        return self.tenant.now_ms()
-
-    def roll(self) -> float:
-        """A number from 0 to 1 from the dice."""
-        return self.tenant.dice.roll()
-
-    def token(self) -> str:
-        """A new identifier."""
-        return self.tenant.dice.token()
-
-    # turns
-
-    def is_ours(self, turn: Turn) -> bool:
-        """Whether this life has begun or recovered the turn."""
-        return turn.request_id in self._ours
-
-    def take_over(self, turn: Turn) -> None:
-        """This life has begun or recovered the turn."""
-        self._ours[turn.request_id] = None
-
-    def answers_run(self, turn: Turn, run: RunContext) -> None:
-        """The turn answers this attempt at a run."""
-        self._runs[turn.request_id] = run
-
-    def run_of(self, turn: Turn) -> RunContext | None:
-        """The attempt that the turn answers, if it is the turn of a run."""
-        return self._runs.get(turn.request_id)
 
     def release(self, turn: Turn) -> Stream | None:
         """Forget a turn that has ended, and return its stream."""
         request_id = turn.request_id
         self.open.pop(request_id, None)
-        self._runs.pop(request_id, None)
-        self._ours.pop(request_id, None)
-        stream = self._streams.pop(request_id, None)
+        self.runs.pop(request_id, None)
+        self.ours.discard(request_id)
+        stream = self.streams.pop(request_id, None)
         if stream is not None:
             stream.rest()
         return stream
 
-    # streams
-
-    def stream_in_memory(self, turn: Turn) -> Stream | None:
-        """The stream of a turn, if it is at hand."""
-        return self._streams.get(turn.request_id)
-
     def stream_of(self, turn: Turn) -> Stream:
         """The stream of a turn that has not ended."""
-        stream = self._streams.get(turn.request_id)
+        stream = self.streams.get(turn.request_id)
         if stream is None:
 
             def emit_to_run(events: list[Event]) -> None:
-                run = self.run_of(turn)
+                run = self.runs.get(turn.request_id)
                 if run is not None:
                     run.emit({"type": "chunks", "chunks": events})
 
@@ -125,12 +92,12 @@ class ConversationState:
             stream = Stream(turn, self.store, self.tenant, emit_to_run, before)
             if turn.base:
                 stream.begin_with((self.transcript.get(turn.message_id) or {"parts": []})["parts"][: turn.base])
-            self._streams[turn.request_id] = stream
+            self.streams[turn.request_id] = stream
         return stream
 
     def rest(self) -> None:
         """Cancel the flushes that are due in all streams."""
-        for stream in self._streams.values():
+        for stream in self.streams.values():
             stream.rest()
 
     def add_now(self, stream: Stream, messages: list[Message]) -> None:
@@ -166,4 +133,4 @@ class ConversationState:
     def emit(self, name: str, turn: Turn, payload: Mapping[str, object], *, channel: str = "chat") -> None:
         """Tell those who observe the channel what happened to the turn."""
         told = {"requestId": turn.request_id, **payload}
-        emit(channel, name, agent=self.tenant.agent_id, payload=told, at_ms=self.now_ms())
+        emit(channel, name, agent=self.tenant.agent_id, payload=told, at_ms=self.tenant.now_ms())

@@ -292,7 +292,7 @@ class LiveTurn:
             await self._died(part, tool, None, context)
             return
         if tool.effect != "pure":
-            self.stream.flush(calls=[(call_id, {"attempt": context.attempt, "at_ms": self._state.now_ms()})])
+            self.stream.flush(calls=[(call_id, {"attempt": context.attempt, "at_ms": self._state.tenant.now_ms()})])
         self._settled(part, tool, await execute(self._tenant, tool, part.get("input"), context, self._timeout_ms(tool)))
 
     def _context(self, call_id: str, run_id: str, attempt: int = 1) -> ToolContext:
@@ -312,7 +312,7 @@ class LiveTurn:
         if end["ok"]:
             self._returned(call_id, end.get("output"))
         elif end.get("kind") == TIMED_OUT and tool.effect != "pure":
-            words = timed_out(part, tool, end["error"], self._state.now_ms())
+            words = timed_out(part, tool, end["error"], self._state.tenant.now_ms())
             self._failed(call_id, words, {"outcome": "unknown", "cause": TIMED_OUT})
         else:
             self._failed(call_id, end["error"])
@@ -348,7 +348,7 @@ class LiveTurn:
         self._failed(call_id, words, None if is_known else evidence)
 
     def _evidence(self, part: Part, result: RunResult | None) -> OurMetadata:
-        return evidence_of(part, self.run_id(part["toolCallId"]), result, self._state.now_ms())
+        return evidence_of(part, self.run_id(part["toolCallId"]), result, self._state.tenant.now_ms())
 
 
 async def _result_of(make: Callable[[], T]) -> T:

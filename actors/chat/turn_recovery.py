@@ -82,7 +82,7 @@ class TurnRecovery:
                 return Outcome(TurnEvent.FAILED, error_text(failure, calls), str(failure.kind), stage="stream")
             notice = notice_of(failure, calls)
             return Outcome(TurnEvent.FAILED, notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
-        delay_ms = next_delay_ms(max(1, turn.failures), failure, self._state.roll())
+        delay_ms = next_delay_ms(max(1, turn.failures), failure, self._state.tenant.dice.roll())
         told = {"recovery": turn.failures, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
         stream.add({"type": "data-status", "transient": True, "data": told})
         stream.flush()
@@ -105,7 +105,7 @@ class TurnRecovery:
             return await abort(live)
         if turn.status is TurnStatus.ACCEPTED:
             return await self._first(live)
-        if self._state.is_ours(turn):
+        if turn.request_id in self._state.ours:
             return None
         return await self._interrupted(live, PROCESS_LOST)
 
@@ -131,9 +131,9 @@ class TurnRecovery:
         self._state.add_now(stream, [*late, *turn.messages])
         turn.apply(TurnEvent.BEGUN)
         turn.attempt, turn.messages = 1, []
-        turn.started_at_ms = turn.progress_at_ms = self._state.now_ms()
+        turn.started_at_ms = turn.progress_at_ms = self._state.tenant.now_ms()
         turn.user_message_id = self._state.transcript.newest_user_id
-        self._state.take_over(turn)
+        self._state.ours.add(turn.request_id)
         stream.add({"type": "start", "messageId": turn.message_id})
         if not turn.run_id:
             stream.flush()
@@ -160,11 +160,11 @@ class TurnRecovery:
         declined = await self._asked(live, seen.incident, cause)
         turn.apply(TurnEvent.CUT_OFF)
         turn.attempt += 1
-        self._state.take_over(turn)
+        self._state.ours.add(turn.request_id)
         if declined is not None:
             return declined
         stream.flush()
-        await asyncio.sleep(recovery_pause_ms(seen.incident, self._state.roll()) / 1000)
+        await asyncio.sleep(recovery_pause_ms(seen.incident, self._state.tenant.dice.roll()) / 1000)
         told = {"attempt": turn.attempt, "cause": cause, "kind": kind}
         stream.add({"type": "data-attempt", "transient": True, "data": told})
         live.stream.mend()
@@ -186,11 +186,11 @@ class TurnRecovery:
             is_out_of_memory=cause == OUT_OF_MEMORY,
             waited_until_ms=self._state.freed_at_ms,
         )
-        seen = evaluate(known, cut, config, self._state.now_ms())
+        seen = evaluate(known, cut, config, self._state.tenant.now_ms())
         turn.incident = seen.incident.as_row()
         self._state.store.write(turn)  # before any hook is called, because a hook may kill the process
         if seen.asks_predicate and config.should_keep_recovering is not None:
-            context = progress_context(seen.incident, self._state.now_ms())
+            context = progress_context(seen.incident, self._state.tenant.now_ms())
             answer = await self._heard("should_keep_recovering", config.should_keep_recovering, context)
             seen = seen.declined() if answer is False else seen
         return seen

@@ -63,7 +63,7 @@ class TurnViews:
 
     def result_of(self, turn: Turn) -> TurnResult:
         """A turn as its caller sees it."""
-        stream = self._state.stream_in_memory(turn)
+        stream = self._state.streams.get(turn.request_id)
         message = stream.message if stream is not None else self._state.transcript.get(turn.message_id)
         parts = message["parts"] if message is not None else []
         text = "".join(part["text"] for part in parts if part["type"] == "text")

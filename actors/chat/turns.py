@@ -83,13 +83,13 @@ class Turns:
                 self._resume_run(known, run)
             return known
         turn.is_overlapping = self._is_overlapping(turn)
-        self._number = turn.number = max(self._number + 1, self.state.now_ms())
-        turn.accepted_at_ms = self.state.now_ms()
+        self._number = turn.number = max(self._number + 1, self.state.tenant.now_ms())
+        turn.accepted_at_ms = self.state.tenant.now_ms()
         if any(each in self.state.transcript for each in turn.own_message_ids):
             turn.rename_messages()
         is_alone = not self.state.open and self._drain is None and self._tenant.transaction is None
         if run is not None:
-            self.state.answers_run(turn, run)
+            self.state.runs[turn.request_id] = run
             self._begin(turn)
         elif is_alone and turn.trigger != "continue" and not self.state.transcript.uncertain:
             self._begin_at_once(turn)
@@ -108,10 +108,10 @@ class Turns:
 
     def _resume_run(self, turn: Turn, run: RunContext) -> None:
         """A new attempt at a run takes up its turn. The events of a run begin anew with the attempt, so all are sent again."""
-        stream = self.state.stream_in_memory(turn)
+        stream = self.state.streams.get(turn.request_id)
         events = self.state.store.events(turn.request_id) if stream is None else stream.events[: turn.events]
         if not turn.is_over:
-            self.state.answers_run(turn, run)
+            self.state.runs[turn.request_id] = run
         events = merged(events)
         while events:
             group = batch(events)
@@ -134,7 +134,9 @@ class Turns:
 
     def _seen(self, turn: Turn) -> OpenTurn:
         """The turn as the policy sees it. One that an earlier life or attempt began is recovering, and in nobody's way (W-38)."""
-        is_recovering = turn.status is TurnStatus.RUNNING and (turn.attempt > 1 or not self.state.is_ours(turn))
+        is_recovering = turn.status is TurnStatus.RUNNING and (
+            turn.attempt > 1 or turn.request_id not in self.state.ours
+        )
         return OpenTurn(turn.number, turn.status, turn.is_overlapping, turn.accepted_at_ms, is_recovering=is_recovering)
 
     def _all_seen(self) -> list[OpenTurn]:
@@ -150,7 +152,7 @@ class Turns:
 
     async def _superseded(self, live: LiveTurn) -> Outcome | None:
         """Wait for the place of a turn. Returns an outcome if a later message takes it; the turn's message stays in the transcript."""
-        now_ms, policy = self.state.now_ms, Overlap.of(self.state.agent.message_concurrency)
+        now_ms, policy = self.state.tenant.now_ms, Overlap.of(self.state.agent.message_concurrency)
         while True:
             told = queue_decision(policy, self._seen(live.turn), self._all_seen(), now_ms())
             if told.action is not QueueAction.WAIT:
@@ -205,7 +207,7 @@ class Turns:
         self._restart()
 
     async def _play(self, turn: Turn) -> None:
-        ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=self.state.run_of(turn)))
+        ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=self.state.runs.get(turn.request_id)))
         live = LiveTurn(self.state, turn)
         play = self.playing = Play(self.state, live, self.history, self._recovery)
         outcome, problem = await tried(play.within(self._outcome(play)))
@@ -258,7 +260,7 @@ class Turns:
         if outcome.notice is not None:
             stream.add({"type": "data-notice", "id": "notice", "data": outcome.notice})
         told: list[tuple[str, dict[str, object]]] = []
-        now_ms = self.state.freed_at_ms = self.state.now_ms()
+        now_ms = self.state.freed_at_ms = self.state.tenant.now_ms()
         if turn.is_over:
             turn.ended_at_ms = now_ms
             stream.add(outcome.last_event)
