@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from perdure.scenarios.stories.messenger_agents import PRETENDED_SECRET, PRETENDED_TOKEN
+from tests.actors.secret_cast import found_in
 from tests.tidy import ROOT
 
 
@@ -22,3 +24,4 @@ def test_messages_are_answered_once_although_processes_are_killed(tmp_path: Path
     assert told["verified"]
     assert told["answered"] == told["messages"] >= 3
     assert sum(told["kills"].values()) == 2
+    assert found_in(tmp_path, PRETENDED_TOKEN) + found_in(tmp_path, PRETENDED_SECRET) == []
