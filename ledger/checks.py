@@ -13,20 +13,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def checked(check: Callable[[], T]) -> T:
-    """Return what the check returns. Raises `BadRequest` for an `InvalidValue`."""
-    try:
-        return check()
-    except InvalidValue as problem:
-        raise BadRequest(problem.field, problem.why) from None
-
-
 def _refusing(check: Callable[P, T]) -> Callable[P, T]:
     @wraps(check)
     def refusing(*args: P.args, **options: P.kwargs) -> T:
-        return checked(lambda: check(*args, **options))
+        try:
+            return check(*args, **options)
+        except InvalidValue as problem:
+            raise BadRequest(problem.field, problem.why) from None
 
     return refusing
+
+
+@_refusing
+def checked(check: Callable[[], T]) -> T:
+    """Return what the check returns. Raises `BadRequest` for an `InvalidValue`."""
+    return check()
 
 
 check_whole, check_number = _refusing(whole), _refusing(number)

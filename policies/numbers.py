@@ -47,8 +47,12 @@ def number(
 
     The error names the `unit`. `is_finite` refuses infinity. `above` refuses `least` itself.
     """
-    is_inside = is_number(value) and least <= value <= most and not (above and value == least)
-    if is_number(value) and is_inside and not (is_finite and math.isinf(value)):
+    if (
+        is_number(value)
+        and least <= value <= most
+        and not (above and value == least)
+        and not (is_finite and math.isinf(value))
+    ):
         return value
     what = f"a {'finite ' if is_finite and most == INFINITY else ''}number{f' of {unit}' if unit else ''}"
     raise InvalidValue(field, f"{value!r:.200} is not {what}{_range(least, most, above=above)}")

@@ -162,7 +162,7 @@ class Supervisor:
             if run is not None:
                 arm(self.view, run, self.limits)
         await self._append(rows, payloads)
-        for session, number, _message in arrived:
+        for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
             session.commit(number)
         await self._perform(touched)
         self.sessions.seq = self.view.seq
