@@ -80,8 +80,8 @@ def sampled(states: list[tuple[int, str]], size: int) -> list[tuple[int, str]]:
     dice = random.Random(0)
     names = sorted({kind for _, kind in states} - {"twice"})
     kinds = {name: [each for each in states if each[1] == name] for name in names}
-    share = size // sum(1.0 if kind not in FAULTS else 0.3 for kind in kinds)
-    shares = {kind: int(share * (0.3 if kind in FAULTS else 1)) for kind in kinds}
+    share = size // sum(1.0 if kind not in FAULTS else 0.2 for kind in kinds)
+    shares = {kind: int(share * (0.2 if kind in FAULTS else 1)) for kind in kinds}
     return sorted(each for kind, ours in kinds.items() for each in dice.sample(ours, min(len(ours), shares[kind])))
 
 
