@@ -82,7 +82,7 @@ class Threads(Protocol):
 
     @property
     def writes_waiting(self) -> int:
-        """How many jobs of `write` have not begun."""
+        """How many jobs of `write` are under way, or stand in line."""
 
     @property
     def left_behind(self) -> int:

@@ -48,9 +48,9 @@ class Crew:
         return self._left_behind
 
     @property
-    def waiting(self) -> int:
-        """How many jobs stand in line."""
-        return len(self._urgent) + len(self._line)
+    def jobs(self) -> int:
+        """How many jobs run, or stand in line."""
+        return self._running + len(self._urgent) + len(self._line)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do this on a thread, with the caller's context variables. If it is given up while it stands in line, it never begins."""

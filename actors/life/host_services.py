@@ -80,8 +80,8 @@ class HostServices:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many agents live here that they would hold each other up if their storages were written on the loop."""
-        return len(self.agents) > self.limits.inline_agents_max
+        """Whether writes on the loop would hold up others: many agents live here, or the loop would wait for locks of writes beside it."""
+        return len(self.agents) > self.limits.inline_agents_max or self.world.threads.writes_waiting > 0
 
     # what is said to the supervisor
 

@@ -21,7 +21,7 @@ from perdure.ledger import BadRequest
 
 T = TypeVar("T")
 
-STORAGE_THREADS: Final = 4  # they wait for the disk most of the time
+STORAGE_THREADS: Final = 2  # one waits for the disk while the other computes; more only wait for each other's locks
 KILL: Final = "PERDURE_KILL"
 
 
@@ -75,8 +75,8 @@ class LoopThreads:
 
     @property
     def writes_waiting(self) -> int:
-        """How many writes stand in line."""
-        return self._storage.waiting
+        """How many writes are under way, or stand in line."""
+        return self._storage.jobs
 
     @property
     def left_behind(self) -> int:

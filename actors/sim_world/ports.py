@@ -164,7 +164,7 @@ class SimThreads:
 
     @property
     def writes_waiting(self) -> int:
-        """All that are under way: with so many threads as there are jobs, none waits, but a slow disk holds them up alike."""
+        """All that are under way."""
         return self._writing
 
     async def commit(self, job: Callable[[], T]) -> T:

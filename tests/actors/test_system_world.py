@@ -261,7 +261,7 @@ def test_writes_in_line_are_counted() -> None:
         writing = [asyncio.create_task(threads.write(go_on.wait)) for _ in range(STORAGE_THREADS + 3)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert threads.writes_waiting == 3
+        assert threads.writes_waiting == STORAGE_THREADS + 3
         go_on.set()
         await asyncio.gather(*writing)
         assert threads.writes_waiting == 0
