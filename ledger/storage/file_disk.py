@@ -85,6 +85,7 @@ class FileDisk(Disk):
         if end < len(content):
             kept = next(each for n in count(1) if not (each := path.with_name(f"{path.name}{CUT}{n}")).exists())
             _write(kept, content)
+            synchronise(path.parent)
             os.truncate(log, end)
             self._findings[agent_id] = (
                 f"the last {len(content) - end} bytes of its log were no whole commit: a write that was interrupted, or damage. "
@@ -276,7 +277,6 @@ def _write(path: Path, content: bytes) -> None:
     except OSError:
         path.unlink(missing_ok=True)  # a full disk is not to be filled further by each try
         raise
-    synchronise(path.parent)
 
 
 def log_of(path: Path) -> Path:

@@ -19,7 +19,7 @@ ACKNOWLEDGED = ("started", "appended", "checkpointed", "opened", "committed", "s
 _LOCK = re.compile(r"ledger\.lock|[0-9a-f]")
 _SEGMENT = "FSYNC ledger.journal, FSYNC directory"
 _GUARDED = "FSYNC agent.db.blocks, FSYNC db, agent.db.wal, agent.db, agent.db"
-_BORN = "FSYNC agent.db.new, FSYNC db, FSYNC db, agent.db.wal"
+_BORN = "FSYNC agent.db.new, FSYNC db, agent.db.wal"
 
 # What was said, what was synchronised just before it (by fdatasync, where it does not say FSYNC), and of which files a power cut could
 # take back the content or the name at that moment.

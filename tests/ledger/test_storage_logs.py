@@ -107,7 +107,7 @@ def test_a_log_that_is_damaged_before_later_commits_is_refused_and_stays_as_it_i
     asleep: tuple[bytes, bytes, list[int]], tmp_path: Path
 ) -> None:
     database, log, ends = asleep
-    damaged = log[: ends[1] + 30] + b"\xff" + log[ends[1] + 31 :]
+    damaged = log[: ends[1] + 30] + bytes([log[ends[1] + 30] ^ 1]) + log[ends[1] + 31 :]
     disk = Disk(tmp_path, database, damaged)
     for _ in range(2):
         with pytest.raises(StorageLost, match=r"damaged.*later commits"):

@@ -342,7 +342,8 @@ def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut
     assert told() == ["ok       the logs of 1 agents are whole to their last commit"]
     log = log_of(files.path_of("p@m:P"))
     whole = log.read_bytes()
-    log.write_bytes(whole[: len(whole) // 2] + b"\xff" + whole[len(whole) // 2 + 1 :])
+    middle = len(whole) // 2
+    log.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     assert [line.split()[0] for line in told()] == ["damage"]
     log.write_bytes(whole[:-9])
     assert [line.split()[0] for line in told()] == ["warning", "ok"]
