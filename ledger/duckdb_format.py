@@ -81,6 +81,8 @@ def survey(log: bytes) -> Survey:
 
 def _frame_size(log: bytes, at: int) -> int:
     """The size of the frame's body; 0 if it is not whole."""
+    if log.startswith(_COMMIT, at):
+        return len(_COMMIT_BODY)
     body = at + _FRAME_HEAD
     size, expected = struct.unpack_from("<QQ", log, at) if body <= len(log) else (0, 0)
     return size if size <= len(log) - body and checksum(memoryview(log)[body : body + size]) == expected else 0
