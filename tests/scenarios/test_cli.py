@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def data(tmp_path: Path) -> Path:
     rows = [record_fact(view, SupervisorStarted(1, asdict(Limits(hosts_max=16))), 1_000)]
     rows += enact(view, decide(view, asked, 2_000, Limits()), 2_000)
     store.append(rows, [])
+    shutil.copytree(tmp_path / "ledger", tmp_path / "killed", ignore=shutil.ignore_patterns("*.lock"))
     store.close()
     return tmp_path
 
@@ -356,7 +358,7 @@ def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut
 
 
 def test_the_doctor_counts_what_is_there_also_before_the_first_snapshot(data: Path) -> None:
-    assert "ok       1 run and 2 facts tell the same story" in perdure("doctor", "--data", data).stdout
+    assert "ok       1 run and 2 facts in the database tell the same story" in perdure("doctor", "--data", data).stdout
 
 
 def test_the_doctors_exit_code_tells_damage_from_a_ledger_that_could_not_be_looked_at(data: Path) -> None:
@@ -375,6 +377,8 @@ def test_the_doctors_exit_code_tells_damage_from_a_ledger_that_could_not_be_look
 
 def test_a_damaged_file_is_repaired_from_a_journal_that_has_everything(data: Path) -> None:
     """As a person does it: ask, be told of the damage, ask the doctor, follow its advice."""
+    shutil.rmtree(data / "ledger")
+    (data / "killed").rename(data / "ledger")
     file = data / "ledger" / "ledger.db"
     content = bytearray(file.read_bytes())
     content[4_096 + 5] ^= 0xFF
