@@ -72,7 +72,7 @@ class Threads(Protocol):
         """Run `job` on a shared thread with the caller's context variables. One that has begun cannot be stopped, only left behind."""
 
     async def write(self, job: Callable[[], T], *, urgent: bool = False) -> T:
-        """Run `job` on one of a few threads for the storages of agents, an urgent one before others. Who is cancelled waits for its end."""
+        """Run `job` on a thread for the storages of agents, an urgent one before others. Who is cancelled waits for its end."""
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Run `job` on the one thread that makes the ledger durable, in call order."""
