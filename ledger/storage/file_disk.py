@@ -100,6 +100,7 @@ class FileDisk(Disk):
         """Detach the file, then let go of the lock. Without room for a checkpoint everything stays in the log."""
         with self._lock, ExitStack() as after:
             after.callback(self._release, agent_id)
+            after.enter_context(suppress(duckdb.FatalException))  # DuckDB has given up: nothing is attached any more
             after.callback(self._detach, database)
             if checkpoint:
                 after.enter_context(suppress(duckdb.Error, OSError))
@@ -154,8 +155,11 @@ class FileDisk(Disk):
     def publish(self, agent_id: str, database: str) -> None:
         """Give the file its name, which nobody may have."""
         with self._lock:
-            self._root().execute(f"CHECKPOINT {database}")
-            self._root().execute(f"DETACH {database}")
+            try:
+                self._root().execute(f"CHECKPOINT {database}")
+                self._root().execute(f"DETACH {database}")
+            except duckdb.Error as problem:
+                raise StorageError(agent_id, f"its copy could not be written: {problem}") from problem
             path, staged = self.path_of(agent_id), self._staged(agent_id)
             try:
                 os.link(staged, path)

@@ -24,7 +24,6 @@ ALONE = ("unshare", "--mount")  # file systems that are mounted are seen by nobo
 ROOMS = (16, 64, 112, 208, 304, 512, 1_024, 2_048)  # in KiB
 # What is still found wrong, by the first word of the verdict. A defect that is cured has to go from here, or the test fails.
 DEFECTS = {
-    "storage": {"raised"},
     "creation": {"raised"},
 }
 SAMPLE = 200  # states of each workload; there are some two thousand
