@@ -184,10 +184,7 @@ class Storage:
             self.file.secure()
 
     def close(self) -> None:
-        """End this life cleanly: open transactions roll back, and the file is checkpointed and detached. Idempotent.
-
-        The checkpoint puts everything into blocks with checksums. In DuckDB's log, one in eight flipped bytes loses commits silently.
-        """
+        """End this life cleanly: open transactions roll back, and the file is detached, a long log after a checkpoint. Idempotent."""
         with self.committing:
             if self.file.ended:
                 return

@@ -30,7 +30,10 @@ from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
 
 LEFT = "left-"  # begins the name of a log whose file is gone
 CUT = ".cut-"  # and a number: a log as it was before something was cut off
-_LOG_BYTES_MAX = 16 << 20
+_LOG_BYTES_MAX = 16 << 20  # of a storage that is open
+_LOG_KEPT_MAX = (
+    32 << 10
+)  # of one that is closed: reading it again costs less than the five synchronisations of a checkpoint
 
 
 class FileDisk(Disk):
@@ -97,12 +100,12 @@ class FileDisk(Disk):
         return self._findings.pop(agent_id, "")
 
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
-        """Detach the file, then let go of the lock. Without room for a checkpoint everything stays in the log."""
+        """Detach the file, then let go of the lock. A short log stays, and so does any if there is no room for a checkpoint."""
         with self._lock, ExitStack() as after:
             after.callback(self._release, agent_id)
             after.enter_context(suppress(duckdb.FatalException))  # DuckDB has given up: nothing is attached any more
             after.callback(self._detach, database)
-            if checkpoint:
+            if checkpoint and self._log_bytes(agent_id) > _LOG_KEPT_MAX:
                 after.enter_context(suppress(duckdb.Error, OSError))
                 self.secure(agent_id, database)
 
@@ -120,8 +123,11 @@ class FileDisk(Disk):
 
     def is_log_long(self, agent_id: str) -> bool:
         """Whether a checkpoint is due, because the log takes much room."""
+        return self._log_bytes(agent_id) >= _LOG_BYTES_MAX
+
+    def _log_bytes(self, agent_id: str) -> int:
         log = log_of(self.path_of(agent_id))
-        return log.exists() and log.stat().st_size >= _LOG_BYTES_MAX
+        return log.stat().st_size if log.exists() else 0
 
     def erase(self, agent_id: str, holder: object) -> None:
         """Delete the file, its log, and the leftovers of crashes beside them."""

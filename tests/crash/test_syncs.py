@@ -45,7 +45,6 @@ STORAGE = {
 CREATION = {
     ("committed 1", f"FSYNC agents, {_BORN}, {_GUARDED}", ""),
     ("committed", "agent.db.wal", ""),
-    ("closed", _GUARDED, ""),
     ("forked 1", f"FSYNC agents, agent.db.new, {4 * 'agent.db.new.wal, '}agent.db.new, agent.db.new, FSYNC 48", ""),
 }
 
