@@ -8,7 +8,7 @@ refused it for good: then nobody is left to be told but the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from perdure.actors.code.author_call import tried
@@ -89,11 +89,11 @@ class Outbox:
         """Have an agent told something, or deleted: asked for before anything that the agent asks for from now on."""
         supervisor = self._life.services.supervisor
         answer = supervisor.question(wish)
-        self._life.spawn(self._done(number, wish, supervisor.answer_when_free(answer, wish)))
+        self._life.spawn(self._done(number, wish, answer))
 
-    async def _done(self, number: int, wish: Tell | Forget, answer: Coroutine[Plain, Plain, Plain]) -> None:
+    async def _done(self, number: int, wish: Tell | Forget, answer: asyncio.Future[Plain]) -> None:
         life = self._life
-        _, problem = await tried(answer)
+        _, problem = await tried(life.services.supervisor.answer_when_free(answer, wish))
         if isinstance(problem, BadRequest):
             what = f"telling {wish.recipient}" if isinstance(wish, Tell) else f"deleting {wish.agent_id}"
             life.trouble(what, problem)

@@ -68,6 +68,7 @@ class RunCompleted(Generic[Output_co]):
     ok: ClassVar[Literal[True]] = True
     failure: ClassVar[Any] = None
     error: ClassVar[str] = ""
+    trace: ClassVar[str] = ""
     reason: ClassVar[None] = None
     child_still_running: ClassVar[None] = None
 

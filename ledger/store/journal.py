@@ -87,8 +87,8 @@ class Journal:
                 self._begin(before, size)
             assert self._files is not None
             segment, mirror = self._files
-            _write(mirror, frame, self._place)
             _write(segment, frame, self._place)
+            _write(mirror, frame, self._place)
             if self._fsync:
                 os.fdatasync(segment)
             self._place += size
@@ -129,8 +129,8 @@ class Journal:
         self._room = min(2 * self._room, _ROOM_MAX)
         segment, mirror = (_create(self._directory / f"{name}{self._number}") for name in (SEGMENT, MIRROR))
         self._files = segment, mirror
-        _write(mirror, [head], 0)
         _write(segment, [head, bytes(self._end - len(head))], 0)
+        _write(mirror, [head], 0)
         if self._fsync:
             os.fsync(segment)
             synchronise(self._directory)

@@ -76,6 +76,7 @@ def test_a_result_is_one_of_two_and_both_have_the_same_fields() -> None:
         "output",
         "summary",
         "error",
+        "trace",
         "reason",
         "child_still_running",
         "ok",

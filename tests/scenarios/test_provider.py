@@ -18,7 +18,7 @@ from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models import infer_model
 
-from perdure.scenarios.provider.events import Comment, Done, Finish, Raw, Role, Text, frames
+from perdure.scenarios.provider.events import Comment, Done, Finish, Raw, Role, Text, Usage, frames
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from perdure.scenarios.provider.script import Question, Script, answer, conclusion
 from perdure.scenarios.provider.server import SocketProvider
@@ -171,7 +171,9 @@ def test_a_character_that_is_cut_by_a_clean_end_is_an_error_of_decoding(provider
 
 
 def reply_frames() -> tuple[bytes, ...]:
-    return frames([event for event in answer(SCRIPT, [ASK], 1) if event.kind != "usage"], "chatcmpl-1", "scripted")
+    return frames(
+        [event for event in answer(SCRIPT, [ASK], 1) if not isinstance(event, Usage)], "chatcmpl-1", "scripted"
+    )
 
 
 @pytest.mark.parametrize(
