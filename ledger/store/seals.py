@@ -1,10 +1,9 @@
 """Proof that no fact is missing: a chain since the last checkpoint, weights before it.
 
-DuckDB checks every block of its file, but a damaged write-ahead log may lose committed rows without an error (measured: 13 % of
-single flipped bytes). So facts carry proof of their own, in two kinds.
+DuckDB checks every block of its file, but not whether a row is missing. So facts carry proof of their own, in two kinds.
 
-- **The chain** guards the facts since the last checkpoint, which is what a damaged log can lose. A commit's last row carries a
-  digest over the digest of the commit before, its own last number, and the weight of its facts and payloads. Each boot follows it.
+- **The chain** guards the facts since the last checkpoint, which stand in the journal. Each commit there carries a digest over the digest
+  of the commit before, its own last number, and the weight of its facts and payloads. Each boot follows it.
 - **The seals** guard everything before. The weight of a stretch of facts is how many there are and the sum of their digests modulo
   2^128, so a forgotten run is taken out by subtraction and what remains can still be verified in full. A chain could not do that:
   one row gone breaks it for ever. Only `perdure doctor` weighs everything again, so a boot costs nothing for what is retained.
