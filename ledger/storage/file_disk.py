@@ -134,7 +134,7 @@ class FileDisk(Disk):
         with self._lock:
             self._hold(agent_id, holder)
             try:
-                self._unlink(self.path_of(agent_id))
+                self._unlink(agent_id, self.path_of(agent_id))
             finally:
                 self._release(agent_id)
 
@@ -155,7 +155,7 @@ class FileDisk(Disk):
             self._hold(agent_id, holder)
             with self._released_unless_done(agent_id):
                 self._make_folder(agent_id, path.parent)
-                self._unlink(path)
+                self._unlink(agent_id, path)
                 return self._attach(agent_id, str(path), "BLOCK_SIZE 16384")
 
     def publish(self, agent_id: str, database: str) -> None:
@@ -180,7 +180,7 @@ class FileDisk(Disk):
         with self._lock:
             try:
                 self._detach(database)
-                self._unlink(self._staged(agent_id))
+                self._unlink(agent_id, self._staged(agent_id))
             finally:
                 self._release(agent_id)
 
@@ -267,11 +267,14 @@ class FileDisk(Disk):
         except OSError as problem:
             raise StorageError(agent_id, f"{folder} cannot be made: {problem}") from problem
 
-    def _unlink(self, path: Path) -> None:
+    def _unlink(self, agent_id: str, path: Path) -> None:
         """The database first: a log without a database is nobody's, a database without its log would be an older agent."""
-        path.unlink(missing_ok=True)
-        for left in (*path.parent.glob(f"{path.name}.*"), *path.parent.glob(f"{LEFT}{path.name}*")):
-            left.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+            for left in (*path.parent.glob(f"{path.name}.*"), *path.parent.glob(f"{LEFT}{path.name}*")):
+                left.unlink(missing_ok=True)
+        except OSError as problem:
+            raise StorageError(agent_id, f"{path} cannot be deleted: {problem}") from problem
 
 
 def _overtaken(agent_id: str) -> StorageConflict:

@@ -380,9 +380,9 @@ def test_a_commit_is_synchronised_before_it_is_answered_and_a_segment_before_its
         store.append(*commit(4, 4, payload=b"x" * 5_000))
         monkeypatch.undo()
     segment_, mirror_ = "ledger.journal.1", "ledger.mirror.1"
-    commit_ = [f"pwritev {mirror_}", f"pwritev {segment_}", f"fdatasync {segment_}"]
+    commit_ = [f"pwritev {segment_}", f"pwritev {mirror_}", f"fdatasync {segment_}"]
     assert done == commit_
-    assert first == [f"pwritev {mirror_}", f"pwritev {segment_}", f"fsync {segment_}", "fsync ledger", *commit_]
+    assert first == [f"pwritev {segment_}", f"pwritev {mirror_}", f"fsync {segment_}", "fsync ledger", *commit_]
 
 
 # ------------------------------------------------------------------ the world refuses
