@@ -5,6 +5,7 @@ A boot and `perdure doctor` both begin here.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,11 @@ class Assessment(NamedTuple):
     facts: list[FactRow]
     scanned: Scan
     plan: Plan
-    loss: str
+
+    @property
+    def loss(self) -> str:
+        """What the plan cannot replay."""
+        return self.plan.loss
 
 
 def assess(con: duckdb.DuckDBPyConnection, directory: Path) -> Assessment:
@@ -35,17 +40,12 @@ def assess(con: duckdb.DuckDBPyConnection, directory: Path) -> Assessment:
     """
     snapshot_seq, mark = get_mark(con)
     facts, scanned = facts_after(con, snapshot_seq), scan(directory)
-    for due, fact in zip(range(snapshot_seq + 1, mark.seq + 1), facts, strict=False):
-        if fact.seq != due:
-            break
-    else:
-        due = snapshot_seq + len(facts) + 1
-    if due <= mark.seq or len(facts) > mark.seq - snapshot_seq:
-        kept = Mark(min(due - 1, mark.seq), mark.digest)
-        whole = [fact for fact in facts if fact.seq <= kept.seq]
-        problem = (
-            f"fact {due} is missing" if due <= mark.seq else f"facts stand in {directory.name} after the last fold"
-        )
-        return Assessment(snapshot_seq, kept, whole, scanned, Plan([], list(scanned.flaws), problem), problem)
-    plan = reconcile(scanned, mark)
-    return Assessment(snapshot_seq, mark, facts, scanned, plan, plan.loss)
+    due = range(snapshot_seq + 1, mark.seq + 1)
+    pairs = takewhile(lambda pair: pair[0] == pair[1].seq, zip(due, facts, strict=False))
+    kept = [fact for _, fact in pairs]
+    if len(kept) == len(due) == len(facts):
+        return Assessment(snapshot_seq, mark, facts, scanned, reconcile(scanned, mark))
+    missing = f"fact {due[len(kept)]} is missing" if len(kept) < len(due) else ""
+    problem = missing or f"facts stand in {directory.name} after the last fold"
+    last = Mark(snapshot_seq + len(kept), mark.digest)
+    return Assessment(snapshot_seq, last, kept, scanned, Plan([], list(scanned.flaws), problem))

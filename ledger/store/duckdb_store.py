@@ -77,9 +77,8 @@ class DuckDBStore:
     _inserter: Inserter  # of the connection that the boot has made
     _reader: duckdb.DuckDBPyConnection  # for the thread of the commits
 
-    journal_max = (
-        64 << 20
-    )  # bytes in the journal before the database's file takes them in; reading back as many takes a second
+    # bytes in the journal before the database's file takes them in; reading back as many takes a second
+    journal_max = 64 << 20
 
     def __init__(self, path: Path, *, fsync: bool = True, repair: bool = False) -> None:
         self.path = path
