@@ -86,6 +86,7 @@ from perdure.ledger.protocol import decide
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.secret import Secret, Struck, plain_without_secrets, provide_secrets, revealed, strike
 from perdure.ledger.snapshot import dirty_records, meta_of, prepare_rows, reported_of, restore, run_from, run_record
+from perdure.ledger.standing import KnownAgents, Standing, standing_of
 from perdure.ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
 from perdure.ledger.stimulus import (
     COLLECTED_NOTHING,

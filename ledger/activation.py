@@ -46,6 +46,10 @@ class Activation:
     reported: int | None = None
     confirmed: bool = False
 
+    def at_rest(self) -> Activation:
+        """What is kept of it while it sleeps and owes nothing."""
+        return Activation(self.agent_id, self.incarnation, reported=self.reported)
+
     def died(self, at_ms: int) -> None:
         """Its host died under it."""
         self.forgive(at_ms)

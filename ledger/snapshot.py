@@ -50,7 +50,7 @@ def dirty_records(view: View) -> list[Record]:
         activation = view.agents.get(key)
         if activation is None and key in view.asleep:
             view.kept.pop(f"agents/{key}", None)
-            rows.append(_asleep(key, view.asleep[key]))
+            rows.append(_asleep(view.asleep[key]))
         else:
             rows.extend(_kept(view, "agents", key, None if activation is None else _agent_record(activation)))
     for key in view.dirty_mail:
@@ -97,11 +97,11 @@ def _agent_record(activation: Activation) -> Record:
     return Record("agents", activation.agent_id, live, (activation.host_id, activation.incarnation), body)
 
 
-def _asleep(agent: str, reported: int) -> Record:
+def _asleep(kept: Activation) -> Record:
     """What is known of an agent that is not awake and owes nothing. After it was deleted, that is nothing."""
-    if reported:
-        return _agent_record(Activation(agent, reported=reported))
-    return Record("agents", agent, live=False, columns=_EMPTY["agents"], body=b"")
+    if kept.reported:
+        return _agent_record(kept)
+    return Record("agents", kept.agent_id, live=False, columns=_EMPTY["agents"], body=b"")
 
 
 def reported_of(record: Record) -> int:

@@ -42,7 +42,7 @@ class View:
         self.mail: dict[str, Mail] = {}
         self.agents: dict[str, Activation] = {}
         self.lives = Lives()
-        self.asleep: dict[str, int] = {}  # what agents without an activation had reported, until the snapshot has it
+        self.asleep: dict[str, Activation] = {}  # what is kept of agents that sleep, until the snapshot has it
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         # indexes
         self.hosts: dict[str, HostView] = {}
@@ -165,7 +165,9 @@ class View:
 
     def move(self, agent: str, host_id: str) -> Activation:
         """Put an agent on a host; with an empty `host_id`, take it off its host. The host need not be known yet."""
-        activation = self.agents.setdefault(agent, Activation(agent, reported=self.asleep.pop(agent, None)))
+        if agent not in self.agents:
+            self.agents[agent] = self.asleep.pop(agent, Activation(agent))
+        activation = self.agents[agent]
         self.dirty_agents[agent] = self.touched[agent] = None
         weight = 0 if self.awaiting.get(agent) else 1
         old = self.hosts.get(activation.host_id)
@@ -201,7 +203,7 @@ class View:
             if (
                 gone is not None and gone.reported is not None and not parent_of(agent)
             ):  # those below go with the file of another
-                self.asleep[agent] = gone.reported
+                self.asleep[agent] = gone.at_rest()
         self.dirty_agents[agent] = None
         box = self.mailbox.get(agent)
         if box and any(self.mail[key].retry_at_ms <= self.at_ms for key in box):

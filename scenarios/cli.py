@@ -67,7 +67,7 @@ class Commands(LazyGroup):
         "stop": Entry("perdure.scenarios.commands.stop:stop", "Stop the supervisor and the hosts of a directory."),
         "audit": Entry("perdure.scenarios.commands.data:audit", "Account for every completion."),
         "doctor": Entry(
-            "perdure.scenarios.commands.data:doctor", "Verify a directory that is not served, or repair it."
+            "perdure.scenarios.commands.doctor:doctor", "Verify the ledger and the storages, or repair the ledger."
         ),
         "swarm": Entry("perdure.scenarios.commands.proof:swarm_command", "Play many simulated worlds with faults."),
         "replay": Entry("perdure.scenarios.commands.proof:replay", "Play one seed of the swarm again."),

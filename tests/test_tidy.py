@@ -36,13 +36,17 @@ RAY_FOLDER = "actors/ray_world/"
 # The modules of the ledger that touch files, threads or the clock. Everything else in `policies` and `ledger` is pure.
 IMPURE_IN_LEDGER = {
     "ledger/block_guard.py",
+    "ledger/keeping/cold_view.py",
+    "ledger/keeping/copying.py",
+    "ledger/keeping/examination.py",
+    "ledger/keeping/listing.py",
+    "ledger/keeping/reading.py",
     "ledger/secret.py",
     "ledger/storage/agent_file.py",
     "ledger/storage/agent_locks.py",
     "ledger/storage/agent_storage.py",
     "ledger/storage/cabinet.py",
     "ledger/storage/disk.py",
-    "ledger/storage/examination.py",
     "ledger/storage/file_disk.py",
     "ledger/storage/sql.py",
     "ledger/storage/transaction.py",

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
+from perdure.actors.link.keeping import Keep, WindDown
 from perdure.ledger import (
     Alarm,
     Awake,
@@ -345,13 +346,9 @@ class ShowLimits(NamedTuple):
     """The limits in force."""
 
 
-class WindDown(NamedTuple):
-    """Begin nothing new for a while. How many agents are at work?"""
-
-
 Question: TypeAlias = (
     Call | Abort | Cancel | Clear | Requeue | Tell | Forget
-    | Known | Inspect | Show | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown
+    | Known | Inspect | Show | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown | Keep
 )  # fmt: skip
 
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled

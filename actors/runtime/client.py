@@ -18,6 +18,7 @@ from perdure.actors.life.dispatch import encoded_input, preview, result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.link.caller import Address, AgentCaller
+from perdure.actors.link.keeping import Keep, WindDown
 from perdure.actors.link.messages import (
     Audit,
     ClientHello,
@@ -36,7 +37,6 @@ from perdure.actors.link.messages import (
     RunEvent,
     Show,
     ShowLimits,
-    WindDown,
 )
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
@@ -296,5 +296,6 @@ QUESTIONS: Final[dict[str, type[Question]]] = {
     "audit": Audit,
     "limits": ShowLimits,
     "wind_down": WindDown,
+    "keep": Keep,
 }
 """The questions that operators ask by a name."""

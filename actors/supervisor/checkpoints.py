@@ -20,7 +20,7 @@ from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
 
 if TYPE_CHECKING:
-    from perdure.ledger import Fact, Store, View
+    from perdure.ledger import Activation, Fact, Store, View
 
 _ROWS_AT_ONCE = 200  # made in about a millisecond
 _FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
@@ -53,7 +53,7 @@ class Checkpoints:
         self._facts, self._unfollowed = 0, 0
         self._quiet_since_s = 0.0
         self._due = self._is_busy = self._is_prepared = False
-        self._asleep: dict[str, int] = {}  # what the checkpoint says of agents that sleep
+        self._asleep: dict[str, Activation] = {}  # what the checkpoint says of agents that sleep
         self._forgotten: list[str] | None = None  # once the store has the checkpoint: the runs that went with it
 
     def committed(self, count: int) -> None:
@@ -130,7 +130,7 @@ class Checkpoints:
         view = self._view
         self._forgotten, self._is_busy = None, False
         self._recollection.has_snapshot = True
-        for agent in [key for key, reported in self._asleep.items() if view.asleep.get(key) == reported]:
+        for agent in [key for key, kept in self._asleep.items() if view.asleep.get(key) is kept]:
             del view.asleep[agent]
         for run_id in forgotten:
             view.forget_run(run_id)

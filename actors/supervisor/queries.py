@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TypeAlias
 
+from perdure.actors.link.keeping import Keep, WindDown
 from perdure.actors.link.messages import (
     Audit,
     Explain,
@@ -20,10 +21,10 @@ from perdure.actors.link.messages import (
     Reply,
     Show,
     ShowLimits,
-    WindDown,
 )
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
+from perdure.actors.supervisor.keeping import Keeping
 from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks, report_error
@@ -44,7 +45,9 @@ from perdure.ledger import (
 )
 from perdure.policies import Limits
 
-Query: TypeAlias = Known | Inspect | Show | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown
+Query: TypeAlias = (
+    Known | Inspect | Show | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown | Keep
+)
 
 
 class Queries:
@@ -62,9 +65,11 @@ class Queries:
         *,
         findings: list[str],
         winding_down: WindingDown,
+        keeping: Keeping,
     ) -> None:
         self._world, self._view, self._sessions, self._store, self._limits = world, view, sessions, store, limits
         self._tasks, self._now_ms, self._findings, self._winding_down = tasks, now_ms, findings, winding_down
+        self._keeping = keeping
         self._open: list[tuple[Session, str, Query]] = []
 
     def add(self, session: Session, ref: str, query: Query) -> None:
@@ -118,6 +123,8 @@ class Queries:
                 return {**audit(self._view), "parked_mail": parked(self._view), "findings": self._findings}
             case ShowLimits():
                 return asdict(self._limits)
+            case Keep():
+                return await self._keeping.answer(query)
             case WindDown():
                 return self._winding_down.ask()
 

@@ -20,6 +20,7 @@ from perdure.actors.ports import Fleet, KillPoint, World
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.checkpoints import Checkpoints
 from perdure.actors.supervisor.intake import Intake
+from perdure.actors.supervisor.keeping import Keeping
 from perdure.actors.supervisor.performer import Performer
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
@@ -101,7 +102,8 @@ class Supervisor:
         world, view, sessions = self.world, self.view, self.sessions
         place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
         self.winding_down = WindingDown(view, sessions)
-        self.queries = Queries(*place, findings=self.findings, winding_down=self.winding_down)
+        self.keeping = Keeping(world, view, self.store)
+        self.queries = Queries(*place, findings=self.findings, winding_down=self.winding_down, keeping=self.keeping)
         self.calls = Calls(view, sessions)
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher)
         self.performer = Performer(self.world, self.view, self.sessions, self.store, self.limits)

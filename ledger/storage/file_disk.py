@@ -50,11 +50,7 @@ class FileDisk(Disk):
 
     def path_of(self, agent_id: str) -> Path:
         """The file of an agent, whether or not it exists."""
-        digest = blake2b(agent_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        kind = re.sub(r"[^A-Za-z0-9_]+", "-", type_of(agent_id))[-40:].strip("-")
-        parent = parent_of(agent_id)
-        folder = self.path_of(parent).with_suffix("") if parent else self.directory / digest[:2]
-        return folder / f"{kind or 'agent'}-{digest}.db"
+        return self.directory / place_of(agent_id)
 
     def has(self, agent_id: str) -> bool:
         """Whether there is a file."""
@@ -275,6 +271,15 @@ class FileDisk(Disk):
                 left.unlink(missing_ok=True)
         except OSError as problem:
             raise StorageError(agent_id, f"{path} cannot be deleted: {problem}") from problem
+
+
+def place_of(agent_id: str) -> str:
+    """The path of an agent's file below the folder of all storages."""
+    digest = blake2b(agent_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    kind = re.sub(r"[^A-Za-z0-9_]+", "-", type_of(agent_id))[-40:].strip("-") or "agent"
+    parent = parent_of(agent_id)
+    folder = place_of(parent).removesuffix(".db") if parent else digest[:2]
+    return f"{folder}/{kind}-{digest}.db"
 
 
 def _overtaken(agent_id: str) -> StorageConflict:

@@ -57,6 +57,7 @@ from perdure.ledger.store.duckdb_tables import (
     ended_runs,
     family_runs,
     forget,
+    read,
     replace,
 )
 from perdure.ledger.store.earlier_layout import bring_forward
@@ -167,6 +168,11 @@ class DuckDBStore:
         self._ready()
         with self._fatal():
             return family_runs(self._reader, agent, limit)
+
+    def agents(self, after: str, limit: int) -> list[Record]:
+        """The snapshot's agents after this one, by their addresses."""
+        with self._archived() as con:
+            return read(con, "agents", "agent_id > $1 ORDER BY agent_id LIMIT $2", [after, limit])
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000

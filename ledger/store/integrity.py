@@ -22,6 +22,7 @@ from perdure.ledger.store.assessment import assess
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     EARLIER_JOURNAL,
+    LOCK,
     MISSING,
     SCHEMA_VERSION,
     Lock,
@@ -52,10 +53,18 @@ class Finding:
     advice: str = ""
 
 
+_UNLOCKED = Finding(
+    "warning",
+    f"{LOCK} was missing, so two processes could have used the ledger at once",
+    "it is there again now; end processes that still serve this directory, and look again",
+)
+
+
 def examine(directory: Path) -> list[Finding]:
     """Examine every part of a ledger and change none. A ledger that is in use is refused."""
     if not is_begun(directory):
         return [Finding("refused", f"there is no ledger in {directory}", "check the path")]
+    had_lock = lock_of(directory).exists()
     try:
         lock = Lock(directory)
     except LedgerLocked as refusal:
@@ -63,11 +72,16 @@ def examine(directory: Path) -> list[Finding]:
     except OSError as problem:
         return [_of(told(directory, problem))]
     try:
-        return list(_examine(directory))
+        return [*([] if had_lock else [_UNLOCKED]), *_examine(directory)]
     except OSError as problem:
         return [_of(told(directory, problem))]
     finally:
         lock.release()
+
+
+def lock_of(directory: Path) -> Path:
+    """The file whose lock the one process has that uses a ledger."""
+    return directory / LOCK
 
 
 def is_begun(directory: Path) -> bool:

@@ -110,6 +110,11 @@ class MemoryStore:
         runs = self._records["runs"].values()
         return sorted((run for run in runs if not run.live and is_within(str(run.columns[2]), agent)), key=_age)[:limit]
 
+    def agents(self, after: str, limit: int) -> list[Record]:
+        """The snapshot's agents after this one, by their addresses."""
+        self._check()
+        return [record for key, record in sorted(self._records["agents"].items()) if key > after][:limit]
+
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
     ) -> list[FactRow]:

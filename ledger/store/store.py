@@ -93,6 +93,9 @@ class Store(Protocol):
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         """The snapshot's runs that are not live and that an agent or its descendants requested, oldest request first."""
 
+    def agents(self, after: str, limit: int) -> list[Record]:
+        """The snapshot's agents after this one, by their addresses."""
+
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
     ) -> list[FactRow]:

@@ -1,4 +1,4 @@
-"""The commands on a data directory, whether a cluster serves it or not: to look (`ps`, `show`, `explain`, `audit`, `doctor`), and to
+"""The commands on a data directory, whether a cluster serves it or not: to look (`ps`, `show`, `explain`, `audit`), and to
 steer (`cancel`, `retry`, `clear`, `forget`).
 """
 
@@ -17,12 +17,9 @@ import typer
 from perdure import actors
 from perdure.actors import read_record
 from perdure.ledger import HARD, BadRequest, NoLongerServed, Status, SupervisorUnreachable, name_of, type_of
-from perdure.ledger.storage.examination import examine_storages
-from perdure.ledger.store.integrity import Finding, examine, repair
-from perdure.scenarios.commands.cold import LEDGER, ColdLedger
+from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
-from perdure.scenarios.exits import REFUSED
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
@@ -259,41 +256,6 @@ def audit(data: Data = HERE, as_json: AsJson = False) -> None:
         print("".join(f"found at the start: {finding}\n" for finding in told["findings"]), end="")
     if not told["balanced"]:
         raise typer.Exit(1)
-
-
-def doctor(
-    mend: Annotated[
-        bool, typer.Option("--repair", help="Repair what can be repaired; a copy of every file is kept.")
-    ] = False,
-    data: Data = HERE,
-    as_json: AsJson = False,
-) -> None:
-    """Verify a directory that is not served: the ledger's files, chain, journal and records, and the logs of the agents' storages.
-
-    Each line begins with its severity: `ok`; `warning`, which the next start repairs; `damage`, which it does not; `refused`, when the
-    ledger is absent, in use, not writable or of a newer Perdure. Exits 1 if there is damage, and 2 if the ledger could not be examined.
-
-    An agent's storage is mended by the agent's next life, and by nothing else. What a life cut off a log is kept, and named here.
-
-    With --repair, missing commits are taken from the journal, and what cannot be proven is given up. A file that DuckDB cannot read is
-    rebuilt from the journal, or from the rows that can be read. Each line says what was recovered and what was not. Every file is kept
-    as it was, under a name that ends in `.damaged-1`, `.damaged-2`, …
-
-    Examples:
-        perdure doctor
-        perdure doctor --repair
-    """
-    findings: list[Finding] = (repair if mend else examine)(data / LEDGER)
-    if not any(each.severity == "refused" for each in findings):
-        findings += examine_storages(data / AGENTS)
-    if as_json:
-        print(json_of([{"severity": each.severity, "what": each.what, "advice": each.advice} for each in findings]))
-    else:
-        for each in findings:
-            print(f"{each.severity:8} {each.what}" + (f" – {each.advice}" if each.advice else ""))
-    severities = {each.severity for each in findings}
-    if severities & {"damage", "refused"}:
-        raise typer.Exit(1 if "damage" in severities else REFUSED)
 
 
 def _runs(count: int) -> str:

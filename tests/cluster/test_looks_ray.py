@@ -53,6 +53,9 @@ def test_a_look_finds_a_supervisor_and_makes_none(tmp_path: Path) -> None:
         for directory in (elsewhere, data):
             with Runtime(directory) as beside:
                 assert beside.run(Napper, 0.0, run_id="nap").ok
+        served = CliRunner().invoke(app, ["doctor", "--data", str(elsewhere)])
+        assert "is served by process" in served.stdout, served.output
+        assert served.exit_code == 0
         cluster = RayCluster.start(data)  # without a client, which would make another supervisor
         process = soon(cluster.processes)["supervisor"].process
         assert looked_from_outside(data) == ""

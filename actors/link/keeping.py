@@ -1,0 +1,16 @@
+"""What those ask for who look after a data directory and what serves it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class WindDown(NamedTuple):
+    """Begin nothing new for a while. How many agents are at work?"""
+
+
+class Keep(NamedTuple):
+    """A wish with its arguments: `storages`, `hold`, or `cut` (see `actors.supervisor.keeping`)."""
+
+    wish: str
+    arguments: list[Any]

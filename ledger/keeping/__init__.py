@@ -1,0 +1,1 @@
+"""Looking after a directory: the ledger and the storages compared, copied, and brought back."""

@@ -1,0 +1,124 @@
+"""`perdure doctor`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from perdure import actors
+from perdure.actors import read_record
+from perdure.ledger import KnownAgents, LedgerError, NoLongerServed, Standing, SupervisorUnreachable
+from perdure.ledger.keeping.cold_view import cold_view
+from perdure.ledger.keeping.examination import examine_storages
+from perdure.ledger.store.integrity import Finding, examine, is_begun, lock_of, repair
+from perdure.scenarios.commands.cold import LEDGER
+from perdure.scenarios.commands.options import HERE, AsJson, Data
+from perdure.scenarios.commands.shown import json_of
+from perdure.scenarios.exits import REFUSED
+
+if TYPE_CHECKING:
+    from perdure.actors import Runtime
+
+AGENTS: Final = "agents"
+PAGE: Final = 20_000
+
+
+def doctor(
+    mend: Annotated[
+        bool, typer.Option("--repair", help="Repair what can be repaired; a copy of every file is kept.")
+    ] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Open each storage, however many there are; some 2 ms for each.")
+    ] = False,
+    data: Data = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Verify a directory: the ledger's files, chain, journal and records, and the agents' storages against the ledger.
+
+    Each line begins with its severity: `ok`; `warning`, which the next start repairs or which does no harm; `damage`, which it does not;
+    `refused`, when the ledger is absent, in use, not writable or of a newer Perdure. Exits 1 if there is damage, and 2 if the ledger could
+    not be examined.
+
+    A storage is missing if its agent had reported something and there is no file; damaged if its headers or its log are; older than the
+    ledger if it has not come as far as its agent had reported; nobody's if the ledger knows of no agent that it belongs to. How far
+    storages have come is looked at if there are at most 1,000, or with --deep.
+
+    If the directory is served, its supervisor is asked which storages there should be. The ledger's files are not looked at then.
+
+    A storage is mended by its agent's next life, and by nothing else. What a life cut off a log is kept, and named here.
+
+    With --repair, missing commits are taken from the journal, and what cannot be proven is given up. A file that DuckDB cannot read is
+    rebuilt from the journal, or from the rows that can be read. Each line says what was recovered and what was not. Every file is kept
+    as it was, under a name that ends in `.damaged-1`, `.damaged-2`, …
+
+    Examples:
+        perdure doctor
+        perdure doctor --deep --json
+        perdure doctor --repair
+    """
+    findings = None if mend else _of_served(data, deep=deep)
+    show(findings if findings is not None else diagnosis(data, mend=mend, deep=deep), as_json=as_json)
+
+
+def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
+    """What is to be said of a cold directory."""
+    findings = (repair if mend else examine)(data / LEDGER)
+    if any(each.severity == "refused" for each in findings):
+        return findings
+    try:
+        known = cold_view(data / LEDGER)
+    except LedgerError as problem:
+        known = KnownAgents({})
+        what = f"which storages there should be is not known, because the ledger cannot be read: {problem.problem}"
+        findings.append(Finding("warning", what, "repair the ledger, and ask again"))
+    return findings + examine_storages(data / AGENTS, known, deep=deep)
+
+
+def show(findings: list[Finding], *, as_json: bool = False) -> None:
+    """Print findings, and exit by them."""
+    if as_json:
+        print(json_of([{"severity": each.severity, "what": each.what, "advice": each.advice} for each in findings]))
+    else:
+        for each in findings:
+            print(f"{each.severity:8} {each.what}" + (f" – {each.advice}" if each.advice else ""))
+    severities = {each.severity for each in findings}
+    if severities & {"damage", "refused"}:
+        raise typer.Exit(1 if "damage" in severities else REFUSED)
+
+
+def _of_served(data: Path, *, deep: bool) -> list[Finding] | None:
+    """What is to be said of a directory that is served; None if nothing serves it."""
+    if read_record(data) is None or not is_begun(data / LEDGER):
+        return None
+    with suppress(SupervisorUnreachable, NoLongerServed), actors.Runtime(data, may_start=False) as runtime:
+        served = runtime.ask("ps", 0)["supervisor"]
+        who = f"process {served['pid']} on {served['node']}"
+        findings = [
+            Finding(
+                "ok",
+                f"{data} is served by {who}, which has verified the ledger when it started",
+                "stop it to look again",
+            )
+        ]
+        if not lock_of(data / LEDGER).exists():
+            what = f"the lock of the ledger was deleted while {who} serves it, so another process could begin to write beside it"
+            findings.append(Finding("damage", what, "stop what serves it with `perdure stop`, and start it again"))
+        found = examine_storages(data / AGENTS, KnownAgents(standing_by(runtime)), deep=deep)
+        if any(each.severity == "damage" for each in found):  # an agent may have been deleted since
+            found = examine_storages(data / AGENTS, KnownAgents(standing_by(runtime)), deep=deep)
+        return findings + found
+    return None
+
+
+def standing_by(runtime: Runtime) -> dict[str, Standing]:
+    """What the supervisor says of its agents."""
+    known: dict[str, Standing] = {}
+    after: str | None = ""
+    while after is not None:
+        told = runtime.ask("keep", "storages", [after, PAGE])
+        known |= {agent: Standing(*standing) for agent, *standing in told["agents"]}
+        after = told["next"]
+    return known

@@ -1,0 +1,45 @@
+"""Data directories that are made by hand: a ledger that knows some agents, and their storages."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from perdure.ledger import View, record_fact, restore
+from perdure.ledger.facts import AgentActivated, AgentReleased, Fact
+from perdure.ledger.snapshot import dirty_records, meta_of
+from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.store.duckdb_store import DuckDBStore
+
+
+def lived(agent: str, incarnation: int, sequence: int) -> list[Fact]:
+    """An agent has lived, and reported how far its storage had come."""
+    return [AgentActivated(agent, incarnation, "h"), AgentReleased(agent, incarnation, sequence)]
+
+
+def recorded(data: Path, *facts: Fact, snapshot: bool = False) -> None:
+    """Add facts to the ledger of a directory, and take a snapshot."""
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view: View = restore(store.boot())
+        if facts:
+            store.append([record_fact(view, fact, 1_000) for fact in facts], [])
+        if snapshot:
+            store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
+
+
+def written(data: Path, agent: str, incarnation: int, *values: object) -> int:
+    """Write values into an agent's storage, one commit for each. Returns how far it has come."""
+    disk = FileDisk(data / "agents")
+    cabinet = Cabinet(disk)
+    storage = cabinet.open(agent, incarnation)
+    for value in values:
+        storage.state["value"] = value
+    sequence = storage.sequence
+    cabinet.close()
+    disk.close()
+    return sequence
+
+
+def file_of(data: Path, agent: str) -> Path:
+    """The file of an agent's storage."""
+    return FileDisk(data / "agents").path_of(agent)
