@@ -67,6 +67,7 @@ class FiberAgenda:
         """Begin what is due in the next turn of the loop. Nothing is due before the agent is up."""
         if not self._is_looking and self._life.is_up:
             self._is_looking = True
+            self._alarms.owe(PART, owes=True)  # a run that ends in this turn must not take the agent away
             asyncio.get_running_loop().call_soon(self._look)
 
     def give_place(self, count: int) -> None:

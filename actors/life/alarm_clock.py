@@ -68,6 +68,11 @@ class AlarmClock:
         else:
             self._owed.discard(part)
 
+    @property
+    def is_owing(self) -> bool:
+        """Whether a part has work under way."""
+        return bool(self._owed)
+
     def come_back(self) -> None:
         """The agent could not come up, so none of its parts has looked at its rows. If there are any, another life tries after a while."""
         waiting, problem = tried_now(self._has_jobs)

@@ -55,6 +55,15 @@ class Once(Leaving):
         return "done"
 
 
+class Last(Leaving):
+    """Begins a fiber as the last thing that it does: its run ends in the same turn of the loop."""
+
+    async def run(self, input: float, run: RunContext) -> str:
+        await asyncio.sleep(input)
+        self.start_fiber("work", "work", fiber_id="work")
+        return "done"
+
+
 class Telling(Agent):
     """Asks for a detached run in a transaction, as the last thing that it does."""
 
@@ -86,6 +95,15 @@ def test_a_child_whose_host_dies_after_its_run_has_ended_goes_on_with_what_it_le
         stage.kill_host_of(address(Leaving, "c"))
         await comes_to_its_end(stage, Leaving)
         assert stage.run("c").attempt == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 1.0])
+def test_a_fiber_that_a_run_begins_with_its_last_line_comes_to_its_end(pause_s: float) -> None:
+    async def story(stage: Stage) -> None:
+        assert (await stage.client.run(Last, pause_s, run_id="c")).output == "done"
+        await stage.until(lambda: Leaving.done["fiber"] == 1)
 
     play(story)
 
