@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from contextvars import Context
+from contextvars import Context, ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -49,6 +49,10 @@ def report_error(what: str, problem: BaseException, task: asyncio.Task[object] |
 AGENT: Final = "agent "  # how the name of an agent's life begins
 
 
+OWNER: Final[ContextVar[str]] = ContextVar("perdure_owner", default="")
+"""The agent whose code runs here: that of the life to which the task belongs, also in what the task starts by itself."""
+
+
 def agent_of(task: asyncio.Task[object] | None) -> str:
     """The agent to whose life a task belongs; empty if it is nobody's. A task that it started by itself is nobody's."""
     name = task.get_name() if task is not None else ""
@@ -65,23 +69,30 @@ class Tasks:
 
     def __init__(self, life: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._life = life
+        self._agent = life.removeprefix(AGENT) if life.startswith(AGENT) else ""
         self._on_failure = on_failure or self.fail
         self._running: dict[asyncio.Task[object], None] = {}  # in the order of their starts
         self._end: asyncio.Future[str] | None = None
 
     def start(self, job: Pending[T], context: Context | None = None) -> asyncio.Task[T]:
         """Start a task that nobody awaits. Its unexpected error ends the life."""
-        task = asyncio.get_running_loop().create_task(job, context=context, name=self._life)
+        task = asyncio.get_running_loop().create_task(job, context=self._owned(context), name=self._life)
         self._running[task] = None
         task.add_done_callback(self._over)
         return task
 
     def start_awaited(self, job: Pending[T], context: Context | None = None) -> asyncio.Task[T]:
         """Start a task that somebody awaits. Its error is theirs."""
-        task = asyncio.get_running_loop().create_task(job, context=context, name=self._life)
+        task = asyncio.get_running_loop().create_task(job, context=self._owned(context), name=self._life)
         self._running[task] = None
         task.add_done_callback(self._running.pop)
         return task
+
+    def _owned(self, context: Context | None) -> Context | None:
+        if self._agent:
+            context = context or copy_context()
+            context.run(OWNER.set, self._agent)
+        return context
 
     def _over(self, task: asyncio.Task[object]) -> None:
         self._running.pop(task, None)

@@ -84,7 +84,15 @@ from perdure.ledger.placements import assign_hosts, home_of, hosts_wanted, is_ex
 from perdure.ledger.preview import preview_of, shown_input
 from perdure.ledger.protocol import decide
 from perdure.ledger.run import Run, outcome_of
-from perdure.ledger.secret import Secret, Struck, plain_without_secrets, provide_secrets, revealed, strike
+from perdure.ledger.secret import (
+    Secret,
+    Struck,
+    plain_without_secrets,
+    provide_secrets,
+    revealed,
+    strike,
+    without_secrets,
+)
 from perdure.ledger.snapshot import dirty_records, meta_of, prepare_rows, reported_of, restore, run_from, run_record
 from perdure.ledger.standing import KnownAgents, Standing, standing_of
 from perdure.ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status

@@ -26,7 +26,7 @@ class Activation:
     whenever it sleeps or handles mail in between. An agent with too many deaths must be alone (`placements`).
 
     `reported` is the highest sequence of its storage that it has reported, which its next life must find again; None if it has yet to be
-    looked up in the snapshot.
+    looked up in the snapshot. `cause` says how its last life ended, if it was lost.
     """
 
     agent_id: str
@@ -44,6 +44,7 @@ class Activation:
     died_at_ms: int = 0
     stopping: bool = False
     reported: int | None = None
+    cause: str = ""
     confirmed: bool = False
 
     def at_rest(self) -> Activation:

@@ -231,14 +231,16 @@ class OutcomeUnknown(WorldError):
     before the call, so that the caller had not heard of it, or if that end is too long ago to be remembered.
     """
 
-    def __init__(self, agent_id: str, method: str) -> None:
-        super().__init__(agent_id, method)
+    def __init__(self, agent_id: str, method: str, cause: str = "") -> None:
+        super().__init__(agent_id, method, cause)
         self.agent_id = agent_id
         self.method = method
+        self.cause = cause
 
     def __str__(self) -> str:
         died = f"the host of {self.agent_id} may have died during {self.method}()"
-        return f"{died}, which may or may not have taken effect; the call was not repeated"
+        known = f". Of the agent's last life is known: {self.cause}" if self.cause else ""
+        return f"{died}, which may or may not have taken effect; the call was not repeated{known}"
 
 
 class FiberStopped(WorldError):

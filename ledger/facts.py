@@ -165,11 +165,12 @@ class AgentReleased(NamedTuple):
 
 
 class AgentLost(NamedTuple):
-    """The agent's host died under it. It may owe work, so it is woken again at `wake_at_ms`."""
+    """The agent's host died under it, in words `cause`. It may owe work, so it is woken again at `wake_at_ms`."""
 
     agent_id: str
     incarnation: int
     wake_at_ms: int
+    cause: str = ""
 
 
 class AlarmSet(NamedTuple):

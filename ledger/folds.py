@@ -182,6 +182,7 @@ def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> N
         if was_placed:
             view.count_places(run, -1)
         view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
+    activation.cause = ""
     view.drop_agent(fact.agent_id)
     view.lives.ended(fact.agent_id, seq)
 
@@ -193,6 +194,7 @@ def _agent_lost(view: View, fact: AgentLost, seq: int, at_ms: int) -> None:
         view.drop_agent(fact.agent_id)
         return
     activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
+    activation.cause = fact.cause
     activation.died(at_ms)
     own = view.runs.get(name_of(fact.agent_id))
     if activation.home is None and own is not None and own.child == fact.agent_id:

@@ -229,7 +229,7 @@ def lose(
         pause = backoff_ms(activation.losses, limits.retry_first_ms, limits.retry_most_ms) if activation.losses else 0
         if run is not None:
             yield AgentReleased(activation.agent_id, activation.incarnation)
-        yield AgentLost(activation.agent_id, activation.incarnation, at_ms + pause)
+        yield AgentLost(activation.agent_id, activation.incarnation, at_ms + pause, cause)
         return
     verdict = judge(_evidence(run, limits), limits)
     pause = verdict.after_ms if isinstance(verdict, Retry) else 0
@@ -240,7 +240,7 @@ def lose(
     elif isinstance(verdict, Seal):
         yield from seal(view, run, still_running=False)
     if not is_clean and not isinstance(verdict, Retry):
-        yield AgentLost(run.child, run.incarnation, at_ms)
+        yield AgentLost(run.child, run.incarnation, at_ms, cause)
 
 
 def _evidence(run: Run, limits: Limits) -> Evidence:

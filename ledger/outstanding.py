@@ -36,12 +36,13 @@ class StartAttempt(NamedTuple):
 
 
 class WakeAgent(NamedTuple):
-    """Tell a host to wake an agent."""
+    """Tell a host to wake an agent. `cause` says how its last life was lost, if it was."""
 
     host_id: str
     agent_id: str
     incarnation: int
     reported: int = 0
+    cause: str = ""
 
 
 class DeliverMail(NamedTuple):
@@ -133,7 +134,8 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
     if run is not None and activation.agent_id not in view.mailbox:
         return
     if not activation.confirmed and run is None:
-        yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation, activation.reported or 0)
+        reported, cause = activation.reported or 0, activation.cause
+        yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation, reported, cause)
     letters: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = []
     for key in view.mailbox.get(activation.agent_id, ()):
         mail = view.mail[key]

@@ -124,7 +124,7 @@ class FiberRetry:
 
 
 class Interruption(NamedTuple):
-    """What is known of an open fiber that this life does not run."""
+    """What is known of an open fiber that this life does not run. `cause` says how its process died, if that is known."""
 
     is_waiting: bool
     is_managed: bool
@@ -133,6 +133,12 @@ class Interruption(NamedTuple):
     retry: FiberRetry | None
     attempt: int
     idle_attempts: int
+    cause: str = ""
+
+    @property
+    def death(self) -> str:
+        """What has become of its process, in words."""
+        return f" ({self.cause})" if self.cause else ""
 
 
 @dataclass(frozen=True)
@@ -174,17 +180,17 @@ def take_up(found: Interruption, limits: Limits, roll: float) -> Enter | Ask | S
         why = f"its recovery hook came to no verdict in {found.recoveries} tries"
         return Settle(FiberStatus.INTERRUPTED, why) if found.is_managed else Drop(why)  # C, G
     if not found.is_managed:
-        return Drop("its process died, and no hook takes it up")  # H
+        return Drop(f"its process died{found.death}, and no hook takes it up")  # H
     return enter_again(found, limits, roll)
 
 
 def enter_again(found: Interruption, limits: Limits, roll: float) -> Enter | Settle:
     """Decide about a body that was cut off (D, E, F)."""
     if found.retry is None:  # F
-        return Settle(FiberStatus.INTERRUPTED, "its process died while it ran")
+        return Settle(FiberStatus.INTERRUPTED, f"its process died while it ran{found.death}")
     spent = _spent(found, limits)
     if spent:  # E
-        return Settle(FiberStatus.INTERRUPTED, f"its process died while it ran, {spent}")
+        return Settle(FiberStatus.INTERRUPTED, f"its process died while it ran{found.death}, {spent}")
     return Enter(found.retry.pause_ms(found.idle_attempts - 1, limits, roll) if found.idle_attempts > 1 else 0)  # D
 
 

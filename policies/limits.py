@@ -95,6 +95,7 @@ class Limits:
     progress_bytes_max: int = 64 * 1024
     inline_bytes_max: int = 512  # larger inputs and outputs go to the payload table
     error_chars_max: int = 4_000
+    logs_bytes_max: float = 256 * 1024 * 1024  # of all logs of a directory; 0 keeps none
 
     @classmethod
     def recorded(cls, told: Mapping[str, float]) -> Self:

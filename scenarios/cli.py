@@ -29,7 +29,7 @@ HELP: Final = """Perdure: durable AI agents on Ray. Whichever process dies, ever
 \b
 Begin:    perdure run fan-out
 Play:     run, list                          scenarios, with kills
-Look:     ps, show, explain, audit, doctor   a data directory, served or cold
+Look:     ps, show, explain, logs, audit, doctor   a directory, served or cold
 Steer:    cancel, retry, clear, stop         its runs, mail and processes
 Prove:    swarm, replay, explore             simulated worlds
 Measure:  bench
@@ -60,6 +60,7 @@ class Commands(LazyGroup):
         "ps": Entry("perdure.scenarios.commands.data:ps", "Show live runs, mail and hosts, or list runs."),
         "show": Entry("perdure.scenarios.commands.data:show", "Show everything about a run, or about the directory."),
         "explain": Entry("perdure.scenarios.commands.data:explain", "Say where a run is and why, and what comes next."),
+        "logs": Entry("perdure.scenarios.commands.logs:logs", "Show what agents printed and logged, by run."),
         "cancel": Entry("perdure.scenarios.commands.data:cancel", "Cancel a run and what its child waits for."),
         "retry": Entry("perdure.scenarios.commands.data:retry", "Try a parked mail again."),
         "clear": Entry("perdure.scenarios.commands.data:clear", "Forget runs and their children's storage."),

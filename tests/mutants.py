@@ -22,6 +22,15 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/ray_world/process_log.py", "who = whose()\n        *lines", "who = Whose()\n        *lines",
+           "what agents print is told apart by run", "actors/test_process_log.py"
+           "::test_what_many_agents_of_one_host_print_and_log_is_told_apart_by_run"),
+    Mutant("actors/ray_world/process_log.py", "without_secrets(record.encode", "(record.encode",
+           "secrets are struck out of the logs", "actors/test_process_log.py"
+           "::test_secrets_are_struck_out_and_long_texts_lose_their_middle"),
+    Mutant("actors/jobs/fiber_agenda.py", "            self._alarms.owe(PART, owes=True)", "            pass",
+           "a fiber that a run begins with its last line is entered", "actors/test_work_after_the_run.py"
+           "::test_a_fiber_that_a_run_begins_with_its_last_line_comes_to_its_end"),
     Mutant("ledger/requests.py", "if run is not None and run.cleared:", "if False:",
            "an id that is being cleared is refused for the time being", "ledger/test_protocol.py"
            "::test_an_id_that_is_being_cleared_is_refused_for_the_time_being_and_nothing_has_happened"),

@@ -73,7 +73,11 @@ def traced(problem: BaseException, chars_max: int) -> str:
         theirs = [frame for frame in behind.stack if not frame.filename.startswith(_OURS)]
         behind.stack = StackSummary.from_list(theirs) if theirs else behind.stack
         behind = behind.__cause__ or behind.__context__
-    text = "".join(whole.format()).rstrip()
+    return without_middle("".join(whole.format()).rstrip(), chars_max)
+
+
+def without_middle(text: str, chars_max: int) -> str:
+    """The text; one that is too long loses its middle."""
     half = chars_max // 2
     return text if len(text) <= chars_max else f"{text[:half]}\n  …\n{text[-half:]}"
 

@@ -184,6 +184,7 @@ class Host:
     def _wake(self, said: Wake) -> None:
         tenant = self._open(said.agent_id, said.incarnation, said.reported)
         if tenant is not None:
+            tenant.lost_by = said.cause
             tenant.spawn(tenant.wake())
 
     def _current(self, agent_id: str, incarnation: int) -> Tenant | None:

@@ -100,6 +100,7 @@ class Callbacks:
             return False
         now_ms = self._life.now_ms()
         error = f"the agent died {most} times while {row.callback} was called or about to be; it may be what kills it"
+        error += f"; the last time: {self._life.lost_by}" if self._life.lost_by else ""
         entry = [row.tick_ms, now_ms, now_ms, row.attempt + 1, row.missed, PastOutcome.PARKED, error]
         self._book.note(transaction, row, row.after(CallbackEvent.PARKED, error=error, losses=0), entry)
         self._rows.tell(transaction, "error", row, {"error": error, "attempts": row.attempt})

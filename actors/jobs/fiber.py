@@ -92,7 +92,7 @@ class Fiber:
             return None
         return self.but(status=state.status, settled_at_ms=0 if state in FIBER_OPEN_STATES else now_ms, **changes)
 
-    def interruption(self, *, has_hook: bool) -> Interruption:
+    def interruption(self, *, has_hook: bool, cause: str = "") -> Interruption:
         """What the policy wants to know of it."""
         return Interruption(
             is_waiting=self.status == FiberStatus.PENDING,
@@ -102,6 +102,7 @@ class Fiber:
             retry=None if self.retry is None else FiberRetry(*self.retry),
             attempt=self.attempt,
             idle_attempts=self.idle_attempts,
+            cause=cause,
         )
 
     def but(self, **changes: object) -> Fiber:

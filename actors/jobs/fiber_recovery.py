@@ -55,7 +55,8 @@ class FiberRecoveries:
             self._store.tell("fiber:run:interrupted", fiber, told)
             self._store.tell("fiber:recovery:detected", fiber, told)
         has_hook = bool(fiber.on_recovered) or self._life.overrides("on_fiber_recovered")
-        verdict = take_up(fiber.interruption(has_hook=has_hook), self._life.limits, self._life.dice.roll())
+        found = fiber.interruption(has_hook=has_hook, cause=self._life.lost_by)
+        verdict = take_up(found, self._life.limits, self._life.dice.roll())
         if isinstance(verdict, Ask):
             await self._ask(fiber, verdict)
         else:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import current_thread
+from typing import Final, NamedTuple
 
 from perdure.actors.life.run_context import RunContext
+from perdure.actors.tasks import OWNER
 from perdure.ledger import derived_run_id
 
 
@@ -31,3 +34,27 @@ class Activity:
 
 
 ACTIVITY: ContextVar[Activity | None] = ContextVar("perdure_activity", default=None)
+
+
+class Whose(NamedTuple):
+    """Whose code runs: the agent's address, the run that it is in, and the piece of work. Empty where it is nobody's."""
+
+    agent: str = ""
+    run: str = ""
+    work: str = ""
+
+
+LENT: Final[ContextVar[Whose | None]] = ContextVar("perdure_lent", default=None)
+"""For whom a thread of a pool works just now."""
+STARTER: Final = "_perdure_starter"  # the attribute of a thread that says whose code has started it
+
+
+def whose() -> Whose:
+    """Whose code runs here: in a task, on one of our threads, or on a thread that an author's code has started."""
+    agent = OWNER.get()
+    if not agent:
+        lent = LENT.get()
+        starter: Whose = getattr(current_thread(), STARTER, Whose()) if lent is None else lent
+        return starter
+    activity = ACTIVITY.get()
+    return Whose(agent, activity.run_id, activity.origin) if activity is not None else Whose(agent)

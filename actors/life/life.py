@@ -40,6 +40,7 @@ class Life:
         is_leaving: whether it was told to stop, or is over.
         has_place: whether its host counts it among those who live there; an older life that is only being ended is not.
         idle_since_s: when it was last seen at work, by the clock of the loop.
+        lost_by: how the agent's last life was lost, if it was.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Life:
         self.is_up = self.is_leaving = False
         self.has_place = True
         self.idle_since_s = 0.0
+        self.lost_by = ""
         self._storage: Storage | None = None
         self._reported = reported  # what the storage must have
         self._watch: Callable[[State], None] | None = None

@@ -47,7 +47,6 @@ MailForAgent: TypeAlias = tuple[str, str, str, Fields, Fields]
 """Mail id, slot, handler, the run, the content."""
 
 
-# From hosts and clients.
 class ClientHello(NamedTuple):
     """Begins the session of a client. `waits` names the runs whose ends it waits for."""
 
@@ -78,7 +77,6 @@ class Wait(NamedTuple):
     run_ids: list[str]
 
 
-# From clients.
 class Follow(NamedTuple):
     """Asks for the events of a run, or of all runs of a parent (by its address), from now on, or for no more of them."""
 
@@ -92,7 +90,6 @@ class Observe(NamedTuple):
     wanted: bool
 
 
-# From hosts.
 class CallAnswered(NamedTuple):
     """A call was answered: with a value, or with an error in plain form."""
 
@@ -140,7 +137,6 @@ class Happened(NamedTuple):
     at_ms: int
 
 
-# To hosts.
 class Start(NamedTuple):
     """Carry an attempt at a run. With `collect`, only an earlier result is looked for. `reported` is what the storage must have."""
 
@@ -155,11 +151,12 @@ class Start(NamedTuple):
 
 
 class Wake(NamedTuple):
-    """Bring an agent up."""
+    """Bring an agent up. `cause` says how its last life was lost, if it was."""
 
     agent_id: str
     incarnation: int
     reported: int = 0
+    cause: str = ""
 
 
 class Deliver(NamedTuple):
@@ -231,7 +228,6 @@ class Ping(NamedTuple):
     """Show that you are alive: the next exchange does."""
 
 
-# To hosts and clients.
 class RunEnded(NamedTuple):
     """How a run ended that was waited for."""
 
@@ -262,14 +258,12 @@ class Reply(NamedTuple):
     value: Plain
 
 
-# To clients.
 class RunEvent(NamedTuple):
     """An event of a run that the client follows."""
 
     frame: Fields
 
 
-# Questions.
 class Call(NamedTuple):
     """Call a method of an agent, at most once unless it is repeatable. `heard` is the last fact that the caller knew of; `again` says that
     another life of the supervisor was asked before."""

@@ -6,11 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from perdure.actors.code.naming import load_type
 from perdure.actors.ports import PoolSpec
 from perdure.policies import Limits
+
+LOGS: Final = "logs"
 
 
 class Implementations(NamedTuple):
@@ -76,6 +78,11 @@ class Deployment(NamedTuple):
     def last_words(self, host_id: str) -> Path:
         """The file for what a host says when its process ends badly."""
         return self.data / "hosts" / host_id
+
+    @property
+    def logs_dir(self) -> Path:
+        """The directory of what agents print and log."""
+        return self.data / LOGS
 
     def part(self, name: str, *arguments: object) -> Any:
         """Make what plays this part."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import sys
 import traceback
 from typing import Final
 
@@ -17,12 +16,14 @@ from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.last_words import EXIT, keep_last_words
 from perdure.actors.ray_world.loop_watch import LoopWatch
 from perdure.actors.ray_world.os_processes import ProcessInfo, this_process_info
+from perdure.actors.ray_world.process_log import ProcessLog, listen
 from perdure.actors.tasks import awaited
-from perdure.ledger import LedgerError, Struck, SupervisorUnreachable
+from perdure.ledger import LedgerError, SupervisorUnreachable
 
 BREATH_S: Final = 1.0  # the least time between two lives, of which the second would fail like the first
-LOG_LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+SUPERVISOR: Final = "supervisor"  # the name of its log
 FAREWELL_S: Final = 0.2  # for the reason to be sent before the process exits
+log = logging.getLogger("perdure.process")
 
 
 class Process:
@@ -30,7 +31,10 @@ class Process:
 
     _life: asyncio.Task[object]
 
-    def __init__(self) -> None:
+    def __init__(self, deployment: Deployment, name: str) -> None:
+        self._finish_log = listen(ProcessLog(deployment.logs_dir, name, deployment.limits.logs_bytes_max))
+        here = this_process_info()
+        log.info("process %d on %s begins", here.pid, here.node)
         gc.freeze()  # imported modules are never collected; searching them for cycles took a quarter of a busy process's time
         # Small generations, because calls wait while the collector runs: with large ones they waited 0.4 s beside many tasks.
         gc.set_threshold(20_000, 5, 1_000)
@@ -61,7 +65,7 @@ class SupervisorProcess(Process):
     """
 
     def __init__(self, deployment: Deployment, world: World, fleet: Fleet) -> None:
-        super().__init__()
+        super().__init__(deployment, SUPERVISOR)
         self._deployment, self._world, self._fleet = deployment, world, fleet
         self._proven = False
         self._begin()
@@ -121,13 +125,9 @@ class HostProcess(Process):
     """A host. The process exits with it."""
 
     def __init__(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> None:
-        super().__init__()
+        super().__init__(deployment, host_id)
         self._watch = LoopWatch()
-        sys.stdout, sys.stderr = Struck.over(sys.stdout), Struck.over(sys.stderr)
         keep_last_words(deployment.last_words(host_id))
-        logging.basicConfig(
-            format=LOG_LINE, stream=sys.stderr
-        )  # Ray keeps what it says; an agent's module may ask for more
         self._life = awaited(self._live(deployment, world, courier, host_id))
         self._life.add_done_callback(self._ended)
 
@@ -140,6 +140,7 @@ class HostProcess(Process):
         error = _error_of(life)
         if error is not None:
             traceback.print_exception(error)
+        self._finish_log()
         _leave(FAREWELL_S, 0 if error is None else 1)
 
     async def pulse(self) -> Pulse:

@@ -102,7 +102,9 @@ class Calls:
         if call is not None and call.repeatable:
             self._hand_anew(call)
         elif call is not None:
-            self.answered(ref, False, error_to_plain(OutcomeUnknown(call.agent_id, call.method)))
+            activation = self._view.agents.get(call.agent_id)
+            cause = activation.cause if activation is not None else ""
+            self.answered(ref, False, error_to_plain(OutcomeUnknown(call.agent_id, call.method, cause)))
 
     def answered(self, ref: str, ok: bool, value: Plain) -> None:
         """A call was answered, or refused: tell the caller."""

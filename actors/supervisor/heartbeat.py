@@ -139,7 +139,8 @@ class Heartbeat:
         self._told = host.host_id, pulse.step
         if pulse.agent:
             self._view.blocks(pulse.agent)
-        log.warning("host %s: %s\n%s", host.host_id, host.blocked, pulse.stack)
+        about = {"host_id": host.host_id, "about": [pulse.agent]}
+        log.warning("host %s: %s\n%s", host.host_id, host.blocked, pulse.stack, extra=about)
         told = {"host_id": host.host_id, "method": pulse.method, "stack": pulse.stack}
         self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_BLOCKED, pulse.agent, told)
 

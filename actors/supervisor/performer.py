@@ -76,7 +76,7 @@ class Performer:
             body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
             session.say(Start(*effect[1:5], body, effect.collect, effect.options, effect.reported))
         elif isinstance(effect, WakeAgent):
-            session.say(Wake(effect.agent_id, effect.incarnation, effect.reported))
+            session.say(Wake(*effect[1:]))
         elif isinstance(effect, DeliverMail):
             mails = [self._with_output(mail) for mail in effect.mails]
             session.say(Deliver(effect.agent_id, effect.incarnation, mails))

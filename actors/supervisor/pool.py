@@ -6,6 +6,7 @@ The pool sees hosts and reports what it sees as stimuli; whom a host's death con
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ from perdure.ledger import HostLost, HostUnavailable, HostView, Stimulus, View, 
 from perdure.policies import Limits, backoff_ms
 
 COMING_MAX = 2
+log = logging.getLogger("perdure.supervisor")
 
 
 def spec_of(plain: Plain) -> PoolSpec:
@@ -120,7 +122,10 @@ class Pool:
 
     def _lost(self, host_id: str, cause: str) -> None:
         host = self._view.hosts.get(host_id)
-        told = {"host_id": host_id, "tenants": len(host.tenants) if host is not None else 0, "cause": cause}
+        tenants = list(host.tenants) if host is not None else []
+        about = {"host_id": host_id, "about": tenants}
+        log.log(logging.WARNING if tenants else logging.INFO, "host %s has ended: %s", host_id, cause, extra=about)
+        told = {"host_id": host_id, "tenants": len(tenants), "cause": cause}
         self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_LOST, "", told)
         self._report(HostLost(host_id, cause))
 

@@ -74,7 +74,7 @@ def test_an_agent_that_has_seen_to_its_alarm_sleeps_in_peace() -> None:
 
 def test_an_agent_that_dies_before_its_alarm_is_woken_at_once_and_its_alarm_stays() -> None:
     ledger = awake().given(AlarmSet(PARENT, DUE_MS))
-    assert ledger.when(HostLost("h1", "killed")) == [AgentLost(PARENT, 1, ledger.now_ms)]
+    assert ledger.when(HostLost("h1", "killed")) == [AgentLost(PARENT, 1, ledger.now_ms, "its host died (killed)")]
     assert ledger.when(Tick()) == []
     assert len(woken(ledger)) == 1
     assert ledger.later(5_000).when(Tick()) == [AlarmRang(PARENT)]

@@ -96,7 +96,7 @@ def test_the_alarm_of_the_child_of_a_cleared_run_is_not_set_any_more() -> None:
 
 def test_a_doomed_agent_whose_host_dies_is_not_woken_nor_is_one_that_somebody_calls() -> None:
     ledger = doomed()
-    assert ledger.when(HostLost("h1", "killed")) == [AgentLost(PARENT, 1, ledger.now_ms)]
+    assert ledger.when(HostLost("h1", "killed")) == [AgentLost(PARENT, 1, ledger.now_ms, "its host died (killed)")]
     for agent in (PARENT, SUB):
         ledger.view.want(agent)
     ledger.when(Tick())

@@ -400,7 +400,7 @@ def test_the_pause_before_the_next_attempt_doubles_with_each_loss_in_a_row() -> 
 
 def test_a_lost_agent_without_a_run_is_woken_again() -> None:
     ledger = Ledger().given(AgentActivated(PARENT, 4, "h1"))
-    assert ledger.when(HostLost("h1", "killed")) == [AgentLost(PARENT, 4, ledger.now_ms)]
+    assert ledger.when(HostLost("h1", "killed")) == [AgentLost(PARENT, 4, ledger.now_ms, "its host died (killed)")]
 
 
 def test_a_host_that_forgot_a_run_it_had_begun_loses_it_and_one_it_never_began_is_begun_again() -> None:
@@ -434,7 +434,7 @@ def test_a_child_that_dies_while_it_is_torn_down_does_not_run_any_more() -> None
     assert isinstance(lost, AttemptLost)
     assert isinstance(interrupted, RunInterrupted)
     assert (interrupted.reason, interrupted.child_still_running) == ("no-progress", False)
-    assert woken == AgentLost(child(), 1, ledger.now_ms), "it may have had other work"
+    assert woken == AgentLost(child(), 1, ledger.now_ms, "its host died (killed)"), "it may have had other work"
 
 
 def test_a_child_that_dies_in_its_last_attempt_is_woken_for_its_other_work_and_one_that_left_is_not() -> None:

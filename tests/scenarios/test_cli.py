@@ -103,6 +103,7 @@ COMMANDS = [
     "ps",
     "show",
     "explain",
+    "logs",
     "cancel",
     "retry",
     "clear",
@@ -164,6 +165,7 @@ LOOKS = {
     "ps": ["ps"],
     "show": ["show", "one"],
     "explain": ["explain", "one"],
+    "logs": ["logs", "one"],
     "audit": ["audit"],
     "doctor": ["doctor"],
 }
@@ -188,7 +190,7 @@ def test_a_look_at_a_directory_that_nobody_serves_decides_nothing_loads_no_ray_a
     )
     assert done.returncode == 0, done.stderr
     assert sorted(data.rglob("*")) == before
-    assert ("No supervisor serves" in done.stderr) == (words != ["doctor"])
+    assert ("No supervisor serves" in done.stderr) == (words[0] not in ("doctor", "logs"))
     with closing(DuckDBStore(data / "ledger")) as store:
         assert restore(store.boot()).seq == 2
 
@@ -537,6 +539,8 @@ def test_retry_shows_ids_as_they_are() -> None:
         (["run", "fan-out", "--cold-restart", "--address", "127.0.0.1:1"], "cold-restart"),
         (["run", "fan-out", "--address", " "], "address: is blank"),
         (["stop", "--data", "nowhere"], "there is no directory"),
+        (["logs", "--data", "nowhere"], "there is no directory"),
+        (["logs", "--data", ".", "--since", "soon"], "since: 'soon' is not a duration"),
         (["stop", "--timeout", "2h"], "timeout: '2h' is longer than 1 h"),
         (["clear", "--older-than", "99999999999999999999d"], "longer than"),
     ],

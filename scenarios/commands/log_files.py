@@ -1,0 +1,83 @@
+"""The logs of a data directory, read while processes write them: one file for each process, one record a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from perdure.ledger import name_of
+
+LOGS: Final = "logs"
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+Logged = dict[str, Any]
+
+
+class Wanted(NamedTuple):
+    """Which records are wanted: of a run, an agent (by its address or its name) or a host, from a time and a level on."""
+
+    whose: str = ""
+    since_ms: float = 0
+    level: str = LEVELS[0]
+
+    def may_be(self, line: bytes) -> bool:
+        """Whether it is worth reading: most lines are of others."""
+        return not self.whose or json.dumps(self.whose)[1:-1].encode() in line
+
+    def includes(self, record: Logged) -> bool:
+        """Whether it is one of them. A level of an author's own has the rank of the highest."""
+        level = record["level"]
+        rank = LEVELS.index(level) if level in LEVELS else len(LEVELS)
+        if rank < LEVELS.index(self.level) or record["at_ms"] < self.since_ms:
+            return False
+        agents = [record.get("agent", ""), *record.get("about", ())]
+        known = {record["host"], record.get("run"), *agents, *map(name_of, agents)}
+        return not self.whose or self.whose in known
+
+
+class LogFiles:
+    """The files in one directory. Each look finds what was written since the last one, also into a file that was renamed meanwhile."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[int, int] = {}  # how far, by the number of the file's content
+
+    def look(self, wanted: Wanted) -> Iterator[Logged]:
+        """The wanted records that are new, file by file. A line that cannot be read is not whole yet, or was torn by a full disk."""
+        for path in sorted(self._directory.glob("*.jsonl")):
+            for line in self._new_lines(path):
+                if wanted.may_be(line) and (record := _record(line)) is not None and wanted.includes(record):
+                    yield record
+
+    def in_order(self, wanted: Wanted) -> list[Logged]:
+        """The same, in the order of time."""
+        return sorted(self.look(wanted), key=itemgetter("at_ms"))
+
+    def _new_lines(self, path: Path) -> Iterator[bytes]:
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:  # renamed or deleted since it was listed
+            return
+        with file:
+            found = os.fstat(file.fileno())
+            begun = self._read.get(found.st_ino, 0)
+            at = begun if begun <= found.st_size else 0  # the number belongs to another file now
+            file.seek(at)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                at += len(line)
+                self._read[found.st_ino] = at
+                yield line
+
+
+def _record(line: bytes) -> Logged | None:
+    try:
+        found: Logged = json.loads(line)
+    except ValueError:
+        return None
+    return found

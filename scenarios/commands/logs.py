@@ -1,0 +1,79 @@
+"""`perdure logs`."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import sys
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from enum import StrEnum
+from operator import itemgetter
+from typing import Annotated, Final
+
+import typer
+
+from perdure.ledger import BadRequest
+from perdure.scenarios.commands.log_files import LOGS, LogFiles, Logged, Wanted
+from perdure.scenarios.commands.options import HERE, Data, duration_ms
+
+POLL_S: Final = 0.3
+
+
+class Level(StrEnum):
+    """The least level to show."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def logs(
+    whose: Annotated[
+        str | None, typer.Argument(metavar="[RUN|AGENT|HOST]", help="A run, an agent by address or name, or a host.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written from now on.")] = False,
+    level: Annotated[Level, typer.Option(help="The least level.")] = Level.DEBUG,
+    since: Annotated[str | None, typer.Option(help="Only what is not older than this, such as 90s or 2h.")] = None,
+    last: Annotated[int, typer.Option(min=0, help="Only so many records, the newest ones.")] = 1_000,
+    data: Data = HERE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each record as a JSON object on a line.")] = False,
+) -> None:
+    """Show what agents' code printed and logged, with tracebacks, wherever it ran: of a run, an agent or a host, or everything.
+
+    A line has the time (UTC), the level, the host, the run or else the agent, the logger, and the text. `stdout` is what was printed;
+    `stderr` counts as a warning. The supervisor tells why a host ended. What subprocesses print is in Ray's logs alone.
+
+    The logs lie in the data directory, and are read there: nothing is asked or started. They are bounded by the limit `logs_bytes_max`.
+
+    Examples:
+        perdure logs
+        perdure logs 3f0c9a1e -f
+        perdure logs "anna@desk.agents:Assistant" --level warning --since 2h
+    """
+    if not data.exists():
+        raise BadRequest("data", f"there is no directory {data}")
+    since_ms = 0 if since is None else time.time_ns() // 1_000_000 - duration_ms(since, "since")
+    files, wanted = LogFiles(data / LOGS), Wanted(whose or "", since_ms, level.upper())
+    newest = heapq.nlargest(last, enumerate(files.look(wanted)), key=lambda each: (each[1]["at_ms"], each[0]))
+    _print(sorted((record for _, record in reversed(newest)), key=itemgetter("at_ms")), as_json=as_json)
+    if not newest and not follow:
+        print(f"There is no such record in {data / LOGS}.", file=sys.stderr)
+    while follow:
+        time.sleep(POLL_S)
+        _print(files.in_order(wanted), as_json=as_json)
+
+
+def _print(records: Iterable[Logged], *, as_json: bool) -> None:
+    for record in records:
+        print(json.dumps(record) if as_json else _line(record))
+    sys.stdout.flush()
+
+
+def _line(record: Logged) -> str:
+    at = datetime.fromtimestamp(record["at_ms"] / 1000, UTC)
+    whose = record.get("run") or record.get("agent") or "-"
+    head = f"{at:%Y-%m-%d %H:%M:%S}.{record['at_ms'] % 1000:03} {record['level']:7} {record['host']}"
+    return f"{head} {whose} {record['logger']}: {record['text']}"

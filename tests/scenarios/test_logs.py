@@ -1,0 +1,86 @@
+"""`perdure logs`: which records are shown, in which order, and that a reader follows files that are renamed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from perdure.actors.life.activity import Whose
+from perdure.actors.ray_world.process_log import FILES, ProcessLog
+from perdure.scenarios.cli import app
+from perdure.scenarios.commands.log_files import LogFiles, Wanted
+
+CHILD = Whose("r1@desk:Clerk", "r1", "r1")
+
+
+def shown(data: Path, *words: str) -> list[str]:
+    done = CliRunner().invoke(app, ["logs", *words, "--data", str(data), "--json"])
+    assert done.exit_code == 0, done.output
+    return [json.loads(line)["text"] for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two hosts and the supervisor."""
+    now = time.time()
+    one, two, supervisor = (ProcessLog(tmp_path / "logs", name, 1e9) for name in ("h1", "h2", "supervisor"))
+    one.write(one.record(now - 7_200, "INFO", "stdout", "first", CHILD))
+    one.write(one.record(now - 50, "WARNING", "desk", "mail", Whose("r1@desk:Clerk", "", "r1!finish")))
+    two.write(two.record(now - 60, "ERROR", "desk", "second\nof two lines", CHILD))
+    two.write(two.record(now - 40, "NOTICE", "desk", "own level", Whose("anna@desk:Clerk")))
+    supervisor.write(
+        supervisor.record(now - 30, "WARNING", "perdure.supervisor", "h2 ended", None, ["h2", "r1@desk:Clerk"])
+    )
+    with (tmp_path / "logs" / "h1.jsonl").open("a") as file:
+        file.write('{"torn by a full disk')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        ([], ["first", "second\nof two lines", "mail", "own level", "h2 ended"]),
+        (["r1"], ["first", "second\nof two lines", "mail", "h2 ended"]),
+        (["r1@desk:Clerk"], ["first", "second\nof two lines", "mail", "h2 ended"]),
+        (["anna"], ["own level"]),
+        (["h2"], ["second\nof two lines", "own level", "h2 ended"]),
+        (["--level", "error"], ["second\nof two lines", "own level"]),
+        (["r1", "--since", "1h", "--level", "warning"], ["second\nof two lines", "mail", "h2 ended"]),
+        (["--last", "2"], ["own level", "h2 ended"]),
+        (["r"], []),
+    ],
+)
+def test_records_are_chosen_by_run_agent_host_level_and_age_and_told_in_their_order(
+    data: Path, words: list[str], texts: list[str]
+) -> None:
+    assert shown(data, *words) == texts
+
+
+def test_a_line_says_when_how_grave_where_whose_and_by_which_logger(data: Path) -> None:
+    lines = CliRunner().invoke(app, ["logs", "h2", "--data", str(data)]).stdout.splitlines()
+    assert lines[0].split()[2:] == ["ERROR", "h2", "r1", "desk:", "second"]
+    assert lines[1] == "of two lines"
+    assert lines[2].split()[2:5] == ["NOTICE", "h2", "anna@desk:Clerk"]
+    nothing = CliRunner().invoke(app, ["logs", "nobody", "--data", str(data)])
+    assert "There is no such record" in nothing.stderr
+
+
+def test_who_follows_sees_each_record_once_across_new_hosts_full_files_and_half_written_lines(tmp_path: Path) -> None:
+    log = ProcessLog(tmp_path, "h1", FILES * 300)
+    files, seen = LogFiles(tmp_path), []
+    for number in range(20):
+        log.write(log.record(number, "INFO", "stdout", str(number), CHILD))
+        seen += [record["text"] for record in files.look(Wanted("r1"))]
+    assert seen == [str(number) for number in range(20)]
+    other = tmp_path / "h2.jsonl"
+    whole = log.record(21, "INFO", "stdout", "whole", CHILD)
+    other.write_text(whole[:30])
+    assert list(files.look(Wanted())) == []
+    other.write_text(whole)
+    assert [record["text"] for record in files.look(Wanted())] == ["whole"]
+    other.write_text(log.record(22, "INFO", "stdout", "new", None))
+    assert [record["text"] for record in files.look(Wanted())] == ["new"], "a shorter file is another one"
