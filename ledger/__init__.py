@@ -11,6 +11,7 @@ from perdure.ledger.errors import (
     AdmissionRefused,
     AgentAborted,
     AgentBeingDeleted,
+    AgentUnreachable,
     AwaitedInsideHandler,
     BadRequest,
     ConflictingRequest,
@@ -83,6 +84,7 @@ from perdure.ledger.outstanding import (
 from perdure.ledger.placements import assign_hosts, home_of, hosts_wanted, is_exclusive
 from perdure.ledger.preview import preview_of, shown_input
 from perdure.ledger.protocol import decide
+from perdure.ledger.reach import Route, Standalone, named_on_the_way, route
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.secret import (
     Secret,

@@ -8,6 +8,7 @@
     │   ├── UnknownTool               no tool has this name, or its function cannot be found or imported
     │   ├── TooLarge                  a value is over its limit
     │   ├── AgentBeingDeleted         the agent is being deleted; its name is free again when that is done
+    │   ├── AgentUnreachable          nobody outside may address this agent, or there is none
     │   ├── AwaitedInsideHandler      a completion handler may not wait for a run
     │   └── AdmissionRefused          the parent's limit of concurrent runs, on `on_limit="reject"`
     ├── LedgerError                   the ledger cannot do what was asked
@@ -81,6 +82,15 @@ class AgentBeingDeleted(BadRequest):
         then = "what it requested was not done" if self.is_sender else "its name is free again when that is done"
         super().__init__("agent", f"{agent_id} is being deleted; {then}")
         self.args = (agent_id, role)
+
+
+class AgentUnreachable(BadRequest):
+    """Nobody outside may address this agent, or there is none and a call may not create it. Nothing was put on record."""
+
+    def __init__(self, agent_id: str, why: str) -> None:
+        self.agent_id, self.why = agent_id, why
+        super().__init__("agent", f"{agent_id} cannot be reached: {why}")
+        self.args = (agent_id, why)
 
 
 class TooLarge(BadRequest):

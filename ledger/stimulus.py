@@ -133,7 +133,7 @@ class Clear(NamedTuple):
 
 class Tell(NamedTuple):
     """Mail for an agent, posted exactly once. `epoch` is that of the supervisor to which it was sent first: a later one has to look whether
-    it was posted already."""
+    it was posted already. `standalone` is what the recipient's class says (`reach.Standalone`)."""
 
     mail_id: str
     recipient: str
@@ -142,6 +142,7 @@ class Tell(NamedTuple):
     body: bytes
     home: list[Any] | None
     epoch: int
+    standalone: str = ""
 
 
 class Forget(NamedTuple):

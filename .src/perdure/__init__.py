@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from perdure.ledger import (
         AdmissionRefused,
         AgentAborted,
+        AgentUnreachable,
         BadRequest,
         ConflictingRequest,
         NoLongerServed,
@@ -68,6 +69,7 @@ __all__ = [
     "AgentAborted",
     "AgentToolEvents",
     "AgentToolFailure",
+    "AgentUnreachable",
     "AsyncRuntime",
     "BadRequest",
     "ChatAgent",

@@ -76,6 +76,10 @@ class Agent:
 
     callback_retry: ClassVar[Retries | dict[str, Any] | None] = None
 
+    stands_alone: ClassVar[bool] = False
+    """Whether a call from outside may create an agent of this class, although the class has a `run`. Otherwise its agents come to life as
+    children of runs and as sub-agents alone, and a guessed name is refused. A class without a `run` always stands alone."""
+
     _perdure: Tenant
     _perdure_recalls_results: ClassVar[bool] = (
         False  # whether `run`, entered again after its end, gives the same result at once
@@ -133,10 +137,7 @@ class Agent:
         By default it may reach a known sub-agent, and the child of a run that was started here. If a sub-agent does not exist, True
         creates it.
         """
-        if self._perdure.family.has(agent_type, name):
-            return True
-        run = await self.inspect_agent_tool_run(name)
-        return run is not None and run["agent_type"] == agent_type and run["attempt"] > 0
+        return await self._perdure.family.is_child(agent_type, name)
 
     @hook
     def validate_state(self, state: dict[str, Any]) -> None:

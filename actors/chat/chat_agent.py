@@ -63,6 +63,7 @@ class ChatAgent(Agent, Generic[Answer]):
         chat_stream_stall_timeout_ms: after which a silent stream counts as broken; 0 never. A turn may set its own.
         chat_first_token_timeout_ms: the same for the first event of an answer; None takes the former.
         tool_timeout_ms: the time limit of a tool without its own; None for ever.
+        stands_alone: whether a call from outside may create a chat of this class. False for chats that are only children of runs.
         message_concurrency: what becomes of a message that comes while a turn is under way: `queue`, `latest`, `merge`, `drop`, or
             `{"strategy": "debounce", "debounce_ms": 750}`.
     """
@@ -76,6 +77,8 @@ class ChatAgent(Agent, Generic[Answer]):
     chat_first_token_timeout_ms: ClassVar[float | None] = None
     tool_timeout_ms: ClassVar[float | None] = None
     message_concurrency: ClassVar[str | dict[str, Any]] = "queue"
+
+    stands_alone: ClassVar[bool] = True
 
     _perdure_recalls_results: ClassVar[bool] = True
 

@@ -84,7 +84,7 @@ class Tenant(Life):
     @once
     def family(self) -> Family:
         """The agent's relatives."""
-        return Family(self, self.outbox)
+        return Family(self, self.outbox, self.dispatch)
 
     @once
     def fibers(self) -> Fibers:

@@ -6,6 +6,9 @@ the ledger, where the tombstone stands before anything is deleted, and no parent
 still being deleted begin when it is free.
 
 A child knows its parent from its own address; nobody is asked.
+
+The child of a run of this agent is reached like a sub-agent, by the run's id, and is none: it is on record in the ledger. So a name of a
+class that can be the child of a run is looked up there first, at the first call, before the name is put on record here.
 """
 
 from __future__ import annotations
@@ -17,14 +20,17 @@ from typing import NamedTuple
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.class_options import pool_spec
+from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.link.caller import THROUGH, Address, AgentCaller
+from perdure.actors.link.caller import THROUGH, Address, AgentCaller, TellContent, standalone_of
 from perdure.actors.link.messages import Abort
 from perdure.ledger import (
+    AgentUnreachable,
     BadRequest,
     Forget,
+    Standalone,
     check_id,
     digest_of,
     pack,
@@ -58,8 +64,12 @@ class Settled:
 class Family:
     """The relatives of one life of an agent."""
 
-    def __init__(self, life: Life, outbox: Outbox) -> None:
-        self._life, self._outbox = life, outbox
+    def __init__(self, life: Life, outbox: Outbox, dispatch: Dispatch) -> None:
+        self._life, self._outbox, self._dispatch = life, outbox, dispatch
+        self._open: set[str] = (
+            set()
+        )  # addresses that were asked for, and not yet called: sub-agents, or children of runs
+        self._of_runs: set[str] = set()
         home = partial(pool_spec, package=life.services.package)
         self._caller = AgentCaller(
             life.services.supervisor,
@@ -68,16 +78,19 @@ class Family:
             life.limits,
             life.code_dir,
             home,
-            gated=False,
             sender=life.agent_id,
         )
 
     # the children
 
     def child(self, agent_class: type, name: str) -> Handle:
-        """A handle of a sub-agent, which is put on record if it is new: now, or with the open transaction."""
+        """A handle of a sub-agent, which is put on record if it is new: now, or with the open transaction. One that may be the child of a
+        run is put on record when it is first called."""
         to = self._address(agent_class, name)
-        self._put(type_name(agent_class, self._life.code_dir), name)
+        if to.standalone is Standalone.ALWAYS or self._life.transaction is not None:
+            self._put(*path_of(to.agent_id)[-1])
+        else:
+            self._open.add(to.agent_id)
         return self._handle(to)
 
     def _address(self, agent_class: type, name: str) -> Address:
@@ -89,7 +102,7 @@ class Family:
         agent_type = type_name(agent_class, self._life.code_dir)
         if len(path_of(self._life.agent_id)) >= DEPTH_MAX:
             raise BadRequest("name", f"{self._life.agent_id} is {DEPTH_MAX} deep; its sub-agents can have none")
-        return Address(agent_class, sub_agent_id(self._life.agent_id, agent_type, name))
+        return Address(agent_class, sub_agent_id(self._life.agent_id, agent_type, name), standalone_of(agent_class))
 
     def _put(self, agent_type: str, name: str) -> None:
         if not self.has(agent_type, name):
@@ -100,6 +113,21 @@ class Family:
     def has(self, agent_type: str, name: str) -> bool:
         """Whether it is on record."""
         return self._has_records and self._life.storage.document(SUB_AGENT, _key(agent_type, name)) is not None
+
+    async def is_child(self, agent_type: str, name: str) -> bool:
+        """Whether it is on record here, or the child of a run that was started here."""
+        return self.has(agent_type, name) or await self._dispatch.has(agent_type, name)
+
+    async def _enter(self, child: str) -> None:
+        """Put a child on record that is called for the first time, unless it is that of a run."""
+        if child not in self._open:
+            return
+        agent_type, name = path_of(child)[-1]
+        if await self._dispatch.has(agent_type, name):
+            self._of_runs.add(child)
+        else:
+            self._put(agent_type, name)
+        self._open.discard(child)
 
     @property
     def _has_records(self) -> bool:
@@ -125,6 +153,7 @@ class Family:
         self._delete(self._address(agent_class, name).agent_id)
 
     def _delete(self, child: str) -> None:
+        self._open.discard(child)
         with self._outbox.transact() as transaction:
             transaction.put(SUB_AGENT, _key(*path_of(child)[-1]), None)
             self._outbox.post_forget(transaction, child)
@@ -147,7 +176,8 @@ class Family:
         parent = parent_of(self._life.agent_id)
         if not parent:
             return None
-        return self._handle(Address(load_type(type_of(parent), self._life.code_dir), parent))
+        parent_class = load_type(type_of(parent), self._life.code_dir)
+        return self._handle(Address(parent_class, parent, standalone_of(parent_class)))
 
     # calls and mail
 
@@ -156,11 +186,16 @@ class Family:
 
     def _call(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         problem = self._missing(to)
-        return self._life.bridge(_refused(problem) if problem else self._caller.call(to, method, args, kwargs))
+        return self._life.bridge(_refused(problem) if problem else self._called(to, method, args, kwargs))
+
+    async def _called(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        await self._enter(to.agent_id)
+        return await self._caller.call(to, method, args, kwargs)
 
     def _missing(self, to: Address) -> BadRequest | None:
         """Why the agent of a handle cannot be reached: what was deleted does not come back by a handle from before."""
-        if parent_of(to.agent_id) != self._life.agent_id or self.has(*path_of(to.agent_id)[-1]):
+        is_known = to.agent_id in self._open or to.agent_id in self._of_runs
+        if is_known or parent_of(to.agent_id) != self._life.agent_id or self.has(*path_of(to.agent_id)[-1]):
             return None
         return BadRequest("sub_agent", f"{to.agent_id} no longer exists; sub_agent() makes a new one")
 
@@ -172,6 +207,8 @@ class Family:
         letter = self._caller.letter(to, method, args, kwargs)
         transaction = life.transaction
         if transaction is not None:
+            if to.agent_id in self._open:
+                self._put(*path_of(to.agent_id)[-1])
             self._outbox.post_tell(transaction, life.dice.token(), letter)
             return Settled()
         activity = ACTIVITY.get()
@@ -180,7 +217,11 @@ class Family:
         else:
             mail_id = activity.derive(f"tell {to.agent_id} {method}", digest_of(letter[2]))
             is_new = activity.run.attempt == 1
-        return life.bridge(self._caller.tell(mail_id, life.agent_id, letter, is_new=is_new))
+        return life.bridge(self._told(mail_id, letter, is_new=is_new))
+
+    async def _told(self, mail_id: str, letter: TellContent, *, is_new: bool) -> None:
+        await self._enter(letter.recipient)
+        await self._caller.tell(mail_id, self._life.agent_id, letter, is_new=is_new)
 
     # from outside, and from below
 
@@ -198,15 +239,16 @@ class Family:
         (agent_type, name), *rest = way
         check_id("name", name, self._life.limits.id_max)
         agent = self._life.agent
-        if not await self._life.call(agent.on_before_sub_agent, agent_type, name):
-            raise BadRequest("sub_agent", f"{self._life.agent_id} has no sub-agent {name!r} that can be reached")
-        agent_class = await self._life.threads.run(partial(load_type, agent_type, self._life.code_dir))
         child = sub_agent_id(self._life.agent_id, agent_type, name)
-        self._put(agent_type, name)
+        if not await self._life.call(agent.on_before_sub_agent, agent_type, name):
+            raise AgentUnreachable(child, "its parent has no such child, or lets no call pass (`on_before_sub_agent`)")
+        agent_class = await self._life.threads.run(partial(load_type, agent_type, self._life.code_dir))
+        if not await self.is_child(agent_type, name):
+            self._put(agent_type, name)
         home = pool_spec(agent_class, self._life.services.package)
         if rest:
             method, body = THROUGH, pack([rest, method, body, repeatable])
-        return await self._caller.send(child, method, body, home, repeatable=repeatable)
+        return await self._caller.send(child, method, body, home, standalone_of(agent_class), repeatable=repeatable)
 
 
 FORGET = "\0forget"  # answered before the agent has come up: it may be coming up with the help of the one who asks

@@ -60,6 +60,6 @@ def tell(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Awai
     return cast("Awaitable[None]", method.tell(*args, **kwargs))
 
 
-def address_of(handle: object) -> str:
-    """The address of the agent for which a handle stands, or an empty string if it is none."""
-    return vars(handle)["_to"].agent_id if isinstance(handle, Handle) else ""
+def address_of(handle: object) -> Address | None:
+    """The address of the agent for which a handle stands, or None if it is none."""
+    return cast("Address", vars(handle)["_to"]) if isinstance(handle, Handle) else None

@@ -19,7 +19,7 @@ from perdure.actors.link.messages import Plain, Question, Report
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import AGENT, Pending, Tasks
 from perdure.actors.threads import wait_for
-from perdure.ledger import Alarm, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, name_of
+from perdure.ledger import Alarm, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, path_of
 from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Life:
         reported: int = 0,
     ) -> None:
         self.services, self.agent_id, self.incarnation = services, agent_id, incarnation
-        self.name = name_of(agent_id)
+        self.name = path_of(agent_id)[-1][1]
         self.limits, self.threads, self.faults = services.limits, services.world.threads, services.world.faults
         self.code_dir = services.code_dir
         self.agent: Any = None

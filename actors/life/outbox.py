@@ -79,11 +79,12 @@ class Outbox:
         """What a row asks for."""
         if kind == "forget":
             return Forget(*fields)
-        mail_id, sender, (recipient, method, body, home) = fields
+        mail_id, sender, letter = fields
+        recipient, method, body, home, standalone = TellContent(*letter)
         epoch = (
             self._life.services.peer.epoch if self._is_known else 0
         )  # an earlier life may have had it posted already
-        return Tell(mail_id, recipient, sender, method, body, home, epoch)
+        return Tell(mail_id, recipient, sender, method, body, home, epoch, standalone)
 
     def _ask(self, number: int, wish: Tell | Forget) -> None:
         """Have an agent told something, or deleted: asked for before anything that the agent asks for from now on."""

@@ -1,8 +1,8 @@
 """The caller's side of calls and of mail: what a client and an agent do alike to reach an agent.
 
-A *call* is made at most once, and answered; a *tell* takes effect exactly once, and is not answered. From outside a sub-agent is
-reached through its ancestors only: the call goes to the root of the family, and each one asks its own `on_before_sub_agent` before it
-hands the call on. An agent reaches its relatives directly.
+A *call* is made at most once, and answered; a *tell* takes effect exactly once, and is not answered. The supervisor decides by which way
+a message goes, and whether it may (`ledger.reach`). A call from outside to somebody's child goes to the root of the family, and each
+ancestor asks its own `on_before_sub_agent` before it hands the call on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perdure.actors.code.schema import Shape, shapes_of
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Dice
-from perdure.ledger import BadRequest, Tell, agent_id, pack, parent_of, path_of, unpack
+from perdure.ledger import BadRequest, Standalone, Tell, agent_id, pack, unpack
 from perdure.policies import Limits
 
 THROUGH: Final = "\0through"
@@ -26,15 +26,16 @@ Home = Callable[[Any], HostNeeds]
 
 
 class Address(NamedTuple):
-    """Whom a call is for: the class, by which it is typed, and the agent's address."""
+    """Whom a call is for: the class, by which it is typed, the agent's address, and what the class at its root says (`reach.route`)."""
 
     agent_class: Any
     agent_id: str
+    standalone: Standalone
 
     @classmethod
     def of(cls, agent_class: Any, name: str, code_dir: Path | None = None) -> Address:
         """The address of an agent that belongs to nobody."""
-        return cls(agent_class, agent_id(type_name(agent_class, code_dir), name))
+        return cls(agent_class, agent_id(type_name(agent_class, code_dir), name), standalone_of(agent_class))
 
 
 class TellContent(NamedTuple):
@@ -44,6 +45,7 @@ class TellContent(NamedTuple):
     method: str
     body: bytes
     home: HostNeeds
+    standalone: str = ""  # rows of outboxes that are older have none
 
 
 class AgentCaller:
@@ -51,7 +53,6 @@ class AgentCaller:
 
     Args:
         home: what a class asks of its host.
-        gated: whether sub-agents are reached through their ancestors.
         sender: the agent that calls, or nothing for somebody outside. What it waits for ends with it when it is deleted.
     """
 
@@ -64,7 +65,6 @@ class AgentCaller:
         code_dir: Path | None,
         home: Home,
         *,
-        gated: bool,
         sender: str = "",
     ) -> None:
         self.supervisor, self.dice, self.threads, self.limits, self.code_dir = (
@@ -74,7 +74,7 @@ class AgentCaller:
             limits,
             code_dir,
         )
-        self._home, self._gated, self._sender = home, gated, sender
+        self._home, self._sender = home, sender
 
     async def call(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an exposed method, at most once. Raises `OutcomeUnknown` if nobody knows whether it took effect."""
@@ -83,19 +83,23 @@ class AgentCaller:
         if afar is not None:
             return await afar(CallerSide(self, to), *args, **kwargs)
         body, returned, repeatable = self.encoded(to.agent_class, method, args, kwargs)
-        if self._gated and parent_of(to.agent_id):
-            (root_type, root_name), *way = path_of(to.agent_id)
-            root = agent_id(root_type, root_name)
-            hop = pack([[list(step) for step in way], method, body, repeatable])
-            reply = await self.send(root, THROUGH, hop, None, repeatable=repeatable)
-        else:
-            reply = await self.send(to.agent_id, method, body, self._home(to.agent_class), repeatable=repeatable)
+        home = self._home(to.agent_class)
+        reply = await self.send(to.agent_id, method, body, home, to.standalone, repeatable=repeatable)
         return returned.decode("return", reply)
 
-    async def send(self, agent: str, method: str, body: bytes, home: HostNeeds, *, repeatable: bool) -> bytes:
+    async def send(
+        self,
+        agent: str,
+        method: str,
+        body: bytes,
+        home: HostNeeds,
+        standalone: Standalone = Standalone.ALWAYS,
+        *,
+        repeatable: bool,
+    ) -> bytes:
         """Make a call whose arguments are encoded; the answer is, too."""
         heard = self.supervisor.peer.heard
-        call = Call(agent, method, body, home, repeatable, self._sender, heard, again=False)
+        call = Call(agent, method, body, home, repeatable, self._sender, heard, again=False, standalone=standalone)
         return cast("bytes", await self.supervisor.ask(call))
 
     def encoded(
@@ -117,13 +121,20 @@ class AgentCaller:
     def letter(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TellContent:
         """What somebody is told: recipient, method, arguments, and what the recipient's class asks of its host."""
         body, _, _ = self.encoded(to.agent_class, method, args, kwargs)
-        return TellContent(to.agent_id, method, body, self._home(to.agent_class))
+        return TellContent(to.agent_id, method, body, self._home(to.agent_class), to.standalone)
 
     async def tell(self, mail_id: str, sender: str, letter: TellContent, *, is_new: bool) -> None:
         """Have the mail posted; durable on return. `is_new` says that nobody can have posted it before."""
-        recipient, method, body, home = letter
+        recipient, method, body, home, standalone = letter
         epoch = self.supervisor.peer.epoch if is_new else 0
-        await self.supervisor.ask_when_free(Tell(mail_id, recipient, sender, method, body, home, epoch))
+        await self.supervisor.ask_when_free(Tell(mail_id, recipient, sender, method, body, home, epoch, standalone))
+
+
+def standalone_of(agent_class: Any) -> Standalone:
+    """What a class says about the ways to its agents: see `Agent.stands_alone`."""
+    if not callable(getattr(agent_class, "run", None)):
+        return Standalone.ALWAYS
+    return Standalone.ALSO if agent_class.stands_alone else Standalone.NEVER
 
 
 class CallerSide:

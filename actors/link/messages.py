@@ -1,7 +1,6 @@
 """Every message between peers, in one table.
 
-A message is a named tuple. On the wire it is a list: the number of its kind, then its fields. The numbers are the positions in `TABLE`, so
-processes of different versions do not understand each other; a supervisor and its peers are always of one version.
+On the wire a message is a list: the number of its kind in `TABLE`, then its fields. A supervisor and its peers are of one version.
 
 A stimulus (`ledger.stimulus`) is also the message that brings it. An `Ask` wraps a question, which is a message of its own: either a
 stimulus whose sender waits for its acceptance, or something that the supervisor answers without a new fact. One `Reply` answers each.
@@ -266,7 +265,7 @@ class RunEvent(NamedTuple):
 
 class Call(NamedTuple):
     """Call a method of an agent, at most once unless it is repeatable. `heard` is the last fact that the caller knew of; `again` says that
-    another life of the supervisor was asked before."""
+    another life of the supervisor was asked before. `standalone` is what the class says (`ledger.reach`)."""
 
     agent_id: str
     method: str
@@ -276,6 +275,7 @@ class Call(NamedTuple):
     sender: str
     heard: int
     again: bool
+    standalone: str
 
 
 class Abort(NamedTuple):

@@ -52,7 +52,6 @@ from perdure.ledger import (
     Requeue,
     check_id,
     digest_of,
-    parent_of,
     sub_agent_id,
 )
 from perdure.policies import Limits
@@ -83,7 +82,6 @@ class Client:
             limits,
             code_dir,
             lambda kind: pool_spec(kind, self._package_for(kind)),
-            gated=True,
         )
         self._frames: dict[str, list[Callable[[Fields | None], None]]] = {}
         self._channels = Channels()
@@ -137,9 +135,10 @@ class Client:
         if of is None:
             return Address.of(agent_class, name, self.code_dir)
         parent = address_of(of)
-        if not parent:
+        if parent is None:
             raise BadRequest("of", f"{of!r} is no handle of an agent")
-        return Address(agent_class, sub_agent_id(parent, type_name(agent_class, self.code_dir), name))
+        child = sub_agent_id(parent.agent_id, type_name(agent_class, self.code_dir), name)
+        return Address(agent_class, child, parent.standalone)
 
     async def call(
         self, agent_class: type[Agent], name: str, method: str, args: tuple[object, ...], kwargs: dict[str, object]
@@ -148,9 +147,7 @@ class Client:
         return await self.caller.call(self.address(agent_class, name), method, args, kwargs)
 
     async def tell(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """Have an exposed method of an agent called exactly once; durable on return. A sub-agent is told by its relatives alone."""
-        if parent_of(to.agent_id):
-            raise BadRequest("agent", f"{to.agent_id} is a sub-agent, which only its relatives tell something; call it")
+        """Have an exposed method of an agent called exactly once; durable on return. Somebody's child is told by its relatives alone."""
         letter = self.caller.letter(to, method, args, kwargs)
         await self.caller.tell(self.world.dice.token(), "", letter, is_new=True)
 

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from perdure.actors.link.messages import Call, MakeCall, Plain, Reply
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.supervisor.sessions import Session, Sessions
-from perdure.ledger import AgentAborted, AgentBeingDeleted, OutcomeUnknown, View, is_within, last_end
+from perdure.actors.supervisor.ways import Ways
+from perdure.ledger import (
+    AgentAborted,
+    AgentBeingDeleted,
+    AgentUnreachable,
+    OutcomeUnknown,
+    PerdureError,
+    View,
+    is_within,
+    last_end,
+)
 
 
 @dataclass(slots=True)
@@ -44,8 +54,8 @@ class OpenCall:
 class Calls:
     """The calls under way in one supervisor life."""
 
-    def __init__(self, view: View, sessions: Sessions) -> None:
-        self._view, self._sessions = view, sessions
+    def __init__(self, view: View, sessions: Sessions, ways: Ways) -> None:
+        self._view, self._sessions, self._ways = view, sessions, ways
         self._calls: dict[str, OpenCall] = {}
 
     def begin(self, session: Session, ref: str, asked: Call) -> None:
@@ -53,6 +63,13 @@ class Calls:
         known = self._calls.get(ref)
         if known is not None:
             known.peer_id = session.peer_id
+            return
+        try:
+            asked = self._ways.of_call(asked)
+        except AgentUnreachable as refusal:
+            was_heard = asked.again and not asked.repeatable  # it may have been let pass before, by an earlier life
+            problem: PerdureError = OutcomeUnknown(asked.agent_id, asked.method) if was_heard else refusal
+            session.say(Reply(ref, ok=False, value=error_to_plain(problem)))
             return
         agent = asked.agent_id
         call = self._calls[ref] = OpenCall(

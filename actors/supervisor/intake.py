@@ -27,6 +27,7 @@ from perdure.actors.link.messages import (
     Observe,
     Prepare,
     Question,
+    Reply,
     Retire,
     RunEnded,
     Settled,
@@ -34,11 +35,14 @@ from perdure.actors.link.messages import (
     Stop,
     Wait,
 )
+from perdure.actors.link.wire import error_to_plain
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.sessions import Session, Sessions
+from perdure.actors.supervisor.ways import Ways
 from perdure.ledger import (
+    AgentUnreachable,
     Cancel,
     Chunk,
     Clear,
@@ -67,10 +71,17 @@ class Intake:
     """Takes in the messages that are no stimuli themselves, for one supervisor life."""
 
     def __init__(
-        self, view: View, sessions: Sessions, limits: Limits, calls: Calls, queries: Queries, publisher: Publisher
+        self,
+        view: View,
+        sessions: Sessions,
+        limits: Limits,
+        calls: Calls,
+        queries: Queries,
+        publisher: Publisher,
+        ways: Ways,
     ) -> None:
         self._view, self._sessions, self._calls, self._queries = view, sessions, calls, queries
-        self._publisher, self._limits = publisher, limits
+        self._publisher, self._limits, self._ways = publisher, limits, ways
         self._inboxes: list[tuple[Session, InboxKept]] = []
 
     def receive(self, session: Session, message: Message) -> Iterable[Stimulus]:
@@ -147,8 +158,10 @@ class Intake:
     def asked(self, session: Session, asked: Ask) -> Stimulus | None:
         """Take in a question. What must be decided first is handed back; anything else is answered after the turn."""
         match asked.question:
-            case Cancel() | Clear() | Requeue() | Tell() as wish:
+            case Cancel() | Clear() | Requeue() as wish:
                 return wish
+            case Tell() as mail:
+                return self._mailed(session, asked.ref, mail)
             case Forget(agent_id) as wish:
                 self._calls.refuse(agent_id)
                 return wish
@@ -160,6 +173,13 @@ class Intake:
             case query:
                 self._queries.add(session, asked.ref, query)
         return None
+
+    def _mailed(self, session: Session, ref: str, mail: Tell) -> Tell | None:
+        try:
+            return self._ways.of_mail(mail)
+        except AgentUnreachable as refusal:
+            session.answer(Reply(ref, ok=False, value=error_to_plain(refusal)))
+            return None
 
     def tell_settled(self) -> None:
         """Tell lives of agents which of the mail that they have handled may be forgotten: what is settled, durably.

@@ -7,13 +7,25 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from perdure.actors.link.messages import Ask
+from perdure.actors.link.messages import Ask, Call
 from perdure.actors.ports import World
 from perdure.actors.supervisor.intake import runs_of
 from perdure.actors.supervisor.sessions import Arrived
-from perdure.ledger import Clear, Forget, Record, Store, Tell, View, reported_of, run_from
+from perdure.ledger import (
+    Clear,
+    Forget,
+    Record,
+    Request,
+    Store,
+    Tell,
+    View,
+    named_on_the_way,
+    reported_of,
+    run_from,
+)
 
 FAMILY_MAX: Final = 100_000
+NO_RUNS_MAX: Final = 10_000
 
 
 class Recollection:
@@ -29,6 +41,7 @@ class Recollection:
         self._world, self._view, self._store = world, view, store
         self.has_archive = self.has_snapshot = has_snapshot
         self.posted: set[str] = set()
+        self._no_runs: set[str] = set()  # names that the archive does not know
 
     async def recall(self, arrived: list[Arrived]) -> None:
         """Bring runs that are no longer in memory back, if a message speaks of them."""
@@ -41,7 +54,8 @@ class Recollection:
                 if key not in self._view.runs:
                     keys[key] = None
         if keys:
-            self._remember(await self._world.threads.commit(lambda: self._store.records("runs", list(keys))))
+            await self._recall_runs(list(keys))
+        await self._recall_ways(arrived)
         asked = [message.question for _, _, message in arrived if isinstance(message, Ask)]
         cleared = [self._view.runs.get(key) for each in asked if isinstance(each, Clear) for key in each.run_ids]
         agents = [run.child for run in cleared if run is not None]
@@ -49,6 +63,30 @@ class Recollection:
         while agents:  # with a run, and with an agent, goes what they and their families asked for, in memory or not
             found = await self._world.threads.commit(partial(self._store.family_runs, agents.pop(), FAMILY_MAX))
             agents += [self._view.runs[key].child for key in self._remember(found)]
+
+    async def _recall_runs(self, keys: list[str]) -> None:
+        self._remember(await self._world.threads.commit(lambda: self._store.records("runs", keys)))
+
+    async def _recall_ways(self, arrived: list[Arrived]) -> None:
+        """Bring the runs back that lie on the ways of calls and mails (`ledger.reach`)."""
+        ways: list[str] = []
+        for _port, _number, message in arrived:
+            match message:
+                case Request(run_id):
+                    self._no_runs.discard(run_id)  # from now on there is one
+                case Ask(_, Call(agent, standalone=standalone)) if standalone:
+                    ways.append(agent)
+                case Ask(_, Tell(recipient=agent, standalone=standalone)) if standalone:
+                    ways.append(agent)
+        while ways:
+            named = {name for agent in ways for name in named_on_the_way(self._view.runs, agent)}
+            unknown = [name for name in named - self._no_runs if name not in self._view.runs]
+            if not unknown:
+                return
+            await self._recall_runs(unknown)
+            self._no_runs.update(name for name in unknown if name not in self._view.runs)
+            if len(self._no_runs) > NO_RUNS_MAX:
+                self._no_runs.clear()
 
     async def _recall_tells(self, arrived: list[Arrived]) -> None:
         """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""

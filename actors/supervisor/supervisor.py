@@ -27,6 +27,7 @@ from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.recollection import Recollection
 from perdure.actors.supervisor.sessions import Session, Sessions
+from perdure.actors.supervisor.ways import Ways
 from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks
 from perdure.ledger import (
@@ -62,7 +63,7 @@ class Supervisor:
 
     Args:
         store: the durable ledger; used by this life alone.
-        cabinet: where agents' storages lie; the supervisor only deletes what was cleared.
+        cabinet: where agents' storages lie; the supervisor only looks which there are, and deletes what was cleared.
     """
 
     def __init__(self, world: World, fleet: Fleet, store: Store, cabinet: Cabinet, limits: Limits) -> None:
@@ -104,8 +105,9 @@ class Supervisor:
         self.winding_down = WindingDown(view, sessions)
         self.keeping = Keeping(world, view, self.store)
         self.queries = Queries(*place, findings=self.findings, winding_down=self.winding_down, keeping=self.keeping)
-        self.calls = Calls(view, sessions)
-        self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher)
+        ways = Ways(view, self._cabinet.exists)
+        self.calls = Calls(view, sessions, ways)
+        self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
         self.performer = Performer(self.world, self.view, self.sessions, self.store, self.limits)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
         self.recollection = Recollection(world, view, self.store, has_snapshot=boot.meta is not None)

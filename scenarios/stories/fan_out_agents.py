@@ -132,6 +132,8 @@ class Reader(Agent):
 class Census(Agent):
     """Has a child count each file, and adds their findings up in its storage."""
 
+    stands_alone = True
+
     async def on_start(self) -> None:
         """The table of deliveries has no key, so that a second delivery would show."""
         self.sql("CREATE TABLE IF NOT EXISTS delivered(run_id VARCHAR, status VARCHAR)")

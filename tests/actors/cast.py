@@ -105,6 +105,8 @@ class Once(Agent):
 class Boss(Agent):
     """Asks for runs, waits for them or not, and writes down what it is told."""
 
+    stands_alone = True
+
     async def on_start(self) -> None:
         self.sql("CREATE TABLE IF NOT EXISTS told(what VARCHAR, run_id VARCHAR, status VARCHAR, reason VARCHAR)")
 

@@ -171,6 +171,8 @@ class Numbers(Agent):
 class Hasty(Agent):
     """Waits for a task that it has cancelled itself: in its run, and in its handler as often as it is told."""
 
+    stands_alone = True
+
     failures = 0  # of this process; a test sets it
 
     async def run(self, input: str, run: RunContext) -> None:
@@ -229,6 +231,8 @@ class Batch(Agent):
 
 class Mute(Agent):
     """Reports when nobody may: outside of a run, and after its end."""
+
+    stands_alone = True
 
     @exposed
     async def report(self) -> None:

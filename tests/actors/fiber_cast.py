@@ -29,6 +29,8 @@ from tests.actors.cast import Doubler, Number
 class Jobs(Agent):
     """Has bodies of many habits, and no hook."""
 
+    stands_alone = True
+
     effects: ClassVar[Counter[str]] = Counter()  # of this process
     seen: ClassVar[list[Any]] = []
 

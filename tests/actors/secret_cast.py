@@ -27,6 +27,8 @@ class Door(BaseModel):
 class Careless(Agent):
     """Writes the value wherever an agent can write, and fails with it."""
 
+    stands_alone = True
+
     async def run(self, input: Any, run: RunContext) -> str:
         value = f"{MARK} {input['key'].reveal()}"
         self.state["key"], self.state["value"] = input["key"], value

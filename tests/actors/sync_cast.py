@@ -69,6 +69,8 @@ class Waiting(Agent):
 class Stuck(Agent):
     """Hangs in sync code, wherever it is told to, until the test lets it go."""
 
+    stands_alone = True
+
     free = threading.Event()  # of this process; a test makes it anew
     hangs: ClassVar[Counter[str]] = Counter()
 

@@ -16,6 +16,7 @@ from perdure.actors.link.messages import Call, MakeCall, Reply
 from perdure.actors.sim_world.world import Weather
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.sessions import Session, Sessions
+from perdure.actors.supervisor.ways import Ways
 from perdure.ledger import OutcomeUnknown, View, last_end, restore
 from perdure.ledger.activation import LIVES_KEPT
 from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, AgentStopped, RunCleared, RunCompleted
@@ -257,13 +258,13 @@ class Switchboard:
     def __init__(self) -> None:
         self.ledger = Ledger().given(AgentActivated("a@t", 1, "h1"))
         self.sessions = Sessions()
-        self.calls = Calls(self.ledger.view, self.sessions)
+        self.calls = Calls(self.ledger.view, self.sessions, Ways(self.ledger.view, lambda _agent: False))
         for peer in ("client", "h1", "h2"):
             self.sessions.by_peer[peer] = Session(peer, 1)
 
     def ask(self, *, repeatable: bool = False, again: bool = False, heard: int = 1) -> Switchboard:
         """The client asks for the call `c`."""
-        asked = Call("a@t", "m", b"", None, repeatable, "", heard, again)
+        asked = Call("a@t", "m", b"", None, repeatable, "", heard, again, "")
         self.calls.begin(self.sessions.by_peer["client"], "c", asked)
         return self
 

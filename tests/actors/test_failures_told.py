@@ -22,6 +22,8 @@ def divide(by: int) -> float:
 class Divider(Agent):
     """Fails in a function that it calls."""
 
+    stands_alone = True
+
     async def run(self, input: int, run: RunContext) -> float:
         try:
             return divide(input)
@@ -36,6 +38,8 @@ class Divider(Agent):
 
 class Leaver(Agent):
     """Believes that it is a script."""
+
+    stands_alone = True
 
     async def run(self, input: int) -> None:
         sys.exit(input)

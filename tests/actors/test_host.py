@@ -39,6 +39,8 @@ M = TypeVar("M")
 class Counter(Agent):
     """Counts how often it was entered."""
 
+    stands_alone = True
+
     @exposed
     async def count(self, ms: float) -> int:
         self.state["count"] = self.state.get("count", 0) + 1

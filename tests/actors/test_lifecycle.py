@@ -14,6 +14,8 @@ from tests.kit import Stage, address, play
 class Careful(Agent):
     """Allows no negative balance, and writes down how its state changed."""
 
+    stands_alone = True
+
     changes: list[dict[str, Any]]
     troubles: list[str]
 

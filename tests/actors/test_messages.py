@@ -19,7 +19,9 @@ INNER = {"HostUp", "HostLost", "StopLives", "Tick"}
 def example(kind: type[Any]) -> Any:
     """A message of a kind, with a value in each field."""
     if kind is Ask:
-        return Ask("ref", Call("a@b", "method", b"", None, repeatable=False, sender="", heard=1, again=True))
+        return Ask(
+            "ref", Call("a@b", "method", b"", None, repeatable=False, sender="", heard=1, again=True, standalone="")
+        )
     hints = get_type_hints(kind, vars(messages))
     return kind(*(FILLINGS.get(hints[name], ["plain", {"data": None}]) for name in kind._fields))
 

@@ -28,6 +28,8 @@ class Follower(Agent):
 class Leader(Agent):
     """Waits in `on_start` for one who waits for it, so many times; or raises."""
 
+    stands_alone = True
+
     hangs: ClassVar[int] = 0  # of this process; a test sets it
     raises: ClassVar[Exception | None] = None
     lives: ClassVar[int] = 0

@@ -40,6 +40,8 @@ def test_a_supervisor_writes_down_by_which_limits_it_decides() -> None:
 class Listener(Agent):
     """Asks for a run of itself, and says what was shown of its input."""
 
+    stands_alone = True
+
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[object] = []

@@ -189,14 +189,14 @@ def test_from_outside_a_sub_agent_is_reached_by_way_of_its_ancestors_and_what_th
     async def story(stage: Stage) -> None:
         root = stage.client.agent(Root, "p")
         inner = stage.client.agent(Counter, "a", of=root)
-        with pytest.raises(BadRequest, match="has no sub-agent 'a' that can be reached"):
+        with pytest.raises(BadRequest, match="cannot be reached: its parent has no such child"):
             await inner.add()  # type: ignore[misc]
         assert await stage.call(Root, "names") == [], "nobody was made by asking"
         await stage.call(Root, "add", "a")
         assert await inner.add() == 2  # type: ignore[misc]
         assert await stage.client.agent(Counter, "open 1", of=root).add() == 1  # type: ignore[misc]
         leaf = stage.client.agent(Counter, "leaf", of=inner)
-        with pytest.raises(BadRequest, match="has no sub-agent 'leaf'"):
+        with pytest.raises(BadRequest, match=r">leaf@.* its parent has no such child"):
             await leaf.add()  # type: ignore[misc]
         await inner.nest("leaf")  # type: ignore[misc]
         assert await leaf.add() == 2  # type: ignore[misc]

@@ -16,6 +16,7 @@ from perdure.actors.sim_world.world import EPOCH_MS, Span, Weather
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.intake import Intake
 from perdure.actors.supervisor.sessions import Session, Sessions
+from perdure.actors.supervisor.ways import Ways
 from perdure.ledger import Fact, record_fact, restore
 from perdure.ledger.facts import (
     AgentActivated,
@@ -33,6 +34,8 @@ from tests.kit import PARENT, ROOMY, Ledger, Stage, address, asked, begun, place
 
 class Demanding(Agent):
     """Asks for a host of a pool of its own."""
+
+    stands_alone = True
 
     num_cpus = 0.5
 
@@ -191,7 +194,8 @@ class Reception:
         ]
         view, sessions, nobody = Ledger().given(*facts).view, Sessions(), cast("Any", SimpleNamespace(observers=()))
         self.session = Session("h1", 1)
-        self.intake = Intake(view, sessions, ROOMY, Calls(view, sessions), nobody, nobody)
+        ways = Ways(view, lambda _agent: False)
+        self.intake = Intake(view, sessions, ROOMY, Calls(view, sessions, ways), nobody, nobody, ways)
 
     def said_after(self, message: Message) -> list[Message]:
         """What is said to the host because of a message of it, but for the code that it should load."""

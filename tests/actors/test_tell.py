@@ -31,6 +31,8 @@ class Listener(Agent):
 class Speaker(Agent):
     """Has a listener."""
 
+    stands_alone = True
+
     @exposed
     def say(self, words: list[str], fail: bool = False) -> None:
         with self.transaction():

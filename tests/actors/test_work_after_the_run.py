@@ -21,6 +21,8 @@ OPEN = {"fiber": 1, "tick": 1, "item": 1}
 class Leaving(Agent):
     """Its run begins other work of each kind, and has a result before that is done."""
 
+    stands_alone = True
+
     done: ClassVar[Counter[str]] = Counter()  # of this process
 
     async def run(self, input: float, run: RunContext) -> str:
