@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from perdure.actors.agent.exposing import exposed
     from perdure.actors.chat.chat_agent import ChatAgent
     from perdure.actors.chat.delegated_tools import agent_tool, client_tool
-    from perdure.actors.chat.model import close_models, resolve_model
+    from perdure.actors.chat.durable_agent import DurableAgent
+    from perdure.actors.chat.model_lookup import close_models, resolve_model
     from perdure.actors.chat.tool_schema import ToolContext
     from perdure.actors.chat.tools import tool
     from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Generic, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, cast
 
 from typing_extensions import TypeVar
 
@@ -26,7 +26,7 @@ from perdure.actors.agent.exposing import Marking, exposed
 from perdure.actors.chat.callback import TurnOptions, ask_and_follow, continue_and_follow, follow, submit
 from perdure.actors.chat.conversation import Conversation
 from perdure.actors.chat.messages import Messages, as_messages, checked_data
-from perdure.actors.chat.model import load_library
+from perdure.actors.chat.model_lookup import load_library
 from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
 from perdure.actors.code.author_call import hook
@@ -35,6 +35,9 @@ from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import Secret, Status, pack, unpack
 from perdure.policies import ChatRecovery, Event, Json, Part, default_repair
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent as LibraryAgent
 
 Answer = TypeVar("Answer", default=str)
 
@@ -56,6 +59,7 @@ class ChatAgent(Agent, Generic[Answer]):
 
     Class attributes:
         model: a pydantic-ai model, or its name, such as `openai:gpt-5`.
+        toolsets: toolsets of pydantic-ai, MCP servers among them, whose tools are added to those of `tools()`.
         model_key: the key of a named model, by reference; by default its provider looks for it in the environment.
         instructions: what the model is told before the conversation.
         max_steps: requests to the model that one turn may make.
@@ -71,6 +75,7 @@ class ChatAgent(Agent, Generic[Answer]):
     model: ClassVar[Any] = None
     model_key: ClassVar[Secret | None] = None
     instructions: ClassVar[str | None] = None
+    toolsets: ClassVar[Sequence[Any]] = ()
     max_steps: ClassVar[int] = 50
     chat_recovery: ClassVar[ChatRecovery] = ChatRecovery()
     chat_stream_stall_timeout_ms: ClassVar[float] = 0
@@ -145,6 +150,21 @@ class ChatAgent(Agent, Generic[Answer]):
         """The message that tells this chat of a milestone; an empty one is not sent."""
         what = f"The background run {run.run_id} ({_shown_name(run)}) reached {milestone.name}."
         return f"{what} {milestone.message}" if milestone.message else what
+
+    @property
+    def library_agent(self) -> LibraryAgent[Any, Any] | None:
+        """The agent of pydantic-ai that plays the turns (`DurableAgent`), if there is one."""
+        return None
+
+    @classmethod
+    def _perdure_toolsets(cls) -> Sequence[Any]:
+        """The toolsets of pydantic-ai, for a process that knows the class alone."""
+        return cls.toolsets
+
+    @classmethod
+    def _perdure_deps(cls) -> object:
+        """What the tools of these toolsets get as `ctx.deps`."""
+        return None
 
     # asking for turns
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.lost_calls import LostCalls
-from perdure.actors.chat.model import load_library, resolve_model
+from perdure.actors.chat.model_lookup import load_library, resolve_model
 from perdure.actors.chat.store import ChatStore, Transcript
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.tools import Tool, Toolset
@@ -19,6 +19,7 @@ from perdure.ledger import Secret
 from perdure.policies import ChatRecovery, Event, Message
 
 if TYPE_CHECKING:
+    from pydantic_ai import Agent as LibraryAgent
     from pydantic_ai.models import Model
 
 
@@ -33,6 +34,14 @@ class ChatAuthor(Protocol):
     tool_timeout_ms: ClassVar[float | None]
     message_concurrency: ClassVar[str | dict[str, Any]]
 
+    toolsets: ClassVar[Sequence[Any]]
+
+    @property
+    def library_agent(self) -> LibraryAgent[Any, Any] | None: ...
+    @classmethod
+    def _perdure_toolsets(cls) -> Sequence[Any]: ...
+    @classmethod
+    def _perdure_deps(cls) -> object: ...
     def get_model(self) -> object: ...
     def get_model_settings(self) -> dict[str, Any] | None: ...
     def get_instructions(self) -> str | None: ...

@@ -42,11 +42,14 @@ class History:
 
     def request_messages(self, live: LiveTurn) -> list[Message]:
         """The messages of the next request. Every call in them has its result."""
+        before, own = self.before(live), live.stream.message
+        return [*before, own] if own["parts"] else before
+
+    def before(self, live: LiveTurn) -> list[Message]:
+        """The messages before the answer of this turn."""
         before = self._state.transcript.before(live.turn.message_id)
         self._mend(before, live.turn)
-        repaired = [self._state.transcript.get(each["id"]) or each for each in before]
-        own = live.stream.message
-        return [*repaired, own] if own["parts"] else repaired
+        return [self._state.transcript.get(each["id"]) or each for each in before]
 
     def continued(self, message: Message, live: LiveTurn) -> list[Part]:
         """The parts of an answer that a turn continues. A call without a result is settled there, and never begun: only the turn

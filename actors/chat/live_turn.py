@@ -27,6 +27,7 @@ from perdure.actors.chat.messages import shortened_result
 from perdure.actors.chat.tool_run import TIMED_OUT, RepeatableToolRun, ToolEnd, ToolRun, execute
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, Toolset
+from perdure.actors.chat.toolsets import listed
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.life.results import RunHandle, RunResult
@@ -56,12 +57,47 @@ class LiveTurn:
         self.turn, self.stream = turn, state.stream_of(turn)
         self._state, self._agent, self._tenant = state, state.agent, state.tenant
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._has_toolsets = False
         self._for_client: set[str] = set()  # the client's calls that nobody has to allow
 
     @cached_property
     def tools(self) -> Toolset:
         """The agent's tools, and those that the client of this turn brought. The author's code may raise."""
-        return self._state.toolset().plus(self._state.client_tools(self.turn))
+        return self._state.toolset().plus(self.client_tools())
+
+    def client_tools(self) -> list[Tool]:
+        """The tools that the client of this turn brought."""
+        return self._state.client_tools(self.turn)
+
+    def add_tool(self, tool: Tool) -> None:
+        """Take a tool that came up while the turn is played."""
+        if tool.name not in self.tools:
+            self.__dict__["tools"] = self.tools.plus([tool])
+
+    async def open_toolsets(self) -> None:
+        """Learn the tools of the agent's toolsets of pydantic-ai, once a turn."""
+        if self._agent.toolsets and not self._has_toolsets:
+            found = await listed(type(self._agent), self._tenant.code_dir, self._tenant.trouble)
+            self.__dict__["tools"] = self.tools.plus(found)
+            self._has_toolsets = True
+
+    def is_settled(self, call_id: str) -> bool:
+        """Whether a call has its result, or needs none."""
+        part = self._part(call_id)
+        return part is None or is_settled(part)
+
+    async def performed(self, call_id: str) -> Part | None:
+        """A call, executed to its end; None if a person is to act first."""
+        while True:
+            part = self._part(call_id)
+            assert part is not None, "a call is in the stream before it is executed"
+            if is_settled(part):
+                return part
+            task = self._begin(part)
+            if task is None:
+                return None
+            await asyncio.wait([task])
+            task.result()
 
     def announced(self, call_id: str) -> None:
         """The arguments of a call are complete: begin it while the model still speaks, unless a person has to be asked first."""

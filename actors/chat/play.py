@@ -14,12 +14,13 @@ costs the events that were not durable, which nobody had seen. A tool call is du
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from typing import TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.failures import ModelFailed
 from perdure.actors.chat.history import History
+from perdure.actors.chat.library_turn import LibraryTurn
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import Finished, stream_model
 from perdure.actors.chat.turn_ends import Outcome
@@ -27,6 +28,9 @@ from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.code.author_call import tried
 from perdure.actors.ports import Faults, KillPoint
 from perdure.policies import FAILURES_MAX, Event, Failure, Part, TurnEvent
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent as LibraryAgent
 
 T = TypeVar("T")
 
@@ -70,6 +74,9 @@ class Play:
 
     async def _steps(self) -> Outcome:
         live = self.live
+        if self._agent.library_agent is not None:
+            return await self._by_library(self._agent.library_agent)
+        await live.open_toolsets()
         for _ in range(self._agent.max_steps + FAILURES_MAX):
             live.stream.mend()
             if await live.settle():
@@ -84,28 +91,47 @@ class Play:
                 return outcome
         return Outcome(TurnEvent.FAILED, f"The turn took more than {self._agent.max_steps} steps.", "max_steps")
 
+    async def _by_library(self, library: LibraryAgent[Any, Any]) -> Outcome:
+        """The same, decided by an agent of pydantic-ai."""
+        model, before = await self._state.model(), self._history.before(self.live)
+        turn = LibraryTurn(library, self._agent, self._tenant, self.live, before, model, self._asked)
+        return await turn.play()
+
+    async def _asked(self, source: AsyncIterator[Event | Finished]) -> Outcome | None:
+        """Take the answer of one request, and recover. Returns an outcome if the turn is over."""
+        try:
+            failure = await self._take(source, lambda _: None)
+        except Stalled as problem:
+            return await self._recovery.stalled(self.live, problem.waited_ms)
+        return None if failure is None else await self._recovery.failed(self.live, failure)
+
     # one request
 
     async def _request(self) -> Failure | None:
         """Send one request and take in its answer. Returns its failure, or None."""
-        stream = self.live.stream
-        resumed = stream.open_text if stream.is_broken else None
         model, problem = await tried(self._state.model())
         if isinstance(problem, ModelFailed):
             return problem.failure
         if model is None or problem is not None:
             raise problem or AssertionError("there is neither a model nor a reason")
-        messages = self._history.request_messages(self.live)
-        if resumed is None:
-            stream.add({"type": "start-step"})
-        reader = AnswerWriter(self.live, self._tenant.faults, resumed)
         source = stream_model(
             model,
-            messages,
+            self._history.request_messages(self.live),
             tools=self.live.tools.specs(),
             instructions=self._agent.get_instructions(),
             settings=self._agent.get_model_settings(),
         )
+        return await self._take(source, self.live.announced)
+
+    async def _take(
+        self, source: AsyncIterator[Event | Finished], announced: Callable[[str], object]
+    ) -> Failure | None:
+        """Write an answer into the stream. Returns the failure of its request, or None."""
+        stream = self.live.stream
+        resumed = stream.open_text if stream.is_broken else None
+        if resumed is None:
+            stream.add({"type": "start-step"})
+        reader = AnswerWriter(self.live, self._tenant.faults, resumed, announced)
         first_ms, between_ms = self._timeouts()
         self._tenant.faults.at(KillPoint.MID_STREAM, "request")
         try:
@@ -124,14 +150,17 @@ class Play:
 
 
 class AnswerWriter:
-    """Writes an answer into the stream, and begins its calls.
+    """Writes an answer into the stream, and tells of its calls.
 
     Args:
         resumed: the text that a broken step ended with; the answer continues it.
+        announced: is told of each call whose arguments are complete.
     """
 
-    def __init__(self, live: LiveTurn, faults: Faults, resumed: Part | None) -> None:
-        self._live, self._stream, self._faults = live, live.stream, faults
+    def __init__(
+        self, live: LiveTurn, faults: Faults, resumed: Part | None, announced: Callable[[str], object]
+    ) -> None:
+        self._stream, self._faults, self._announced = live.stream, faults, announced
         self._resumed = resumed
         self._texts: dict[str, str] = {}
 
@@ -146,7 +175,7 @@ class AnswerWriter:
         self._stream.add(event)
         self._faults.at(KillPoint.MID_STREAM, event["type"])
         if event["type"] == "tool-input-available":
-            self._live.announced(event["toolCallId"])
+            self._announced(event["toolCallId"])
 
     def _mapped(self, event: Event) -> Event | None:
         kind = event["type"]

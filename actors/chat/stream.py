@@ -252,6 +252,20 @@ def last_boundary(events: list[Event]) -> Event | None:
     return None
 
 
+def step_ends(events: list[Event]) -> list[Event | None]:
+    """The `finish-step` of each step that was not withdrawn, in order; None for one that is open."""
+    ends: list[Event | None] = []
+    for event in events:
+        kind = event["type"]
+        if kind == "start-step":
+            ends.append(None)
+        elif kind == "finish-step" and ends:
+            ends[-1] = event
+        elif kind == RETRACT and event["data"].get("step") and ends:
+            ends.pop()
+    return ends
+
+
 def _step_base(parts: list[Part]) -> int:
     """The index at which the last step begins; -1 without one."""
     return max((index for index, part in enumerate(parts) if part["type"] == "step-start"), default=-1)

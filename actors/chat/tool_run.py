@@ -7,11 +7,13 @@ that the process died during the call, and the outcome is unknown.
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, ClassVar, NotRequired, TypedDict
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, find_tool
+from perdure.actors.chat.toolsets import ToldToModel, find_library_tool, is_library_tool
 from perdure.actors.code.author_call import in_words, tried, tried_now
 from perdure.actors.life.life import Life
 from perdure.actors.life.run_context import RunContext
@@ -44,7 +46,7 @@ class ToolRun(Agent):
             report_progress=run.report_progress,
             asked_to_stop=lambda: run.is_cancelled,
         )
-        tool, problem = tried_now(lambda: find_tool(call["tool"], self._perdure.code_dir))
+        tool, problem = tried_now(lambda: _found(call["tool"], self._perdure.code_dir))
         if tool is None or problem is not None:
             return {"ok": False, "kind": REFUSED, "error": in_words(problem or LookupError(call["tool"]))}
         return dict(await execute(self._perdure, tool, call["input"], context, call.get("timeout_ms")))
@@ -52,6 +54,10 @@ class ToolRun(Agent):
     def get_agent_tool_summary(self, end: dict[str, Any]) -> str:
         """What `perdure ps` shows of a call that is over."""
         return "" if end["ok"] else str(end["error"])
+
+
+def _found(reference: str, code_dir: Path | None) -> Tool:
+    return find_library_tool(reference, code_dir) if is_library_tool(reference) else find_tool(reference, code_dir)
 
 
 class RepeatableToolRun(ToolRun):
@@ -71,6 +77,8 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
     except TimeoutError:
         words = f"The call did not return within {timeout_ms:g} ms and was stopped; what it had done by then stands."
         return {"ok": False, "kind": TIMED_OUT, "error": words}
+    if isinstance(problem, ToldToModel):
+        return {"ok": False, "kind": RAISED, "error": str(problem)}
     if problem is None:
         value, problem = tried_now(lambda: tool.encoded(value))
     if problem is not None:

@@ -72,7 +72,10 @@ class ToolSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """One tool. `kind` says who executes it: a run of its own, the agent's own process, a child agent, or the client."""
+    """One tool. `kind` says who executes it: a run of its own, the agent's own process, a child agent, or the client.
+
+    A tool of a toolset of pydantic-ai has no function: `call` executes it, and `found_as` is its reference.
+    """
 
     name: str
     description: str | None
@@ -88,6 +91,8 @@ class Tool:
     display: JsonObject | None = None
     output: TypeAdapter[Any] | None = None
     wrapped_as: str | None = None
+    call: Callable[[Any, ToolContext | None], object] | None = None
+    found_as: str = ""
 
     @property
     def spec(self) -> ToolSpec:
@@ -99,11 +104,15 @@ class Tool:
         """The name by which another process finds the function of this tool (`find_tool`). Raises `BadRequest`."""
         if self.kind != "function":
             raise BadRequest("tool", f"{self.name} is {_WHO[self.kind]}, so there is no function to be found elsewhere")
+        if self.found_as:
+            return self.found_as
         assert isinstance(self.function, FunctionType)
         return function_name(self.function, code_dir)
 
     def bound(self, given: object, context: ToolContext | None = None) -> Callable[[], object]:
         """The function with its arguments, ready to be called. Raises `BadToolInput`."""
+        if self.call is not None:
+            return functools.partial(self.call, given, context)
         assert self.function is not None
         arguments = self.intake.arguments(given)
         wants = context_name(self.function)

@@ -12,7 +12,7 @@ about a turn is in this one row, so no crash can come between its pieces. An end
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -30,6 +30,9 @@ from perdure.policies import (
     TurnStatus,
     turn_cell,
 )
+
+OUTPUT = "data-output"
+"""The part of an answer that holds what an agent of pydantic-ai returned, if that is not its text."""
 
 
 class TurnSettings(TypedDict, total=False):
@@ -222,3 +225,15 @@ class TurnResult:
     def ok(self) -> bool:
         """Whether the answer is whole."""
         return self.status == TurnStatus.COMPLETED
+
+    @property
+    def output(self) -> Json:
+        """What an agent of pydantic-ai returned (`DurableAgent`), as plain data: by default the text of its last answer."""
+        parts = [] if self.message is None else self.message["parts"]
+        return next((part["data"] for part in reversed(parts) if part["type"] == OUTPUT), last_text(parts))
+
+
+def last_text(parts: Sequence[Part]) -> str:
+    """The text of the last step."""
+    begins = max((at for at, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
+    return "".join(part["text"] for part in parts[begins + 1 :] if part["type"] == "text")

@@ -10,7 +10,8 @@ import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from perdure.actors.chat.model import Finished, close_models, stream_model
+from perdure.actors.chat.model import Finished, stream_model
+from perdure.actors.chat.model_lookup import close_models
 from perdure.policies import Event, Message
 
 HANG, RESET, STOP = "hang", "reset", "stop"

@@ -1,0 +1,342 @@
+"""A turn that an agent of pydantic-ai plays: the library decides, and each of its requests and calls is Perdure's.
+
+The library's own loop runs from the start of the turn, with a model and toolsets that answer from the turn's stream:
+
+    a request     whose answer is in the stream is answered by it; the next one is sent, recovered and written as any request of a turn
+    a tool call   is a run, under an id derived from turn and call; what is settled is told again, and never executed again
+
+So a turn that is taken up after a death comes to where it was without asking or doing anything twice. Instructions, history processors,
+validators and preparations of tools are called again; they have no effects to repeat, or say so by being tools.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
+
+from pydantic_core import to_jsonable_python
+
+from perdure.actors.chat.convert import CONTINUE, result_of, to_model
+from perdure.actors.chat.live_turn import LiveTurn
+from perdure.actors.chat.model import Finished, stream_request
+from perdure.actors.chat.stream import step_ends
+from perdure.actors.chat.tools import Tool
+from perdure.actors.chat.toolsets import library_tool
+from perdure.actors.chat.turn import OUTPUT, last_text
+from perdure.actors.chat.turn_ends import Outcome
+from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.events.message_parts import BROKEN
+from perdure.actors.host.tenant import Tenant
+from perdure.policies import Event, Message, Part, TurnEvent, is_tool_part
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent as LibraryAgent
+    from pydantic_ai import RunContext, ToolDefinition
+    from pydantic_ai.messages import FinishReason, ModelMessage, ModelResponse
+    from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+
+
+class TurnAuthor(Protocol):
+    """What such a turn asks of its author's class."""
+
+    max_steps: ClassVar[int]
+
+    @classmethod
+    def _perdure_deps(cls) -> object: ...
+
+
+@dataclass
+class _Answer:
+    """One answer of the model: its parts, and whether it has ended."""
+
+    parts: list[Part]
+    end: Event | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the library may go on with it: it ended by itself, or it broke off after whole calls."""
+        if self.end is None:
+            return False
+        return self.end.get("finishReason") != BROKEN or any(is_tool_part(part) for part in self.parts)
+
+
+class LibraryTurn:
+    """Plays one turn by an agent of pydantic-ai.
+
+    Args:
+        before: the conversation before this turn's answer, in order for a request.
+        ask: sends a request, writes its answer into the stream, and recovers; its outcome if the turn is over.
+    """
+
+    def __init__(
+        self,
+        library: LibraryAgent[Any, Any],
+        author: TurnAuthor,
+        tenant: Tenant,
+        live: LiveTurn,
+        before: Sequence[Message],
+        model: Model,
+        ask: Callable[[AsyncIterator[Event | Finished]], Awaitable[Outcome | None]],
+    ) -> None:
+        self._library, self._author, self._tenant, self._live = library, author, tenant, live
+        self._before, self._model, self._ask = before, model, ask
+        self._asked = 0
+        self._ids: dict[str, str] = {}  # the calls by the ids that the library knows
+        self._outcome: Outcome | None = None
+
+    async def play(self) -> Outcome:
+        """Play the turn to its end, or until it waits for a person."""
+        from pydantic_ai.exceptions import AgentRunError  # noqa: PLC0415 - loaded where an agent of the library plays
+
+        self._live.stream.mend()
+        result, problem = await tried(self._run())
+        if self._outcome is not None:
+            return self._outcome
+        if isinstance(problem, AgentRunError):
+            return Outcome(TurnEvent.FAILED, in_words(problem), "library")
+        if problem is not None:
+            raise problem
+        self._write_output(result)
+        return Outcome(TurnEvent.COMPLETED)
+
+    async def _run(self) -> object:
+        from pydantic_ai.capabilities import ReinjectSystemPrompt  # noqa: PLC0415 - as above
+        from pydantic_ai.usage import UsageLimits  # noqa: PLC0415 - as above
+
+        deps = self._author._perdure_deps()  # noqa: SLF001 - the runtime's own
+        if inspect.isawaitable(deps):
+            deps = await deps
+        toolsets = [_wrapped(each, self, at) for at, each in enumerate(self._library.toolsets)]
+        given = self._live.client_tools()
+        if given:
+            toolsets.append(_wrapped(_of_client(given), self, None))
+        with self._library.override(model=_recorded(self._model, self), toolsets=toolsets, tools=[]):
+            result = await self._library.run(
+                None,
+                message_history=self._history(),
+                deps=deps,
+                usage_limits=UsageLimits(request_limit=self._author.max_steps),
+                capabilities=[ReinjectSystemPrompt()],
+                infer_name=False,
+            )
+        self._settle(result.all_messages())
+        return result.output
+
+    def _over(self, outcome: Outcome) -> TurnOver:
+        """The turn is over, or waits for a person, in the midst of the library's loop."""
+        self._outcome = outcome
+        return TurnOver(outcome.event)
+
+    # requests
+
+    def _history(self) -> list[ModelMessage]:
+        """The conversation that the library begins with."""
+        base = self._live.stream.parts[: self._live.turn.base]
+        own: list[Message] = [{**self._live.stream.message, "parts": base}] if base else []
+        return to_model([*self._before, *own], provider=self._model.system)
+
+    async def request(
+        self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+    ) -> ModelResponse:
+        """The answer to the next request: from the stream, or of the model."""
+        self._settle(messages)
+        number, self._asked = self._asked, self._asked + 1
+        while True:
+            known = self._answers()[number : number + 1]
+            if known and known[0].is_whole:
+                return self._response(known[0])
+            history = [*messages, *self._so_far(known[0])] if known else messages
+            taken = [part["toolCallId"] for part in self._live.stream.parts if is_tool_part(part)]
+            outcome = await self._ask(stream_request(self._model, history, settings, parameters, taken_ids=taken))
+            if outcome is not None:
+                raise self._over(outcome)
+            self._live.stream.mend()
+
+    def _answers(self) -> list[_Answer]:
+        """The answers of this turn so far. One that broke off goes on in the next step."""
+        found: list[_Answer] = []
+        for parts, end in zip(_steps(self._live.stream.own_parts), step_ends(self._live.stream.events), strict=True):
+            if found and not found[-1].is_whole:
+                found[-1] = _Answer([*found[-1].parts, *parts], end)
+            else:
+                found.append(_Answer(parts, end))
+        return found
+
+    def _so_far(self, answer: _Answer) -> list[ModelMessage]:
+        """What was said of an answer that broke off, and the word that it goes on."""
+        return to_model([_ASKED, {"id": "", "role": "assistant", "parts": answer.parts}], last_word=CONTINUE)[1:]
+
+    def _response(self, answer: _Answer) -> ModelResponse:
+        """An answer in the library's form."""
+        from pydantic_ai.messages import ModelResponse  # noqa: PLC0415 - as above
+        from pydantic_ai.usage import RequestUsage  # noqa: PLC0415 - as above
+
+        said: Message = {"id": "", "role": "assistant", "parts": answer.parts}
+        made = to_model([_ASKED, said], provider=self._model.system)
+        parts = [part for each in made if isinstance(each, ModelResponse) for part in each.parts]
+        response = ModelResponse(parts=parts, model_name=self._model.model_name, provider_name=self._model.system)
+        ours = [part["toolCallId"] for part in answer.parts if _is_called(part)]
+        self._ids |= dict(zip((call.tool_call_id for call in response.tool_calls), ours, strict=True))
+        end: Event = answer.end or {"type": "finish-step"}
+        counts: dict[str, Any] = end.get("usage") or {}
+        response.usage = RequestUsage(**{name: count for name, count in counts.items() if name in _COUNTS})
+        reason = end.get("finishReason")
+        if reason in _REASONS:
+            response.finish_reason = cast("FinishReason", reason)
+        return response
+
+    # calls
+
+    async def call(self, call_id: str, at: int | None, tool: ToolsetTool[Any]) -> object:
+        """The result of a call: of its run, or told again."""
+        from pydantic_ai.exceptions import ToolFailed  # noqa: PLC0415 - as above
+
+        if at is not None:
+            ours = library_tool(type(self._author), at, tool.tool_def, self._tenant.code_dir)
+            self._live.add_tool(ours)
+        part = await self._live.performed(self._ids[call_id])
+        if part is None:
+            await self._live.drain()
+            raise self._over(Outcome(TurnEvent.PARKED))
+        output, outcome = result_of(part)
+        if outcome != "success":
+            raise ToolFailed(str(output))
+        return output
+
+    def _settle(self, messages: list[ModelMessage]) -> None:
+        """Settle the calls that the library answered itself: those of its output tools, and those that it refused."""
+        if not messages or messages[-1].kind != "request":
+            return
+        for part in messages[-1].parts:
+            if part.part_kind not in ("tool-return", "retry-prompt"):
+                continue
+            call_id = self._ids.get(part.tool_call_id)
+            if call_id is None or self._live.is_settled(call_id):
+                continue
+            if part.part_kind == "tool-return" and part.outcome == "success":
+                shown = to_jsonable_python(part.content, fallback=str)
+                self._live.stream.add({"type": "tool-output-available", "toolCallId": call_id, "output": shown})
+            else:
+                words = part.model_response_str() if part.part_kind == "tool-return" else part.model_response()
+                self._live.stream.add({"type": "tool-output-error", "toolCallId": call_id, "errorText": words})
+
+    def refused(self, toolset: AbstractToolset[Any], problem: Exception) -> None:
+        """A toolset cannot be opened, so this turn goes on without its tools."""
+        self._tenant.trouble(f"opening the toolset {toolset.label}", problem)
+
+    # the end
+
+    def _write_output(self, output: object) -> None:
+        """Write what the library returned, if it is not the last text."""
+        if output != last_text(self._live.stream.own_parts):
+            shown = to_jsonable_python(output, by_alias=True, fallback=str)
+            self._live.stream.add({"type": OUTPUT, "id": "output", "data": shown})
+
+
+class TurnOver(Exception):
+    """Ends the library's loop; the turn's outcome is known beside it."""
+
+
+_ASKED: Message = {"id": "", "role": "user", "parts": [{"type": "text", "text": "…"}]}
+_COUNTS = frozenset({"input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"})
+_REASONS = frozenset({"stop", "length", "content_filter", "tool_call", "error"})
+
+
+def _is_called(part: Part) -> bool:
+    return is_tool_part(part) and not part.get("providerExecuted") and part.get("state") != "input-streaming"
+
+
+def _steps(parts: list[Part]) -> Iterator[list[Part]]:
+    """The parts of each step."""
+    step: list[Part] | None = None
+    for part in parts:
+        if part["type"] == "step-start":
+            if step is not None:
+                yield step
+            step = []
+        elif step is not None and part["type"] != OUTPUT:
+            step.append(part)
+    if step is not None:
+        yield step
+
+
+def _recorded(model: Model, turn: LibraryTurn) -> Model:
+    """The model, whose requests are the turn's."""
+    from pydantic_ai.models import CompletedStreamedResponse  # noqa: PLC0415 - as above
+    from pydantic_ai.models.wrapper import WrapperModel  # noqa: PLC0415 - as above
+
+    class Recorded(WrapperModel):
+        async def request(
+            self, messages: list[ModelMessage], model_settings: Any, model_request_parameters: ModelRequestParameters
+        ) -> ModelResponse:
+            return await turn.request(messages, model_settings, model_request_parameters)
+
+        @asynccontextmanager
+        async def request_stream(
+            self,
+            messages: list[ModelMessage],
+            model_settings: Any,
+            model_request_parameters: ModelRequestParameters,
+            run_context: RunContext[Any] | None = None,
+        ) -> AsyncGenerator[StreamedResponse]:
+            response = await turn.request(messages, model_settings, model_request_parameters)
+            yield CompletedStreamedResponse(
+                response, model_request_parameters=model_request_parameters, replay_events=True
+            )
+
+    return Recorded(model)
+
+
+def _wrapped(toolset: AbstractToolset[Any], turn: LibraryTurn, at: int | None) -> AbstractToolset[Any]:
+    """A toolset whose calls are the turn's. `at` is its place among those of the class, None for what the client brought."""
+    from pydantic_ai.toolsets import WrapperToolset  # noqa: PLC0415 - as above
+
+    @dataclass
+    class Wrapped(WrapperToolset[Any]):
+        is_open: bool = False
+
+        async def __aenter__(self) -> Self:
+            _, problem = await tried(self.wrapped.__aenter__())
+            self.is_open = problem is None
+            if problem is not None:
+                turn.refused(self.wrapped, problem)
+            return self
+
+        async def __aexit__(self, *args: object) -> bool | None:
+            return await self.wrapped.__aexit__(*args) if self.is_open else None
+
+        async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+            if not self.is_open:
+                return {}
+            found = await self.wrapped.get_tools(ctx)
+            return {name: replace(each, tool_def=_called_by_us(each.tool_def)) for name, each in found.items()}
+
+        async def call_tool(
+            self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+        ) -> Any:
+            assert ctx.tool_call_id is not None
+            declared = await self.wrapped.get_tools(ctx)
+            return await turn.call(ctx.tool_call_id, at, declared.get(name, tool))
+
+    return Wrapped(toolset)
+
+
+def _called_by_us(definition: ToolDefinition) -> ToolDefinition:
+    """A tool that waits for a person or for the client is one like any other to the library: the turn does the waiting."""
+    return replace(definition, kind="function") if definition.kind in ("external", "unapproved") else definition
+
+
+def _of_client(tools: Sequence[Tool]) -> AbstractToolset[Any]:
+    """The tools that the turn's client brought."""
+    from pydantic_ai import ToolDefinition  # noqa: PLC0415 - as above
+    from pydantic_ai.toolsets import ExternalToolset  # noqa: PLC0415 - as above
+
+    specs = [each.spec for each in tools]
+    return ExternalToolset(
+        [ToolDefinition(name=e.name, description=e.description, parameters_json_schema=e.parameters) for e in specs]
+    )

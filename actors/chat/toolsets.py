@@ -1,0 +1,168 @@
+"""The toolsets of pydantic-ai as tools of ours: its function tools, MCP servers, and whatever wraps them.
+
+    class Assistant(ChatAgent):
+        toolsets = [MCPToolset("http://localhost:8000/mcp", id="files")]
+
+A call of such a tool is a run, as that of a function is. The run finds the toolset by the agent's class, and opens it for the call: so a
+connection that died is opened again, and a server that is down is an error of the call. What a server says of a tool decides what may
+happen after a death: `readOnlyHint` makes it pure, `idempotentHint` idempotent; without either it runs at most once. A tool of the library
+may say so itself, by `metadata={"effect": "idempotent"}`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
+
+from perdure.actors.chat.plain_data import checked
+from perdure.actors.chat.tool_schema import ToolContext, intake_of_type
+from perdure.actors.chat.tools import Effect, Kind, Tool
+from perdure.actors.code.author_call import tried
+from perdure.actors.code.naming import load_type, type_name
+from perdure.ledger import BadRequest, UnknownTool
+from perdure.policies import JsonObject
+
+if TYPE_CHECKING:
+    from pydantic_ai import RunContext, ToolDefinition
+    from pydantic_ai.toolsets import AbstractToolset
+
+    Toolsets = Sequence[AbstractToolset[Any]]
+
+LIBRARY = "library"
+_KINDS: dict[str, Kind] = {"external": "client"}
+
+
+class HasToolsets(Protocol):
+    """A class of chat agents, as its toolsets are found by it."""
+
+    @classmethod
+    def _perdure_toolsets(cls) -> Toolsets: ...
+    @classmethod
+    def _perdure_deps(cls) -> object: ...
+
+
+class ToldToModel(Exception):
+    """What a tool of the library says to the model in place of a result."""
+
+
+def checked_toolsets(given: object) -> Toolsets:
+    """The toolsets that a class names. Raises `BadRequest` for what is none."""
+    from pydantic_ai.toolsets import AbstractToolset  # noqa: PLC0415 - loaded where a chat has toolsets
+
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise BadRequest("toolsets", f"{given!r:.200} is not a list of toolsets of pydantic-ai")
+    for at, each in enumerate(given):
+        if not isinstance(each, AbstractToolset):
+            raise BadRequest(f"toolsets[{at}]", f"{each!r:.200} is not a toolset of pydantic-ai")
+    return given
+
+
+async def listed(
+    agent_class: type[HasToolsets], code_dir: Path | None, trouble: Callable[[str, Exception], object]
+) -> list[Tool]:
+    """The tools of a class's toolsets, now. A toolset that cannot be opened has none; `trouble` is told why."""
+    found: list[Tool] = []
+    for at, toolset in enumerate(checked_toolsets(agent_class._perdure_toolsets())):  # noqa: SLF001 - the runtime's own
+        tools, problem = await tried(_definitions(agent_class, toolset))
+        if problem is not None:
+            trouble(f"opening the toolset {toolset.label}", problem)
+        found += [library_tool(agent_class, at, each, code_dir) for each in tools or ()]
+    return found
+
+
+async def _definitions(agent_class: type[HasToolsets], toolset: AbstractToolset[Any]) -> list[ToolDefinition]:
+    async with toolset:
+        return [each.tool_def for each in (await toolset.get_tools(await _context(agent_class))).values()]
+
+
+def library_tool(agent_class: type, at: int, definition: ToolDefinition, code_dir: Path | None) -> Tool:
+    """A tool of the class's toolset at this place, as the library describes it."""
+    return Tool(
+        name=definition.name,
+        description=definition.description or "",
+        kind=_KINDS.get(definition.kind, "function"),
+        intake=_intake(cast("JsonObject", definition.parameters_json_schema)),
+        effect=effect_of(definition.metadata),
+        timeout_ms=None if definition.timeout is None else definition.timeout * 1000,
+        needs_approval=definition.kind == "unapproved",
+        call=partial(_call, agent_class, at, definition.name),
+        found_as=f"{LIBRARY}#{at}#{definition.name}#{type_name(agent_class, code_dir)}",
+    )
+
+
+def _intake(schema: JsonObject) -> Any:
+    intake = intake_of_type(dict[str, Any], wrapped_as=None)
+    intake.schema = {"properties": {}, **checked("parameters", schema), "type": "object"}
+    return intake
+
+
+def effect_of(metadata: Mapping[str, Any] | None) -> Effect:
+    """What may happen to a call after a death, by what the tool's author or its server says of it."""
+    told = metadata or {}
+    if told.get("effect") in get_args(Effect):
+        return cast("Effect", told["effect"])
+    hints = told.get("annotations") or {}
+    if hints.get("readOnlyHint"):
+        return "pure"
+    return "idempotent" if hints.get("idempotentHint") else "once"
+
+
+def is_library_tool(reference: str) -> bool:
+    """Whether a tool is found in a toolset of the library."""
+    return reference.startswith(f"{LIBRARY}#")
+
+
+def find_library_tool(reference: str, code_dir: Path | None) -> Tool:
+    """The tool that another process named so. Raises `UnknownTool`."""
+    _, at, name, class_name = reference.split("#", 3)
+    agent_class = cast("type[HasToolsets]", load_type(class_name, code_dir))
+    toolsets = checked_toolsets(agent_class._perdure_toolsets())  # noqa: SLF001 - the runtime's own
+    if int(at) >= len(toolsets):
+        raise UnknownTool("tool", f"{class_name} has no toolset number {at} any more, and {name!r} was in it")
+    intake = intake_of_type(dict[str, Any], wrapped_as=None)
+    return Tool(
+        name=name,
+        description=name,
+        kind="function",
+        intake=intake,
+        call=partial(_call, agent_class, int(at), name),
+        found_as=reference,
+    )
+
+
+async def _call(
+    agent_class: type[HasToolsets], at: int, name: str, given: dict[str, Any], context: ToolContext | None
+) -> object:
+    """Open the toolset, check the arguments, call the tool."""
+    from pydantic_ai.exceptions import ModelRetry, ToolFailed  # noqa: PLC0415 - loaded where a chat has toolsets
+
+    toolset = checked_toolsets(agent_class._perdure_toolsets())[at]  # noqa: SLF001 - the runtime's own
+    async with toolset:
+        about = await _context(agent_class, name, context)
+        tools = await toolset.get_tools(about)
+        if name not in tools:
+            known = ", ".join(tools) or "none"
+            raise UnknownTool("tool", f"{toolset.label} has no tool {name!r} any more; it has: {known}")
+        arguments = tools[name].args_validator.validate_python(given, context=about.validation_context)
+        try:
+            return await toolset.call_tool(name, arguments, about, tools[name])
+        except (ModelRetry, ToolFailed) as told:
+            raise ToldToModel(told.message) from told
+
+
+async def _context(
+    agent_class: type[HasToolsets], name: str | None = None, call: ToolContext | None = None
+) -> RunContext[Any]:
+    """What the library tells a tool of its run. The conversation is not with it: the call may be in another process."""
+    from pydantic_ai import RunContext  # noqa: PLC0415 - loaded where a chat has toolsets
+    from pydantic_ai.models.test import TestModel  # noqa: PLC0415 - stands for the model, which is not asked here
+    from pydantic_ai.usage import RunUsage  # noqa: PLC0415 - as above
+
+    deps = agent_class._perdure_deps()  # noqa: SLF001 - the runtime's own
+    if inspect.isawaitable(deps):
+        deps = await deps
+    told: dict[str, Any] = {} if call is None else {"tool_call_id": call.call_id, "run_id": call.run_id}
+    return RunContext(deps=deps, model=TestModel(), usage=RunUsage(), tool_name=name, tool_call_approved=True, **told)

@@ -1,0 +1,249 @@
+"""An agent of pydantic-ai, unchanged, as a chat agent: whatever dies, its answer comes, and nothing is asked or done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_ai import Agent as LibraryAgent
+from pydantic_ai import ModelMessage, ModelRetry, RunContext
+from pydantic_ai.capabilities import ProcessHistory
+
+from perdure import BadRequest
+from perdure.actors import Client, DurableAgent
+from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.testing.laboratory import Laboratory
+from tests.actors.chat.desk import SCRIPT, WHOLE, Outside, play
+from tests.actors.chat.room import Room, calls, outcomes, visit
+
+FINAL = Question(
+    asks="plan",
+    rounds=(
+        Round(calls=(Call(name="add", arguments={"a": 1, "b": 2}),)),
+        Round(calls=(Call(name="final_result", arguments={"title": "Three", "steps": ["one", "two"]}),)),
+    ),
+)
+TWICE = Question(
+    asks="twice",
+    rounds=(
+        Round(calls=(Call(name="final_result", arguments={"title": 3, "steps": ["one"]}),)),
+        Round(calls=(Call(name="final_result", arguments={"title": "Three", "steps": ["one"]}),)),
+    ),
+)
+ALL = Script(
+    questions=(
+        *SCRIPT.questions,
+        FINAL,
+        TWICE,
+        calls("careful", Call(name="careful", arguments={"what": "it"})),
+        calls("picky", Call(name="picky", arguments={"what": "bad"})),
+        calls("wrong", Call(name="add", arguments={"a": "one", "b": 2})),
+    )
+)
+
+
+class Plan(BaseModel):
+    """What the planner returns."""
+
+    title: str
+    steps: list[str]
+
+
+def shortened(messages: list[ModelMessage]) -> list[ModelMessage]:
+    """A history processor."""
+    Outside.effects["processed"] += 1
+    return messages[-20:]
+
+
+adder = LibraryAgent("test", deps_type=str, name="Summer", capabilities=[ProcessHistory(shortened)])
+
+
+@adder.instructions
+def who(context: RunContext[str]) -> str:
+    """Instructions that are made for each request."""
+    return f"You work for {context.deps}."
+
+
+@adder.system_prompt
+def what() -> str:
+    """A system prompt."""
+    return "You add numbers."
+
+
+@adder.tool
+async def add(context: RunContext[str], a: int, b: int) -> str:
+    """Add two numbers."""
+    Outside.effects["add", a] += 1
+    Outside.effects["for", context.deps] += 1
+    await asyncio.sleep(0.05)
+    return str(a + b)
+
+
+@adder.tool_plain(metadata={"effect": "idempotent"})
+async def double(a: int) -> str:
+    """Double a number."""
+    Outside.effects["double", a] += 1
+    await asyncio.sleep(0.02)
+    return str(2 * a)
+
+
+@adder.tool_plain(requires_approval=True)
+async def careful(what: str) -> str:
+    """Do something that somebody has to allow."""
+    Outside.effects["careful"] += 1
+    return f"did {what}"
+
+
+@adder.tool_plain
+async def picky(what: str) -> str:
+    """Refuse."""
+    raise ModelRetry(f"{what} is not good enough")
+
+
+planner = LibraryAgent("test", output_type=Plan, tools=[add])
+
+
+async def team() -> str:
+    """The dependencies, made where they are needed."""
+    return "the team"
+
+
+class Scripted(DurableAgent):
+    """Asks the scripted provider."""
+
+    chat_stream_stall_timeout_ms = 5_000
+
+    def get_model(self) -> Any:
+        """The scripted provider, over the library's own client."""
+        return Outside.model
+
+
+Summer = Scripted.of(adder, deps=team)
+Planner = Scripted.of(planner, name="Planner", deps=team)
+
+
+def test_the_agent_of_the_library_plays_the_turn() -> None:
+    """Its tools, dependencies, instructions, system prompt and history processors are used; the answer is the one of a chat agent."""
+    Outside.begin(ALL)
+    result, listeners, _ = play("sum", agent=Summer)
+    assert result.text == WHOLE
+    assert result.output == WHOLE[WHOLE.index("Done") :]
+    assert listeners[0].ends == ["on_done"]
+    assert {name: count for name, count in Outside.effects.items() if name[0] in ("add", "double")} == {
+        ("add", 0): 1, ("add", 1): 1, ("add", 2): 1, ("double", 7): 1,
+    }  # fmt: skip
+    assert Outside.effects["for", "the team"] == 3
+    assert Outside.effects["processed"] == 3
+    told = str(Outside.provider.log()[-1].body)
+    assert "You work for the team." in told
+    assert "You add numbers." in told
+
+
+def test_an_output_type_is_the_output() -> None:
+    """Structured output is validated by the library and told to the caller as plain data."""
+    Outside.begin(ALL)
+    result, _, _ = play("plan", agent=Planner)
+    assert result.output == {"title": "Three", "steps": ["one", "two"]}
+    assert [state for state, _ in outcomes(result.message)] == ["output-available"] * 2
+
+
+def test_an_output_that_is_refused_is_asked_for_again() -> None:
+    """The library says what is wrong; the call has that as its end."""
+    Outside.begin(ALL)
+    result, _, _ = play("twice", agent=Planner)
+    assert result.output == {"title": "Three", "steps": ["one"]}
+    first, second = outcomes(result.message)
+    assert first[0] == "output-error"
+    assert "title" in first[1]
+    assert second[0] == "output-available"
+
+
+@pytest.mark.parametrize("question", ["wrong", "picky"])
+def test_what_is_refused_is_told_to_the_model(question: str) -> None:
+    """Arguments that do not fit, and a tool that asks for better ones."""
+    Outside.begin(ALL)
+    result, _, _ = play(question, agent=Summer)
+    assert result.status == "completed"
+    ((state, words),) = outcomes(result.message)
+    assert state == "output-error"
+    assert "not good enough" in words or "valid integer" in words
+
+
+def test_a_tool_that_needs_approval_waits_for_a_person() -> None:
+    """The turn is parked, also through a sleep of the agent, and goes on with the answer."""
+
+    async def story(room: Room) -> Any:
+        turn = room.soon("chat", "careful", request_id="asked")
+        await room.until(lambda: room.is_("parked"))
+        assert Outside.effects["careful"] == 0
+        (message,) = [each for each in await room.do("get_messages") if each["role"] == "assistant"]
+        (call,) = [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
+        room.kill()
+        await asyncio.sleep(1)
+        assert await room.do("respond_to_approval", call, True)
+        await room.until(lambda: room.is_("completed"))
+        turn.cancel()
+        return await room.do("get_messages")
+
+    messages = visit(Summer, story, ALL)
+    assert outcomes(messages[-1]) == [("output-available", "did it")]
+    assert Outside.effects["careful"] == 1
+
+
+def test_a_second_turn_knows_the_first_and_its_system_prompt() -> None:
+    """The history of the library is made of the transcript."""
+
+    async def story(room: Room) -> None:
+        await room.do("chat", "sum")
+        await room.do("chat", "words")
+
+    visit(Summer, story, ALL)
+    told = str(Outside.provider.log()[-1].body)
+    assert told.count("You add numbers.") == 1
+    assert "And then double it." in told
+
+
+@pytest.mark.parametrize(("question", "agent"), [("sum", Summer), ("plan", Planner)])
+def test_nothing_is_lost_or_done_twice_wherever_a_process_dies(question: str, agent: type[DurableAgent]) -> None:
+    """Any process, at every thirteenth kill point that the turn visits."""
+    Outside.begin(ALL)
+    whole, _, places = play(question, agent=agent)
+    for place in range(1, places + 1, 13):
+        Outside.begin(ALL)
+        result, listeners, _ = play(question, agent=agent, kill_at=place)
+        assert result.status == "completed", f"kill_at={place}: {result}"
+        done = {name: count for name, count in Outside.effects.items() if name[0] == "add"}
+        assert max(done.values(), default=1) == 1, f"kill_at={place}: {done}"
+        assert listeners[-1].ends == ["on_done"]
+        unknown = [part for part in result.message["parts"] if "OUTCOME UNKNOWN" in part.get("errorText", "")]
+        assert unknown or result.output == whole.output, f"kill_at={place}: {result.output}"
+
+
+def test_a_run_of_it_has_its_output() -> None:
+    """As a child of another agent, or of a client."""
+    Outside.begin(ALL)
+
+    async def story(client: Client) -> Any:
+        return await client.run(Planner, "plan")
+
+    with Laboratory(1) as laboratory:
+        result = laboratory.play(story)
+    assert result.output == {"title": "Three", "steps": ["one", "two"]}
+
+
+@pytest.mark.parametrize(
+    ("field", "make"),
+    [
+        ("agent", lambda: DurableAgent.of("an agent")),  # type: ignore[arg-type]
+        ("name", lambda: DurableAgent.of(planner)),
+        ("name", lambda: DurableAgent.of(planner, name="not a name")),
+        ("deps", lambda: DurableAgent.of(adder, deps="team")),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_made_durable_is_refused(field: str, make: Any) -> None:
+    """With the argument's name."""
+    with pytest.raises(BadRequest) as refused:
+        make()
+    assert refused.value.field == field

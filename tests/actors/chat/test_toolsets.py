@@ -1,0 +1,208 @@
+"""Toolsets of pydantic-ai as tools: what is learned of them, and their calls, with a real MCP server as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from fastmcp.client.transports import StdioTransport
+from pydantic_ai import ModelRetry
+from pydantic_ai.mcp import MCPToolset
+from pydantic_ai.toolsets import FunctionToolset
+
+from perdure.actors import ChatAgent
+from perdure.actors.chat.tool_schema import ToolContext
+from perdure.actors.chat.tools import Tool
+from perdure.actors.chat.toolsets import ToldToModel, effect_of, find_library_tool, listed
+from perdure.ledger import BadRequest, UnknownTool
+from perdure.scenarios.provider.script import Call, Script
+from tests.actors.chat.desk import Outside, play
+from tests.actors.chat.room import calls, outcomes
+
+SERVER = str(Path(__file__).parents[2] / "cluster" / "mcp_server.py")
+CALL = ToolContext(call_id="call", run_id="run", attempt=1, idempotency_key="key", report_progress=print)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+PORT = free_port()
+
+
+class OverStdio(ChatAgent):
+    """Starts the server."""
+
+    toolsets: ClassVar[Any] = [
+        MCPToolset(StdioTransport(sys.executable, [SERVER], keep_alive=False), id="notes", init_timeout=60)
+    ]
+
+
+class OverHttp(ChatAgent):
+    """Asks a server that runs elsewhere, or does not."""
+
+    toolsets: ClassVar[Any] = [MCPToolset(f"http://127.0.0.1:{PORT}/mcp", id="notes", init_timeout=60)]
+
+
+def no_trouble(doing: str, problem: Exception) -> None:
+    """Nothing may go wrong."""
+    raise AssertionError(doing) from problem
+
+
+async def used(agent: type[ChatAgent], path: Path) -> None:
+    """Every tool of the server is listed with its effect, and called as another process would call it."""
+    tools = {each.name: each for each in await listed(agent, None, no_trouble)}
+    assert {name: each.effect for name, each in tools.items()} == {
+        "read": "pure", "append": "once", "put": "idempotent", "fail": "once",
+    }  # fmt: skip
+    assert tools["read"].spec.description == "Read a file."
+    assert "path" in str(tools["read"].spec.parameters["properties"])
+
+    async def called(name: str, **given: Any) -> Any:
+        found = find_library_tool(tools[name].reference(), None)
+        return await found.bound(given, CALL)()  # type: ignore[misc]
+
+    assert await called("put", path=str(path), text="hello") == "put"
+    assert await called("read", path=str(path)) == "hello"
+    with pytest.raises(ToldToModel, match="Error executing tool fail"):
+        await called("fail", why="no")
+
+
+def test_the_tools_of_a_server_over_stdio(tmp_path: Path) -> None:
+    """The server is a child process of whoever calls."""
+    asyncio.run(used(OverStdio, tmp_path / "note"))
+
+
+def test_the_tools_of_a_server_over_http_and_of_one_that_is_down(tmp_path: Path) -> None:
+    """A server that is down has no tools, its calls fail, and it is found again when it is back."""
+
+    async def down() -> None:
+        troubles: list[str] = []
+        assert await listed(OverHttp, None, lambda doing, problem: troubles.append(doing)) == []
+        assert troubles == ["opening the toolset MCPToolset 'notes'"]
+        reference = f"library#0#read#{OverHttp.__module__}:OverHttp"
+        with pytest.raises(Exception, match=r"connect|Connect|attempts failed"):
+            await find_library_tool(reference, None).bound({"path": "x"}, CALL)()  # type: ignore[misc]
+
+    asyncio.run(down())
+    server = subprocess.Popen([sys.executable, SERVER, str(PORT)], stderr=subprocess.DEVNULL)
+    try:
+        asyncio.run(_until_up(used, tmp_path / "note"))
+    finally:
+        server.kill()
+        server.wait()
+
+
+async def _until_up(story: Any, path: Path) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", PORT)
+            except OSError:
+                await asyncio.sleep(0.05)
+                continue
+            writer.close()
+            break
+    await story(OverHttp, path)
+
+
+notes = FunctionToolset[None](id="notes")
+
+
+@notes.tool_plain(metadata={"effect": "idempotent"})
+async def look(what: str) -> str:
+    """Look something up."""
+    Outside.effects["looked", what] += 1
+    return f"found {what}"
+
+
+@notes.tool_plain
+async def refuse(what: str) -> str:
+    """Refuse."""
+    raise ModelRetry(f"not {what}")
+
+
+class Looker(ChatAgent):
+    """A chat agent with a toolset of the library beside its own tools."""
+
+    toolsets: ClassVar[Any] = [notes]
+
+    def get_model(self) -> Any:
+        """The scripted provider."""
+        return Outside.model
+
+
+IT = {"what": "it"}
+LOOKS = Script(
+    questions=(
+        calls("look", Call(name="look", arguments=IT)),
+        calls("refuse", Call(name="refuse", arguments=IT)),
+    )
+)
+
+
+def test_a_chat_agent_calls_the_tools_of_a_toolset() -> None:
+    """Each call is a run, as that of a function is."""
+    Outside.begin(LOOKS)
+    result, _, places = play("look", agent=Looker)
+    assert outcomes(result.message) == [("output-available", "found it")]
+    for place in range(1, places + 1, 9):
+        Outside.begin(LOOKS)
+        result, _, _ = play("look", agent=Looker, kill_at=place)
+        assert outcomes(result.message) == [("output-available", "found it")], f"kill_at={place}"
+
+
+def test_what_a_tool_of_the_library_refuses_is_told_in_its_words() -> None:
+    """Without the name of the library's exception."""
+    Outside.begin(LOOKS)
+    result, _, _ = play("refuse", agent=Looker)
+    assert outcomes(result.message) == [("output-error", "not it")]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "effect"),
+    [
+        (None, "once"),
+        ({"annotations": {"readOnlyHint": True}}, "pure"),
+        ({"annotations": {"idempotentHint": True}}, "idempotent"),
+        ({"annotations": None}, "once"),
+        ({"effect": "pure"}, "pure"),
+        ({"effect": "whatever"}, "once"),
+    ],
+)
+def test_the_effect_is_what_the_server_or_the_author_says(metadata: Any, effect: str) -> None:
+    """Nothing said is the careful choice."""
+    assert effect_of(metadata) == effect
+
+
+class Wrong(ChatAgent):
+    """Names what is no toolset."""
+
+    toolsets: ClassVar[Any] = ["notes"]
+
+
+def test_what_is_no_toolset_is_refused() -> None:
+    """With its place; and a toolset that is gone is told of by its number."""
+    with pytest.raises(BadRequest) as refused:
+        asyncio.run(listed(Wrong, None, no_trouble))
+    assert refused.value.field == "toolsets[0]"
+    with pytest.raises(UnknownTool, match="no toolset number 3"):
+        find_library_tool(f"library#3#look#{Looker.__module__}:Looker", None)
+
+
+def test_a_tool_that_is_gone_says_what_there_is() -> None:
+    """The code has changed since the call was asked for."""
+
+    async def story(tool: Tool) -> None:
+        await tool.bound({}, CALL)()  # type: ignore[misc]
+
+    with pytest.raises(UnknownTool, match="no tool 'gone' any more; it has: look, refuse"):
+        asyncio.run(story(find_library_tool(f"library#0#gone#{Looker.__module__}:Looker", None)))
