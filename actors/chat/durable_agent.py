@@ -6,8 +6,8 @@
     result = runtime.agent(Support, "alice").chat("My parcel is lost.")
     result.output        # what the library's agent returned
 
-It is a chat agent. The library decides what is asked and called (`library_turn`). Each turn, request and call is Perdure's, and recovered as
-such.
+It is a chat agent. The library decides what is asked and called (`library_turn`). Each turn, request and call is Perdure's, and
+recovered as such.
 """
 
 from __future__ import annotations

@@ -107,6 +107,7 @@ def test_every_module_is_played_here() -> None:
         "library",
         "office",
         "payments",
+        "planner",
         "research",
         "shelf",
         "shop",

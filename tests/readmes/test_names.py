@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import get_type_hints
 
+import pydantic_ai
 import pytest
 
 from perdure import actors, ledger, messengers, policies, testing
@@ -147,6 +148,8 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
         laboratory,
         testing,
         engine,
+        pydantic_ai,
+        pydantic_ai.exceptions,
     )
     elsewhere = {word for there, _ in NAMES_THERE_AND_HERE for word in CODE.findall(there)}
     words = {word.partition("(")[0] for word in WORDS if word not in elsewhere}
