@@ -439,8 +439,7 @@ MUTANTS = (
            "if True:",
            "a tell repeated to a later supervisor life takes effect once",
            "actors/test_tell.py::test_a_tell_that_is_repeated_to_a_later_life_is_posted_once"),
-    Mutant("actors/supervisor/recollection.py", "            self._remember(await self._world.threads.commit(lambda: "
-           'self._store.records("runs", list(keys))))', "            pass",
+    Mutant("actors/supervisor/recollection.py", "            await self._recall_runs(list(keys))", "            pass",
            "a run that only the disk remembers is found when a message speaks of it",
            "actors/test_weaknesses.py::test_w34_and_w35_the_events_of_old_runs_are_replayed_without_waking_anybody"),
     Mutant("actors/supervisor/supervisor.py",

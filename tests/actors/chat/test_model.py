@@ -264,7 +264,7 @@ def test_an_answer_without_end_is_broken_off(setenv: Setenv) -> None:
 def test_one_line_without_end_is_broken_off_before_it_fills_the_memory(
     setenv: Setenv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.actors.chat.model._WIRE_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr("perdure.actors.chat.model_lookup._WIRE_BYTES_MAX", 2_000_000)
     assert failing(setenv, BEGIN, *[b"x" * 500_000] * 10).code == "answer_too_long"
     refused = b"HTTP/1.1 500 No\r\nContent-Length: 5000000\r\n\r\n"
     assert failing(setenv, refused, *[b"x" * 500_000] * 10).code == "answer_too_long"
