@@ -45,6 +45,7 @@ from perdure.ledger.facts import (
     AttemptLost,
     Fact,
     MailFailed,
+    MilestoneReached,
     RunCompleted,
     RunFailed,
     RunInterrupted,

@@ -49,16 +49,19 @@ class RunStarted(NamedTuple):
 
 
 class ProgressReported(NamedTuple):
-    """The child reported progress. `body` is encoded plain data: fraction, message, phase, data."""
+    """The child reported progress. `body` is encoded plain data: fraction, message, phase, data. With `relayed`, a tool of the child did,
+    from a host of its own, which says nothing about the attempt."""
 
     run_id: str
     attempt: int
     body: bytes
     sequence: int = 0
+    relayed: bool = False
 
 
 class MilestoneReached(NamedTuple):
-    """The `occurrence`-th milestone of this name; `number` counts the run's milestones from 0."""
+    """The `occurrence`-th milestone of this name from this `source`: the child (empty), or a call of one of its tools; `number` counts the
+    run's milestones from 0. `relayed` is that of `ProgressReported`."""
 
     run_id: str
     attempt: int
@@ -67,6 +70,8 @@ class MilestoneReached(NamedTuple):
     occurrence: int
     body: bytes
     sequence: int = 0
+    source: str = ""
+    relayed: bool = False
 
 
 class ChunkEmitted(NamedTuple):

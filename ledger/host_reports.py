@@ -72,18 +72,36 @@ def up(view: View, said: Up) -> Iterator[Fact]:
 def progress(view: View, said: Progress) -> Iterator[Fact]:
     """A child reported progress."""
     run = current(view, said.run_id, said.incarnation)
-    if run is not None and permits(run.status, ProgressReported):
-        yield ProgressReported(run.run_id, run.attempt, said.body, said.sequence)
+    if run is None or not permits(run.status, ProgressReported):
+        return
+    yield ProgressReported(run.run_id, run.attempt, said.body, said.sequence)
+    caller = _caller(view, run)
+    if caller is not None and permits(caller.status, ProgressReported):
+        yield ProgressReported(caller.run_id, caller.attempt, said.body, relayed=True)
 
 
 def milestone(view: View, said: Milestone) -> Iterator[Fact]:
-    """A child reached a milestone. One that an earlier attempt has reached is an echo."""
+    """A child reached a milestone. One that an earlier attempt, or an earlier execution of the same call, has reached is an echo."""
     run = current(view, said.run_id, said.incarnation)
     if run is None or not permits(run.status, MilestoneReached):
         return
-    if not any(name == said.name and nth >= said.occurrence for _, name, nth, _, _ in run.milestones):
-        number = len(run.milestones)
-        yield MilestoneReached(run.run_id, run.attempt, number, said.name, said.occurrence, said.body, said.sequence)
+    told = said.name, said.occurrence, said.body, said.sequence, said.source
+    if any(
+        (name, by) == (said.name, said.source) and nth >= said.occurrence for _, name, nth, _, _, by in run.milestones
+    ):
+        return
+    yield MilestoneReached(run.run_id, run.attempt, len(run.milestones), *told)
+    caller = _caller(view, run)
+    if caller is not None and permits(caller.status, MilestoneReached):
+        number, told = len(caller.milestones), (said.name, said.occurrence, said.body, 0, run.run_id)
+        yield MilestoneReached(caller.run_id, caller.attempt, number, *told, relayed=True)
+
+
+def _caller(view: View, run: Run) -> Run | None:
+    """The run whose child called this tool: what the tool reports, from a host of its own, the child reports too (seed 003), whatever has
+    become of the child's process meanwhile. The tool's own life is fenced."""
+    caller = view.runs.get(run.parent_run) if run.options.get("relays") else None
+    return caller if caller is not None and caller.child == run.parent else None
 
 
 def chunk(view: View, said: Chunk) -> Iterator[Fact]:

@@ -21,11 +21,11 @@ def inspection(run: Run) -> dict[str, Any]:
     told["output"] = None if run.output is None else unpack(run.output)
     told["host"], told["signal_at_ms"] = run.host_id, run.signal_at_ms or None
     if run.progress is not None:
-        told["progress"] = {**unpack(run.progress), "at_ms": run.signal_at_ms}
+        told["progress"] = {**unpack(run.progress), "at_ms": run.progress_at_ms or run.signal_at_ms}
         told["progress"].pop("live_data", None)
     told["milestones"] = [
         {"name": name, "sequence": number, "at_ms": at_ms, **unpack(body)}
-        for number, name, _, at_ms, body in run.milestones
+        for number, name, _, at_ms, body, _ in run.milestones
     ]
     told["deliveries"] = {str(slot): str(state) for slot, state in run.slots.items()}
     return told

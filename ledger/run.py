@@ -66,7 +66,7 @@ class Run:
     cause: str = ""
     signal_at_ms: int = 0
     progress: bytes | None = None
-    milestones: list[tuple[int, str, int, int, bytes]] = field(default_factory=list)
+    milestones: list[tuple[int, str, int, int, bytes, str]] = field(default_factory=list)
     chunk: tuple[int, int] = (0, -1)
     reattached_at_ms: int = 0
     teardown: str = ""
@@ -82,6 +82,7 @@ class Run:
     slots: dict[str, MailState] = field(default_factory=dict)
     mark: int = 0
     trace: str = ""
+    progress_at_ms: int = 0
 
     child: str = field(init=False, repr=False)
 
@@ -153,10 +154,17 @@ class Run:
         """The record from plain data. The fields that an older version lacks take their defaults."""
         run = cls(*plain)
         run.status = Status(run.status)
-        run.milestones = [(number, name, nth, at_ms, body) for number, name, nth, at_ms, body in run.milestones]
+        run.milestones = [_stone(*stone) for stone in run.milestones]
         run.chunk = (run.chunk[0], run.chunk[1])
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()}
         return run
+
+
+def _stone(
+    number: int, name: str, nth: int, at_ms: int, body: bytes, source: str = ""
+) -> tuple[int, str, int, int, bytes, str]:
+    """A milestone from plain data; in an older version it had no source."""
+    return number, name, nth, at_ms, body, source
 
 
 _FIELDS = [each.name for each in fields(Run) if each.init]
@@ -205,14 +213,22 @@ def _signalled(run: Run, at_ms: int) -> None:
     run.confirmed, run.signal_at_ms, run.idle_attempts, run.losses = True, at_ms, 0, 0
 
 
+def _told(run: Run, fact: ProgressReported | MilestoneReached, at_ms: int) -> None:
+    """What a tool says from elsewhere shows that the run goes on, and nothing about the attempt's host."""
+    if fact.relayed:
+        run.signal_at_ms = at_ms
+    else:
+        _signalled(run, at_ms)
+
+
 def _progress(run: Run, fact: ProgressReported, at_ms: int) -> None:
-    _signalled(run, at_ms)
-    run.progress = fact.body
+    _told(run, fact, at_ms)
+    run.progress, run.progress_at_ms = fact.body, at_ms
 
 
 def _milestone(run: Run, fact: MilestoneReached, at_ms: int) -> None:
-    _signalled(run, at_ms)
-    run.milestones.append((fact.number, fact.name, fact.occurrence, at_ms, fact.body))
+    _told(run, fact, at_ms)
+    run.milestones.append((fact.number, fact.name, fact.occurrence, at_ms, fact.body, fact.source))
 
 
 def _chunk(run: Run, fact: ChunkEmitted, at_ms: int) -> None:

@@ -41,7 +41,7 @@ class Progress(NamedTuple):
 
 
 class Milestone(NamedTuple):
-    """The child reached the `occurrence`-th milestone of this name in its attempt."""
+    """The child reached the `occurrence`-th milestone of this name in its attempt, or in a call of one of its tools (`source`)."""
 
     run_id: str
     incarnation: int
@@ -49,6 +49,7 @@ class Milestone(NamedTuple):
     occurrence: int
     body: bytes
     sequence: int = 0
+    source: str = ""
 
 
 class Chunk(NamedTuple):

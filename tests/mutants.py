@@ -22,6 +22,18 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("ledger/reach.py", "if standalone is Standalone.NEVER and", "if False and",
+           "a guessed id brings no child to life",
+           "actors/test_drill_in.py::test_a_guessed_id_is_refused_at_every_door_and_leaves_nothing_on_record"),
+    Mutant("ledger/reach.py", "        return run.child\n    return sub", "        pass\n    return sub",
+           "a parent's way to the child of its run reaches that child", "actors/test_drill_in.py"
+           "::test_the_child_of_a_run_is_reached_while_it_runs_after_it_and_after_a_death"),
+    Mutant("actors/chat/turns.py", "if known is not None or not turn.run_id:", "if True:",
+           "the tools of a recovered turn report of its run", "actors/chat/test_progress_of_tools.py"
+           "::test_after_the_childs_death_the_tools_of_the_recovered_turn_are_heard_once"),
+    Mutant("ledger/host_reports.py", 'if run.options.get("relays") else None', "if False else None",
+           "what a tool reports from a host of its own, its caller's run reports", "actors/chat/test_progress_of_tools.py"
+           "::test_a_parent_hears_the_progress_and_the_milestones_of_its_chat_childs_tools"),
     Mutant("actors/ray_world/process_log.py", "who = whose()\n        *lines", "who = Whose()\n        *lines",
            "what agents print is told apart by run", "actors/test_process_log.py"
            "::test_what_many_agents_of_one_host_print_and_log_is_told_apart_by_run"),
@@ -104,7 +116,7 @@ MUTANTS = (
     Mutant("ledger/host_reports.py", "== incarnation and activation.host_id else None", "== incarnation else None",
            "only the life that has the place reports",
            "ledger/test_protocol.py::test_only_the_life_that_has_the_place_reports"),
-    Mutant("ledger/host_reports.py", "name == said.name and nth >= said.occurrence", "False",
+    Mutant("ledger/host_reports.py", "nth >= said.occurrence for", "False for",
            "a milestone that an earlier attempt has reached is an echo", "ledger/test_protocol.py"
            "::test_a_milestone_of_an_earlier_attempt_is_not_a_second_one_and_the_next_of_its_name_is"),
     Mutant("ledger/host_reports.py", "(run.attempt, said.number) > run.chunk", "True",
@@ -666,8 +678,7 @@ MUTANTS = (
     Mutant("actors/life/run_context.py", "transaction.save_step(self.run_id, name, body)", "pass",
            "a step that was done is remembered by the next attempt",
            "actors/test_recovery.py::test_a_child_that_was_killed_goes_on_after_its_last_step_and_repeats_none"),
-    Mutant("actors/life/run_context.py", "nth = self._occurrences[name] = self._occurrences.get(name, 0) + 1",
-           "nth = 1",
+    Mutant("actors/life/run_context.py", "self._occurrences.get((source, name), 0) + 1", "1",
            "the second milestone of a name is another one",
            "actors/test_progress.py::test_a_milestone_is_never_coalesced_is_numbered_and_keeps_its_data"),
     Mutant("actors/life/activity.py", "        self.asked[key] = occurrence + 1", "        pass",

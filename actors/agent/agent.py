@@ -42,7 +42,7 @@ from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecove
 from perdure.actors.jobs.fiber_requests import FiberOptions
 from perdure.actors.jobs.occurrence import QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import Asked, every, instant, queued, timed
-from perdure.actors.life.activity import ACTIVITY
+from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult
 from perdure.actors.link.messages import ListRuns
@@ -85,6 +85,10 @@ class Agent:
         False  # whether `run`, entered again after its end, gives the same result at once
     )
 
+    _perdure_relays: ClassVar[bool] = (
+        False  # whether what its runs report is reported of the requesting child's run too
+    )
+
     @classmethod
     def prepare(cls) -> None:
         """Load what takes long. It may be called, on a thread, in processes that may get agents of this class."""
@@ -93,7 +97,7 @@ class Agent:
 
     @property
     def name(self) -> str:
-        """The agent's name; for the child of a run it is the run's id."""
+        """The agent's own name, without its ancestors; for the child of a run it is the run's id."""
         return self._perdure.name
 
     def sql(self, query: str, parameters: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
@@ -320,7 +324,7 @@ class Agent:
                 "report_progress was called outside of a run; nothing was reported", RuntimeWarning, stacklevel=2
             )
             return self._perdure.done()
-        return activity.run.report_progress(fraction, **signal)
+        return activity.run.report_progress(fraction, **signal, source=CALL.get())
 
     # durable jobs of its own
 

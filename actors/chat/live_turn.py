@@ -30,6 +30,7 @@ from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.toolsets import listed
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.life.activity import CALL
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.ports import KillPoint
 from perdure.ledger import Cancel, Status, derived_run_id
@@ -322,6 +323,7 @@ class LiveTurn:
 
     async def _inline(self, part: Part, tool: Tool) -> None:
         call_id = part["toolCallId"]
+        CALL.set(self.run_id(call_id))
         known = self._state.store.calls(self.turn.request_id).get(call_id)
         context = self._context(call_id, self.turn.run_id, 1 if known is None else known["attempt"] + 1)
         if known is not None and tool.effect == "once":

@@ -207,7 +207,8 @@ class Turns:
         self._restart()
 
     async def _play(self, turn: Turn) -> None:
-        ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=self.state.runs.get(turn.request_id)))
+        run = self._run_of(turn)
+        ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=run))
         live = LiveTurn(self.state, turn)
         play = self.playing = Play(self.state, live, self.history, self._recovery)
         outcome, problem = await tried(play.within(self._outcome(play)))
@@ -216,8 +217,18 @@ class Turns:
             live.abandon()
             raise problem
         was_answered = outcome is not None and outcome.event is TurnEvent.PARKED and not live.awaits_person()
+        if run is not None:
+            run.flush()
         if outcome is not None and not was_answered:
             await self.end(turn, outcome)
+
+    def _run_of(self, turn: Turn) -> RunContext | None:
+        """Of which run the turn reports. After a death it goes on as soon as the agent is up, before its run is entered again. What it
+        reports by then counts all the same, because the present life of the run's child reports it."""
+        known = self.state.runs.get(turn.request_id)
+        if known is not None or not turn.run_id:
+            return known
+        return RunContext(self._tenant, turn.run_id, turn.attempt, self._tenant.incarnation, None)
 
     async def _outcome(self, play: Play) -> Outcome | None:
         outcome, problem = await tried(self._played(play))

@@ -18,7 +18,7 @@ from perdure.ledger import derived_run_id
 
 @dataclass(slots=True)
 class Activity:
-    """One piece of an agent's work. `run` is set inside a run."""
+    """One piece of an agent's work. `run` is set inside a run: what is reported is reported of it."""
 
     origin: str
     run_id: str = ""
@@ -32,6 +32,9 @@ class Activity:
         self.asked[key] = occurrence + 1
         return derived_run_id(self.origin, agent_type, digest, occurrence)
 
+
+CALL: ContextVar[str] = ContextVar("perdure_call", default="")
+"""The call of a tool that is executed in its agent's own process; its milestones are counted apart."""
 
 ACTIVITY: ContextVar[Activity | None] = ContextVar("perdure_activity", default=None)
 

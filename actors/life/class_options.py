@@ -26,6 +26,7 @@ class Runs(Placed, Protocol):
     """A class whose objects carry runs; see `Agent`."""
 
     attempts_max: ClassVar[int | None]
+    _perdure_relays: ClassVar[bool]
 
 
 class Parent(Placed, Protocol):
@@ -50,6 +51,8 @@ def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: fl
     options: JsonObject = {}
     if agent_class.attempts_max is not None:
         options["attempts_max"] = _count("attempts_max", agent_class.attempts_max)
+    if agent_class._perdure_relays:  # noqa: SLF001 - the runtime's part of the class
+        options["relays"] = True
     pool = pool_spec(agent_class, package)
     if pool is not None:
         options["pool"] = pool

@@ -32,7 +32,7 @@ class RunContext(RemembersSteps):
         self._latest: bytes | None = None
         self._sent_s = -math.inf
         self._timer: asyncio.TimerHandle | None = None
-        self._occurrences: dict[str, int] = {}
+        self._occurrences: dict[tuple[str, str], int] = {}
         self._chunks = 0
         self._pieces: list[bytes] = []
 
@@ -70,12 +70,14 @@ class RunContext(RemembersSteps):
         milestone: str | None = None,
         data: object = None,
         persist: bool = False,
+        source: str = "",
     ) -> Awaitable[None]:
         """Say how far the run is. Await it in async code.
 
         Without a milestone the signal is coalesced: within a short window the latest wins and goes out at the window's end, and
         a fraction of 1 or more goes out at once (spec §8.1 and W-28). `data` is live only unless `persist` is set. A named
-        `milestone` is durable on return, numbered, replayed, and the same one in a later attempt is not a second one.
+        `milestone` is durable on return, numbered, replayed, and the same one in a later attempt is not a second one. `source` is set by
+        the runtime: the call of a tool whose milestones are counted by themselves.
         """
         signal = _signal(fraction, message, phase, data, keep_data=persist or milestone is not None)
         limit = self._life.limits.progress_bytes_max
@@ -83,18 +85,18 @@ class RunContext(RemembersSteps):
             raise TooLarge("data", f"a progress signal of {len(signal)} bytes; the limit is {limit}")
         self._life.faults.at(KillPoint.MID_RUN, "progress")
         if milestone is not None:
-            return self._life.bridge(self._milestone(milestone, signal))
+            return self._life.bridge(self._milestone(milestone, signal, source))
         self._life.on_loop(lambda: self._progress(signal, urgent=fraction is not None and fraction >= 1))
         return self._life.done()
 
-    async def _milestone(self, name: str, body: bytes) -> None:
+    async def _milestone(self, name: str, body: bytes, source: str) -> None:
         if not isinstance(name, str) or not name:
             raise BadRequest("milestone", f"{name!r} is not a name")
-        nth = self._occurrences[name] = self._occurrences.get(name, 0) + 1
-        self._flush()
+        nth = self._occurrences[source, name] = self._occurrences.get((source, name), 0) + 1
+        self.flush()
         self._say_pieces()
         self._life.services.up(self.run_id)
-        await self._life.durable(Milestone(self.run_id, self._incarnation, name, nth, body))
+        await self._life.durable(Milestone(self.run_id, self._incarnation, name, nth, body, source=source))
         self._life.faults.at(KillPoint.MID_RUN, f"milestone {name}")
 
     def _progress(self, body: bytes, *, urgent: bool) -> None:
@@ -102,11 +104,12 @@ class RunContext(RemembersSteps):
         loop = asyncio.get_running_loop()
         wait_s = 0.0 if urgent else self._sent_s + self._life.limits.progress_ms / 1000 - loop.time()
         if wait_s <= 0:
-            self._flush()
+            self.flush()
         elif self._timer is None:
-            self._timer = loop.call_later(wait_s, self._flush)
+            self._timer = loop.call_later(wait_s, self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what was coalesced."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -137,7 +140,7 @@ class RunContext(RemembersSteps):
     def close(self) -> None:
         """The attempt is over: send what was coalesced, and no signal after it. The end says that it was at work."""
         self._life.services.ended(self.run_id)
-        self._flush()
+        self.flush()
         self._say_pieces()
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from perdure.actors.events.happenings import happening_of
 from perdure.actors.events.observability import Channel, EventType, Metrics
 from perdure.actors.link.messages import Fields, FromSupervisor, Happened, Observed, Plain, RunEvent, Signal
 from perdure.actors.supervisor.sessions import Session, Sessions
-from perdure.ledger import FactRow, Run, View, about, frame_of, unpack
+from perdure.ledger import FactRow, MilestoneReached, View, about, decode, frame_of, unpack
 
 SIGNALS = {"ProgressReported", "MilestoneReached"}
 
@@ -120,7 +121,7 @@ class Publisher:
             return
         activation = self._view.agents.get(run.parent)
         if activation is not None and activation.host_id:
-            told = about(run), snapshot_of(run, row)
+            told = about(run), snapshot_of(row)
             self._say(activation.host_id, Signal(run.parent, activation.incarnation, *told))
 
     def _say(self, peer_id: str, message: FromSupervisor) -> None:
@@ -129,9 +130,9 @@ class Publisher:
             session.say(message)
 
 
-def snapshot_of(run: Run, row: FactRow) -> Fields:
+def snapshot_of(row: FactRow) -> Fields:
     """A progress or milestone fact as the parent's `on_progress` sees it."""
-    if row.kind == "MilestoneReached":
-        number, name, _, at_ms, body = run.milestones[-1]
-        return {**unpack(body), "milestone": name, "sequence": number, "at_ms": at_ms}
-    return {**(unpack(run.progress) if run.progress else {}), "at_ms": row.at_ms}
+    fact: Any = decode(row.kind, row.body)
+    if isinstance(fact, MilestoneReached):
+        return {**unpack(fact.body), "milestone": fact.name, "sequence": fact.number, "at_ms": row.at_ms}
+    return {**unpack(fact.body), "at_ms": row.at_ms}

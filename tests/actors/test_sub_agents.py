@@ -44,6 +44,10 @@ class Counter(Agent):
         await asyncio.sleep(10_000)
 
     @exposed
+    def own_name(self) -> str:
+        return self.name
+
+    @exposed
     def where(self) -> list[tuple[str, str]]:
         return self.path
 
@@ -174,6 +178,7 @@ def test_a_sub_agent_knows_its_way_and_reaches_its_parent_and_has_children_of_it
         assert await stage.call(Root, "ask", "a", "ask_parent") == ["a"]
         assert await stage.call(Root, "ask", "a", "nest", "leaf") == 1
         assert stage.host_of(below("a", "leaf"))
+        assert await stage.call(Root, "ask", "a b>c", "own_name") == "a b>c"
 
     play(story)
 
