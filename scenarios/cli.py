@@ -31,6 +31,7 @@ Begin:    perdure run fan-out
 Play:     run, list                          scenarios, with kills
 Look:     ps, show, explain, logs, audit, doctor   a directory, served or cold
 Steer:    cancel, retry, clear, stop         its runs, mail and processes
+Keep:     backup, restore                    copies of it
 Prove:    swarm, replay, explore             simulated worlds
 Measure:  bench
 
@@ -70,6 +71,8 @@ class Commands(LazyGroup):
         "doctor": Entry(
             "perdure.scenarios.commands.doctor:doctor", "Verify the ledger and the storages, or repair the ledger."
         ),
+        "backup": Entry("perdure.scenarios.commands.backup:backup", "Back a directory up, served or cold."),
+        "restore": Entry("perdure.scenarios.commands.backup:restore", "Bring a directory back from a backup."),
         "swarm": Entry("perdure.scenarios.commands.proof:swarm_command", "Play many simulated worlds with faults."),
         "replay": Entry("perdure.scenarios.commands.proof:replay", "Play one seed of the swarm again."),
         "explore": Entry(

@@ -36,11 +36,16 @@ RAY_FOLDER = "actors/ray_world/"
 # The modules of the ledger that touch files, threads or the clock. Everything else in `policies` and `ledger` is pure.
 IMPURE_IN_LEDGER = {
     "ledger/block_guard.py",
+    "ledger/keeping/backup.py",
+    "ledger/keeping/cold_steward.py",
     "ledger/keeping/cold_view.py",
     "ledger/keeping/copying.py",
+    "ledger/keeping/cut.py",
     "ledger/keeping/examination.py",
     "ledger/keeping/listing.py",
     "ledger/keeping/reading.py",
+    "ledger/keeping/restoration.py",
+    "ledger/keeping/target.py",
     "ledger/secret.py",
     "ledger/storage/agent_file.py",
     "ledger/storage/agent_locks.py",

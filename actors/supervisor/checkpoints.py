@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.ledger import Activation, Fact, Store, View
 
 _ROWS_AT_ONCE = 200  # made in about a millisecond
+_SUSPENDED_S = 30.0  # for so long the wish of a backup holds
 _FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
 
 
@@ -52,7 +53,10 @@ class Checkpoints:
         self._limits, self._recollection, self._append, self._wake = limits, recollection, append, wake
         self._facts, self._unfollowed = 0, 0
         self._quiet_since_s = 0.0
-        self._due = self._is_busy = self._is_prepared = False
+        self._due = self._is_prepared = False
+        self._at_rest = asyncio.Event()  # no checkpoint is under way
+        self._at_rest.set()
+        self._taken, self._suspended_until_s = 0, float("-inf")
         self._asleep: dict[str, Activation] = {}  # what the checkpoint says of agents that sleep
         self._forgotten: list[str] | None = None  # once the store has the checkpoint: the runs that went with it
 
@@ -61,9 +65,23 @@ class Checkpoints:
         self._facts += count
         self._unfollowed += count
         self._quiet_since_s = asyncio.get_running_loop().time()
-        if self._unfollowed >= _FOLLOWS_FROM:
+        if self._unfollowed >= _FOLLOWS_FROM and self.suspended is None:
             self._unfollowed = 0
             self._tasks.start(self._world.threads.archive(self._store.follow))
+
+    @property
+    def suspended(self) -> int | None:
+        """How many checkpoints this life had taken, if none is taken now."""
+        until_s = self._suspended_until_s
+        return None if not self._at_rest.is_set() or asyncio.get_running_loop().time() >= until_s else self._taken
+
+    async def suspend(self) -> int:
+        """Let the snapshot be as it is for a while, once the checkpoint under way is done. Returns how many this life has taken."""
+        self._suspended_until_s = asyncio.get_running_loop().time() + _SUSPENDED_S
+        await self._at_rest.wait()
+        await self._world.threads.archive(_nothing)  # the archive may have begun to follow before
+        self._suspended_until_s = asyncio.get_running_loop().time() + _SUSPENDED_S
+        return self._taken
 
     def sweep(self, now_s: float) -> None:
         """Whether a checkpoint is due: in a quiet moment, when there is something to delete, or after many facts."""
@@ -74,8 +92,10 @@ class Checkpoints:
         """Take the next step, if one is due."""
         if self._forgotten is not None:
             self._finish(self._forgotten)
-        elif self._due and not self._is_busy:
-            self._due, self._is_busy = False, True
+        elif self._due and self._at_rest.is_set() and self.suspended is None:
+            self._due = False
+            self._at_rest.clear()
+            self._taken += 1
             self._tasks.start(self._prepare())
         elif self._is_prepared:
             self._is_prepared = False
@@ -128,7 +148,8 @@ class Checkpoints:
     def _finish(self, forgotten: list[str]) -> None:
         """Let go of what was cleared, and of the oldest settled runs beyond `retained_in_memory`."""
         view = self._view
-        self._forgotten, self._is_busy = None, False
+        self._forgotten = None
+        self._at_rest.set()
         self._recollection.has_snapshot = True
         for agent in [key for key, kept in self._asleep.items() if view.asleep.get(key) is kept]:
             del view.asleep[agent]
@@ -141,3 +162,7 @@ class Checkpoints:
             view.let_go(key)
             self._recollection.has_archive = True
         self._wake()  # somebody may have asked for the next run of an id that is free now
+
+
+def _nothing() -> None:
+    """Stands in the archive's line."""

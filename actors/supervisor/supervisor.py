@@ -103,11 +103,6 @@ class Supervisor:
         world, view, sessions = self.world, self.view, self.sessions
         place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
         self.winding_down = WindingDown(view, sessions)
-        self.keeping = Keeping(world, view, self.store)
-        self.queries = Queries(*place, findings=self.findings, winding_down=self.winding_down, keeping=self.keeping)
-        ways = Ways(view, self._cabinet.exists)
-        self.calls = Calls(view, sessions, ways)
-        self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
         self.performer = Performer(self.world, self.view, self.sessions, self.store, self.limits)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
         self.recollection = Recollection(world, view, self.store, has_snapshot=boot.meta is not None)
@@ -115,6 +110,14 @@ class Supervisor:
             world, self._tasks, view, self.store, self._cabinet, self.limits, self.recollection, append=self._record,
             wake=sessions.arrived.set,
         )  # fmt: skip
+        self.keeping = Keeping(
+            world, view, self.store, self.checkpoints, self._cabinet.disk.directory, lost=self.pool.heartbeat.lost,
+            wake=sessions.arrived.set,
+        )  # fmt: skip
+        self.queries = Queries(*place, findings=self.findings, winding_down=self.winding_down, keeping=self.keeping)
+        ways = Ways(view, self._cabinet.exists)
+        self.calls = Calls(view, sessions, ways)
+        self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
         await self.pool.adopt()
         self.sessions.epoch = self.view.epoch + 1
         await self._record(SupervisorStarted(self.view.epoch + 1, asdict(self.limits)))
@@ -143,6 +146,7 @@ class Supervisor:
             self.sessions.arrived.clear()
             await self._turn()
             await self.checkpoints.between_turns()
+            await self.keeping.between_turns()
 
     async def _turn(self) -> None:
         """One group: what is waiting, in order, up to `turn_max` messages; the rest has the next turn."""

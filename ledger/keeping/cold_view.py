@@ -25,20 +25,27 @@ def cold_view(directory: Path) -> KnownAgents:
     """What the ledger says of its agents. Raises a `LedgerError` if it cannot be read, or is in use."""
     lock = Lock(directory)
     try:
-        return _read(directory)
-    except (duckdb.Error, OSError) as problem:
-        raise told(directory, problem) from problem
+        return read_cold(directory)[0]
     finally:
         lock.release()
 
 
-def _read(directory: Path) -> KnownAgents:
+def read_cold(directory: Path) -> tuple[KnownAgents, int]:
+    """The same for who has the lock, and the ledger's last fact."""
+    try:
+        return _read(directory)
+    except (duckdb.Error, OSError) as problem:
+        raise told(directory, problem) from problem
+
+
+def _read(directory: Path) -> tuple[KnownAgents, int]:
     with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
         found = assess(con, directory)
         facts = found.facts + [row for commit in commits(found.plan.replay) for row in commit.rows]
         view = restore(Boot(get(con, "snapshot"), boot_records(con, facts), facts, [], ended_counts(con)))
         standing = standing_of(view, con.execute("SELECT agent_id, body FROM agents").fetchall())
-        return KnownAgents(standing, _seen(con, view, [(row.kind, row.subject) for row in facts]), view.incarnation)
+        known = KnownAgents(standing, _seen(con, view, [(row.kind, row.subject) for row in facts]), view.incarnation)
+        return known, view.seq
 
 
 def _seen(con: duckdb.DuckDBPyConnection, view: View, later: list[tuple[str, str]]) -> set[str]:

@@ -51,7 +51,13 @@ class StorageLocked(StorageError):
 
 
 class Disk(ABC):
-    """Storages by agent id. `holder` is the cabinet of the process that asks; only one at a time holds a storage."""
+    """Storages by agent id. `holder` is the cabinet of the process that asks; only one at a time holds a storage.
+
+    Attributes:
+        directory: where its files lie; None if it has none.
+    """
+
+    directory: Path | None = None
 
     def __init__(self) -> None:
         self._lock = RLock()

@@ -40,6 +40,8 @@ class FileDisk(Disk):
     """Real files: `<directory>/<2 hex>/<type>-<32 hex>.db`, named by a digest, so any agent id has a file name. What belongs to the
     sub-agents of an agent lies in a folder beside its own file, under the same name."""
 
+    directory: Path
+
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self.directory = Path(directory)

@@ -50,6 +50,7 @@ from perdure.scenarios.stories.fan_out_record import Order, Progress
 from perdure.scenarios.stories.stage import RayStage
 from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.stories import STORIES
+from tests.ledger.directories import lived, recorded
 from tests.tidy import IMPORT_PATH
 
 
@@ -111,6 +112,8 @@ COMMANDS = [
     "stop",
     "audit",
     "doctor",
+    "backup",
+    "restore",
     "swarm",
     "replay",
     "explore",
@@ -169,7 +172,21 @@ LOOKS = {
     "audit": ["audit"],
     "doctor": ["doctor"],
 }
-OTHERS = {"run", "list", "cancel", "retry", "clear", "forget", "stop", "swarm", "replay", "explore", "bench"}
+OTHERS = {
+    "run",
+    "list",
+    "cancel",
+    "retry",
+    "clear",
+    "forget",
+    "stop",
+    "swarm",
+    "replay",
+    "explore",
+    "bench",
+    "backup",
+    "restore",
+}
 
 
 def test_each_command_is_known_to_look_or_not() -> None:
@@ -335,9 +352,9 @@ def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut
     def told() -> list[str]:
         result = perdure("doctor", "--data", data)
         assert result.exit_code == any(line.startswith("damage") for line in result.stdout.splitlines())
-        told = [line for line in result.stdout.splitlines() if "agents" in line]
-        return [line for line in told if "no agent that the ledger knows of" not in line]
+        return [line for line in result.stdout.splitlines() if "agents" in line]
 
+    recorded(data, *lived("p@m:P", 2, 1))
     files = FileDisk(data / "agents")
     cabinet = Cabinet(files)
     storage = cabinet.open("p@m:P", 1)
@@ -349,14 +366,14 @@ def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut
     whole = log.read_bytes()
     middle = len(whole) // 2
     log.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    assert [line.split()[0] for line in told()] == ["damage"]
+    assert {line.split()[0] for line in told()} == {"damage"}
     log.write_bytes(whole[:-9])
     assert [line.split()[0] for line in told()] == ["warning", "ok"]
     Cabinet(files).open("p@m:P", 2).close()
     assert [f"{log.name[:-4]}.cut-1" in line for line in told()] == [True, False]
     file = files.path_of("p@m:P")
     file.write_bytes(file.read_bytes()[:4_096] + bytes(8_192) + file.read_bytes()[12_288:])
-    assert "no whole header" in told()[0]
+    assert any("no whole header" in line for line in told())
     files.close()
 
 

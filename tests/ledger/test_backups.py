@@ -1,0 +1,222 @@
+"""Backups of a directory that nothing serves: what is copied, what a half one is worth, and what comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from typer.testing import CliRunner
+
+from perdure.ledger import BadRequest, LedgerError, LedgerLocked
+from perdure.ledger.keeping.backup import Backup, Summary, prune
+from perdure.ledger.keeping.cold_steward import ColdSteward
+from perdure.ledger.keeping.copying import copy_storage
+from perdure.ledger.keeping.listing import stamps_of
+from perdure.ledger.keeping.manifest import backups_in, latest_in
+from perdure.ledger.keeping.restoration import restore_backup
+from perdure.ledger.keeping.target import PIECES, Target
+from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.store.duckdb_file import Lock
+from perdure.scenarios.cli import app
+from perdure.scenarios.commands.doctor import diagnosis
+from tests.ledger.directories import file_of, lived, recorded, written
+
+ANNA, BERT = "anna@m:T", "bert@m:T"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A directory with two agents that have written."""
+    data = tmp_path / "data"
+    facts = [*lived(ANNA, 1, written(data, ANNA, 1, "a", "b")), *lived(BERT, 2, written(data, BERT, 2, "c"))]
+    recorded(data, *facts, snapshot=True)
+    (data / "code").mkdir()
+    (data / "code" / "module.py").write_text("x = 1\n")
+    (data / "cluster.json").write_text("{}")
+    return data
+
+
+@pytest.fixture(params=["memory", "file"])
+def target(tmp_path: Path, request: pytest.FixtureRequest) -> Target:
+    """An object store, and a directory."""
+    return Target(f"memory://{uuid4().hex}" if request.param == "memory" else str(tmp_path / "target"))
+
+
+def backed_up(data: Path, target: Target) -> Summary:
+    with ColdSteward(data) as steward:
+        return Backup(data, target, steward, print).make(1_700_000_000_000)
+
+
+def value_of(data: Path, agent: str) -> object:
+    disk = FileDisk(data / "agents")
+    cabinet = Cabinet(disk)
+    value = cabinet.open(agent, 99).state["value"]
+    cabinet.close()
+    disk.close()
+    return value
+
+
+def test_what_is_restored_is_what_was_backed_up(data: Path, target: Target, tmp_path: Path) -> None:
+    made = backed_up(data, target)
+    assert (made.storages, made.seq, made.findings) == (2, 4, [])
+    copy = tmp_path / "copy"
+    assert restore_backup(target, copy).name == made.name
+    assert {each.severity for each in diagnosis(copy, deep=True)} == {"ok"}
+    assert (value_of(copy, ANNA), value_of(copy, BERT)) == ("b", "c")
+    assert (copy / "code" / "module.py").read_text() == "x = 1\n"
+    assert not (copy / "cluster.json").exists(), "that is where the Ray of the other directory is"
+    assert not (data / "backup.stage").exists()
+
+
+def test_only_what_has_changed_is_copied_again(data: Path, target: Target, tmp_path: Path) -> None:
+    first = backed_up(data, target)
+    assert first.copied == first.size
+    assert backed_up(data, target).copied == 0
+    recorded(data, *lived(ANNA, 3, written(data, ANNA, 3, "later")))
+    third = backed_up(data, target)
+    assert 0 < third.copied < third.size
+    for name, value in (("", "later"), (first.name, "b")):
+        restore_backup(target, tmp_path / f"copy {name}", name)
+        assert value_of(tmp_path / f"copy {name}", ANNA) == value
+
+
+def test_an_interrupted_backup_is_none_and_the_next_one_uses_what_it_copied(
+    data: Path, target: Target, tmp_path: Path
+) -> None:
+    class Interrupted(ColdSteward):
+        def cut(self) -> object:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Interrupted(data) as steward:
+        Backup(data, target, steward, print).make(1)
+    with pytest.raises(BadRequest, match="no whole backup"):
+        restore_backup(target, tmp_path / "copy")
+    again = Target(target.url)  # another process, which remembers nothing
+    made = backed_up(data, again)
+    journal = sum(file.stat().st_size for file in (data / "ledger").glob("ledger.journal.*"))
+    assert 0 < made.copied <= journal, "the rest was there"
+    restore_backup(again, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("harm", [lambda body: body[:-9], lambda body: b"", lambda body: body[:40] + b"\0" + body[41:]])
+def test_a_manifest_that_is_not_whole_is_passed_over(
+    data: Path, target: Target, harm: Callable[[bytes], bytes]
+) -> None:
+    whole = backed_up(data, target)
+    recorded(data, *lived(ANNA, 3, written(data, ANNA, 3, "later")))
+    half = f"backups/{backed_up(data, target).name}.jsonl.gz"
+    target.write(half, harm(target.read(half)))
+    found = latest_in(target)
+    assert found is not None
+    assert found.name == whole.name
+    assert backed_up(data, target).name == "00000003", "its name is not used again"
+
+
+def test_a_piece_that_is_damaged_or_gone_is_refused_and_the_directory_does_not_appear(
+    data: Path, target: Target, tmp_path: Path
+) -> None:
+    backed_up(data, target)
+    piece = target.names(PIECES)[0]
+    body = target.get_piece(piece)
+    target.write(f"{PIECES}/{piece[:2]}/{piece}", body[:-1] + bytes([body[-1] ^ 1]))
+    with pytest.raises(LedgerError, match="is damaged"):
+        restore_backup(target, tmp_path / "copy")
+    target.remove([f"{PIECES}/{piece[:2]}/{piece}"])
+    with pytest.raises(LedgerError, match="cannot be read"):
+        restore_backup(target, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_restore_refuses_what_is_in_use_or_not_empty_and_replaces_nothing_for_good(
+    data: Path, target: Target, tmp_path: Path
+) -> None:
+    backed_up(data, target)
+    with pytest.raises(BadRequest, match="is not empty"):
+        restore_backup(target, data)
+    lock = Lock(data / "ledger")
+    with pytest.raises(LedgerLocked):
+        restore_backup(target, data, replace=True)
+    lock.release()
+    written(data, ANNA, 3, "later")
+    restore_backup(target, data, replace=True)
+    assert value_of(data, ANNA) == "b"
+    assert value_of(data.with_name("data.replaced-1"), ANNA) == "later"
+    (tmp_path / "empty").mkdir()
+    restore_backup(target, tmp_path / "empty")
+    with pytest.raises(BadRequest, match="has no backup '7'; it has 00000001"):
+        restore_backup(target, tmp_path / "other", "7")
+
+
+def test_older_backups_are_deleted_with_what_only_they_needed(data: Path, target: Target, tmp_path: Path) -> None:
+    for number in range(3, 6):
+        recorded(data, *lived(ANNA, number, written(data, ANNA, number, f"value {number}")))
+        backed_up(data, target)
+    before = len(target.names(PIECES))
+    assert prune(target, 1)[0] == 2
+    assert backups_in(target) == ["00000003"]
+    assert len(target.names(PIECES)) < before
+    restore_backup(target, tmp_path / "copy")
+    assert value_of(tmp_path / "copy", ANNA) == "value 5"
+    assert backed_up(data, target).copied == 0
+
+
+def test_a_target_has_the_backups_of_one_directory(data: Path, target: Target, tmp_path: Path) -> None:
+    backed_up(data, target)
+    restore_backup(target, tmp_path / "copy")
+    with pytest.raises(BadRequest, match="has backups of"):
+        backed_up(tmp_path / "copy", target)
+
+
+def test_what_is_wrong_with_the_directory_is_told_and_the_rest_is_backed_up(data: Path, target: Target) -> None:
+    file_of(data, ANNA).unlink()
+    file_of(data, BERT).write_bytes(b"nonsense" * 4_096)
+    made = backed_up(data, target)
+    assert [each for each in made.findings if f"{ANNA} is missing, and it had reported" in each]
+    assert [each for each in made.findings if "cannot be read, and was copied as it is" in each]
+
+
+def test_a_storage_is_copied_with_whole_commits_while_its_agent_is_at_work(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path / "agents")
+    cabinet = Cabinet(disk)
+    storage = cabinet.open(ANNA, 1)
+    storage.state["value"] = 0
+    for value in range(1, 6):
+        storage.state["value"] = value
+        if value == 3:
+            storage.checkpoint()
+        file = disk.path_of(ANNA)
+        before = stamps_of(file)
+        other = FileDisk(tmp_path / str(value))
+        assert copy_storage(file, other.path_of(ANNA)) == before
+        with other.path_of(ANNA).with_suffix(".db.wal").open("ab") as log:
+            log.write(b"half a commit")
+        again = tmp_path / f"again {value}"
+        copy_storage(other.path_of(ANNA), FileDisk(again / "agents").path_of(ANNA))
+        other.close()
+        assert value_of(again, ANNA) == value
+    cabinet.close()
+    disk.close()
+
+
+def test_the_commands_say_what_was_done(data: Path, tmp_path: Path) -> None:
+    def perdure(*words: object) -> tuple[int, str]:
+        done = CliRunner().invoke(app, [str(word) for word in words])
+        return done.exit_code, done.output
+
+    target = f"memory://{uuid4().hex}"
+    code, said = perdure("backup", data, target, "--keep", 2)
+    assert code == 0
+    assert "Backup 00000001: 2 storages and the ledger up to fact 4" in said
+    code, said = perdure("backup", data, target, "--json")
+    assert json.loads(said)["copied"] == 0
+    code, said = perdure("restore", target, tmp_path / "copy")
+    assert code == 0, said
+    assert "Backup 00000002 of " in said
+    assert "2 storages have come as far as the ledger says" in said
+    assert isinstance(CliRunner().invoke(app, ["backup", str(tmp_path), target]).exception, BadRequest)
+    assert isinstance(CliRunner().invoke(app, ["backup", str(data), "nosuch://x"]).exception, BadRequest)
+    MemoryFileSystem.store.clear()
