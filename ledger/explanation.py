@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from perdure.ledger.activation import Activation, pool_key
 from perdure.ledger.codec import unpack
 from perdure.ledger.mail import Mail, MailState, Slot
-from perdure.ledger.placements import blamed_in, home_of, is_alone
+from perdure.ledger.placements import askers_host, blamed_in, home_of, is_alone
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status
 from perdure.ledger.timeouts import budget_of, next_look, sighting_of, start_due_ms
@@ -183,6 +183,8 @@ def _waits(case: _Case) -> Iterator[str]:
         before = next((place for place, key in enumerate(line) if key == run.run_id), 0)
         up = _count(sum(host.up for host in view.hosts.values()), "host")
         yield f"It waits for a place: {_count(before, 'run')} before it, {up} up (hosts_max is {case.limits.hosts_max})."
+        if askers_host(view, run):
+            yield "It needs another host than that of the agent that asked for it, because it has to outlive that agent."
     else:
         yield "It waits for a place on a host."
     died = f"its host died under it {run.losses} times in a row"

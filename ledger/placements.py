@@ -2,7 +2,8 @@
 
 Agents that are woken for mail, calls or an unclean end go before runs, so that a parent never queues behind its own children. Runs and
 agents under which too many hosts died get a host to themselves; their losses are compared with those of all that wait for the same pool. So
-does an agent that was seen to block the event loop of its host.
+does an agent that was seen to block the event loop of its host. The run of a tool is never placed on the host of the agent that asked for
+it, because it has to outlive that agent.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from perdure.ledger.activation import HostView, pool_key
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact
 from perdure.ledger.ids import name_of
 from perdure.ledger.notes import HostReserved, Note, RunHeld, WakeDone
+from perdure.ledger.run import Run
 from perdure.ledger.view import View
 from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
 
@@ -41,7 +43,9 @@ def _wake(view: View, agent: str, at_ms: int, limits: Limits, blame: _Blame) -> 
         return  # whoever calls it waits until its name is free
     home = home_of(view, agent)
     hosts, alone = pool(view, pool_key(home)), blame.isolates(agent, home)
-    host = choose(hosts, len(view.wanted), limits, alone=alone, urgent=True)
+    shunned = hosts_of_tools(view, agent)
+    host = choose(hosts, len(view.wanted), limits, alone=alone, urgent=True, apart_from=shunned) if shunned else None
+    host = host or choose(hosts, len(view.wanted), limits, alone=alone, urgent=True)
     if host is not None:
         if alone and not host.exclusive:
             yield HostReserved(host.host_id)
@@ -61,15 +65,31 @@ def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[
             continue
         alone = is_alone(view, run.child, run.options.get("pool"), run.losses, blame[key])
         demand = len(view.queues[key])
-        host = choose(hosts, demand, limits, alone=alone)
+        shunned = askers_host(view, run)
+        host = choose(hosts, demand, limits, alone=alone, apart_from=shunned)
         if host is None:
-            if alone:
+            if alone or shunned:
                 continue
             return
         if alone and not host.exclusive:
             yield HostReserved(host.host_id)
         collect = run.attempts(limits.attempts_max).are_used_up
         yield AttemptStarted(run_id, run.attempt + 1, view.incarnation + 1, host.host_id, collect)
+
+
+def askers_host(view: View, run: Run) -> tuple[str, ...]:
+    """The host on which a run may not be placed, if any: that of its parent, if it is the run of a tool."""
+    asker = view.agents.get(run.parent) if run.options.get("apart") else None
+    return (asker.host_id,) if asker is not None and asker.host_id else ()
+
+
+def hosts_of_tools(view: View, agent: str) -> set[str]:
+    """The hosts on which tools work that this agent has asked for."""
+    if not view.placed.get(agent):
+        return set()
+    runs = [view.runs[run_id] for run_id in islice(view.children.get(agent, ()), LOOK_MAX) if run_id in view.runs]
+    at_work = [view.agents.get(run.child) for run in runs if run.is_live and run.is_placed and run.options.get("apart")]
+    return {each.host_id for each in at_work if each is not None and each.host_id}
 
 
 def begins_soon(view: View, agent: str) -> bool:
@@ -151,6 +171,7 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
     """The hosts to start now, one spec for each. The default pool is kept warm; others exist on demand."""
     specs: dict[str, Any] = {"": None}
     demand: dict[str, int] = {}
+    apart: set[str] = set()
     alone: dict[str, int] = {}
     blame = _Blame(view, limits)
     for key, line in view.queues.items():
@@ -158,6 +179,8 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
         first = [view.runs[run_id] for run_id in islice(line, LOOK_MAX)]
         specs[key] = first[0].options.get("pool")
         alone[key] = sum(is_alone(view, run.child, run.options.get("pool"), run.losses, blame[key]) for run in first)
+        if any(askers_host(view, run) for run in first):
+            apart.add(key)
     for agent in view.wanted:
         if begins_soon(view, agent) or view.doomed_by(agent):
             continue
@@ -169,7 +192,7 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
     wanted: list[Any] = []
     for key, spec in specs.items():
         hosts = pool(view, key)
-        count = wanted_hosts(hosts, demand.get(key, 0), alone.get(key, 0), limits)
+        count = wanted_hosts(hosts, demand.get(key, 0), alone.get(key, 0), limits, is_apart=key in apart)
         if key and not demand.get(key):
             count = 0
         wanted.extend([spec] * count)

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from perdure.policies.failures import Failure, one_line
+from perdure.policies.failures import ApiKind, Failure, FailureKind, one_line
 from perdure.policies.phases import CallFacts, Stage
 
 CAUTION_MAX = 4_000
@@ -180,8 +180,24 @@ def notice_of(failure: Failure, calls: Iterable[CallFacts]) -> Notice:
 
 
 def error_text(failure: Failure, calls: Iterable[CallFacts]) -> str:
-    """The text of a terminal failure: the provider's reason, and after a call with effects the advice to check it."""
+    """The text of a terminal failure: what it means, the provider's own words, and after a call with effects the advice to check it."""
+    meaning = _MEANING_OF_KIND.get(failure.kind) or _MEANING_OF_ANSWER.get(failure.api)
+    text = f"{meaning} ({failure.text})" if meaning else failure.text
     touched = [call.tool for call in calls if call.may_have_effects]
     if not touched:
-        return failure.text
-    return f"{failure.text}. {touched[-1]} had already been called: check what it did before you ask for it again."
+        return text
+    return f"{text}. {touched[-1]} had already been called: check what it did before you ask for it again."
+
+
+_MEANING_OF_KIND = {
+    FailureKind.MISSING_KEY: "The model has no key. Set `model_key`, or the variable of its provider.",
+    FailureKind.CONTEXT_OVERFLOW: "The conversation is too long for this model. Delete messages of it, or take a model that reads more.",
+    FailureKind.TOO_LARGE: "The request is larger than the provider takes. Delete large messages or files of the conversation.",
+}
+_MEANING_OF_ANSWER: dict[ApiKind | None, str] = {
+    ApiKind.AUTH: "The provider does not accept the key of this model, or does not allow it this model.",
+    ApiKind.QUOTA_EXHAUSTED: "The account at the provider has no credit or quota left.",
+    ApiKind.INVALID_REQUEST: "The provider refused the request, and would refuse it again.",
+    ApiKind.RATE_LIMIT: "The provider takes no more requests of this account for now.",
+    ApiKind.SERVER_OVERLOAD: "The provider is overloaded or has failed.",
+}

@@ -15,7 +15,12 @@ TERMINAL_MESSAGE = "The assistant was interrupted and could not recover. Please 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRecovery:
-    """The bounds of recovery, in ms. Recovery cannot be switched off, but `on_chat_recovery` may decline one.
+    """The bounds of recovery, in ms. With `chat_recovery = False` an interrupted turn ends instead.
+
+    `max_attempts` counts recoveries in a row. A finished step or a settled call begins the count anew, and after a death also words that
+    were streamed. Deaths within 30 s of an attempt's beginning count once. A turn may stall 20 times in all. `stable_timeout_ms` is how
+    long a recovery waits for the calls that are under way, before it tells of the interruption and asks the hooks; what is still at work
+    goes on, and the next request waits for it.
 
     Numbers are clamped: `max_attempts` to at least 1 and durations to at least 0, both rounded down. A `max_recovery_work` or
     `max_oom_retries` below 0 means the default; infinity switches the former off. A value that is not a number is a TypeError.
@@ -32,6 +37,7 @@ class ChatRecovery:
     parked_deadline_ms: float = INFINITY
     should_keep_recovering: Callable[[ProgressContext], Any] | None = None
     on_exhausted: Callable[[ExhaustedContext], Any] | None = None
+    is_on: bool = True
 
     def __post_init__(self) -> None:
         self._clamp("max_attempts", least=1, is_whole=True)
@@ -40,6 +46,8 @@ class ChatRecovery:
         self._clamp("parked_deadline_ms", least=0)
         self._clamp("max_recovery_work", least=None)
         self._clamp("max_oom_retries", least=None, is_whole=True)
+        if not isinstance(self.is_on, bool):
+            raise TypeError(f"is_on: {self.is_on!r} is neither True nor False")
         if not isinstance(self.terminal_message, str):
             raise TypeError(f"terminal_message: {self.terminal_message!r} is not a text")
         for name in ("should_keep_recovering", "on_exhausted"):
@@ -59,11 +67,11 @@ class ChatRecovery:
 
     @classmethod
     def of(cls, value: object) -> ChatRecovery:
-        """Read what an author wrote: a `ChatRecovery`, a mapping of its fields, or None or a bool for the defaults."""
+        """Read what an author wrote: a `ChatRecovery`, a mapping of its fields, None or True for the defaults, or False for none at all."""
         if isinstance(value, ChatRecovery):
             return value
         if value is None or isinstance(value, bool):
-            return cls()
+            return cls(is_on=value is not False)
         if not isinstance(value, Mapping):
             raise TypeError(f"chat_recovery: {value!r} is neither a ChatRecovery nor a mapping of its fields")
         unknown = sorted(set(value) - {each.name for each in fields(cls)})

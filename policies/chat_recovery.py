@@ -5,8 +5,10 @@ gone when the turn completes.
 
 - Progress and work are counted per turn, so turns do not affect each other.
 - A sealed incident (`exhausted`, `failed` or `skipped`) is never evaluated again.
-- The debounce window begins with an attempt and does not move, so a fast loop uses up its attempts too. From the second loss in a row on
-  there is a pause, which doubles, with jitter.
+- Deaths come in storms, so those within 30 s of an attempt's beginning count once. The window does not move, so a fast loop uses up its
+  attempts too. Stalls do not, so each counts. From the second loss in a row on there is a pause, which doubles, with jitter.
+- After a death any progress resets the attempts. After a stall only a finished step or a settled call does: a provider that says one word
+  and falls silent makes no progress.
 - A turn that waits for a person is *parked*, at most for `parked_deadline_ms`. Only its own parts can park it.
 
 The bounds, in the order in which they are checked, and what resets each:
@@ -14,6 +16,7 @@ The bounds, in the order in which they are checked, and what resets each:
 | reason | crossed when | reset by |
 |---|---|---|
 | `out_of_memory` | deaths of memory > `max_oom_retries` | nothing |
+| `too_many_stalls` | stalls > 20 | nothing |
 | `work_budget_exceeded` | progress since the incident opened > `max_recovery_work` | nothing |
 | `no_progress_timeout` | silence > `no_progress_timeout_ms` | progress, waiting for a person or for its place |
 | `max_attempts_exceeded` | attempts in a row > `max_attempts` | progress |
@@ -38,6 +41,7 @@ from perdure.policies.retry import backoff_ms, jittered_ms
 from perdure.policies.ui_messages import Part
 
 DEBOUNCE_MS = 30_000
+STALLS_MAX = 20
 FIRST_PAUSE_MS = 1_000
 PAUSE_MAX_MS = 30_000
 
@@ -113,6 +117,8 @@ class Incident:
     parked_at_ms: float | None = None
     status: IncidentStatus = IncidentStatus.ATTEMPTING
     reason: str = ""
+    stalls: int = 0
+    settled: int = 0
 
     @property
     def is_sealed(self) -> bool:
@@ -141,7 +147,8 @@ class Incident:
 
 
 class TurnInterruption(NamedTuple):
-    """What is known of a cut-off turn. `progress` is its counter. Until `waited_until_ms` another turn of the agent ran."""
+    """What is known of a cut-off turn. `progress` is its counter, and `settled` that of its finished steps and settled calls. Until
+    `waited_until_ms` another turn of the agent ran."""
 
     request_id: str
     root_id: str
@@ -151,6 +158,8 @@ class TurnInterruption(NamedTuple):
     is_awaiting_client: bool = False
     is_out_of_memory: bool = False
     waited_until_ms: float = 0
+    is_stall: bool = False
+    settled: int = 0
 
 
 class Evaluation(NamedTuple):
@@ -193,13 +202,16 @@ def _opened(cut: TurnInterruption, config: ChatRecovery, now_ms: float) -> Incid
         max_attempts=config.max_attempts,
         oom_attempts=int(cut.is_out_of_memory),
         parked_at_ms=now_ms if cut.is_awaiting_client else None,
+        stalls=int(cut.is_stall),
+        settled=cut.settled,
     )
 
 
 def _seen_again(known: Incident, cut: TurnInterruption, config: ChatRecovery, now_ms: float) -> Incident:
-    has_progressed = cut.progress > known.progress
+    has_moved = cut.progress > known.progress
+    has_progressed = cut.settled > known.settled if cut.is_stall else has_moved
     was_answered = known.parked_at_ms is not None and not cut.is_awaiting_client
-    is_debounced = not has_progressed and now_ms - known.window_at_ms < DEBOUNCE_MS
+    is_debounced = not (has_progressed or cut.is_stall) and now_ms - known.window_at_ms < DEBOUNCE_MS
     counts = not (is_debounced or cut.is_awaiting_client)
     parked_at_ms = now_ms if known.parked_at_ms is None else known.parked_at_ms
     return replace(
@@ -213,12 +225,14 @@ def _seen_again(known: Incident, cut: TurnInterruption, config: ChatRecovery, no
         max_attempts=config.max_attempts,
         last_attempt_at_ms=now_ms,
         last_progress_at_ms=now_ms
-        if has_progressed or was_answered or cut.is_awaiting_client
+        if has_moved or was_answered or cut.is_awaiting_client
         else max(known.last_progress_at_ms, min(cut.waited_until_ms, now_ms)),
         window_at_ms=now_ms if has_progressed or counts else known.window_at_ms,
         progress=max(known.progress, cut.progress),
         oom_attempts=known.oom_attempts + int(cut.is_out_of_memory),
         parked_at_ms=parked_at_ms if cut.is_awaiting_client else None,
+        stalls=known.stalls + int(cut.is_stall),
+        settled=max(known.settled, cut.settled),
     )
 
 
@@ -230,6 +244,8 @@ def _crossed(seen: Incident, config: ChatRecovery, now_ms: float, *, is_new: boo
         return "out_of_memory"
     if is_new:
         return ""
+    if seen.stalls > STALLS_MAX:
+        return "too_many_stalls"
     if math.isfinite(config.max_recovery_work) and seen.work > config.max_recovery_work:
         return "work_budget_exceeded"
     if now_ms - seen.last_progress_at_ms > config.no_progress_timeout_ms:

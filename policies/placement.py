@@ -5,15 +5,18 @@ host that is behind with its work has *room* for half of the agents that work th
 not. Runs wait for room. Woken agents do not: a call or a parent must not queue behind runs. A worn host is the last choice, so that it
 empties and can be retired. An exclusive agent, and a run or agent that lost its host too often, always has a host to itself. Each of the
 two kinds may have `hosts_max` hosts, so neither waits for the other.
+
+A run that must outlive its parent is placed *apart* from it. If there is no other host it waits for one, and for its sake there are two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from perdure.policies.limits import Limits
 
+HOSTS_APART: Final = 2
 ROOM_MIN: Final = 100  # so many agents are no burden, if they do little; the machine may be slow for reasons of its own
 
 
@@ -46,7 +49,15 @@ def room_after(room: float, load: int, *, behind: bool) -> float:
     return max(ROOM_MIN, load // 2 if behind else room * 2)
 
 
-def choose(hosts: Sequence[S], demand: int, limits: Limits, *, alone: bool, urgent: bool = False) -> S | None:
+def choose(
+    hosts: Sequence[S],
+    demand: int,
+    limits: Limits,
+    *,
+    alone: bool,
+    urgent: bool = False,
+    apart_from: Container[str] = (),
+) -> S | None:
     """The host for one more agent, or None if the agent should wait for one.
 
     Args:
@@ -54,18 +65,21 @@ def choose(hosts: Sequence[S], demand: int, limits: Limits, *, alone: bool, urge
         demand: how many agents wait for a place in this pool, this one included.
         alone: whether it needs a host to itself.
         urgent: whether it may go to a host that is behind.
+        apart_from: the hosts to which it may not go.
     """
+    hosts_max = _hosts_max(limits, is_apart=apart_from != ())
 
     def has_room(host: S) -> bool:
         return host.load < (limits.pack_max if urgent else min(limits.pack_max, host.room))
 
-    full = _taken(hosts, alone=alone) >= limits.hosts_max  # then the empty hosts are for the other kind
+    full = _taken(hosts, alone=alone) >= hosts_max  # then the empty hosts are for the other kind
     ready = [host for host in hosts if host.up and not (host.draining or host.exclusive or (full and not host.tenants))]
+    ready = [host for host in ready if host.host_id not in apart_from]
     ready = [host for host in ready if not host.worn and has_room(host)] or ready
     for host in ready:
         if not host.tenants:
             return host
-    if alone or (len(hosts) < limits.hosts_max and demand <= limits.hosts_max - len(hosts)):
+    if alone or (len(hosts) < hosts_max and demand <= hosts_max - len(hosts)):
         return None
     if demand <= len(hosts) and demand <= sum(not host.up for host in hosts):
         return None
@@ -73,10 +87,17 @@ def choose(hosts: Sequence[S], demand: int, limits: Limits, *, alone: bool, urge
     return best if best is not None and has_room(best) else None
 
 
-def wanted_hosts(hosts: Sequence[Candidate], demand: int, alone_demand: int, limits: Limits) -> int:
-    """How many hosts the pool should start now, for those that wait and for `hosts_warm`."""
+def _hosts_max(limits: Limits, *, is_apart: bool) -> int:
+    return max(limits.hosts_max, HOSTS_APART) if is_apart else limits.hosts_max
+
+
+def wanted_hosts(
+    hosts: Sequence[Candidate], demand: int, alone_demand: int, limits: Limits, *, is_apart: bool = False
+) -> int:
+    """How many hosts the pool should start now, for those that wait and for `hosts_warm`. `is_apart`: one waits for another host than
+    that of its parent."""
     idle = sum(not host.draining and not host.tenants for host in hosts)
-    room = max(0, limits.hosts_max - _taken(hosts, alone=False))
+    room = max(0, _hosts_max(limits, is_apart=is_apart) - _taken(hosts, alone=False))
     ordinary = min(room, max(demand - alone_demand, limits.hosts_warm))
     extra = min(limits.hosts_max - _taken(hosts, alone=True), alone_demand)
     return max(0, ordinary + max(0, extra) - idle)

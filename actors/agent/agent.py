@@ -84,6 +84,7 @@ class Agent:
     _perdure_recalls_results: ClassVar[bool] = (
         False  # whether `run`, entered again after its end, gives the same result at once
     )
+    _perdure_apart: ClassVar[bool] = False  # whether its runs are never placed on the host of the agent that asked
 
     _perdure_relays: ClassVar[bool] = (
         False  # whether what its runs report is reported of the requesting child's run too

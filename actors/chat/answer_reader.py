@@ -99,6 +99,12 @@ class AnswerReader:
                 yield from prose.ended(None)
         yield from self.calls.ended(reason)
 
+    def refused(self, words: str) -> Iterator[Event]:
+        """The provider refused to answer, in these words. People read them as the answer."""
+        prose = _Prose("text", len(self._prose) + len(self.calls))
+        yield from prose.grew(words)
+        yield from prose.ended(None)
+
     def _weigh(self, piece: object) -> None:
         self._bytes += _EVENT_BYTES + sum(_weight(getattr(piece, name, None)) for name in _WEIGHTY)
         if self._bytes > self._bytes_max:

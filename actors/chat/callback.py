@@ -8,7 +8,10 @@ death of a supervisor or a host does not end it. The ends of an attempt, in the 
     data-interrupted           on_interrupted: this attempt is over, and the turn may go on without this callback. `attach` follows on,
                                and takes attempts that were over before it came for history.
 
-The turn never waits for a callback. A callback that raises gets no more events, only the end; one that hangs is given up after a while.
+With `follow=True` an interruption is no end: the callback is told of it, and of the next attempt too.
+
+Neither the turn nor its follower waits for a callback, except at the end. A callback that raises gets no more events, only the end; one
+that hangs is given up.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, Unpack
 
@@ -24,10 +28,13 @@ from perdure.actors.chat.messages import Messages
 from perdure.actors.chat.turn import TurnResult
 from perdure.actors.code.author_call import is_async, tried
 from perdure.actors.ports import Threads
+from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, PerdureError, check_whole
 from perdure.policies import TURN_ENDED, Json, JsonObject, TurnStatus
 
 CALLBACK_TIMEOUT_S = 30.0
+END_GRACE_S = 2.0
+"""How long the end of a turn waits for one call of a callback."""
 NAMES = ("on_start", "on_event", "on_done", "on_error", "on_interrupted")
 FORGOTTEN = "The turn is over and was forgotten: its conversation was cleared, or its ended turns were deleted."
 log = logging.getLogger("perdure.chat")
@@ -40,7 +47,9 @@ class Interrupted:
     Attributes:
         outcome: `scheduled` (another attempt comes), `exhausted` (the turn has ended), `unknown` (the agent cannot be asked).
         cause: `stall`, `process_lost`, `out_of_memory`, `connection`.
+        attempt, max_attempts: as `on_chat_recovery` counts them; 0 if there is no recovery.
         next_event: the number to `attach` from.
+        turn_attempt: which attempt at the turn was interrupted. It counts on where `attempt` begins anew.
     """
 
     request_id: str
@@ -51,6 +60,8 @@ class Interrupted:
     incident_id: str = ""
     message_id: str = ""
     text: str = ""
+    max_attempts: int = 0
+    turn_attempt: int = 0
 
 
 class StreamCallback(Protocol):
@@ -79,6 +90,8 @@ class TurnOptions(TypedDict, total=False):
         metadata: plain data that stays with the turn; `active_turn` shows it.
         client_tools: tools that the client executes: `[{name, description, parameters}]`.
         chat_stream_stall_timeout_ms: in place of the class's.
+        follow: whether to wait for the end of the turn, through every interruption, or only for that of the attempt that the callback
+            sees. By default it depends on whether there is a callback: without one the end of the turn is waited for.
     """
 
     request_id: str | None
@@ -86,6 +99,7 @@ class TurnOptions(TypedDict, total=False):
     metadata: Json
     client_tools: list[JsonObject]
     chat_stream_stall_timeout_ms: float
+    follow: bool | None
 
 
 async def ask_and_follow(
@@ -97,12 +111,13 @@ async def ask_and_follow(
 ) -> TurnResult:
     """Ask for a turn under an id that is known here, so that it can be asked for again, and follow it."""
     request_id = options.pop("request_id", None) or caller.token()
+    to_the_end = options.pop("follow", None)
     told = await caller.call("_perdure_begin_turn", trigger, messages, request_id, options)
     if told["reason"] != "dropped":
-        return await follow(caller, request_id, callback, opening=told)
+        return await follow_turn(caller, request_id, callback, follow=to_the_end, opening=told)
     runner = CallbackRunner(callback, caller.threads)
-    await runner.tell("on_start", {"requestId": told["request_id"]})
-    await runner.tell("on_error", told["error"])
+    runner.tell("on_start", {"requestId": told["request_id"]})
+    await runner.finish("on_error", told["error"])
     return _result_of(told)
 
 
@@ -121,101 +136,178 @@ async def submit(caller: Caller, messages: Messages, **options: Unpack[TurnOptio
 
 
 class CallbackRunner:
-    """Tells one callback, whose errors go to the log. Sync methods run on a thread."""
+    """Tells one callback, one call after the other, beside its caller. Errors go to the log. Sync methods run on a thread."""
 
     def __init__(self, callback: object, threads: Threads) -> None:
         if callback is not None and not any(callable(getattr(callback, name, None)) for name in NAMES):
             raise BadRequest("callback", f"{callback!r:.200} has none of the methods {', '.join(NAMES)}")
         self._callback, self._threads = callback, threads
         self._hears_events = True
+        self._calls: deque[tuple[str, tuple[object, ...]]] = deque()
+        self._called, self._calling = 0, ""
+        self._teller: asyncio.Task[None] | None = None
 
-    async def tell(self, name: str, *args: object) -> None:
-        """Call a method of the callback, if it has it, within `CALLBACK_TIMEOUT_S`."""
-        method = getattr(self._callback, name, None)
-        if not callable(method) or (name == "on_event" and not self._hears_events):
-            return
+    def tell(self, name: str, *args: object) -> None:
+        """Have a method of the callback called, if it has it."""
+        if callable(getattr(self._callback, name, None)):
+            self._calls.append((name, args))
+            if self._teller is None or self._teller.done():
+                self._teller = awaited(self._tell_all())
+
+    async def finish(self, name: str, *args: object) -> None:
+        """Tell the end, and wait until it is told. A call that hangs is left behind, and the end is told nevertheless."""
+        self.tell(name, *args)
+        while self._teller is not None and not self._teller.done():
+            called = self._called
+            await asyncio.wait([self._teller], timeout=END_GRACE_S)
+            if self._called == called and self._calling == "on_event" and not self._teller.done():
+                log.warning("A chat callback hangs in on_event. That call is given up, and the end is told.")
+                await self.close()
+                self._calls = deque(list(self._calls)[-1:])
+                self._teller = awaited(self._tell_all())
+
+    async def close(self) -> None:
+        """Stop telling."""
+        if self._teller is not None:
+            self._teller.cancel()
+            await asyncio.wait([self._teller])
+
+    async def _tell_all(self) -> None:
+        while self._calls:
+            name, args = self._calls.popleft()
+            if self._hears_events or name != "on_event":
+                self._calling = name
+                await self._tell(name, *args)
+            self._called += 1
+
+    async def _tell(self, name: str, *args: object) -> None:
         try:
             async with asyncio.timeout(CALLBACK_TIMEOUT_S):
-                _, problem = await tried(self._call(method, *args))
+                _, problem = await tried(self._call(name, *args))
         except TimeoutError as late:
             problem = late
         if problem is not None:
             self._hears_events = False
             log.warning("%s of a chat callback failed: %s: %s", name, type(problem).__name__, problem)
 
-    async def _call(self, method: Callable[..., object], *args: object) -> None:
+    async def _call(self, name: str, *args: object) -> None:
+        method = getattr(self._callback, name)
         outcome = method(*args) if is_async(method) else await self._threads.run(lambda: method(*args))
         if inspect.isawaitable(outcome):
             await outcome
 
 
-async def follow(
+async def follow_turn(
     caller: Caller,
     request_id: str,
     callback: object = None,
     first: int = 0,
     *,
+    follow: bool | None = None,
     opening: dict[str, Any] | None = None,
 ) -> TurnResult:
-    """Follow a turn until the attempt that is under way has ended, and tell the callback.
+    """Follow a turn, and tell the callback. `opening` is the first answer, if it came with the acceptance.
 
-    `opening` is the first answer, if it came with the acceptance. A known turn that is not found any more was cleared with its
-    conversation, and counts as aborted. A caller that gives a `first` above 0 knew it.
+    A known turn that is not found any more was cleared with its conversation, and counts as aborted. A caller that gives a `first` above 0
+    knew it.
     """
     check_whole("first", first, 0)
     runner = CallbackRunner(callback, caller.threads)
-    attached, was_accepted = 0, first > 0 or opening is not None
-    await runner.tell("on_start", {"requestId": request_id})
-    while True:
+    follower = _Follower(caller, request_id, runner, first, is_known=first > 0 or opening is not None)
+    runner.tell("on_start", {"requestId": request_id})
+    try:
+        return await follower.run(opening, to_the_end=callback is None if follow is None else follow)
+    except asyncio.CancelledError:
+        await follower.lost("The caller has stopped following the turn.")
+        raise
+    finally:
+        await runner.close()
+
+
+class _Follower:
+    """Follows one turn from an event's number on."""
+
+    def __init__(self, caller: Caller, request_id: str, runner: CallbackRunner, first: int, *, is_known: bool) -> None:
+        self._caller, self._request_id, self._runner = caller, request_id, runner
+        self._first, self._is_known = first, is_known
+        self._attached: float = 0
+        """The attempt that was under way when it came. Earlier ones are history; so are all of a turn that was over."""
+
+    async def run(self, opening: dict[str, Any] | None, *, to_the_end: bool) -> TurnResult:
+        """Follow to the end of the attempt, or of the turn."""
+        told = opening or await self._asked()
+        while told is not None:
+            self._is_known = self._is_known or bool(told["attempt"])
+            is_over = told["status"] in TURN_ENDED
+            self._attached = self._attached or (math.inf if is_over else told["attempt"])
+            result = self._heard(told)
+            if result is not None and not to_the_end:
+                await self._runner.finish("on_interrupted", result[1])
+                return result[0]
+            if result is not None:
+                self._runner.tell("on_interrupted", result[1])
+            elif is_over and self._first >= told["next_event"]:
+                return await self._ended(told)
+            told = await self._asked()
+        gone = {"request_id": self._request_id, "status": TurnStatus.ABORTED, "reason": "forgotten"}
+        return await self._ended({**gone, "next_event": self._first, "error": FORGOTTEN})
+
+    async def lost(self, why: str) -> None:
+        """Tell that the turn cannot be followed any more."""
+        lost: dict[str, Any] = {"outcome": "unknown", "cause": "connection", "attempt": 0, "text": why}
+        info = Interrupted(request_id=self._request_id, next_event=self._first, **lost)
+        await self._runner.finish("on_interrupted", info)
+
+    async def _asked(self) -> dict[str, Any] | None:
+        """What the agent tells; None if it has forgotten the turn."""
         try:
-            told, opening = opening or await caller.call("_perdure_follow_turn", request_id, first), None
-        except PerdureError as problem:
-            if isinstance(problem, BadRequest) and problem.field == "request_id" and (was_accepted or attached):
-                gone = {
-                    "request_id": request_id,
-                    "status": TurnStatus.ABORTED,
-                    "reason": "forgotten",
-                    "next_event": first,
-                }
-                return await _ended(runner, {**gone, "error": FORGOTTEN})
-            if isinstance(problem, BadRequest):
-                await runner.tell("on_error", str(problem))
-            else:
-                lost: dict[str, Any] = {"outcome": "unknown", "cause": "connection", "attempt": 0, "text": str(problem)}
-                await runner.tell("on_interrupted", Interrupted(request_id=request_id, next_event=first, **lost))
+            told: dict[str, Any] = await self._caller.call("_perdure_follow_turn", self._request_id, self._first)
+        except BadRequest as problem:
+            if problem.field == "request_id" and self._is_known:
+                return None
+            await self._runner.finish("on_error", str(problem))
             raise
-        attached = attached or told["attempt"]
-        for number, event in enumerate(told["events"], first + 1):
-            if event.get("type") == "data-interrupted" and event["data"]["attempt"] >= attached:
-                return await _interrupted(runner, told, event["data"], number)
+        except PerdureError as problem:
+            await self.lost(str(problem))
+            raise
+        return told
+
+    def _heard(self, told: dict[str, Any]) -> tuple[TurnResult, Interrupted] | None:
+        """Tell the callback of events, up to an interruption of an attempt that it has seen."""
+        for event in told["events"]:
+            self._first += 1
+            if event.get("type") == "data-interrupted" and event["data"]["attempt"] >= self._attached:
+                return self._interrupted(event["data"])
             if event.get("type") not in ("finish", "error", "abort"):
-                await runner.tell("on_event", event)
-        first = told["next"]
-        if told["status"] in TURN_ENDED and first >= told["next_event"]:
-            return await _ended(runner, told)
+                self._runner.tell("on_event", event)
+        self._first = told["next"]
+        return None
 
+    def _interrupted(self, data: dict[str, Any]) -> tuple[TurnResult, Interrupted]:
+        info = Interrupted(
+            request_id=self._request_id,
+            next_event=self._first,
+            attempt=data.get("recovery", data["attempt"]),
+            max_attempts=data.get("max_recoveries", 0),
+            turn_attempt=data["attempt"],
+            **{name: data[name] for name in ("outcome", "cause", "incident_id", "message_id", "text") if name in data},
+        )
+        words = f"attempt {info.turn_attempt} was interrupted ({info.cause}); {_COMING[info.outcome]}"
+        told: dict[str, Any] = {
+            "status": TurnStatus.INTERRUPTED,
+            "text": info.text,
+            "error": words,
+            "reason": info.cause,
+        }
+        return TurnResult(request_id=self._request_id, next_event=self._first, **told), info
 
-async def _ended(runner: CallbackRunner, told: dict[str, Any]) -> TurnResult:
-    result = _result_of(told)
-    if result.ok:
-        await runner.tell("on_done")
-    else:
-        await runner.tell("on_error", result.error or f"The turn was {result.status}.")
-    return result
-
-
-async def _interrupted(runner: CallbackRunner, told: dict[str, Any], data: dict[str, Any], first: int) -> TurnResult:
-    known = {name: value for name, value in data.items() if name in Interrupted.__dataclass_fields__}
-    info = Interrupted(request_id=told["request_id"], next_event=first, **known)
-    await runner.tell("on_interrupted", info)
-    return TurnResult(
-        request_id=info.request_id,
-        status=TurnStatus.INTERRUPTED,
-        text=info.text,
-        error=f"attempt {info.attempt} was interrupted ({info.cause}); {_COMING[info.outcome]}",
-        reason=info.cause,
-        next_event=first,
-    )
+    async def _ended(self, told: dict[str, Any]) -> TurnResult:
+        result = _result_of(told)
+        if result.ok:
+            await self._runner.finish("on_done")
+        else:
+            await self._runner.finish("on_error", result.error or f"The turn was {result.status}.")
+        return result
 
 
 _COMING = {"scheduled": "another attempt follows", "exhausted": "no further attempt follows", "unknown": "ask again"}

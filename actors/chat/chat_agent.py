@@ -15,7 +15,7 @@ A turn survives the process, the provider and the network (`actors.chat.turns`, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, cast
 
@@ -23,11 +23,12 @@ from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agent.exposing import Marking, exposed
-from perdure.actors.chat.callback import TurnOptions, ask_and_follow, continue_and_follow, follow, submit
+from perdure.actors.chat.callback import TurnOptions, ask_and_follow, continue_and_follow, follow_turn, submit
 from perdure.actors.chat.conversation import Conversation
 from perdure.actors.chat.messages import Messages, as_messages, checked_data
 from perdure.actors.chat.model_lookup import load_library
 from perdure.actors.chat.plain_data import checked_text
+from perdure.actors.chat.play import STALL_MS
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
 from perdure.actors.code.author_call import hook
 from perdure.actors.jobs.fiber_context import CURRENT
@@ -63,10 +64,11 @@ class ChatAgent(Agent, Generic[Answer]):
         model_key: the key of a named model, by reference; by default its provider looks for it in the environment.
         instructions: what the model is told before the conversation.
         max_steps: requests to the model that one turn may make.
-        chat_recovery: the budgets of recovery after a death or a stall.
-        chat_stream_stall_timeout_ms: after which a silent stream counts as broken; 0 never. A turn may set its own.
-        chat_first_token_timeout_ms: the same for the first event of an answer; None takes the former.
-        tool_timeout_ms: the time limit of a tool without its own; None for ever.
+        chat_recovery: the budgets of recovery after a death or a stall; with False such a turn ends.
+        chat_stream_stall_timeout_ms: after which a silent stream counts as broken; 0 never. A turn may set its own. By default 90 s.
+        chat_first_token_timeout_ms: the same for the first event of an answer, before which a model may think. None takes the former, or
+            ten minutes if that is the default.
+        tool_timeout_ms: the time limit of a tool without its own, by default ten minutes; None for ever. Child agents have none.
         stands_alone: whether a call from outside may create a chat of this class. False for chats that are only children of runs.
         message_concurrency: what becomes of a message that comes while a turn is under way: `queue`, `latest`, `merge`, `drop`, or
             `{"strategy": "debounce", "debounce_ms": 750}`.
@@ -77,10 +79,10 @@ class ChatAgent(Agent, Generic[Answer]):
     instructions: ClassVar[str | None] = None
     toolsets: ClassVar[Sequence[Any]] = ()
     max_steps: ClassVar[int] = 50
-    chat_recovery: ClassVar[ChatRecovery] = ChatRecovery()
-    chat_stream_stall_timeout_ms: ClassVar[float] = 0
+    chat_recovery: ClassVar[ChatRecovery | bool] = ChatRecovery()
+    chat_stream_stall_timeout_ms: ClassVar[float] = STALL_MS
     chat_first_token_timeout_ms: ClassVar[float | None] = None
-    tool_timeout_ms: ClassVar[float | None] = None
+    tool_timeout_ms: ClassVar[float | None] = 600_000
     message_concurrency: ClassVar[str | dict[str, Any]] = "queue"
 
     stands_alone: ClassVar[bool] = True
@@ -99,14 +101,14 @@ class ChatAgent(Agent, Generic[Answer]):
         return ()
 
     def get_model(self) -> object:
-        """The model of the next request."""
+        """The model of the next request. It may be async, as may the next two."""
         return self.model
 
-    def get_model_settings(self) -> dict[str, Any] | None:
+    def get_model_settings(self) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None:
         """Settings of the next request, as pydantic-ai names them: `temperature`, `max_tokens` and more."""
         return None
 
-    def get_instructions(self) -> str | None:
+    def get_instructions(self) -> str | Awaitable[str | None] | None:
         """What the model is told before the conversation."""
         return self.instructions
 
@@ -170,7 +172,8 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @afar(partial(ask_and_follow, "chat"))
     async def chat(self, message: Messages, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
-        """Send a message and follow the answer. Returns when the attempt that the callback sees has ended.
+        """Send a message and follow the answer. Returns when the attempt that the callback sees has ended; without a callback, or with
+        `follow=True`, when the turn has.
 
         Args:
             message: a text, a message, or a list of messages.
@@ -182,7 +185,7 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @afar(partial(ask_and_follow, "save"))
     async def save_messages(self, messages: Messages, **options: Unpack[TurnOptions]) -> TurnResult:
-        """Add messages and wait for their turn."""
+        """Add messages and wait for the end of their turn."""
         conversation = self._perdure_conversation.unnested("save_messages")
         return await ask_and_follow("save", conversation.local_caller, messages, None, **options)
 
@@ -201,10 +204,13 @@ class ChatAgent(Agent, Generic[Answer]):
         """
         return await submit(self._perdure_conversation.local_caller, messages, **options)
 
-    @afar(follow)
-    async def attach(self, request_id: str, callback: object = None, *, first: int = 0) -> TurnResult:
-        """Follow a turn from an event's number on, after an interruption or from elsewhere."""
-        return await follow(self._perdure_conversation.local_caller, request_id, callback, first=first)
+    @afar(follow_turn)
+    async def attach(
+        self, request_id: str, callback: object = None, *, first: int = 0, follow: bool | None = None
+    ) -> TurnResult:
+        """Follow a turn from an event's number on, after an interruption or from elsewhere. `follow` is that of `chat`."""
+        caller = self._perdure_conversation.local_caller
+        return await follow_turn(caller, request_id, callback, first=first, follow=follow)
 
     @exposed(repeatable=True)
     async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:

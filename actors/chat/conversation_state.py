@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from perdure.actors.chat.delegated_tools import client_tools
@@ -12,6 +12,7 @@ from perdure.actors.chat.store import ChatStore, Transcript
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn
+from perdure.actors.code.author_call import result_of
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
@@ -28,7 +29,7 @@ class ChatAuthor(Protocol):
 
     max_steps: ClassVar[int]
     model_key: ClassVar[Secret | None]
-    chat_recovery: ClassVar[ChatRecovery]
+    chat_recovery: ClassVar[ChatRecovery | bool]
     chat_stream_stall_timeout_ms: ClassVar[float]
     chat_first_token_timeout_ms: ClassVar[float | None]
     tool_timeout_ms: ClassVar[float | None]
@@ -43,8 +44,8 @@ class ChatAuthor(Protocol):
     @classmethod
     def _perdure_deps(cls) -> object: ...
     def get_model(self) -> object: ...
-    def get_model_settings(self) -> dict[str, Any] | None: ...
-    def get_instructions(self) -> str | None: ...
+    def get_model_settings(self) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None: ...
+    def get_instructions(self) -> str | Awaitable[str | None] | None: ...
     def repair_interrupted_tool_part(self, part: Any, /) -> object: ...
     def report_progress(self, fraction: float | None = None, **signal: Any) -> object: ...
     async def on_chat_response(self, response: dict[str, Any], /) -> None: ...
@@ -132,7 +133,7 @@ class ConversationState:
 
     async def model(self) -> Model:
         """The model that the agent names now. Its library is loaded on a thread, once a life."""
-        wanted = self.agent.get_model()
+        wanted = await result_of(self.agent.get_model)
         if self._model is None:
             await self.tenant.threads.run(lambda: load_library(wanted))
         if self._model is None or self._model[0] is not wanted:

@@ -31,6 +31,12 @@ CONTINUE = (
 )
 """Said after a broken answer. Many models refuse a request whose last message is their own."""
 
+CUT_BY_LENGTH = (
+    "[Your last message was cut off, because it had reached the limit of its length. "
+    "Continue it exactly where it ends; repeat nothing of it, and do not mention this.]"
+)
+GO_ON = "[Continue your last message where it ends; repeat nothing of it, and do not mention this.]"
+
 DENIED = "The user declined this call. It was not executed."
 UNANSWERED = "There is no result yet: this call waits for the user. It may or may not be executed later."
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from perdure.actors.chat.conversation_state import ConversationState
+from perdure.actors.chat.convert import CONTINUE, CUT_BY_LENGTH, GO_ON
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import Turn
@@ -50,6 +51,14 @@ class History:
         before = self._state.transcript.before(live.turn.message_id)
         self._mend(before, live.turn)
         return [self._state.transcript.get(each["id"]) or each for each in before]
+
+    def last_word(self, live: LiveTurn) -> str:
+        """What is said to the model after an answer of its own, which it is to continue."""
+        if not live.turn.continues or any(part["type"] != "step-start" for part in live.stream.own_parts):
+            return CONTINUE
+        continued = self._state.transcript.get(live.turn.continues)
+        cut_off = {} if continued is None else continued.get("metadata", {})
+        return CUT_BY_LENGTH if cut_off.get("finishReason") == "length" else GO_ON
 
     def continued(self, message: Message, live: LiveTurn) -> list[Part]:
         """The parts of an answer that a turn continues. A call without a result is settled there, and never begun: only the turn
@@ -105,7 +114,10 @@ class History:
             return None
         known = self._state.transcript.get(stream.turn.message_id)
         told: JsonObject = {} if stream.turn.metadata is None else {"turn": stream.turn.metadata}
-        metadata = {**({} if known is None else known.get("metadata", {})), **told}
+        if stream.finish_reason not in ("", "stop", "tool_call"):
+            told["finishReason"] = stream.finish_reason
+        before = {} if known is None else known.get("metadata", {})
+        metadata = {**{name: value for name, value in before.items() if name != "finishReason"}, **told}
         message = {**stream.message, "parts": parts}
         return {**message, "metadata": metadata} if metadata else message
 

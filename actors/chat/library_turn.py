@@ -12,21 +12,23 @@ validators and preparations of tools are called again; they have no effects to r
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 from pydantic_core import to_jsonable_python
 
+from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.convert import CONTINUE, result_of, to_model
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.model import Finished, stream_request
+from perdure.actors.chat.model import stream_request
 from perdure.actors.chat.stream import step_ends
 from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.toolsets import library_tool
 from perdure.actors.chat.turn import OUTPUT, last_text
 from perdure.actors.chat.turn_ends import Outcome
+from perdure.actors.chat.watchdog import Watchdog
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import BROKEN
 from perdure.actors.host.tenant import Tenant
@@ -81,7 +83,7 @@ class LibraryTurn:
         live: LiveTurn,
         before: Sequence[Message],
         model: Model,
-        ask: Callable[[AsyncIterator[Event | Finished]], Awaitable[Outcome | None]],
+        ask: Callable[[Callable[[Watchdog], AsyncGenerator[Event | Finished]]], Awaitable[Outcome | None]],
     ) -> None:
         self._library, self._author, self._tenant, self._live = library, author, tenant, live
         self._before, self._model, self._ask = before, model, ask
@@ -102,7 +104,7 @@ class LibraryTurn:
         if problem is not None:
             raise problem
         self._write_output(result)
-        return Outcome(TurnEvent.COMPLETED)
+        return Outcome(TurnEvent.COMPLETED, reason=self._live.stream.remark)
 
     async def _run(self) -> object:
         from pydantic_ai.capabilities import ReinjectSystemPrompt  # noqa: PLC0415 - as above
@@ -151,11 +153,19 @@ class LibraryTurn:
             if known and known[0].is_whole:
                 return self._response(known[0])
             history = [*messages, *self._so_far(known[0])] if known else messages
-            taken = [part["toolCallId"] for part in self._live.stream.parts if is_tool_part(part)]
-            outcome = await self._ask(stream_request(self._model, history, settings, parameters, taken_ids=taken))
+            outcome = await self._ask(self._sent(history, settings, parameters))
             if outcome is not None:
                 raise self._over(outcome)
             self._live.stream.mend()
+
+    def _sent(
+        self, history: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+    ) -> Callable[[Watchdog], AsyncGenerator[Event | Finished]]:
+        """What sends one request."""
+        taken = [part["toolCallId"] for part in self._live.stream.parts if is_tool_part(part)]
+        return lambda watchdog: stream_request(
+            self._model, history, settings, parameters, watchdog=watchdog, taken_ids=taken
+        )
 
     def _answers(self) -> list[_Answer]:
         """The answers of this turn so far. One that broke off goes on in the next step."""

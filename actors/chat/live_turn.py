@@ -16,10 +16,8 @@ A call that died is told to the model as an error with a caution and the evidenc
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out, told_of
@@ -29,7 +27,7 @@ from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.toolsets import listed
 from perdure.actors.chat.turn import Turn
-from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.code.author_call import in_words, result_of, tried
 from perdure.actors.life.activity import CALL
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.ports import KillPoint
@@ -46,7 +44,6 @@ from perdure.policies import (
     tool_name,
 )
 
-T = TypeVar("T")
 STATUS_AFTER_S = 5.0
 NO_RESULT = "The provider began this call itself, and its answer ended without the result."
 
@@ -144,10 +141,12 @@ class LiveTurn:
         """Whether a part is such a call."""
         return awaits_client(part, frozenset(tool.name for tool in self.tools if tool.kind == "client"))
 
-    async def drain(self) -> None:
-        """Wait for the calls under way. A lost connection to the provider is no reason to stop a tool."""
+    async def drain(self, limit_ms: float | None = None) -> None:
+        """Wait for the calls under way, at most for so long. A lost connection to the provider is no reason to stop a tool."""
         waiting = [task for task in self._tasks.values() if not task.done()]
-        if waiting:
+        if waiting and limit_ms is not None:
+            await asyncio.wait(waiting, timeout=limit_ms / 1000)
+        elif waiting:
             await self._wait(waiting)
 
     def abandon(self) -> None:
@@ -271,7 +270,7 @@ class LiveTurn:
         self._tenant.faults.at(KillPoint.MID_TOOL, "after")
 
     async def _needs_approval(self, part: Part, tool: Tool) -> bool:
-        wanted, problem = await tried(_result_of(lambda: tool.wants_approval(part.get("input"), self._agent)))
+        wanted, problem = await tried(result_of(lambda: tool.wants_approval(part.get("input"), self._agent)))
         if problem is None and not wanted:
             return False
         call_id = part["toolCallId"]
@@ -296,7 +295,7 @@ class LiveTurn:
     async def _child(self, part: Part, tool: Tool) -> None:
         assert tool.agent_class is not None
         call_id = part["toolCallId"]
-        given, problem = await tried(_result_of(lambda: tool.agent_input(part.get("input"))))
+        given, problem = await tried(result_of(lambda: tool.agent_input(part.get("input"))))
         if problem is not None:
             self._failed(call_id, str(problem))
             return
@@ -304,7 +303,7 @@ class LiveTurn:
         if isinstance(result, RunHandle):
             self._returned(call_id, {"runId": self.run_id(call_id), "status": "running"})
             return
-        output, problem = await tried(_result_of(lambda: tool.answer(result)))
+        output, problem = await tried(result_of(lambda: tool.answer(result)))
         if problem is not None:
             self._failed(call_id, str(problem))
         else:
@@ -379,7 +378,7 @@ class LiveTurn:
         """A call began and nobody knows how it ended. A probe may know; else the model is told the evidence."""
         call_id = part["toolCallId"]
         context = context or self._context(call_id, self.run_id(call_id))
-        probed, problem = await tried(_result_of(lambda: tool.probed(part.get("input"), context, self._agent)))
+        probed, problem = await tried(result_of(lambda: tool.probed(part.get("input"), context, self._agent)))
         is_known = problem is None and isinstance(probed, bool)
         evidence = self._evidence(part, result)
         words = died(part, tool, evidence, probed if is_known else None)
@@ -387,9 +386,3 @@ class LiveTurn:
 
     def _evidence(self, part: Part, result: RunResult | None) -> OurMetadata:
         return evidence_of(part, self.run_id(part["toolCallId"]), result, self._state.tenant.now_ms())
-
-
-async def _result_of(make: Callable[[], T]) -> T:
-    """The result of the author's code, awaited if it has to be. Its errors are raised."""
-    value = make()
-    return cast("T", await value) if inspect.isawaitable(value) else value

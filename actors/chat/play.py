@@ -14,25 +14,33 @@ costs the events that were not durable, which nobody had seen. A tool call is du
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.failures import ModelFailed
 from perdure.actors.chat.history import History
 from perdure.actors.chat.library_turn import LibraryTurn
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.model import Finished, stream_model
+from perdure.actors.chat.model import stream_model
 from perdure.actors.chat.turn_ends import Outcome
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
-from perdure.actors.code.author_call import tried
+from perdure.actors.chat.watchdog import Stalled, Watchdog
+from perdure.actors.code.author_call import result_of, tried
 from perdure.actors.ports import Faults, KillPoint
 from perdure.policies import FAILURES_MAX, Event, Failure, Part, TurnEvent
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
 
-T = TypeVar("T")
+Source = Callable[[Watchdog], AsyncGenerator[Event | Finished]]
+"""Sends a request, under a watchdog that begins with it."""
+
+STALL_MS, FIRST_TOKEN_MS = 90_000, 600_000
+"""The limits of silence, unless an author has others: a model may think for minutes before it speaks, but hardly between two words."""
 
 
 class Play:
@@ -82,7 +90,7 @@ class Play:
             if await live.settle():
                 return Outcome(TurnEvent.PARKED)
             if live.stream.is_answered:
-                return Outcome(TurnEvent.COMPLETED)
+                return Outcome(TurnEvent.COMPLETED, reason=live.stream.remark)
             if live.stream.steps_taken >= self._agent.max_steps:
                 break
             failure = await self._request()
@@ -97,7 +105,7 @@ class Play:
         turn = LibraryTurn(library, self._agent, self._tenant, self.live, before, model, self._asked)
         return await turn.play()
 
-    async def _asked(self, source: AsyncIterator[Event | Finished]) -> Outcome | None:
+    async def _asked(self, source: Source) -> Outcome | None:
         """Take the answer of one request, and recover. Returns an outcome if the turn is over."""
         try:
             failure = await self._take(source, lambda _: None)
@@ -114,29 +122,29 @@ class Play:
             return problem.failure
         if model is None or problem is not None:
             raise problem or AssertionError("there is neither a model nor a reason")
-        source = stream_model(
+        request = partial(
+            stream_model,
             model,
             self._history.request_messages(self.live),
             tools=self.live.tools.specs(),
-            instructions=self._agent.get_instructions(),
-            settings=self._agent.get_model_settings(),
+            instructions=await result_of(self._agent.get_instructions),
+            settings=await result_of(self._agent.get_model_settings),
+            last_word=self._history.last_word(self.live),
         )
-        return await self._take(source, self.live.announced)
+        return await self._take(lambda watchdog: request(watchdog=watchdog), self.live.announced)
 
-    async def _take(
-        self, source: AsyncIterator[Event | Finished], announced: Callable[[str], object]
-    ) -> Failure | None:
+    async def _take(self, source: Source, announced: Callable[[str], object]) -> Failure | None:
         """Write an answer into the stream. Returns the failure of its request, or None."""
         stream = self.live.stream
         resumed = stream.open_text if stream.is_broken else None
         if resumed is None:
             stream.add({"type": "start-step"})
         reader = AnswerWriter(self.live, self._tenant.faults, resumed, announced)
-        first_ms, between_ms = self._timeouts()
         self._tenant.faults.at(KillPoint.MID_STREAM, "request")
         try:
-            async for item in watched(source, first_ms, between_ms):
-                reader.take(item)
+            async with contextlib.aclosing(source(Watchdog(*self._timeouts()))) as answer:
+                async for item in answer:
+                    reader.take(item)
         except ModelFailed as failed:
             return failed.failure
         self.live.turn.failures = 0
@@ -146,7 +154,9 @@ class Play:
         """How long the first event and each further one of a request may take, in milliseconds; 0 is for ever."""
         asked, first = self.live.turn.options, self._agent.chat_first_token_timeout_ms
         between = float(asked.get("chat_stream_stall_timeout_ms", self._agent.chat_stream_stall_timeout_ms))
-        return (between if first is None else float(first)), between
+        if first is None:
+            first = FIRST_TOKEN_MS if between == STALL_MS else between
+        return float(first), between
 
 
 class AnswerWriter:
@@ -190,43 +200,3 @@ class AnswerWriter:
             resumed_event.pop("providerMetadata", None)  # it is of the second half
             return resumed_event
         return event
-
-
-# --- the stall watchdog -------------------------------------------------------------------------------------------------
-
-
-class Stalled(Exception):
-    """No event came for `waited_ms`."""
-
-    def __init__(self, waited_ms: float) -> None:
-        super().__init__(waited_ms)
-        self.waited_ms = waited_ms
-
-    def __str__(self) -> str:
-        return f"the model's stream said nothing for {self.waited_ms:g} ms"
-
-
-async def watched(source: AsyncIterator[T], first_ms: float, between_ms: float) -> AsyncIterator[T]:
-    """The events of a source, each within its limit; 0 is no limit. The source is closed at the end, whatever happens.
-
-    The clock runs only while the next event is awaited: not while events are stored or shown, or tools work. The first event has a limit
-    of its own, because a model may think before it speaks (spec W-42). Keep-alives of a connection are no events.
-    """
-    limit_ms = first_ms
-    try:
-        while True:
-            event = await _next(source, limit_ms)
-            if event is None:
-                return
-            yield event
-            limit_ms = between_ms
-    finally:
-        await cast("AsyncGenerator[T]", source).aclose()
-
-
-async def _next(source: AsyncIterator[T], limit_ms: float) -> T | None:
-    try:
-        async with asyncio.timeout(limit_ms / 1000 if limit_ms else None):
-            return await anext(source, None)
-    except TimeoutError as problem:
-        raise Stalled(limit_ms) from problem

@@ -44,6 +44,7 @@ from perdure.policies import (
     Part,
     caution,
     earns_credit,
+    is_settled,
     is_tool_part,
     tool_name,
 )
@@ -195,6 +196,14 @@ class Stream:
         return boundary is not None and boundary["type"] == "start-step"
 
     @property
+    def settled(self) -> int:
+        """How many steps of this turn have ended of themselves, and how many of its calls are settled."""
+        kept = [
+            event for event in self.events if event["type"] == "finish-step" and event.get("finishReason") != BROKEN
+        ]
+        return len(kept) + sum(is_tool_part(part) and is_settled(part) for part in self.own_parts)
+
+    @property
     def steps_taken(self) -> int:
         """The steps of this turn, in all its lives. A step that broke off in its text goes on, and does not count yet."""
         return sum(part["type"] == "step-start" for part in self.own_parts) - self.is_broken
@@ -206,6 +215,20 @@ class Stream:
         if boundary is None or boundary["type"] == "start-step" or boundary.get("finishReason") == BROKEN:
             return False
         return not any(is_tool_part(part) and not part.get("providerExecuted") for part in self.last_step)
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the provider ended the last answer; empty if none has ended."""
+        boundary = last_boundary(self.events)
+        reason = "" if boundary is None else boundary.get("finishReason", "")
+        return "" if reason == BROKEN else reason
+
+    @property
+    def remark(self) -> str:
+        """What a caller should know of the end of the answer; empty if it ended as answers do."""
+        if self.finish_reason not in ("stop", "tool_call"):
+            return self.finish_reason
+        return "" if any(part["type"] not in ("step-start", "reasoning") for part in self.last_step) else "empty"
 
     @property
     def open_text(self) -> Part | None:

@@ -36,6 +36,7 @@ class ToolRun(Agent):
 
     attempts_max: ClassVar[int | None] = 1
     _perdure_relays: ClassVar[bool] = True
+    _perdure_apart: ClassVar[bool] = True
 
     async def run(self, call: dict[str, Any], run: RunContext) -> dict[str, Any]:
         """Execute a call: `{tool, input, call_id, key, timeout_ms?}`. `tool` is the reference of the function."""

@@ -60,6 +60,7 @@ class Turn(StoredRow):
         work: pieces of progress over its whole life.
         incident: its interruptions, for `policies.chat_recovery`.
         is_overlapping: whether it came while another turn was open.
+        finish_reason: why the provider ended the last answer.
         cancelled: the reason of its cancellation, or None.
     """
 
@@ -94,6 +95,7 @@ class Turn(StoredRow):
     error: str = ""
     reason: str = ""
     is_overlapping: bool = False
+    finish_reason: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -208,9 +210,12 @@ class TurnResult:
 
     Attributes:
         status: `completed`, `error`, `aborted`, `interrupted`, `skipped`, or the status of an open turn.
+        reason: why, where the status does not say it. Of a completed turn: `length` (the answer was cut off), `content_filter` (also a
+            refusal, whose words are the answer) or `empty` (the model said nothing).
         text: the text of the answer.
         message: the assistant's message, or None.
         next_event: the number to `attach` from.
+        finish_reason: why the provider ended the last answer: `stop`, `tool_call`, `length`, `content_filter`, `error`; empty without one.
     """
 
     request_id: str
@@ -220,6 +225,7 @@ class TurnResult:
     error: str = ""
     reason: str = ""
     next_event: int = 0
+    finish_reason: str = ""
 
     @property
     def ok(self) -> bool:

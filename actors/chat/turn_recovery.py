@@ -56,6 +56,9 @@ from perdure.policies import (
 )
 
 DECLINED = "The turn was interrupted, and going on with it was declined."
+SWITCHED_OFF = (
+    "The turn was interrupted, and this agent recovers none (chat_recovery = False). Ask again to have it answered."
+)
 STALL, PROCESS_LOST, OUT_OF_MEMORY = "stall", "process_lost", "out_of_memory"
 
 
@@ -93,10 +96,13 @@ class TurnRecovery:
     # the stream stalled, or the process died
 
     async def stalled(self, live: LiveTurn, waited_ms: float) -> Outcome | None:
-        """The stream of a request said nothing for so long."""
+        """The stream of a request said nothing for so long. A tool that is at work then goes on, whatever becomes of the turn."""
         self._state.emit("chat:stream:stalled", live.turn, {"timeoutMs": waited_ms})
-        await live.drain()
-        return await self._interrupted(live, STALL)
+        await live.drain(ChatRecovery.of(self._state.agent.chat_recovery).stable_timeout_ms)
+        outcome = await self._interrupted(live, STALL)
+        if outcome is not None:
+            await live.drain()
+        return outcome
 
     async def begin(self, live: LiveTurn) -> Outcome | None:
         """Begin a turn, or recover it from an earlier life. Returns an outcome if there is nothing to play."""
@@ -152,6 +158,10 @@ class TurnRecovery:
             live.stream.mend()
             return Outcome(TurnEvent.SKIPPED, "The conversation has gone on without this turn.", "conversation_changed")
         config = ChatRecovery.of(self._state.agent.chat_recovery)
+        if not config.is_on:
+            self._interrupt(live, None, cause, "exhausted")
+            live.stream.mend()
+            return Outcome(TurnEvent.FAILED, SWITCHED_OFF, "recovery_off", stage="recovery")
         seen = await self._evaluated(live, kind, cause, config)
         turn.incident = seen.incident.as_row()
         self._tell(turn, seen, cause)
@@ -185,6 +195,8 @@ class TurnRecovery:
             is_awaiting_client=kind is RecoveryKind.PARK,
             is_out_of_memory=cause == OUT_OF_MEMORY,
             waited_until_ms=self._state.freed_at_ms,
+            is_stall=cause == STALL,
+            settled=live.stream.settled,
         )
         seen = evaluate(known, cut, config, self._state.tenant.now_ms())
         turn.incident = seen.incident.as_row()
@@ -261,13 +273,16 @@ class TurnRecovery:
         self._state.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
         return Outcome(TurnEvent.FAILED, DECLINED, "continue_disabled", stage="recovery")
 
-    def _interrupt(self, live: LiveTurn, incident: Incident, cause: str, outcome: str) -> None:
+    def _interrupt(self, live: LiveTurn, incident: Incident | None, cause: str, outcome: str) -> None:
+        """Tell followers. `recovery` and `max_recoveries` are the `attempt` and `max_attempts` of the hooks."""
         turn = live.turn
         told = {
             "attempt": turn.attempt,
             "cause": cause,
             "outcome": outcome,
-            "incident_id": incident.incident_id,
+            "incident_id": "" if incident is None else incident.incident_id,
+            "recovery": 0 if incident is None else incident.attempt,
+            "max_recoveries": 0 if incident is None else incident.max_attempts,
             "message_id": turn.message_id,
             "text": _text_of(live.stream.own_parts),
         }

@@ -71,6 +71,7 @@ class TurnViews:
 
     def _result(self, turn: Turn, **answer: object) -> TurnResult:
         told = {"status": turn.status, "error": turn.error, "reason": turn.reason, "next_event": turn.events}
+        told["finish_reason"] = turn.finish_reason
         return TurnResult(request_id=turn.request_id, **cast("dict[str, Any]", told | answer))
 
     async def follow(self, request_id: str, first: int, hold_s: float = HOLD_S) -> tuple[Turn, list[Event], int]:

@@ -267,7 +267,7 @@ class Turns:
     ) -> tuple[list[tuple[str, dict[str, object]]], list[tuple[int, Message]]]:
         """Commit row, message and last event at once. Returns what is to be emitted, and what is new in the transcript."""
         stream = self.state.stream_of(turn)
-        turn.error, turn.reason = outcome.error, outcome.reason
+        turn.error, turn.reason, turn.finish_reason = outcome.error, outcome.reason, stream.finish_reason
         if outcome.notice is not None:
             stream.add({"type": "data-notice", "id": "notice", "data": outcome.notice})
         told: list[tuple[str, dict[str, object]]] = []

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
 from traceback import StackSummary, TracebackException
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 _OURS: Final = str(Path(__file__).parents[1])  # `actors`: who only calls an author's code is not where it failed
 
@@ -34,6 +34,12 @@ async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
         return None, _left(leaving)
     except Exception as problem:
         return None, problem
+
+
+async def result_of(make: Callable[[], T | Awaitable[T]]) -> T:
+    """The result of an author's code, awaited if it has to be. Its errors are raised."""
+    value = make()
+    return cast("T", await value) if inspect.isawaitable(value) else value
 
 
 def _left(leaving: SystemExit) -> RuntimeError:

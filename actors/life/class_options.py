@@ -27,6 +27,7 @@ class Runs(Placed, Protocol):
 
     attempts_max: ClassVar[int | None]
     _perdure_relays: ClassVar[bool]
+    _perdure_apart: ClassVar[bool]
 
 
 class Parent(Placed, Protocol):
@@ -58,6 +59,8 @@ def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: fl
         options["pool"] = pool
     if kind is None:
         return options
+    if agent_class._perdure_apart:
+        options["apart"] = True
     if limit != math.inf:
         options["limit"] = _count("max_concurrent_agent_tools", limit)
     for option, attribute in (

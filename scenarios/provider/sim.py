@@ -122,7 +122,10 @@ class _Exchange(httpx2.AsyncByteStream):
             self.leave()
 
     async def aclose(self) -> None:
+        """Leave. A read that is under way breaks off, as that of a closed socket does."""
         self.leave()
+        if self._interruption is not None and not self._interruption.done():
+            self._interruption.set_exception(httpx2.ReadError("", request=self._request))
 
     async def _next(self) -> Act:
         """Carry out the next act, except for sending."""

@@ -25,7 +25,7 @@ AGENT = """
     exclusive num_cpus resources runtime_env stands_alone
 """
 CHAT_AGENT = """
-    model model_key instructions max_steps chat_recovery chat_stream_stall_timeout_ms chat_first_token_timeout_ms tool_timeout_ms
+    model model_key instructions max_steps toolsets library_agent chat_recovery chat_stream_stall_timeout_ms chat_first_token_timeout_ms tool_timeout_ms
     message_concurrency
     tools get_model get_model_settings get_instructions
     chat save_messages submit_messages continue_last_turn attach cancel_chat cancel_all_chats clear
@@ -54,7 +54,7 @@ def test_an_agent_has_these_public_members() -> None:
     assert members(Agent) == set(AGENT.split())
     assert members(ChatAgent) - members(Agent) == set(CHAT_AGENT.split())
     assert members(MessengerAgent) - members(ChatAgent) == set(MESSENGER_AGENT.split())
-    assert [len(members(kind)) for kind in (Agent, ChatAgent, MessengerAgent)] == [58, 98, 105]
+    assert [len(members(kind)) for kind in (Agent, ChatAgent, MessengerAgent)] == [58, 100, 107]
 
 
 def test_the_rest_of_the_names_is_reserved_by_one_prefix() -> None:

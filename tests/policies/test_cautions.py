@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,7 +174,30 @@ def test_both_variants_of_a_notice_name_the_cause_and_what_to_do() -> None:
 
 
 def test_case_37_a_terminal_refusal_keeps_its_own_message_and_advises_to_check_what_had_run() -> None:
-    assert error_text(REFUSED, [call(Stage.FINISHED, "pure")]) == "the provider answered 401: no such key"
+    plain = error_text(REFUSED, [call(Stage.FINISHED, "pure")])
+    assert plain.endswith("(the provider answered 401: no such key)")
     hinted = error_text(REFUSED, [call(Stage.FINISHED)])
-    assert hinted.startswith("the provider answered 401: no such key")
+    assert hinted.startswith(plain)
     assert "check what it did" in hinted
+
+
+@pytest.mark.parametrize(
+    ("failure", "meaning"),
+    [
+        (REFUSED, "does not accept the key"),
+        (replace(REFUSED, api=ApiKind.QUOTA_EXHAUSTED), "no credit"),
+        (replace(REFUSED, api=ApiKind.INVALID_REQUEST), "would refuse it again"),
+        (replace(REFUSED, kind=FailureKind.CONTEXT_OVERFLOW), "too long for this model"),
+        (replace(REFUSED, kind=FailureKind.TOO_LARGE), "larger than the provider takes"),
+        (replace(REFUSED, kind=FailureKind.MISSING_KEY), "has no key"),
+    ],
+)
+def test_a_refusal_is_told_in_our_words_with_the_providers_beside_them(failure: Failure, meaning: str) -> None:
+    said = error_text(failure, [])
+    assert meaning in said
+    assert said.endswith(f"({failure.text})")
+
+
+def test_what_is_in_our_words_already_is_told_as_it_is() -> None:
+    ours = Failure(FailureKind.UNKNOWN, "the answer has more than 9 bytes, so it was broken off", is_transient=False)
+    assert error_text(ours, []) == ours.text

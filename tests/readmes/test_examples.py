@@ -103,6 +103,7 @@ def test_every_module_is_played_here() -> None:
     assert played == {
         "board",
         "bot",
+        "following",
         "helpdesk",
         "library",
         "office",
@@ -294,6 +295,18 @@ def test_the_tests_of_the_example_are_all_played_here() -> None:
         "test_research_survives_bad_weather",
         "test_research_survives_a_death_at_every_place",
     }
+
+
+def test_a_caller_may_follow_a_turn_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """The loop of the page, with what it prints."""
+    module = example("following")
+    with Laboratory(1) as laboratory:
+        printer = module.Printer()
+        result = laboratory.play(
+            lambda client: client.call(module.Guide, "bob", "chat", ("Where to?", printer), {"request_id": "way"})
+        )
+    assert result.ok
+    assert capsys.readouterr().out == "Turn left."
 
 
 def test_the_helpdesk_looks_up_packs_and_answers() -> None:

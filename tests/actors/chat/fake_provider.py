@@ -10,7 +10,8 @@ import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from perdure.actors.chat.model import Finished, stream_model
+from perdure.actors.chat.answer_stream import Finished
+from perdure.actors.chat.model import stream_model
 from perdure.actors.chat.model_lookup import close_models
 from perdure.policies import Event, Message
 

@@ -81,12 +81,13 @@ def visit(
     script: Script = SCRIPT,
     plan: FaultPlan | None = None,
     pace: Pace | None = None,
+    timeout_ms: float = 600_000,
     **simulation: Any,
 ) -> Any:
     """Play a story with one agent. The world must come to rest, and no request to the model may have been illegal."""
     Outside.begin(script, plan, pace)
     with Laboratory(3, **simulation) as laboratory:
-        result = laboratory.play(lambda client: story(Room(laboratory, client, agent)))
+        result = laboratory.play(lambda client: story(Room(laboratory, client, agent)), timeout_ms)
         laboratory.settle()
         laboratory.simulation.raise_errors()
     assert Outside.provider.counters().illegal == 0, Outside.provider.log()

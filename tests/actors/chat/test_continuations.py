@@ -73,7 +73,7 @@ def test_a_continuation_that_is_interrupted_is_recovered() -> None:
     async def story(room: Room) -> None:
         begun = {"id": "begun", "role": "assistant", "parts": [_done("Well. ")]}
         await room.do("add_messages", ["the sum, please", begun])
-        asking = room.soon("continue_last_turn", request_id="asked")
+        asking = room.soon("continue_last_turn", request_id="asked", follow=False)
         await room.until(lambda: len(Outside.provider.log()) == 2)
         await asyncio.sleep(0.6)
         room.kill()

@@ -190,7 +190,9 @@ class Silent(Spent):
 def test_an_exhausted_turn_ends_whatever_its_hook_does(agent: type[Told], caplog: pytest.LogCaptureFixture) -> None:
     """C-0225 to C-0229, C-0245: the event, then the hook, then the end with the same words; and no recovery is asked about."""
     with caplog.at_level(logging.WARNING):
-        result, row = story_of(agent, FaultPlan(rules=(Rule(fault=STALL, times=None),)), "words")
+        result, row = story_of(
+            agent, FaultPlan(rules=(Rule(fault=Fault(kind=FaultKind.STALL, event=2), times=None),)), "words"
+        )
     assert (result.status, result.error, result.reason) == ("error", "No more.", "max_attempts_exceeded")
     assert row["incident"]["status"] == "exhausted"
     last = names()[names().index("chat:recovery:exhausted") :]

@@ -15,8 +15,9 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.failures import ModelFailed
-from perdure.actors.chat.model import Finished, stream_model
+from perdure.actors.chat.model import stream_model
 from perdure.actors.chat.model_lookup import UnusableModel, close_models, load_library, resolve_model
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.events.message_parts import apply_chunk
@@ -184,6 +185,11 @@ def test_a_provider_that_keeps_the_line_open_after_the_reason_is_not_waited_for(
     assert ask(setenv, BEGIN, sse(delta(content="Hi"), delta("stop")), HANG, tail_s=0.05)[-1].reason == "stop"
 
 
+def test_an_error_that_may_pass_after_the_reason_changes_nothing(setenv: Setenv) -> None:
+    error = {"error": {"message": "busy", "type": "server_error", "code": "overloaded"}}
+    assert ask(setenv, BEGIN, sse(delta(content="Hi"), delta("stop"), error))[-1].reason == "stop"
+
+
 def test_an_error_after_the_reason_is_an_error(setenv: Setenv) -> None:
     error = {"error": {"message": "no", "code": "invalid_prompt"}}
     assert failing(setenv, BEGIN, sse(delta(content="Hi"), delta("stop"), error)).is_transient is False
@@ -217,10 +223,15 @@ def test_words_for_a_call_that_was_given_out_break_the_answer(setenv: Setenv) ->
         [CHUNKED, b'100\r\ndata: {"cho', RESET],
         [CHUNKED, b'100\r\ndata: {"cho'],
         [BEGIN, b'data: {"cho\n\n'],
+        [BEGIN, b"data: null\n\n"],
+        [BEGIN, b"data: [1]\n\n"],
+        [BEGIN, sse(delta(content="Hi ")), b"data: null\n\n"],
         [BEGIN, b'data: {"choices":[{"delta":{"content":"\xff"}}]}\n\n'],
     ],
 )
-def test_a_connection_that_breaks_is_a_failure_that_may_pass(setenv: Setenv, script: list[bytes | str]) -> None:
+def test_a_connection_that_breaks_or_garbles_is_a_failure_that_may_pass(
+    setenv: Setenv, script: list[bytes | str]
+) -> None:
     failure = failing(setenv, *script)
     assert (failure.is_transient, failure.is_transport, failure.status) == (True, True, None), failure
 

@@ -111,7 +111,7 @@ def test_while_a_turn_is_recovered_everybody_can_see_it_and_afterwards_nothing_i
 
     async def story(room: Room) -> None:
         HEARD.clear()
-        request = room.soon("chat", "words", request_id="asked")
+        request = room.soon("chat", "words", request_id="asked", follow=False)
         assert (await request).status == "interrupted"
         await room.until(lambda: len(Outside.provider.log()) == 2)
         recovering = await room.do("inspect_turn", "asked")

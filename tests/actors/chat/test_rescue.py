@@ -12,7 +12,7 @@ from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside, ask
 
 STALL = Fault(kind=FaultKind.STALL, event=3)
-ALWAYS_STALLS = FaultPlan(rules=(Rule(fault=STALL, times=None),))
+ALWAYS_STALLS = FaultPlan(rules=(Rule(fault=Fault(kind=FaultKind.STALL, event=2), times=None),))
 HEARD: list[Any] = []
 
 

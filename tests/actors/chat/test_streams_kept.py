@@ -100,7 +100,8 @@ def test_whoever_attaches_late_or_twice_hears_everything_once_and_the_end() -> N
         assert await _events(room, first=5) == (during, heard[5:], ["on_done"])
         with pytest.raises(BadRequest):
             await room.do("attach", "unknown")
-        assert list(vars(during)) == ["request_id", "status", "text", "message", "error", "reason", "next_event"]
+        names = ["request_id", "status", "text", "message", "error", "reason", "next_event", "finish_reason"]
+        assert list(vars(during)) == names
 
     visit(Keeper, story, pace=SLOW)
 

@@ -1,0 +1,145 @@
+"""Reads the stream of one answer to its end.
+
+The reason that the provider gives is the end of an answer. Usage figures may follow it, and get `TAIL_S`. Silence, a broken connection or
+an error that may pass changes nothing after it: a finished answer is not asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from perdure.actors.chat.answer_reader import AnswerReader
+from perdure.actors.chat.call_reader import ENDING
+from perdure.actors.chat.failures import ModelFailed, failure_of
+from perdure.actors.chat.watchdog import Stalled, Watchdog
+from perdure.actors.tasks import awaited
+from perdure.policies import Event, Failure, FailureKind, stream_ended
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import StreamedResponse
+    from pydantic_ai.usage import RequestUsage
+
+TAIL_S = 1.0
+"""How long a provider may keep the connection open after it gave the reason of the end."""
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of an answer. `reason` is `tool_call` if it calls tools of ours, else `stop`, `length`, `content_filter` or `error`.
+
+    `usage` counts tokens: `input_tokens`, `output_tokens`, `cache_read_tokens`, …
+    """
+
+    reason: str
+    usage: dict[str, int]
+    response_id: str | None
+
+
+async def read_answer(
+    stream: StreamedResponse, reader: AnswerReader, watchdog: Watchdog, tail_s: float = TAIL_S
+) -> AsyncGenerator[Event | Finished]:
+    """The chunks of an answer, and its end. Raises `ModelFailed` or `Stalled`."""
+    reader.provider = stream.provider_name
+    cutter = awaited(_cut_tail(stream, watchdog, tail_s))
+    try:
+        async with contextlib.aclosing(_read(stream, reader, watchdog)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+    except (ModelFailed, Stalled) as problem:
+        would_repeat = isinstance(problem, Stalled) or problem.failure.is_transient
+        if not would_repeat or reason_of_end(stream, is_over=False) is None:
+            raise
+    finally:
+        cutter.cancel()
+        await asyncio.gather(cutter, return_exceptions=True)
+    for last in _end(stream, reader):
+        yield last
+
+
+async def _read(stream: StreamedResponse, reader: AnswerReader, watchdog: Watchdog) -> AsyncGenerator[Event]:
+    events = aiter(stream)
+    try:
+        while (event := await watchdog.within(anext(events, None))) is not None:
+            is_heard = False
+            for chunk in reader.read(event):
+                yield chunk
+                is_heard = True
+            _refuse_overrun_call(reader)
+            if is_heard:
+                watchdog.heard()
+    except (ModelFailed, Stalled):
+        raise
+    except Exception as problem:
+        raise ModelFailed(failure_of(problem, is_reading=True)) from problem
+
+
+def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Event | Finished]:
+    reason = reason_of_end(stream, is_over=True)
+    if stream.state == "suspended":
+        words = "the provider suspended its answer; to ask for the rest of it later is not supported"
+        raise ModelFailed(Failure(FailureKind.UNKNOWN, words, is_transient=False))
+    if reason is None:
+        raise ModelFailed(stream_ended())
+    if reason == "tool_call" and not reader.has_calls:
+        raise ModelFailed(stream_ended("the provider announced a call of a tool, and sent none that has a name"))
+    yield from reader.finish(reason)
+    yield from reader.refused(_refusal(stream))
+    if reason in ENDING:  # providers name the end of an answer with calls in different ways
+        reason = "tool_call" if len(reader.calls) else "stop"
+    yield Finished(reason, _usage(stream.usage), stream.provider_response_id)
+
+
+def _refuse_overrun_call(reader: AnswerReader) -> None:
+    if reader.calls.overrun is not None:
+        words = f"the provider added to a finished call of {reader.calls.overrun}"
+        raise ModelFailed(Failure(FailureKind.IN_BAND, words, is_transient=True))
+
+
+async def _cut_tail(stream: StreamedResponse, watchdog: Watchdog, tail_s: float) -> None:
+    """End a stream whose provider has given the reason of the end, but keeps the connection open."""
+    while reason_of_end(stream, is_over=False) is None:  # noqa: ASYNC110 - the library tells nobody when the reason comes
+        await asyncio.sleep(LOOK_S)
+    await asyncio.sleep(tail_s)
+    with contextlib.suppress(NotImplementedError):
+        await stream.cancel()
+    await asyncio.sleep(tail_s)
+    watchdog.cut()  # a cancelled stream ends by itself, but not that of every library
+
+
+def reason_of_end(stream: StreamedResponse, *, is_over: bool) -> str | None:
+    """The reason that the provider gave for the end of the answer, or None.
+
+    The library makes `stop` of the bare end of a stream of chat completions. A reason that it does not know is in the provider's words:
+    those for too long an answer name its length or its tokens. A model in this process, such as a test's, gives no reason. The words of
+    a refusal may go on after the library has named the reason.
+    """
+    if not is_over and getattr(stream, "_has_refusal", False) and not getattr(stream, "_has_finish_reason", True):
+        return None
+    details = stream.provider_details or {}
+    raw = details.get("finish_reason")
+    reason = stream.finish_reason
+    names = {kind.__name__ for kind in type(stream).__mro__}
+    if reason == "stop" and raw is None and "OpenAIStreamedResponse" in names:
+        return None
+    if reason is None and isinstance(raw, str) and raw:
+        return "length" if re.search("length|token", raw, re.IGNORECASE) else "stop"
+    if reason is None and is_over and stream.provider_url is None:
+        return "stop"
+    return reason
+
+
+def _refusal(stream: StreamedResponse) -> str:
+    """The words by which the provider refused to answer, which the library keeps beside the answer."""
+    told = (stream.provider_details or {}).get("refusal") or getattr(stream, "_refusal_text", "")
+    return told if isinstance(told, str) else ""
+
+
+def _usage(usage: RequestUsage) -> dict[str, int]:
+    counts = {each.name: getattr(usage, each.name) for each in fields(usage) if each.name.endswith("_tokens")}
+    return {name: count for name, count in counts.items() if isinstance(count, int) and count}

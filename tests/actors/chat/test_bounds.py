@@ -1,0 +1,172 @@
+"""How often a turn is interrupted before it ends, and who is told: attempts, stalls, stability, and recovery that is switched off."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+import pytest
+
+from perdure.actors import ChatRecovery, ChatRecoveryContext, KillPoint
+from perdure.scenarios.provider.events import Role, Text
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
+from perdure.scenarios.provider.script import Call, Question, Script
+from tests.actors.chat.desk import Adder, Listener, Outside
+from tests.actors.chat.room import Room, visit
+from tests.actors.chat.talk import Worker, streams
+
+ONE_WORD = Script(questions=(Question(asks="words", rounds=(), verbatim=((Role(), Text(text="Well ")),) * 100),))
+SILENCE = FaultPlan(rules=(Rule(fault=Fault(kind=FaultKind.STALL, event=2), times=None),))
+
+
+class Told(Adder):
+    """Remembers what its hooks are told."""
+
+    told: ClassVar[list[Any]] = []
+    chat_stream_stall_timeout_ms = 6_000
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Remember."""
+        self.told.append(context)
+        return None
+
+
+class Twice(Told):
+    """Two recoveries in a row and no more."""
+
+    chat_recovery = ChatRecovery(max_attempts=2, terminal_message="No more.")
+
+
+class Patient(Told):
+    """Any number in a row."""
+
+    chat_recovery = ChatRecovery(max_attempts=1_000, no_progress_timeout_ms=10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("agent", "requests", "reason"), [(Twice, 3, "max_attempts_exceeded"), (Patient, 21, "too_many_stalls")]
+)
+def test_one_word_and_then_silence_ends(agent: type[Told], requests: int, reason: str) -> None:
+    """`max_attempts` means what it says, however little each attempt says; and stalls have a total. Hooks and callbacks count alike."""
+    agent.told.clear()
+
+    async def story(room: Room) -> None:
+        result, listener = await room.follow("chat", "words", request_id="asked", follow=True)
+        assert (result.status, result.reason) == ("error", reason)
+        assert listener.ends == ["on_interrupted"] * requests + ["on_error"]
+        told = [each[1] for each in listener.heard if each[0] == "on_interrupted"]
+        assert [each.outcome for each in told] == ["scheduled"] * (requests - 1) + ["exhausted"]
+        counted = [(each.attempt, each.max_attempts) for each in told]
+        assert counted[:-1] == [(each.attempt, each.max_attempts) for each in agent.told]
+        assert [each.attempt for each in told] == list(range(1, requests + 1))
+
+    visit(agent, story, ONE_WORD, SILENCE)
+    assert len(Outside.provider.log()) == requests
+
+
+@pytest.mark.parametrize("asked_by", ["attach", "chat"])
+def test_an_exhausted_turn_has_ended_for_everybody(asked_by: str) -> None:
+    """Who comes later hears of the end, as its row tells it, and not for ever of an interruption."""
+
+    async def story(room: Room) -> None:
+        first, listener = await room.follow("chat", "words", request_id="asked")
+        while first.status == "interrupted":
+            first, listener = await room.follow("attach", "asked", first=first.next_event)
+        assert (first.status, listener.ends) == ("error", ["on_error"])
+        for _ in range(2):
+            late = Listener()
+            again = (
+                await room.do("attach", "asked", late)
+                if asked_by == "attach"
+                else await room.do("chat", "words", late, request_id="asked")
+            )
+            assert again == first
+            assert late.ends == ["on_error"]
+        assert (await room.do("inspect_turn", "asked"))["status"] == "error"
+
+    visit(Twice, story, ONE_WORD, SILENCE)
+
+
+@pytest.mark.parametrize("options", [{}, {"follow": True}])
+def test_a_caller_without_a_callback_waits_for_the_end_of_the_turn(options: dict[str, bool]) -> None:
+    """Through stalls and a death. With `follow=False` it is told of the end of the attempt, as a callback is."""
+    fault = Fault(kind=FaultKind.STALL, event=2)
+    struck: list[str] = []
+
+    def in_the_answer(process: str, point: KillPoint, detail: str) -> bool:
+        hit = not struck and len(Outside.provider.log()) > 1 and (point, detail) == (KillPoint.MID_STREAM, "text-delta")
+        if hit:
+            struck.append(process)
+        return hit
+
+    async def story(room: Room) -> None:
+        result = await room.do("chat", "words", request_id="asked", **options)
+        assert result.ok
+        assert result.text.endswith("∎")
+        assert struck
+        assert (await room.do("inspect_turn", "asked"))["attempt"] == 3
+
+    visit(Adder, story, plan=FaultPlan.at({1: fault}), kill_when=in_the_answer)
+
+    async def once(room: Room) -> None:
+        assert (await room.do("chat", "words", request_id="asked", follow=False)).status == "interrupted"
+        assert (await room.do("attach", "asked")).ok
+
+    visit(Adder, once, plan=FaultPlan.at({1: fault}))
+
+
+class Switched(Told):
+    """Recovers nothing."""
+
+    chat_recovery = False
+
+
+@pytest.mark.parametrize("how", ["stall", "death"])
+def test_recovery_can_be_switched_off(how: str) -> None:
+    """An interrupted turn ends with words that say why, keeps what was said, and asks the model no more."""
+    Switched.told.clear()
+
+    async def story(room: Room) -> None:
+        asking = asyncio.ensure_future(room.follow("chat", "words", request_id="asked", follow=True))
+        if how == "death":
+            await room.until(lambda: Outside.provider.open)
+            room.kill()
+        result, listener = await asking
+        assert (result.status, result.reason) == ("error", "recovery_off")
+        assert "chat_recovery = False" in result.error
+        assert listener.ends == ["on_interrupted", "on_error"]
+        assert not Switched.told
+        assert (await room.do("chat", "words", request_id="again")).ok, "the chat itself goes on"
+
+    visit(Switched, story, plan=FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=2)}))
+    assert len(Outside.provider.log()) == 2
+
+
+class Hurried(Worker):
+    """Waits two seconds for calm."""
+
+    told: ClassVar[list[float]] = []
+    chat_recovery = ChatRecovery(stable_timeout_ms=2_000)
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Remember when."""
+        self.told.append(asyncio.get_running_loop().time())
+        return None
+
+
+def test_a_recovery_waits_so_long_for_calls_that_are_under_way() -> None:
+    """Then it tells of the interruption. The call goes on, and its result is in the next request (seed 000, `stableTimeoutMs`)."""
+    slow, quick = (Call(name="work", arguments={"what": what, "seconds": 60}) for what in "ab")
+    Hurried.told.clear()
+
+    async def story(room: Room) -> None:
+        begun_s = asyncio.get_running_loop().time()
+        result, listener = await room.follow("chat", "go", request_id="asked", follow=True)
+        assert result.ok, result
+        assert listener.ends == ["on_interrupted", "on_done"]
+        (at_s,) = Hurried.told
+        assert 7 <= at_s - begun_s < 10
+        assert "worked on a" in str(Outside.provider.log()[1].body)
+
+    visit(Hurried, story, streams(slow, quick), FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=6)}))
+    assert Outside.effects["began", "a"] == Outside.effects["done", "a"] == 1
