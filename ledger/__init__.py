@@ -4,7 +4,7 @@ The durable store (`ledger.store.duckdb_store`) and the agents' storages (`ledge
 the protocol loads no database.
 """
 
-from perdure.ledger.activation import Activation, HostView, pool_key
+from perdure.ledger.activation import Activation, HostView, package_of, pool_key, with_package
 from perdure.ledger.checks import check_ms, check_number, check_whole, checked
 from perdure.ledger.codec import decode, encode, pack, unpack
 from perdure.ledger.errors import (
@@ -26,6 +26,7 @@ from perdure.ledger.errors import (
     OutcomeUnknown,
     Overloaded,
     PerdureError,
+    RetryRefused,
     RunBeingCleared,
     StaleIncarnation,
     StartTimedOut,
@@ -39,7 +40,8 @@ from perdure.ledger.errors import (
     UnknownTool,
     WorldError,
 )
-from perdure.ledger.explanation import explain, lasting
+from perdure.ledger.explained_case import lasting
+from perdure.ledger.explanation import explain
 from perdure.ledger.facts import (
     AgentForgotten,
     AttemptLost,
@@ -62,6 +64,7 @@ from perdure.ledger.ids import (
     is_within,
     mail_id,
     name_of,
+    origin_of,
     parent_of,
     path_of,
     sub_agent_id,
@@ -104,7 +107,9 @@ from perdure.ledger.stimulus import (
     NOT_RUNNABLE,
     START_FAILED,
     STORAGE_LOST,
+    UNFIT,
     UNIMPORTABLE,
+    Adopt,
     Alarm,
     Awake,
     Cancel,
@@ -119,7 +124,7 @@ from perdure.ledger.stimulus import (
     Progress,
     Released,
     Request,
-    Requeue,
+    Retry,
     Stimulus,
     StopLives,
     Tell,

@@ -5,11 +5,13 @@ An activation is kept in the ledger. A host is not: it is seen, and a boot looks
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.policies import INFINITY
 
+PACKAGE: Final = "package"  # beside what a class asks of Ray in its `runtime_env`
 FORGIVEN_AFTER_MS: Final = 600_000  # twice the longest pause before anything is tried again, by the default limits
 
 
@@ -90,6 +92,21 @@ def pool_key(spec: Any) -> str:
     """The name of the pool for what an agent class asks of its host; that of the default pool is empty. The last item of `spec`, whether
     the agent wants a host to itself, makes no other pool."""
     return "" if spec is None or not any(spec[:3]) else repr(spec[:3])
+
+
+def package_of(spec: Any) -> str:
+    """The package of code that hosts of this pool are started with; empty if there is none."""
+    return str(json.loads(spec[2]).get(PACKAGE, "")) if spec is not None and spec[2] else ""
+
+
+def with_package(spec: Any, package: str) -> list[Any] | None:
+    """The same wishes, for hosts with this package of code instead; None for the default pool."""
+    cpus, resources, text, exclusive = spec or [0, [], "", False]
+    environment = {name: value for name, value in json.loads(text or "{}").items() if name != PACKAGE}
+    if package:
+        environment[PACKAGE] = package
+    text = json.dumps(environment, sort_keys=True) if environment else ""
+    return [cpus, resources, text, exclusive] if cpus or resources or text or exclusive else None
 
 
 LIVES_KEPT: Final = 1000

@@ -4,6 +4,7 @@
     ├── BadRequest                    the caller's mistake; `field` names what to change
     │   ├── ConflictingRequest        a run id was used again with other content
     │   ├── UnknownRun                no run has this id
+    │   ├── RetryRefused              the run is live, has completed or was cancelled, so it is not tried again
     │   ├── UnknownAgentType          the agent's class cannot be found or imported
     │   ├── UnknownTool               no tool has this name, or its function cannot be found or imported
     │   ├── TooLarge                  a value is over its limit
@@ -60,6 +61,10 @@ class ConflictingRequest(BadRequest):
 
 class UnknownRun(BadRequest):
     """No run has this id."""
+
+
+class RetryRefused(BadRequest):
+    """Only a run that failed, was given up or is parked is tried again."""
 
 
 class UnknownAgentType(BadRequest):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from perdure.ledger.activation import Activation, pool_key
+from perdure.ledger.activation import Activation, package_of, pool_key
 from perdure.ledger.codec import unpack
+from perdure.ledger.explained_case import Case, counted, first, lasting, nth
 from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, home_of, is_alone
 from perdure.ledger.run import Run
@@ -24,8 +24,6 @@ from perdure.policies import Limits, is_window
 
 NAMED_MAX = 3
 _NOWHERE = Activation("")
-_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
-_UNITS = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (_SECOND, "s"))
 _LIMITED = {  # by the reason of an interruption and whether the run is detached: the option, and the limit that stands in for it
     (InterruptedReason.NO_PROGRESS, False): ("reattach_no_progress_ms", "reattach_no_progress_ms"),
     (InterruptedReason.NO_PROGRESS, True): ("no_progress_budget_ms", "detached_no_progress_budget_ms"),
@@ -34,54 +32,16 @@ _LIMITED = {  # by the reason of an interruption and whether the run is detached
 }
 
 
-class _Case(NamedTuple):
-    """The run to explain, and the moment. Silence does not count against a child while no supervisor is there (`served` is false)."""
-
-    view: View
-    run: Run
-    at_ms: int
-    limits: Limits
-    served: bool
-
-    @property
-    def awake_at_ms(self) -> int:
-        return self.view.awake_at_ms if self.served else self.at_ms
-
-    @property
-    def parent(self) -> str:
-        return "its parent" if self.run.parent else "the client that asked for it"
-
-    def ago(self, at_ms: int) -> str:
-        return f"{lasting(max(0, self.at_ms - at_ms))} ago"
-
-    def due(self, at_ms: float, *, since_start: bool = False) -> str:
-        """`in 5 min, at 2026-11-21 12:00:03 UTC`. With `since_start`, the time runs only while a supervisor does."""
-        if at_ms <= self.at_ms:
-            return "any moment now" if self.served else "at the next start"
-        if since_start and not self.served:
-            return f"{lasting(at_ms - self.at_ms)} after the next start"
-        return (
-            f"in {lasting(at_ms - self.at_ms)}, at {datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        )
-
-    def limit(self, option: str, name: str) -> str:
-        """`max_budget_ms is 1 h`: the run's own option, or else the runtime's limit."""
-        value = self.run.options.get(option)
-        return f"{option} is {lasting(value)}" if value is not None else self.general(name)
-
-    def general(self, name: str) -> str:
-        """`start_timeout_ms is 30 s`."""
-        return f"{name} is {lasting(getattr(self.limits, name))}"
-
-
 def explain(view: View, run: Run, at_ms: int, limits: Limits, *, served: bool = True) -> list[str]:
     """Where the run is and why, which limit applied, who re-attached, and what comes next and when.
 
     `served` says whether a supervisor is there to do what comes next.
     """
-    case = _Case(view, run, at_ms, limits, served)
-    said = [*_what(case)]
-    if run.is_live:
+    case = Case(view, run, at_ms, limits, served)
+    said = [*_what(case), *_code(case)]
+    if run.parked:
+        said += _parked(case)
+    elif run.is_live:
         said += [*_attempts(case), *_place(case), *_signs(case), *_patience(case)]
     elif run.status is Status.INTERRUPTED:
         said += [*_interrupted(case), *_way_on(case)]
@@ -96,38 +56,43 @@ def explain(view: View, run: Run, at_ms: int, limits: Limits, *, served: bool = 
     return said
 
 
-def lasting(ms: float) -> str:
-    """A duration in words: `400 ms`, `12.5 s`, `2 h 10 min`, `for ever`."""
-    if ms == math.inf:
-        return "without end"
-    if ms < _SECOND:
-        return f"{ms:.0f} ms"
-    if ms < 2 * _MINUTE:
-        return f"{ms / _SECOND:.1f}".removesuffix(".0") + " s"
-    words, rest = [], int(ms)
-    for size, name in _UNITS:
-        if rest >= size:
-            words.append(f"{rest // size} {name}")
-            rest %= size
-    return " ".join(words[:2])
-
-
-def _what(case: _Case) -> Iterator[str]:
+def _what(case: Case) -> Iterator[str]:
     run = case.run
     stands = "has failed (error)" if run.status is Status.ERROR else f"is {run.status}"
     yield f"Run {run.run_id} of {run.agent_type} {stands}."
     how = "and waits for its result" if run.is_awaited else "as a detached run, whose end is told by mail"
     who = f"Its parent {run.parent}" if run.parent else "A client"
     yield f"{who} requested it {case.ago(run.requested_at_ms)}, {how}."
+    if run.retried_at_ms:
+        times = f", the {nth(run.retries)} time" if run.retries else ""
+        yield f"It was tried again {case.ago(run.retried_at_ms)}{times}, with all its attempts."
     if run.reattached_at_ms:
         life = f" in life {run.life} of that agent" if run.parent else ""
-        yield f"{_first(case.parent)} re-attached to it {case.ago(run.reattached_at_ms)}{life}."
+        yield f"{first(case.parent)} re-attached to it {case.ago(run.reattached_at_ms)}{life}."
+
+
+def _code(case: Case) -> Iterator[str]:
+    """Which version of its code it has, if code was sent for it at all."""
+    package, newest = package_of(case.run.options.get("pool")), case.view.newest_code(case.run)
+    if package:
+        yield f"Its code is version {package[:8]}, with which it was {'tried again' if case.run.retried_at_ms else 'requested'}."
+    if newest is not None and newest != package and not case.run.is_hard:
+        yield f"Newer code has come since ({newest[:8] or 'installed'}); a run keeps its own until it is retried."
+
+
+def _parked(case: Case) -> Iterator[str]:
+    run = case.run
+    yield f"It is parked: {run.parked}"
+    yield f"Nothing is lost, {case.parent} was told nothing, and no time limit applies to it meanwhile."
+    name = shlex.quote(run.run_id)
+    yield "It goes on as soon as other code for it comes: with a Runtime that is opened, or with `perdure upgrade`."
+    yield f"`perdure retry {name}` tries it at once, and `perdure cancel {name}` gives it up."
 
 
 # ------------------------------------------------------------------ live
 
 
-def _place(case: _Case) -> Iterator[str]:
+def _place(case: Case) -> Iterator[str]:
     run = case.run
     if run.teardown:
         yield f"Its child was told {case.ago(run.teardown_at_ms)} to stop: {_reason(case, run.teardown)}."
@@ -157,15 +122,15 @@ def _last_seen(run: Run) -> str:
     return f"Its child was last seen on host {run.host_id}."
 
 
-def _own_children(case: _Case) -> str:
+def _own_children(case: Case) -> str:
     names = [name for name in case.view.children.get(case.run.child, ()) if case.view.runs[name].is_awaited]
     if not names:
         return ""
     some = ", ".join(names[:NAMED_MAX]) + (", …" if names[NAMED_MAX:] else "")
-    return f", waiting for {_count(len(names), 'run')} of its own ({some})"
+    return f", waiting for {counted(len(names), 'run')} of its own ({some})"
 
 
-def _waits(case: _Case) -> Iterator[str]:
+def _waits(case: Case) -> Iterator[str]:
     """Why it is on no host."""
     view, run = case.view, case.run
     most, pool = run.options.get("limit"), pool_key(run.options.get("pool"))
@@ -181,8 +146,8 @@ def _waits(case: _Case) -> Iterator[str]:
     elif case.served:
         line = view.queues.get(pool, {})
         before = next((place for place, key in enumerate(line) if key == run.run_id), 0)
-        up = _count(sum(host.up for host in view.hosts.values()), "host")
-        yield f"It waits for a place: {_count(before, 'run')} before it, {up} up (hosts_max is {case.limits.hosts_max})."
+        up = counted(sum(host.up for host in view.hosts.values()), "host")
+        yield f"It waits for a place: {counted(before, 'run')} before it, {up} up (hosts_max is {case.limits.hosts_max})."
         if askers_host(view, run):
             yield "It needs another host than that of the agent that asked for it, because it has to outlive that agent."
     else:
@@ -197,7 +162,7 @@ def _waits(case: _Case) -> Iterator[str]:
         )
 
 
-def _alone(case: _Case, spec: list[Any] | None, losses: int, died: str) -> Iterator[str]:
+def _alone(case: Case, spec: list[Any] | None, losses: int, died: str) -> Iterator[str]:
     view, child = case.view, case.run.child
     if is_alone(view, child, spec, losses, blamed_in(view, pool_key(spec), case.limits)):
         asked = died if losses else "its class asks for that"
@@ -205,24 +170,24 @@ def _alone(case: _Case, spec: list[Any] | None, losses: int, died: str) -> Itera
         yield f"It gets a host to itself, because {why}."
 
 
-def _attempts(case: _Case) -> Iterator[str]:
+def _attempts(case: Case) -> Iterator[str]:
     run, limits = case.run, case.limits
     coming = run.attempt + (not run.is_placed)
-    if coming == 1:
+    if coming - run.begun_after == 1:
         return
-    attempts = run.attempts(limits.attempts_max)
+    attempts, in_all = run.attempts(limits.attempts_max), run.attempt - run.begun_after
     yield f"It is in attempt {coming}." if run.is_placed else f"Attempt {coming} is next."
     if run.cause:
         yield f"The attempt before was lost: {run.cause}."
     yield (
-        f"Used up: {attempts.spent} of {attempts.most} attempts without progress in between (attempts_max), and {run.attempt} of"
+        f"Used up: {attempts.spent} of {attempts.most} attempts without progress in between (attempts_max), and {in_all} of"
         f" {limits.recovery_work_max} in all (recovery_work_max)."
     )
     if run.collect or (not run.is_placed and attempts.are_used_up):
         yield "The last attempt only hands in a result that its child committed before. `run` is not called again."
 
 
-def _signs(case: _Case) -> Iterator[str]:
+def _signs(case: Case) -> Iterator[str]:
     run = case.run
     if not run.signal_at_ms:
         return
@@ -234,7 +199,7 @@ def _signs(case: _Case) -> Iterator[str]:
     )
 
 
-def _patience(case: _Case) -> Iterator[str]:
+def _patience(case: Case) -> Iterator[str]:
     """When its parent or client stops waiting, and by which limit."""
     run = case.run
     if run.teardown:
@@ -265,7 +230,7 @@ def _patience(case: _Case) -> Iterator[str]:
             yield from _ends(case, "It is interrupted in any case", window, "reattach_window_ms")
 
 
-def _ends(case: _Case, what: str, at_ms: float, option: str, *, since_start: bool = False) -> Iterator[str]:
+def _ends(case: Case, what: str, at_ms: float, option: str, *, since_start: bool = False) -> Iterator[str]:
     name = next(name for known, name in _LIMITED.values() if known == option)
     if at_ms < math.inf:
         yield f"{what} {case.due(at_ms, since_start=since_start)} ({case.limit(option, name)})."
@@ -274,9 +239,9 @@ def _ends(case: _Case, what: str, at_ms: float, option: str, *, since_start: boo
 # ------------------------------------------------------------------ interrupted
 
 
-def _interrupted(case: _Case) -> Iterator[str]:
+def _interrupted(case: Case) -> Iterator[str]:
     run = case.run
-    yield f"{_first(case.parent)} stopped waiting for it {case.ago(run.ended_at_ms)} ({run.reason}): {_reason(case, run.reason)}."
+    yield f"{first(case.parent)} stopped waiting for it {case.ago(run.ended_at_ms)} ({run.reason}): {_reason(case, run.reason)}."
     if run.is_placed and case.served:
         yield f"Its child is still on host {run.host_id}."
     elif run.is_placed:
@@ -290,7 +255,7 @@ def _interrupted(case: _Case) -> Iterator[str]:
         yield "What became of its child is unknown. It is on no host."
 
 
-def _reason(case: _Case, reason: str) -> str:
+def _reason(case: Case, reason: str) -> str:
     """What the reason of an interruption means, and the limit behind it."""
     limited = _LIMITED.get((InterruptedReason(reason), not case.run.is_awaited))
     limit = f" ({case.limit(*limited)})" if limited is not None else ""
@@ -305,7 +270,7 @@ def _reason(case: _Case, reason: str) -> str:
     }[InterruptedReason(reason)]
 
 
-def _way_on(case: _Case) -> Iterator[str]:
+def _way_on(case: Case) -> Iterator[str]:
     """What can still become of an interrupted run."""
     run = case.run
     if run.is_placed or case.view.agents.get(run.child, _NOWHERE).unclean:
@@ -318,13 +283,14 @@ def _way_on(case: _Case) -> Iterator[str]:
         yield f"If {asks} for this run id with the same input, {follows}."
     else:
         yield "Requesting a detached run again under its id changes nothing. Use another id, or clear this run first."
+    yield f"`perdure retry {shlex.quote(run.run_id)}` tries it again, with all its attempts."
     yield f"It is kept until `perdure clear {shlex.quote(run.run_id)}` deletes it."
 
 
 # ------------------------------------------------------------------ over
 
 
-def _end(case: _Case) -> Iterator[str]:
+def _end(case: Case) -> Iterator[str]:
     run = case.run
     took = lasting(max(0, run.ended_at_ms - run.requested_at_ms))
     when = f"{case.ago(run.ended_at_ms)}, {took} after it was asked for"
@@ -339,10 +305,13 @@ def _end(case: _Case) -> Iterator[str]:
     if run.attempt > 1 and run.cause:
         yield f"The last attempt that was lost: {run.cause}."
     yield from _afterlife(case)
-    yield "This end never changes."
+    if run.status is Status.ERROR:
+        yield f"`perdure retry {shlex.quote(run.run_id)}` tries it again. By itself this end never changes."
+    else:
+        yield "This end never changes."
 
 
-def _afterlife(case: _Case) -> Iterator[str]:
+def _afterlife(case: Case) -> Iterator[str]:
     """What its child does after the end."""
     view, run = case.view, case.run
     life = view.agents.get(run.child, _NOWHERE)
@@ -355,26 +324,26 @@ def _afterlife(case: _Case) -> Iterator[str]:
     elif life.unclean:
         yield f"Its child may have other work to do, so it is woken again {case.due(life.wake_at_ms)}."
         home = home_of(view, run.child)
-        yield from _alone(case, home, life.deaths, f"{_count(life.deaths, 'host')} died under it lately")
+        yield from _alone(case, home, life.deaths, f"{counted(life.deaths, 'host')} died under it lately")
 
 
 # ------------------------------------------------------------------ mail
 
 
-def _letters(case: _Case) -> Iterator[str]:
+def _letters(case: Case) -> Iterator[str]:
     for slot, state in case.run.slots.items():
         mail = case.view.mail.get(case.run.mail_id(slot))
         yield from _letter(case, slot, state, mail)
 
 
-def _letter(case: _Case, slot: str, state: MailState, mail: Mail | None) -> Iterator[str]:
+def _letter(case: Case, slot: str, state: MailState, mail: Mail | None) -> Iterator[str]:
     what = f"The mail that tells {case.run.parent} of its {_SLOTS.get(slot, slot.replace(':', ' '))}"
     failed = f"its handler {mail.handler or 'on_agent_tool_finish'} raised: {mail.error}" if mail is not None else ""
     if state is MailState.PARKED and mail is not None:
-        yield f"{what} is parked after {_count(mail.attempts, 'attempt')}: {failed}"
+        yield f"{what} is parked after {counted(mail.attempts, 'attempt')}: {failed}"
         yield f"`perdure retry {shlex.quote(mail.mail_id)}` delivers it again."
     elif state is MailState.PENDING and mail is not None and mail.attempts:
-        yield f"{what} was tried {_count(mail.attempts, 'time')}: {failed}"
+        yield f"{what} was tried {counted(mail.attempts, 'time')}: {failed}"
         if mail.retry_at_ms > case.at_ms:
             yield f"It is delivered again {case.due(mail.retry_at_ms)}."
     elif state is MailState.PENDING:
@@ -388,11 +357,3 @@ def _letter(case: _Case, slot: str, state: MailState, mail: Mail | None) -> Iter
 
 
 _SLOTS: dict[str, str] = {Slot.FINISH: "end", Slot.GIVE_UP: "interruption"}
-
-
-def _first(words: str) -> str:
-    return words[:1].upper() + words[1:]
-
-
-def _count(number: int, one: str) -> str:
-    return f"{number} {one if number == 1 else one + 's'}"

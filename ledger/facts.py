@@ -9,6 +9,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
+class CodeAdopted(NamedTuple):
+    """From now on agents whose code is of these origins (`ids.origin_of`) take this package when they are woken, except for the children of
+    runs. It is empty for code that is installed."""
+
+    package: str
+    origins: list[str]
+
+
 class SupervisorStarted(NamedTuple):
     """A life of the supervisor began. Its epoch fences all earlier lives; `limits` are those by which it decides."""
 
@@ -152,6 +160,23 @@ class RunCleared(NamedTuple):
     run_id: str
 
 
+class RunParked(NamedTuple):
+    """The attempt was refused before `run` was entered, for a reason that another try does not change: the stored input does not fit the
+    code, or the agent's storage cannot be brought to its version. The run waits for other code, or for a person."""
+
+    run_id: str
+    attempt: int
+    error: str
+
+
+class RunRetried(NamedTuple):
+    """A person had the run tried again, or code came that a parked run waited for. It has all its attempts again, and the code of this
+    package unless that is None."""
+
+    run_id: str
+    package: str | None = None
+
+
 class AgentActivated(NamedTuple):
     """An agent was assigned to a host for other work than a run of its own: mail, a call, or an unclean end."""
 
@@ -255,6 +280,7 @@ class MailRequeued(NamedTuple):
 
 Fact = (
     SupervisorStarted
+    | CodeAdopted
     | RunRequested
     | AttemptStarted
     | RunStarted
@@ -269,6 +295,8 @@ Fact = (
     | AttemptLost
     | RunReattached
     | RunCleared
+    | RunParked
+    | RunRetried
     | AgentActivated
     | AgentReleased
     | AgentLost
@@ -299,6 +327,8 @@ RUN_FACTS: tuple[type[Fact], ...] = (
     AttemptLost,
     RunReattached,
     RunCleared,
+    RunParked,
+    RunRetried,
 )
 """The facts whose subject is a run."""
 
@@ -314,6 +344,7 @@ FRAME_FACTS: frozenset[type[Fact]] = frozenset(
         RunInterrupted,
         RunReattached,
         RunCleared,
+        RunRetried,
     }
 )
 """The facts that are events of a run's stream always; `AttemptStarted` is one from the second attempt on."""

@@ -23,6 +23,7 @@ from perdure.ledger.facts import (
     AlarmSet,
     AttemptLost,
     AttemptStarted,
+    CodeAdopted,
     Fact,
     MailDelivered,
     MailFailed,
@@ -35,8 +36,10 @@ from perdure.ledger.facts import (
     RunCompleted,
     RunFailed,
     RunInterrupted,
+    RunParked,
     RunReattached,
     RunRequested,
+    RunRetried,
     SupervisorStarted,
 )
 from perdure.ledger.ids import name_of
@@ -87,6 +90,11 @@ def subject_of(fact: Fact) -> str:
 
 def _supervisor_started(view: View, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
     view.epoch, view.limits = fact.epoch, fact.limits or view.limits
+
+
+def _code_adopted(view: View, fact: CodeAdopted, _seq: int, _at_ms: int) -> None:
+    view.code |= dict.fromkeys(fact.origins, fact.package)
+    view.warm = fact.package or view.warm
 
 
 def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
@@ -155,6 +163,28 @@ def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | 
 def _run_reattached(view: View, fact: RunReattached, seq: int, at_ms: int) -> int | None:
     frame = view.advance(view.runs[fact.run_id], fact, seq, at_ms)
     view.timers.arm(fact.run_id, 0)  # one that lost its place while it was interrupted waits for another
+    return frame
+
+
+def _run_parked(view: View, fact: RunParked, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    view.move(run.child, "").run_id = ""
+    view.drop_agent(run.child)
+    view.parked[run.run_id] = None
+    return frame
+
+
+def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    for slot in (Slot.FINISH, Slot.GIVE_UP):
+        state = run.slots.get(slot)
+        if state is not None and permits(state, MailEvent.OVERTAKEN):
+            view.move_mail(run.mail_id(slot), MailEvent.OVERTAKEN)
+    run.forget_ends(seq)
+    view.parked.pop(run.run_id, None)
+    frame = view.advance(run, fact, seq, at_ms)
+    view.enqueue(run)
     return frame
 
 
@@ -258,9 +288,12 @@ def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> 
     for key in fact.mail_ids:
         mail = view.mail[key]
         view.move_mail(key, MailEvent.HANDLED)
-        overtaken = view.runs[mail.run_id].mail_id(Slot.GIVE_UP) if mail.slot == Slot.FINISH else ""
-        if view.mail.pop(overtaken, None) is not None:  # it was superseded; nobody will speak of it again
-            view.dirty_mail[overtaken] = None
+        run = view.runs[mail.run_id] if mail.slot == Slot.FINISH else None
+        if run is None or run.mail_id(Slot.FINISH) != key:
+            continue
+        for overtaken in (run.mail_id(Slot.GIVE_UP), *run.overtaken):
+            if view.mail.pop(overtaken, None) is not None:  # it was superseded; nobody will speak of it again
+                view.dirty_mail[overtaken] = None
     activation = view.agents.get(fact.recipient)
     if activation is not None and activation.losses:
         activation.losses = 0
@@ -291,6 +324,7 @@ def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> Non
 
 _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     SupervisorStarted: _supervisor_started,
+    CodeAdopted: _code_adopted,
     RunRequested: _run_requested,
     AttemptStarted: _attempt_started,
     RunCompleted: _run_ended,
@@ -301,6 +335,8 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     AttemptLost: _attempt_lost,
     RunReattached: _run_reattached,
     RunCleared: _run_cleared,
+    RunParked: _run_parked,
+    RunRetried: _run_retried,
     AgentActivated: _agent_activated,
     AgentReleased: _agent_released,
     AgentLost: _agent_lost,

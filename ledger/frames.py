@@ -23,6 +23,7 @@ from perdure.ledger.facts import (
     RunInterrupted,
     RunReattached,
     RunRequested,
+    RunRetried,
 )
 from perdure.ledger.preview import shown_input
 from perdure.ledger.store.store import FactRow
@@ -91,5 +92,6 @@ _EVENTS: dict[type[Fact], Callable[[Any, int], dict[str, Any]]] = {
     RunFailed: lambda fact, at_ms: {"kind": "error", "error": fact.error, "at_ms": at_ms},
     RunAborted: lambda fact, at_ms: {"kind": "aborted", "reason": fact.reason, "at_ms": at_ms},
     RunInterrupted: _interrupted,
+    RunRetried: lambda _fact, at_ms: {"kind": "retried", "at_ms": at_ms},
     RunCleared: lambda _fact, at_ms: {"kind": "cleared", "at_ms": at_ms},
 }

@@ -23,6 +23,7 @@ from perdure.ledger.facts import (
     RunCompleted,
     RunFailed,
     RunInterrupted,
+    RunParked,
     RunStarted,
 )
 from perdure.ledger.ids import name_of
@@ -36,6 +37,7 @@ from perdure.ledger.stimulus import (
     COLLECTED_NOTHING,
     NOT_RUNNABLE,
     STORAGE_LOST,
+    UNFIT,
     UNIMPORTABLE,
     Alarm,
     Awake,
@@ -62,16 +64,22 @@ def current(view: View, run_id: str, incarnation: int) -> Run | None:
     return run if activation is not None and activation.incarnation == incarnation and activation.host_id else None
 
 
+def at_work(view: View, run_id: str, incarnation: int) -> Run | None:
+    """The run, if the report comes from its present attempt. A run that was tried again has none until it is placed."""
+    run = current(view, run_id, incarnation)
+    return run if run is not None and run.is_placed else None
+
+
 def up(view: View, said: Up) -> Iterator[Fact]:
     """An attempt began its work."""
-    run = current(view, said.run_id, said.incarnation)
+    run = at_work(view, said.run_id, said.incarnation)
     if run is not None and permits(run.status, RunStarted):
         yield RunStarted(run.run_id, run.attempt)
 
 
 def progress(view: View, said: Progress) -> Iterator[Fact]:
     """A child reported progress."""
-    run = current(view, said.run_id, said.incarnation)
+    run = at_work(view, said.run_id, said.incarnation)
     if run is None or not permits(run.status, ProgressReported):
         return
     yield ProgressReported(run.run_id, run.attempt, said.body, said.sequence)
@@ -82,7 +90,7 @@ def progress(view: View, said: Progress) -> Iterator[Fact]:
 
 def milestone(view: View, said: Milestone) -> Iterator[Fact]:
     """A child reached a milestone. One that an earlier attempt, or an earlier execution of the same call, has reached is an echo."""
-    run = current(view, said.run_id, said.incarnation)
+    run = at_work(view, said.run_id, said.incarnation)
     if run is None or not permits(run.status, MilestoneReached):
         return
     told = said.name, said.occurrence, said.body, said.sequence, said.source
@@ -106,7 +114,7 @@ def _caller(view: View, run: Run) -> Run | None:
 
 def chunk(view: View, said: Chunk) -> Iterator[Fact]:
     """A child emitted a piece of its stream. A doubled one is an echo."""
-    run = current(view, said.run_id, said.incarnation)
+    run = at_work(view, said.run_id, said.incarnation)
     if run is not None and permits(run.status, ChunkEmitted) and (run.attempt, said.number) > run.chunk:
         yield ChunkEmitted(run.run_id, run.attempt, said.number, said.body)
 
@@ -116,7 +124,8 @@ def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
-    if not permits(run.status, RunCompleted):
+    has_lost_its_say = said.error is not None and not run.is_placed  # the run was tried again meanwhile
+    if has_lost_its_say or not permits(run.status, RunCompleted):
         if said.released:
             yield AgentReleased(run.child, said.incarnation, said.sequence)
         return
@@ -131,12 +140,14 @@ def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
 
 def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterator[Fact]:
     """A host could not start an attempt. If the class has vanished since the first attempt, or the storage has lost
-    something, the run is interrupted: it may come back."""
+    something, the run is interrupted: it may come back. If the run cannot be entered as it stands, it is parked."""
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
-    if not run.is_live:
+    if not run.is_live or not run.is_placed:
         yield AgentReleased(run.child, said.incarnation)
+    elif said.cause == UNFIT:
+        yield RunParked(run.run_id, run.attempt, said.error)
     elif said.cause == COLLECTED_NOTHING:
         yield RunFailed(run.run_id, run.attempt, f"{said.error}; the last time: {run.cause}", released=True)
         yield from abort_awaited(view, run)
@@ -156,11 +167,11 @@ def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator
     if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
         return
     run = view.runs.get(activation.run_id)
-    if run is not None and run.is_live and not run.teardown:
+    if run is not None and run.is_live and run.is_placed and not run.teardown:
         yield from lose(view, activation, "its host let go of it", at_ms, limits, is_clean=True)
         return
     yield AgentReleased(said.agent_id, said.incarnation, said.sequence)
-    if run is not None and run.is_live:
+    if run is not None and run.is_live and run.teardown:
         yield from seal(view, run, still_running=False)
 
 
@@ -243,7 +254,7 @@ def lose(
     if run is not None and run.cleared:
         yield AgentReleased(activation.agent_id, activation.incarnation)
         return
-    if run is None or not run.is_live:
+    if run is None or not run.is_live or not run.is_placed:
         pause = backoff_ms(activation.losses, limits.retry_first_ms, limits.retry_most_ms) if activation.losses else 0
         if run is not None:
             yield AgentReleased(activation.agent_id, activation.incarnation)
@@ -265,7 +276,7 @@ def _evidence(run: Run, limits: Limits) -> Evidence:
     return Evidence(
         ended_hard=run.is_hard,
         torn_down=bool(run.teardown),
-        attempt=run.attempt,
+        attempt=run.attempt - run.begun_after,
         attempts=run.attempts(limits.attempts_max),
         losses=run.losses + 1,
         collected=run.collect,

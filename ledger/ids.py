@@ -27,6 +27,12 @@ def name_of(agent: str) -> str:
     return agent.rpartition("@")[0]
 
 
+def origin_of(agent_type: str) -> str:
+    """What the code of a type is sent with: its script, its cell, its top-level module; for a type with a name of its own, the name."""
+    place = agent_type.rpartition(":")[0]
+    return place if place.startswith(("script:", "cell:")) else place.partition(".")[0] or agent_type
+
+
 def sub_agent_id(parent: str, agent_type: str, name: str) -> str:
     """The address of a sub-agent: its parent's address, then its own name, quoted so that it cannot look like a descent:
     `stdlib@m:Census>shard 1@m:Shard`."""
@@ -37,6 +43,12 @@ def parent_of(agent: str) -> str:
     """The address of a sub-agent's parent; empty for an agent that has none."""
     parent = name_of(agent).rpartition(">")[0]
     return parent if ":" in type_of(parent) and name_of(parent) else ""
+
+
+def root_of(agent: str) -> str:
+    """The root of an agent's family: itself, if it is no sub-agent."""
+    parent = parent_of(agent)
+    return root_of(parent) if parent else agent
 
 
 def path_of(agent: str) -> list[tuple[str, str]]:

@@ -33,6 +33,7 @@ class StartAttempt(NamedTuple):
     collect: bool
     options: dict[str, Any]
     reported: int = 0
+    after: int = 0
 
 
 class WakeAgent(NamedTuple):
@@ -103,13 +104,13 @@ def everything(view: View) -> list[str]:
 def _for_run(view: View, run: Run) -> Iterator[Effect]:
     activation = view.agents.get(run.child)
     awake = activation if activation is not None and activation.host_id else None
-    begins_again = run.is_live and not run.is_placed
+    begins_again = run.is_live and not run.is_placed and not run.parked
     if awake is not None and (run.teardown or run.cleared or begins_again):
         yield StopAgent(awake.host_id, run.child, awake.incarnation)
     elif run.is_live and run.is_placed and not run.confirmed:
         yield StartAttempt(
             run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, run.options,
-            0 if awake is None else awake.reported or 0,
+            0 if awake is None else awake.reported or 0, run.begun_after,
         )  # fmt: skip
     if run.has_ended:
         yield TellEnd(run.run_id)
@@ -164,6 +165,7 @@ def about(run: Run) -> dict[str, Any]:
         "agent_type": run.agent_type,
         "status": str(run.status),
         "attempt": run.attempt,
+        "retries": run.retries,
         "parent_tool_call_id": options.get("tool_call"),
         "display_order": options.get("order", 0),
         "display": options.get("display"),

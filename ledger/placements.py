@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from perdure.ledger.activation import HostView, pool_key
+from perdure.ledger.activation import HostView, pool_key, with_package
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact
 from perdure.ledger.ids import name_of
 from perdure.ledger.notes import HostReserved, Note, RunHeld, WakeDone
 from perdure.ledger.run import Run
+from perdure.ledger.upgrades import with_newest_code
 from perdure.ledger.view import View
 from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
 
@@ -95,7 +96,7 @@ def hosts_of_tools(view: View, agent: str) -> set[str]:
 def begins_soon(view: View, agent: str) -> bool:
     """Whether the agent is the child of a run that waits for a place: the run's attempt wakes it, so nothing else may."""
     run = view.runs.get(name_of(agent))
-    return run is not None and run.child == agent and run.is_live and not run.is_placed
+    return run is not None and run.child == agent and run.is_live and not run.is_placed and not run.parked
 
 
 def is_alone(view: View, agent: str, spec: list[Any] | None, losses: int, blamed: int) -> bool:
@@ -149,7 +150,12 @@ def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
 
 
 def home_of(view: View, agent: str) -> list[Any] | None:
-    """What an agent's class asks of its host, as told by its last activation, or by the call or mail that waits for it."""
+    """What an agent's class asks of its host, as told by its last activation, or by the call or mail that waits for it; with the code that
+    it takes now."""
+    return with_newest_code(view, agent, _told_home(view, agent)) if view.code else _told_home(view, agent)
+
+
+def _told_home(view: View, agent: str) -> list[Any] | None:
     activation = view.agents.get(agent)
     if activation is not None and activation.home is not None:
         return activation.home
@@ -167,9 +173,10 @@ def pool(view: View, key: str) -> list[HostView]:
     return [host for host in view.hosts.values() if pool_key(host.spec) == key]
 
 
-def hosts_wanted(view: View, limits: Limits) -> list[Any]:
-    """The hosts to start now, one spec for each. The default pool is kept warm; others exist on demand."""
-    specs: dict[str, Any] = {"": None}
+def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[Any]:
+    """The hosts to start now, one spec for each. The pool with the newest code is kept warm; others exist on demand."""
+    ahead = with_package(None, view.warm)
+    specs: dict[str, Any] = {pool_key(ahead): ahead} if warm else {}
     demand: dict[str, int] = {}
     apart: set[str] = set()
     alone: dict[str, int] = {}
@@ -193,7 +200,7 @@ def hosts_wanted(view: View, limits: Limits) -> list[Any]:
     for key, spec in specs.items():
         hosts = pool(view, key)
         count = wanted_hosts(hosts, demand.get(key, 0), alone.get(key, 0), limits, is_apart=key in apart)
-        if key and not demand.get(key):
+        if key != pool_key(ahead) and not demand.get(key):
             count = 0
         wanted.extend([spec] * count)
     return wanted

@@ -7,8 +7,9 @@ is doubled, late or from an earlier life yields no facts.
 
 | stimulus | decided in |
 |---|---|
-| `Request`, `Cancel`, `Clear`, `Tell`, `Forget`, `StopLives`, `Requeue` | `requests` |
+| `Request`, `Cancel`, `Clear`, `Tell`, `Forget`, `StopLives`, `Retry` | `requests` |
 | `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
+| `Adopt` | `upgrades` |
 | `HostUp`, `HostLost` | `host_reports` |
 | `Tick` | `timeouts` |
 | (after each group of stimuli) | `placements` |
@@ -19,10 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from perdure.ledger import host_reports, requests, timeouts
+from perdure.ledger import host_reports, requests, timeouts, upgrades
 from perdure.ledger.facts import Fact
 from perdure.ledger.notes import Note
 from perdure.ledger.stimulus import (
+    Adopt,
     Alarm,
     Awake,
     Cancel,
@@ -37,7 +39,7 @@ from perdure.ledger.stimulus import (
     Progress,
     Released,
     Request,
-    Requeue,
+    Retry,
     Stimulus,
     StopLives,
     Tell,
@@ -66,7 +68,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Tell: lambda view, said, _at_ms, _limits: requests.tell(view, said),
     Forget: lambda view, said, _at_ms, _limits: requests.forget(view, said),
     StopLives: lambda view, said, _at_ms, _limits: requests.stop_lives(view, said),
-    Requeue: lambda view, said, _at_ms, _limits: requests.requeue(view, said),
+    Retry: lambda view, said, _at_ms, _limits: requests.retry(view, said),
     Up: lambda view, said, _at_ms, _limits: host_reports.up(view, said),
     Progress: lambda view, said, _at_ms, _limits: host_reports.progress(view, said),
     Milestone: lambda view, said, _at_ms, _limits: host_reports.milestone(view, said),
@@ -79,5 +81,6 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Handled: host_reports.handled,
     HostUp: host_reports.host_up,
     HostLost: host_reports.host_lost,
+    Adopt: lambda view, said, _at_ms, _limits: upgrades.adopt(view, said),
     Tick: lambda view, _said, at_ms, limits: timeouts.tick(view, at_ms, limits),
 }

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perdure.ledger.activation import package_of
 from perdure.ledger.errors import (
     AdmissionRefused,
     AgentBeingDeleted,
     ConflictingRequest,
     Overloaded,
+    RetryRefused,
     RunBeingCleared,
     UnknownRun,
 )
@@ -27,12 +29,14 @@ from perdure.ledger.facts import (
     RunCleared,
     RunReattached,
     RunRequested,
+    RunRetried,
 )
 from perdure.ledger.ids import is_within, name_of
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
 from perdure.ledger.run import Run
-from perdure.ledger.stimulus import Cancel, Clear, Forget, Request, Requeue, StopLives, Tell
+from perdure.ledger.status import Status
+from perdure.ledger.stimulus import Cancel, Clear, Forget, Request, Retry, StopLives, Tell
 from perdure.ledger.transitions import permits
 from perdure.ledger.view import View
 from perdure.policies import Limits
@@ -50,7 +54,9 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
         raise RunBeingCleared(run.run_id)
     if run is not None:
         _same_content(run, asked)
-        if run.is_awaited and permits(run.status, RunReattached) and _lost_sight(run, asked):
+        if _was_cut_off(run, owner, asked):
+            yield RunRetried(run.run_id, package_of(asked.options.get("pool")))
+        elif run.is_awaited and permits(run.status, RunReattached) and _lost_sight(run, asked):
             yield RunReattached(run.run_id, asked.life, run.attempt)
         return
     most = asked.options.get("limit")
@@ -72,6 +78,17 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
         asked.life,
         view.seq + 1,
     )
+
+
+def _was_cut_off(run: Run, owner: Run | None, asked: Request) -> bool:
+    """Whether the run was aborted only because its parent had failed, which was tried again since and asks for it once more."""
+    if owner is None or owner.child != asked.parent or not (owner.retries and owner.is_live):
+        return False
+    return run.is_awaited and run.status is Status.ABORTED and run.error == _cut_off_by(owner)
+
+
+def _cut_off_by(run: Run) -> str:
+    return f"run {run.run_id} that waited for it has ended"
 
 
 def _lost_sight(run: Run, asked: Request) -> bool:
@@ -125,7 +142,7 @@ def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
     for child_id in list(view.children.get(run.child, ())):
         child = view.runs[child_id]
         if child.is_awaited:
-            yield from abort(view, child, f"run {run.run_id} that waited for it has ended")
+            yield from abort(view, child, _cut_off_by(run))
 
 
 def clear(view: View, asked: Clear) -> Iterator[Fact]:
@@ -187,11 +204,29 @@ def stop_lives(view: View, asked: StopLives) -> Iterator[Fact]:
         yield AgentStopped(asked.agent_id)
 
 
-def requeue(view: View, asked: Requeue) -> Iterator[Fact]:
-    """Deliver a parked mail again."""
-    mail = view.mail.get(asked.mail_id)
+def retry(view: View, asked: Retry) -> Iterator[Fact]:
+    """Deliver a parked mail again, or try a run again."""
+    mail = view.mail.get(asked.key)
     if mail is None:
-        raise UnknownRun("mail_id", f"no parked mail {asked.mail_id!r} is known; `perdure audit` lists the parked mail")
-    if not mail_permits(mail.state, MailEvent.REQUEUED):
-        raise UnknownRun("mail_id", f"mail {asked.mail_id!r} is {mail.state}; only parked mail can be retried")
-    yield MailRequeued(asked.mail_id)
+        yield from _retry_run(view, asked.key)
+    elif mail_permits(mail.state, MailEvent.REQUEUED):
+        yield MailRequeued(asked.key)
+    else:
+        raise RetryRefused("mail_id", f"mail {asked.key!r} is {mail.state}; only parked mail can be retried")
+
+
+def _retry_run(view: View, run_id: str) -> Iterator[Fact]:
+    """Try a run again that has failed, was given up or is parked, with the newest code that its directory has for it."""
+    run = view.runs.get(run_id)
+    if run is None or run.cleared:
+        known = "`perdure ps --all` lists the runs, and `perdure audit` the parked mail"
+        raise UnknownRun("run_id", f"no run and no parked mail {run_id!r} is known; {known}")
+    if view.doomed_by(run.child):
+        raise AgentBeingDeleted(run.child)
+    if not (run.parked or run.status in (Status.ERROR, Status.INTERRUPTED)):
+        why = "was cancelled (aborted)" if run.status is Status.ABORTED else f"is {run.status}"
+        raise RetryRefused(
+            "run_id",
+            f"run {run_id!r} {why}; only one that has failed (error), was given up (interrupted) or is parked is retried",
+        )
+    yield RunRetried(run_id, view.newest_code(run))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from perdure.ledger.activation import with_package
 from perdure.ledger.facts import (
     FRAME_FACTS,
     AttemptLost,
@@ -24,13 +25,15 @@ from perdure.ledger.facts import (
     RunCompleted,
     RunFailed,
     RunInterrupted,
+    RunParked,
     RunReattached,
     RunRequested,
+    RunRetried,
     RunStarted,
     TeardownBegan,
 )
 from perdure.ledger.ids import agent_id, mail_id
-from perdure.ledger.mail import MailState
+from perdure.ledger.mail import MailState, Slot
 from perdure.ledger.status import ENDED, HARD, LIVE, Status
 from perdure.ledger.transitions import cell
 from perdure.policies import Attempts, Cell, IllegalTransition
@@ -38,7 +41,12 @@ from perdure.policies import Attempts, Cell, IllegalTransition
 
 @dataclass(slots=True)
 class Run:
-    """One logical execution of a child, requested by a parent under a run id."""
+    """One logical execution of a child, requested by a parent under a run id.
+
+    `parked` says why the run waits for other code or for a person; it is live then, and no time limit applies to it. `retries` counts how
+    often it was tried again after an end, and `begun_after` the attempts before that, which do not count any more. Since then it has other
+    ends to tell, whose mail is told from the earlier by `end_mark`; `overtaken` are mails about earlier ends, which were not delivered.
+    """
 
     run_id: str
     agent_type: str
@@ -83,6 +91,12 @@ class Run:
     mark: int = 0
     trace: str = ""
     progress_at_ms: int = 0
+    parked: str = ""
+    retries: int = 0
+    retried_at_ms: int = 0
+    begun_after: int = 0
+    end_mark: int = 0
+    overtaken: list[str] = field(default_factory=list)
 
     child: str = field(init=False, repr=False)
 
@@ -124,13 +138,19 @@ class Run:
 
     def mail_id(self, slot: str) -> str:
         """The id of the mail in this slot."""
-        return mail_id(self.run_id, slot, self.mark)
+        is_of_end = slot in (Slot.FINISH, Slot.GIVE_UP)
+        return mail_id(self.run_id, slot, (is_of_end and self.end_mark) or self.mark)
+
+    @property
+    def mail_ids(self) -> list[str]:
+        """The ids of all mail about it that may still be known."""
+        return [*map(self.mail_id, self.slots), *self.overtaken]
 
     def attempts(self, default_max: int) -> Attempts:
         """How many attempts count against which limit: those since the last progress; with a limit of one, all of them, because that means
         at most once."""
         most = self.options.get("attempts_max") or default_max
-        return Attempts(self.attempt if most == 1 else self.idle_attempts, most)
+        return Attempts(self.attempt - self.begun_after if most == 1 else self.idle_attempts, most)
 
     @property
     def is_settled(self) -> bool:
@@ -144,6 +164,13 @@ class Run:
     def mark_slot(self, slot: str, state: MailState) -> None:
         """The mail in this slot is in another state."""
         self.slots[slot] = state
+
+    def forget_ends(self, seq: int) -> None:
+        """It is tried again: the mail about its former ends is no longer that of its slots."""
+        for slot in (Slot.FINISH, Slot.GIVE_UP):
+            if self.slots.pop(slot, None) is MailState.SUPERSEDED:
+                self.overtaken.append(self.mail_id(slot))
+        self.end_mark = seq
 
     def to_plain(self) -> list[Any]:
         """The record as plain data, for the snapshot."""
@@ -237,7 +264,7 @@ def _chunk(run: Run, fact: ChunkEmitted, at_ms: int) -> None:
 
 
 def _end(run: Run, at_ms: int, *, released: bool) -> None:
-    run.ended_at_ms, run.reason, run.child_still_running, run.teardown = at_ms, "", None, ""
+    run.ended_at_ms, run.reason, run.child_still_running, run.teardown, run.parked = at_ms, "", None, "", ""
     if released:
         run.host_id = ""
 
@@ -288,6 +315,21 @@ def _started(run: Run, _fact: Fact, _at_ms: int) -> None:
     run.confirmed = True
 
 
+def _parked(run: Run, fact: RunParked, _at_ms: int) -> None:
+    run.host_id, run.confirmed, run.parked, run.retry_at_ms, run.lost_at_ms = "", False, fact.error, 0, 0
+
+
+def _retried(run: Run, fact: RunRetried, at_ms: int) -> None:
+    if run.ended_at_ms:
+        run.retries += 1
+    run.retried_at_ms, run.begun_after, run.host_id, run.confirmed = at_ms, run.attempt, "", False
+    run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms, run.signal_at_ms = 0, 0, 0, 0, 0
+    run.cause, run.error, run.trace, run.reason, run.child_still_running, run.parked = "", "", "", "", None, ""
+    run.ended_at_ms, run.reattached_at_ms, run.teardown, run.teardown_at_ms = 0, 0, "", 0
+    if fact.package is not None:
+        run.options = {**run.options, "pool": with_package(run.options.get("pool"), fact.package)}
+
+
 _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
     AttemptStarted: _attempt_started,
     RunStarted: _started,
@@ -302,4 +344,6 @@ _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
     AttemptLost: _lost,
     RunReattached: _reattached,
     RunCleared: _cleared,
+    RunParked: _parked,
+    RunRetried: _retried,
 }

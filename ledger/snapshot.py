@@ -31,6 +31,8 @@ def meta_of(view: View) -> bytes:
             "at_ms": view.at_ms,
             "limits": view.limits,
             "lives": view.lives.to_plain(),
+            "code": view.code,
+            "warm": view.warm,
         }
     )
 
@@ -117,6 +119,7 @@ def restore(boot: Boot) -> View:
         view.epoch, view.seq, view.incarnation = meta["epoch"], meta["seq"], meta["incarnation"]
         view.tally.update(meta["tally"])
         view.at_ms, view.limits = meta["at_ms"], meta.get("limits", {})
+        view.code, view.warm = meta.get("code", {}), meta.get("warm", "")
         view.lives = Lives(*meta.get("lives", [view.seq]))
     view.archived.update(boot.ended)
     for record in boot.records:
@@ -156,6 +159,7 @@ def _index(view: View) -> None:
         view.held,
         view.wanted,
         view.cleared,
+        view.parked,
         view.doomed,
     ):
         index.clear()
@@ -169,6 +173,9 @@ def _index(view: View) -> None:
             view.children.setdefault(run.parent, {})[run.run_id] = None
             if run.is_awaited and run.parent:
                 view.awaiting[run.parent] = view.awaiting.get(run.parent, 0) + 1
+            if run.parked:
+                view.parked[run.run_id] = None
+                continue
             view.timers.arm(run.run_id, run.retry_at_ms)
             if not run.is_placed and not run.retry_at_ms:
                 view.enqueue(run)  # in the order of the requests, which timers of the same time do not keep

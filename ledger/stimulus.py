@@ -118,6 +118,14 @@ class Handled(NamedTuple):
     sequence: int = 0
 
 
+class Adopt(NamedTuple):
+    """A program brought code: agents of these origins (`ids.origin_of`) take it when they are woken next. The package is empty for code
+    that is installed."""
+
+    package: str
+    origins: list[str]
+
+
 class Cancel(NamedTuple):
     """A run is to be aborted. `parent` names the agent that asks, whose run it must be; None is an operator."""
 
@@ -158,10 +166,10 @@ class StopLives(NamedTuple):
     agent_id: str
 
 
-class Requeue(NamedTuple):
-    """A person asks that a parked mail be delivered again."""
+class Retry(NamedTuple):
+    """A person asks that a parked mail be delivered again, or that a run that failed, was given up or is parked be tried again."""
 
-    mail_id: str
+    key: str
 
 
 class HostUp(NamedTuple):
@@ -185,7 +193,7 @@ class Tick(NamedTuple):
 
 Stimulus = (
     Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
-    | Forget | StopLives | Requeue | HostUp | HostLost | Tick
+    | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Tick
 )  # fmt: skip
 
 COLLECTED_NOTHING = "collected-nothing"
@@ -193,3 +201,5 @@ UNIMPORTABLE = "unimportable"
 NOT_RUNNABLE = "not-runnable"
 START_FAILED = "start-failed"
 STORAGE_LOST = "storage-lost"
+UNFIT = "unfit"
+"""The run cannot be entered as it stands, and no other attempt could: it is parked."""

@@ -41,7 +41,7 @@ def arm(view: View, run: Run, limits: Limits) -> None:
 
 def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = None) -> float:
     """When something is next due for a run, in ms; infinity when nothing is. `awake_at_ms` is the view's, unless nobody serves."""
-    if not run.is_live:
+    if not run.is_live or run.parked:
         return math.inf
     awake_at_ms = view.awake_at_ms if awake_at_ms is None else awake_at_ms
     if run.teardown:
@@ -79,10 +79,12 @@ def sighting_of(run: Run, awake_at_ms: int) -> Sighting:
     reattached = run.reattached_at_ms
     if reattached and not run.signal_at_ms:
         reattached = max(reattached, awake_at_ms)
-    return Sighting(not run.is_awaited, run.requested_at_ms, signal, reattached)
+    return Sighting(not run.is_awaited, run.retried_at_ms or run.requested_at_ms, signal, reattached)
 
 
 def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
+    if run.parked:
+        return
     if run.teardown:
         if at_ms >= next_look(view, run, limits):
             yield from seal(view, run, still_running=run.is_placed)

@@ -11,6 +11,8 @@ What each row survives:
 - `starting` and `running` accept every end, because with lossy mail a result can overtake the news that its attempt began.
 - `interrupted` is soft. A true end replaces it, a new request re-attaches to it, and the child's own reports still arrive.
 - The hard rows accept `RunCleared` alone. A second end, a late cancel, and the loss of the host after the end are echoes.
+- `RunRetried` is the one way back: a person had a run that failed tried again, or its parent, tried again, asks for a run that was aborted
+  because the parent had failed. Nothing that happens by itself changes a hard status.
 - A run that is deleted is not in the view: whatever arrives for it finds no run and is dropped.
 """
 
@@ -28,8 +30,10 @@ from perdure.ledger.facts import (
     RunCompleted,
     RunFailed,
     RunInterrupted,
+    RunParked,
     RunReattached,
     RunRequested,
+    RunRetried,
     RunStarted,
     TeardownBegan,
 )
@@ -56,6 +60,8 @@ TABLE: dict[type[Fact], tuple[Status | Cell, ...]] = {
     AttemptLost:      (_S,       _S,        _I,          _ignored,  _ignored,  _ignored),
     RunReattached:    (_S,       _R,        _R,          _ignored,  _ignored,  _ignored),
     RunCleared:       (_illegal, _illegal,  _I,          _C,        _E,        _A),
+    RunParked:        (_S,       _S,        _ignored,    _ignored,  _ignored,  _ignored),
+    RunRetried:       (_S,       _illegal,  _S,          _illegal,  _S,        _S),
 }  # fmt: skip
 
 _COLUMN = {status: index for index, status in enumerate((_S, _R, _I, _C, _E, _A))}

@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure.ledger.activation import Activation, HostView, Lives, pool_key
 from perdure.ledger.facts import Fact
-from perdure.ledger.ids import is_within, name_of, parent_of
+from perdure.ledger.ids import is_within, name_of, origin_of, parent_of, type_of
 from perdure.ledger.mail import Mail, MailEvent, MailState, handler_of
 from perdure.ledger.run import Run, apply
 from perdure.ledger.store.store import Record
@@ -37,6 +37,8 @@ class View:
         self.at_ms = 0
         self.awake_at_ms = 0
         self.limits: dict[str, float] = {}
+        self.warm = ""  # the package that came last; hosts with it are kept warm
+        self.code: dict[str, str] = {}  # the newest package of code, by what it is the code of (`origin_of`)
         self.tally: dict[str, int] = dict.fromkeys(("enqueued", *map(str, _COUNTED)), 0)
         self.runs: dict[str, Run] = {}
         self.mail: dict[str, Mail] = {}
@@ -57,6 +59,7 @@ class View:
         self.wanted: dict[str, None] = {}
         self.timers = Timers()
         self.cleared: dict[str, None] = {}
+        self.parked: dict[str, None] = {}
         self.doomed: dict[str, None] = {}
         self.touched: dict[str, None] = {}
         self.dirty_agents: dict[str, None] = {}
@@ -141,8 +144,9 @@ class View:
         mail.state = state
         if state in self.tally:
             self.tally[state] += 1
-        if mail.run_id in self.runs:
-            self.runs[mail.run_id].mark_slot(mail.slot, state)
+        run = self.runs.get(mail.run_id)
+        if run is not None and run.mail_id(mail.slot) == key:  # else it tells of an end before a retry
+            run.mark_slot(mail.slot, state)
             self.dirty_runs[mail.run_id] = None
         self.dirty_mail[key] = self.touched[mail.recipient] = None
         box = self.mailbox.setdefault(mail.recipient, {})
@@ -246,6 +250,12 @@ class View:
             self.agents.pop(run.child, None)
             self.asleep.pop(run.child, None)
             self.wanted.pop(run.child, None)
+
+    def newest_code(self, run: Run) -> str | None:
+        """The newest package with the code of a run; None if no code came since the run began. What is ours, such as a tool's run, has
+        the code of its parent."""
+        mine = self.code.get(origin_of(run.agent_type))
+        return self.code.get(origin_of(type_of(run.parent))) if mine is None else mine
 
     def count_live(self, run: Run) -> None:
         """Update the indexes of its parent after a run became live or ended."""

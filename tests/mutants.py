@@ -106,7 +106,7 @@ MUTANTS = (
     Mutant("ledger/requests.py", "            yield MailSuppressed(mail.mail_id)", "            pass",
            "mail for a deleted agent is withdrawn", "ledger/test_deletion.py"
            "::test_with_an_agent_go_the_runs_that_its_family_requested_and_what_was_told_to_it"),
-    Mutant("ledger/requests.py", "    if not mail_permits(mail.state, MailEvent.REQUEUED):", "    if False:",
+    Mutant("ledger/requests.py", "    elif mail_permits(mail.state, MailEvent.REQUEUED):", "    elif True:",
            "only parked mail can be tried again",
            "ledger/test_protocol.py::test_only_a_parked_mail_can_be_tried_again"),
     Mutant("ledger/host_reports.py", "activation.incarnation == incarnation and activation.host_id else None",
@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant("ledger/host_reports.py", '{run.teardown}")\n    yield from abort_awaited(view, run)', '{run.teardown}")',
            "a run given up ends what its child waits for", "ledger/test_protocol.py"
            "::test_a_run_that_is_given_up_or_has_failed_for_good_ends_what_its_child_waited_for"),
-    Mutant("ledger/host_reports.py", "run.is_live and not run.teardown:", "run.is_live:",
+    Mutant("ledger/host_reports.py", "run.is_live and run.is_placed and not run.teardown:", "run.is_live and run.is_placed:",
            "a give-up waits for the child to leave",
            "ledger/test_protocol.py::test_a_teardown_is_confirmed_by_the_agent_that_leaves"),
     Mutant("ledger/host_reports.py",
@@ -297,6 +297,19 @@ MUTANTS = (
            "mail.retry_at_ms, mail.seq = 0, seq",
            "mail that a person requeues has all its attempts again",
            "ledger/test_protocol.py::test_a_failing_handler_is_tried_again_with_a_doubling_pause_and_then_parked"),
+    Mutant("ledger/folds.py", "    run.forget_ends(seq)", "    pass",
+           "the end of a run that is tried again is told although an earlier one was", "ledger/test_retried_runs.py"
+           "::test_a_parent_that_has_taken_the_failure_is_told_the_new_end_as_another_completion"),
+    Mutant("ledger/view.py", "if run is not None and run.mail_id(mail.slot) == key:", "if run is not None:",
+           "an echo about an earlier end hides no later one", "ledger/test_retried_runs.py"
+           "::test_an_acknowledgement_of_the_failure_that_comes_after_the_retry_counts_and_hides_no_later_end"),
+    Mutant("actors/life/attempt.py", "kept.attempt > after", "True",
+           "a run that is tried again is not answered with the failure that it had",
+           "actors/test_retried_runs.py::test_a_failed_run_is_tried_again_with_its_steps_and_its_memory_and_the_parent"
+           "_is_told_of_each_end_once"),
+    Mutant("ledger/requests.py", "run.error == _cut_off_by(owner)", "True",
+           "what a person cancelled stays cancelled when its parent is tried again", "ledger/test_retried_runs.py"
+           "::test_what_was_aborted_because_a_run_had_failed_begins_again_when_that_run_is_tried_again_and_asks_for_it"),
     Mutant("ledger/folds.py", "    view.lives.forget(seq)", "    pass",
            "of a cleared run's child no end is certain",
            "actors/test_calls.py::test_a_child_of_a_run_also_lived_in_its_attempts_of_which_only_the_first_is_sure"),
@@ -386,7 +399,7 @@ MUTANTS = (
            "a lost run has time to find a place that its supervisor did not sleep through",
            "ledger/test_timeouts_and_placements.py"
            "::test_coming_up_stopping_and_finding_a_place_have_all_their_time_after_a_boot"),
-    Mutant("ledger/run.py", "self.attempt if most == 1 else self.idle_attempts", "self.idle_attempts",
+    Mutant("ledger/run.py", "self.attempt - self.begun_after if most == 1 else self.idle_attempts", "self.idle_attempts",
            "a limit of one attempt means at most once, whatever progress was made",
            "ledger/test_run.py::test_attempts_count_since_the_last_progress_and_all_of_them_where_one_is_the_limit"),
     Mutant("ledger/run.py", " and MailState.PENDING not in self.slots.values()", "",
@@ -518,7 +531,7 @@ MUTANTS = (
     Mutant("actors/supervisor/sessions.py", "        if said.session < link.session:", "        if False:",
            "a frame of an earlier session is not heard any more",
            "actors/test_link.py::test_a_frame_of_an_earlier_session_is_not_heard_any_more"),
-    Mutant("actors/supervisor/checkpoints.py", "                view.mail.pop(view.runs[run_id].mail_id(slot), None)",
+    Mutant("actors/supervisor/checkpoints.py", "                view.mail.pop(key, None)",
            "                pass",
            "mail of a cleared run does not come back by way of the snapshot",
            "actors/test_supervisor.py::test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot"),
@@ -643,7 +656,7 @@ MUTANTS = (
     Mutant("actors/life/attempt.py", "(outcome.error is not None or not life.has_place)", "not life.has_place",
            "a run that was told to stop does not report its cancellation as a failure",
            "actors/test_host.py::test_of_a_run_that_was_told_to_stop_only_a_true_result_still_counts"),
-    Mutant("actors/life/attempt.py", "    if kept is not None:\n", "    if False:\n",
+    Mutant("actors/life/attempt.py", "    if kept is not None and (", "    if False and (",
            "a result that was committed is handed over and not made again",
            "actors/test_recovery.py::test_a_run_with_one_attempt_that_had_committed_its_result_is_not_lost"),
     Mutant("actors/life/attempt.py", "    if collect:\n", "    if False:\n",

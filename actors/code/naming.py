@@ -20,6 +20,7 @@ import os
 import sys
 import sysconfig
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import cast
 
 from perdure.actors.code.excerpt import bound_names, definitions, excerpt, is_main_block, typed_texts
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent
+from perdure.actors.code.pinned import pin
 from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool
 
 FIELD = "agent_type"
@@ -40,6 +42,7 @@ Unknown = functools.partial[UnknownAgentType] | functools.partial[UnknownTool]
 _loading: ContextVar[bool] = ContextVar("perdure_loading", default=False)
 _origins: dict[str, str] = {}  # of modules that `load_type` made: the first parts of the names of their types
 _sent: list[Path] = []  # the folders of code that was sent to this process
+_origin_of: list[Callable[[Path], Path]] = []  # for code that is pinned: which file of the author this is a copy of
 _lock = threading.RLock()
 
 
@@ -173,7 +176,7 @@ def is_installed(place: Path) -> bool:
 
 
 def _remember_root(root: Path, code_dir: Path | None) -> None:
-    if code_dir is None or is_installed(root) or str(root) in _known_roots(code_dir):
+    if code_dir is None or is_installed(root) or root.is_relative_to(code_dir) or str(root) in _known_roots(code_dir):
         return
     code_dir.mkdir(parents=True, exist_ok=True)
     with (code_dir / ROOTS).open("a", encoding="utf-8") as roots:
@@ -232,6 +235,13 @@ def prefer_sent(folder: Path) -> None:
     sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
 
 
+def prefer_pinned(package: str, code_dir: Path) -> None:
+    """Take all code that is in this package from there, whatever has become of the files that it was made from."""
+    pinned = pin(package, code_dir)
+    _sent.insert(0, pinned.folder)
+    _origin_of.append(pinned.origin_of)
+
+
 def refuse_while_loading() -> None:
     """Raise `BadRequest` if the caller is a module that is being loaded for a class."""
     if _loading.get():
@@ -270,12 +280,13 @@ def _script(place: str, unknown: Unknown) -> ModuleType:
     file = next((each for each in (*sent, Path(place)) if each.is_file()), None)
     if file is None:
         raise unknown(f"the script {place} is not there any more")
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
+    origin = next((of(file) for of in _origin_of if file.parent in _sent), file)
+    if str(origin.parent) not in sys.path:
+        sys.path.append(str(origin.parent))
     tree = ast.parse(file.read_bytes(), str(file))
     if not any(is_main_block(node) for node in tree.body):
         tree = definitions(tree)
-    return _execute(f"perdure_script_{_digest(place)}", f"script:{place}", file, compile(tree, str(file), "exec"))
+    return _execute(f"perdure_script_{_digest(place)}", f"script:{place}", origin, compile(tree, str(file), "exec"))
 
 
 def _cell(digest: str, code_dir: Path | None, unknown: Unknown) -> ModuleType:

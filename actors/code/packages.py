@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
+
+TOP: Final = "code"  # Ray strips the one folder at the top of a package
 
 
 def package_file(name: str, code_dir: Path) -> Path:
     """Where a package lies."""
     return code_dir / f"{name}.zip"
+
+
+def places_file(name: str, code_dir: Path) -> Path:
+    """Where it is noted from which files and folders of this machine a package was made last."""
+    return code_dir / f"{name}.json"
 
 
 def package_uris(name: str, code_dir: Path) -> list[str]:

@@ -99,5 +99,7 @@ _TOLD: dict[str, tuple[EventType, Payload]] = {
         EventType.AGENT_TOOL_MILESTONE,
         lambda fact, *_: {"name": fact.name, "milestone_sequence": fact.number},
     ),
+    "RunParked": (EventType.AGENT_TOOL_UNFIT, lambda fact, *_: {"error": fact.error}),
+    "RunRetried": (EventType.AGENT_TOOL_RETRIED, lambda *_: {}),
     "RunCleared": (EventType.AGENT_TOOL_CLEARED, lambda _fact, run, _: {"status": str(run.status)}),
 }

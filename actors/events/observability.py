@@ -47,6 +47,8 @@ class EventType(StrEnum):
     AGENT_TOOL_CANCELLED = "agent_tool:cancelled"  # error: the reason that was given
     AGENT_TOOL_GAVE_UP = "agent_tool:gave_up"  # reason, child_still_running, error
     AGENT_TOOL_MILESTONE = "agent_tool:milestone"  # name, milestone_sequence
+    AGENT_TOOL_UNFIT = "agent_tool:unfit"  # error: the run is parked until other code or a person comes
+    AGENT_TOOL_RETRIED = "agent_tool:retried"  # it begins again
     AGENT_TOOL_CLEARED = "agent_tool:cleared"  # status at the time
     AGENT_TOOL_DELIVERY_FAILED = (
         "agent_tool:detached:delivery_failed"  # mail_id, kind, handler, tries, error; no attempt

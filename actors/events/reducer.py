@@ -260,7 +260,7 @@ def _reduce(run: RunState | None, frame: Frame) -> RunState | None:
     if event["kind"] == "started":
         return _started(run, frame, event)
     step = _STEPS.get(event["kind"])
-    if run is None or step is None or run.status in HARD:
+    if run is None or step is None or (run.status in HARD and event["kind"] != "retried"):
         return run
     return step(run, event)
 
@@ -335,6 +335,7 @@ _STEPS: dict[str, Callable[[RunState, Event], RunState]] = {
     "milestone": _milestone,
     "finished": lambda run, event: _standing(run, "completed", summary=event["summary"], output=event.get("output")),
     "error": lambda run, event: _standing(run, "error", error=event["error"]),
+    "retried": lambda run, _event: _standing(run, "running"),
     "aborted": lambda run, event: _standing(run, "aborted", error=event.get("reason")),
     "interrupted": _interrupted,
 }

@@ -173,13 +173,13 @@ class Host:
         return tenant
 
     def _start(self, said: Start) -> None:
-        agent_id, incarnation, run_id, attempt, body, collect, options, reported = said
+        agent_id, incarnation, run_id, attempt, body, collect, options, reported, after = said
         known = self.tenants.get(agent_id)
         if known is not None and known.incarnation == incarnation and known.carries(run_id):
             return
         tenant = self._open(agent_id, incarnation, reported)
         if tenant is not None:
-            tenant.begin_run(run_id, attempt, body, options, collect=collect)
+            tenant.begin_run(run_id, attempt, body, options, collect=collect, after=after)
 
     def _wake(self, said: Wake) -> None:
         tenant = self._open(said.agent_id, said.incarnation, said.reported)
@@ -211,6 +211,7 @@ class Host:
             self._left[agent_id] = max(incarnation, self._left.get(agent_id, 0))  # its wake-up may come after its stop
             self.peer.push(Released(agent_id, incarnation))
         elif not tenant.is_leaving:
+            tenant.is_leaving = True  # a second command to stop may be here already
             self._tasks.start(tenant.stop())
 
     def _call(self, said: MakeCall) -> None:

@@ -168,17 +168,19 @@ class Tenant(Life):
 
     # a run
 
-    def begin_run(self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool) -> None:
+    def begin_run(
+        self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool, after: int = 0
+    ) -> None:
         """Begin one attempt."""
         self._runs[run_id] = None
         self._is_first_life = attempt == 1
         run = RunContext(self, run_id, attempt, self.incarnation, options.get("tool_call"))
-        self.spawn(self._carry(run, body, collect=collect))
+        self.spawn(self._carry(run, body, after, collect=collect))
 
-    async def _carry(self, run: RunContext, body: bytes, *, collect: bool) -> None:
+    async def _carry(self, run: RunContext, body: bytes, after: int, *, collect: bool) -> None:
         """Carry an attempt and say what it came to; a child that has nothing else to do leaves in the same breath. One that only hands over
         what an earlier life had done comes up after that if the earlier life left other work too, or leaves that to the next one."""
-        said = await carry(self, self.ready, run, body, collect=collect)
+        said = await carry(self, self.ready, run, body, after, collect=collect)
         has_left_work = said is not None and not self.is_up and self.alarms.finds_work()
         if isinstance(said, Unstarted):
             self.alarms.owe("start", owes=has_left_work and said.cause == COLLECTED_NOTHING)

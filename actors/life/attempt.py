@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from perdure.actors.code.author_call import in_words, traced, tried
+from perdure.actors.code.author_call import in_words, traced, tried, tried_now
 from perdure.actors.code.schema import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life, Ready
@@ -23,6 +23,7 @@ from perdure.ledger import (
     NOT_RUNNABLE,
     START_FAILED,
     STORAGE_LOST,
+    UNFIT,
     UNIMPORTABLE,
     Ended,
     StaleIncarnation,
@@ -42,24 +43,31 @@ class Outcome(NamedTuple):
     summary: str
     error: str | None
     trace: str = ""
+    attempt: int = 0
 
 
-async def carry(life: Life, ready: Ready, run: RunContext, body: bytes, *, collect: bool) -> Ended | Unstarted | None:
-    """Carry one attempt to its end, or take the result that an earlier one left. None if it counts for nothing: it was told to stop."""
+async def carry(
+    life: Life, ready: Ready, run: RunContext, body: bytes, after: int, *, collect: bool
+) -> Ended | Unstarted | None:
+    """Carry one attempt to its end, or take the result that an earlier one left. None if it counts for nothing: it was told to stop.
+
+    What an attempt up to `after` failed with does not count: the run was tried again since.
+    """
     kept, problem = await tried(_kept(life, run.run_id)) if run.attempt > 1 else (None, None)
     if problem is not None:
         return _unstarted(life, run, _cause(problem), in_words(problem))
-    if kept is not None:
-        return _ended(life, run, Outcome(*unpack(kept)))
+    if kept is not None and (kept.error is None or kept.attempt > after or not after):
+        return _ended(life, run, kept)
     if collect:
         lost = "its child was lost in every attempt that it may have, and left no result"
         return _unstarted(life, run, COLLECTED_NOTHING, lost)
-    return await _in_the_way(life, ready, run) or await _run(life, run, body)
+    return await _in_the_way(life, ready, run) or await _enter(life, run, body)
 
 
-async def _kept(life: Life, run_id: str) -> bytes | None:
+async def _kept(life: Life, run_id: str) -> Outcome | None:
     """The result that an earlier attempt committed before it was lost."""
-    return await life.written(lambda: life.storage.result(run_id)) if life.has_storage else None
+    kept = await life.written(lambda: life.storage.result(run_id)) if life.has_storage else None
+    return None if kept is None else Outcome(*unpack(kept))
 
 
 async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | None:
@@ -78,15 +86,24 @@ def _cause(problem: Exception) -> str:
     return STORAGE_LOST if isinstance(problem, StorageLost) else START_FAILED
 
 
-async def _run(life: Life, run: RunContext, body: bytes) -> Ended | None:
+async def _enter(life: Life, run: RunContext, body: bytes) -> Ended | Unstarted | None:
+    """Enter `run` with the input that was stored with the request. One that does not fit the code any more is no failure of the run."""
+    value, problem = tried_now(partial(run_shapes(type(life.agent))[0].decode, "input", body))
+    if problem is not None:
+        said = f"its stored input does not fit what `run` of {type(life.agent).__name__} takes now: {in_words(problem)}"
+        return _unstarted(life, run, UNFIT, said)
+    return await _run(life, run, value)
+
+
+async def _run(life: Life, run: RunContext, value: object) -> Ended | None:
     life.services.soon_up(Up(run.run_id, life.incarnation))
     ACTIVITY.set(Activity(run.run_id, run_id=run.run_id, run=run))
     life.faults.at(KillPoint.BEFORE_RUN, run.run_id)
-    outcome = await _execute(life, run, body)
+    outcome = await _execute(life, run, value)
     run.close()
     if life.is_leaving and (outcome.error is not None or not life.has_place):
         return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
-    _, problem = await tried(_keep(life, run.run_id, outcome))
+    _, problem = await tried(_keep(life, run.run_id, outcome._replace(attempt=run.attempt)))
     if isinstance(problem, StaleIncarnation):
         return None
     if problem is not None:
@@ -104,9 +121,9 @@ async def _keep(life: Life, run_id: str, outcome: Outcome) -> None:
         life.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)
 
 
-async def _execute(life: Life, run: RunContext, body: bytes) -> Outcome:
+async def _execute(life: Life, run: RunContext, value: object) -> Outcome:
     """What the author's `run` came to."""
-    done, problem = await tried(_work(life, run, body))
+    done, problem = await tried(_work(life, run, value))
     if done is not None:
         return done
     if problem is None:
@@ -116,9 +133,8 @@ async def _execute(life: Life, run: RunContext, body: bytes) -> Outcome:
     return Outcome(None, "", in_words(problem)[:most], traced(problem, most))
 
 
-async def _work(life: Life, run: RunContext, body: bytes) -> Outcome:
-    takes, gives, arguments = run_shapes(type(life.agent))
-    value = takes.decode("input", body)
+async def _work(life: Life, run: RunContext, value: object) -> Outcome:
+    _, gives, arguments = run_shapes(type(life.agent))
     outcome = await life.call(life.agent.run, *(value, run)[:arguments])
     return Outcome(gives.encode("output", outcome, life.limits.output_bytes_max), _summary(life.agent, outcome), None)
 

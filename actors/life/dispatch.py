@@ -271,7 +271,11 @@ def encoded_input(agent_class: type, value: object, bytes_max: int) -> bytes:
     if not isinstance(agent_class, type) or not callable(getattr(agent_class, "run", None)):
         name = getattr(agent_class, "__name__", repr(agent_class))
         raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
-    return run_shapes(agent_class)[0].encode("input", value, bytes_max)
+    takes = run_shapes(agent_class)[0]
+    body = takes.encode("input", value, bytes_max)
+    if takes.adapter is not None:
+        takes.decode("input", body)  # what the child could not read would park its run
+    return body
 
 
 def preview(body: bytes, limits: Limits) -> JsonObject:

@@ -39,7 +39,8 @@ class AgentToolFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """Which run it is. `delivery_id` is the idempotency key of the mail that a handler is given; empty elsewhere."""
+    """Which run it is. `delivery_id` is the idempotency key of the mail that a handler is given; empty elsewhere. `retries` counts how
+    often a person had the run tried again after an end: the end that is told now is another one than those before."""
 
     run_id: str
     agent_type: str
@@ -54,6 +55,7 @@ class RunInfo:
     completed_at_ms: int | None = None
     delivery_id: str = ""
     source: str | None = None
+    retries: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from perdure.actors.link.keeping import Keep, WindDown
 from perdure.ledger import (
+    Adopt,
     Alarm,
     Awake,
     Cancel,
@@ -27,7 +28,7 @@ from perdure.ledger import (
     Progress,
     Released,
     Request,
-    Requeue,
+    Retry,
     Stimulus,
     Tell,
     Unstarted,
@@ -137,7 +138,8 @@ class Happened(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Carry an attempt at a run. With `collect`, only an earlier result is looked for. `reported` is what the storage must have."""
+    """Carry an attempt at a run. With `collect`, only an earlier result is looked for. `reported` is what the storage must
+    have. What attempts up to `after` failed with does not count."""
 
     agent_id: str
     incarnation: int
@@ -147,6 +149,7 @@ class Start(NamedTuple):
     collect: bool
     options: Fields
     reported: int = 0
+    after: int = 0
 
 
 class Wake(NamedTuple):
@@ -341,7 +344,7 @@ class ShowLimits(NamedTuple):
 
 
 Question: TypeAlias = (
-    Call | Abort | Cancel | Clear | Requeue | Tell | Forget
+    Call | Abort | Cancel | Clear | Retry | Tell | Forget
     | Known | Inspect | Show | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown | Keep
 )  # fmt: skip
 
@@ -349,14 +352,13 @@ Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Rele
 """The stimuli that hosts report."""
 
 FromPeer: TypeAlias = Request | Ask | Wait
-FromClient: TypeAlias = ClientHello | Follow | Observe
+FromClient: TypeAlias = ClientHello | Follow | Observe | Adopt
 FromHost: TypeAlias = HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | InboxKept
 ToHost: TypeAlias = (
     Start | Wake | Deliver | Settled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | Retire | Ping
 )  # fmt: skip
-ToClient: TypeAlias = RunEvent
 ToPeer: TypeAlias = RunEnded | Refused | Exists | Reply
-FromSupervisor: TypeAlias = ToHost | ToClient | ToPeer | Happened
+FromSupervisor: TypeAlias = ToHost | RunEvent | ToPeer | Happened
 Message: TypeAlias = FromPeer | FromClient | FromHost | FromSupervisor
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
-from perdure.actors.code.naming import prefer_sent
+from perdure.actors.code.naming import prefer_pinned, prefer_sent
 from perdure.actors.code.packages import package_uris
 from perdure.actors.ports import PoolSpec, Pulse
 from perdure.actors.ray_world.connection import cause_of
@@ -53,7 +53,9 @@ class RayHost(HostProcess):
 
     def __init__(self, deployment: Deployment, host_id: str) -> None:
         die_with_parent()
-        if deployment.package:
+        if deployment.package and deployment.own:
+            prefer_pinned(deployment.package, deployment.code_dir)
+        elif deployment.package:
             prefer_sent(Path(os.environ["PYTHONPATH"].partition(os.pathsep)[0]))
         world = system_world(threads_max=deployment.limits.threads_max)
         super().__init__(deployment, world, RayCourier(functools.partial(find_supervisor, deployment)), host_id)
@@ -75,8 +77,9 @@ class RayActors:
                 _check_room(spec)
             environment = json.loads(spec.runtime_env or "{}")
             deployment = self._deployment._replace(package=environment.pop("package", ""))
-            if spec.runtime_env:
-                options["runtime_env"] = _with_code(environment, deployment)
+            uris = package_uris(deployment.package, deployment.code_dir)
+            if environment or (uris and not deployment.own):
+                options["runtime_env"] = _with_code(environment, [] if deployment.own else uris)
             return create(RayHost, deployment, host_id, max_restarts=0, scheduling_strategy="SPREAD", **options)
         except (RayError, ValueError, TypeError, OSError) as error:
             raise HostUnavailable(f"host {host_id} cannot be created: {cause_of(error)}") from error
@@ -154,9 +157,9 @@ def _check_room(spec: PoolSpec) -> None:
         raise ValueError(f"no node has {wanted}")
 
 
-def _with_code(environment: RuntimeEnv, deployment: Deployment) -> RuntimeEnv:
+def _with_code(environment: RuntimeEnv, uris: list[str]) -> RuntimeEnv:
     """Add the agents' package, and our own code if it was sent, since a host's environment replaces its supervisor's."""
-    theirs = [*package_uris(deployment.package, deployment.code_dir), *environment.get("py_modules", [])]
+    theirs = [*uris, *environment.get("py_modules", [])]
     modules = [*theirs, *ray.get_runtime_context().runtime_env.get("py_modules", [])]
     return {**environment, "py_modules": modules} if modules else environment  # Ray fails on an empty list
 

@@ -44,12 +44,13 @@ from perdure.actors.ports import Courier, World
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, Tasks
 from perdure.ledger import (
+    Adopt,
     BadRequest,
     Cancel,
     Clear,
     Forget,
     Request,
-    Requeue,
+    Retry,
     check_id,
     digest_of,
     sub_agent_id,
@@ -83,6 +84,7 @@ class Client:
             code_dir,
             lambda kind: pool_spec(kind, self._package_for(kind)),
         )
+        self._packed_for: dict[type, str] = {}
         self._frames: dict[str, list[Callable[[Fields | None], None]]] = {}
         self._channels = Channels()
         self._subscribers = 0
@@ -152,8 +154,18 @@ class Client:
         await self.caller.tell(self.world.dice.token(), "", letter, is_new=True)
 
     def _package_for(self, agent_class: type[Agent]) -> str:
-        """The package of this class, or an empty string where every process is a child of this one."""
-        return self._packer.package_for(agent_class) if self._packer is not None else ""
+        """The package of this class; empty if its code is installed, and where there is nothing to be packed."""
+        if self._packer is None:
+            return ""
+        if agent_class not in self._packed_for:
+            self._packed_for[agent_class] = self._packer.package_for(agent_class)
+            self.offer_code()
+        return self._packed_for[agent_class]
+
+    def offer_code(self) -> None:
+        """Tell the supervisor with which code the agents of this process go on when they wake. It comes before what is asked for next."""
+        for package, origins in self._packer.offers() if self._packer is not None else ():
+            self.peer.push(Adopt(package, origins))
 
     # runs
 
@@ -200,7 +212,7 @@ class Client:
         return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
 
     async def ask(self, name: str, *args: Plain) -> Plain:
-        """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `requeue`."""
+        """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `retry`."""
         question = QUESTIONS.get(name)
         if question is None:
             raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
@@ -222,9 +234,9 @@ class Client:
         self._frames.setdefault(run_id, []).append(arrived.put_nowait)
         try:
             await self.peer.durable(Follow(run_id, wanted=True))
-            async for frame in self._unbroken(run_id, after, arrived):
+            async for frame, is_newest in self._unbroken(run_id, after, arrived):
                 yield frame
-                if frame["event"]["kind"] in _LAST:
+                if is_newest and frame["event"]["kind"] in _LAST:
                     return
         finally:
             self._frames[run_id].remove(arrived.put_nowait)
@@ -232,14 +244,18 @@ class Client:
                 del self._frames[run_id]
                 self.peer.push(Follow(run_id, wanted=False))
 
-    async def _unbroken(self, run_id: str, last: int, arrived: asyncio.Queue[Fields | None]) -> AsyncIterator[Fields]:
-        """What is kept, then what arrives. A hole in what arrives is filled from what is kept, and so is what nobody sent because the
+    async def _unbroken(
+        self, run_id: str, last: int, arrived: asyncio.Queue[Fields | None]
+    ) -> AsyncIterator[tuple[Fields, bool]]:
+        """Each event, and whether it is the newest: after an end comes more if the run was tried again.
+
+        First what is kept, then what arrives. A hole in what arrives is filled from what is kept, and so is what nobody sent because the
         supervisor that was asked to has died (None arrives instead)."""
         frames = await self.ask("frames", run_id, last)
         while True:
             for frame in frames:
                 last = frame["sequence"]
-                yield frame
+                yield frame, frame is frames[-1]
             live = await arrived.get()
             if live is None or live["sequence"] > last + 1:
                 frames = await self.ask("frames", run_id, last)
@@ -283,7 +299,7 @@ QUESTIONS: Final[dict[str, type[Question]]] = {
     "cancel": Cancel,
     "clear": Clear,
     "forget": Forget,
-    "requeue": Requeue,
+    "retry": Retry,
     "inspect": Inspect,
     "show": Show,
     "explain": Explain,

@@ -16,6 +16,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -181,8 +182,11 @@ class Runtime:
         loop.close()
 
     def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
-        packer = None if cluster.own else Packer(cluster.deployment.code_dir)
+        packer = Packer(cluster.deployment.code_dir, sources_only=cluster.own)
         self._client = Client(system_world(), cluster.courier(), self.limits, cluster.deployment.code_dir, packer)
+        if self._may_start:
+            with suppress(BadRequest):  # then whoever asks for such an agent is told
+                self._client.offer_code()
         self._serving = awaited(self._client.serve())
         self._serving.add_done_callback(self._ended)
         started.set()
@@ -301,9 +305,13 @@ class Runtime:
         """Cancel any run, and what its child waits for."""
         return self._settle(self.client.ask("cancel", run_id, None, reason))
 
-    def retry(self, mail_id: str) -> Plain:
-        """Try a parked mail again."""
-        return self._settle(self.client.ask("requeue", mail_id))
+    def retry(self, key: str) -> Plain:
+        """Try a run again that has failed, was given up or is parked, or deliver a parked mail again.
+
+        The run keeps its id, its steps and what its agent has written; it has all its attempts again, and the newest code. Raises
+        `RetryRefused` for a run that is live, has completed or was cancelled, and `UnknownRun`.
+        """
+        return self._settle(self.client.ask("retry", key))
 
     def list(
         self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000

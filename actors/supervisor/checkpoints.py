@@ -123,8 +123,8 @@ class Checkpoints:
         for run_id in forgotten:
             view.dirty_runs.pop(run_id, None)
             view.dirty_agents.pop(view.runs[run_id].child, None)
-            for slot in view.runs[run_id].slots:  # a superseded mail must not come back by way of the snapshot
-                view.mail.pop(view.runs[run_id].mail_id(slot), None)
+            for key in view.runs[run_id].mail_ids:  # a superseded mail must not come back by way of the snapshot
+                view.mail.pop(key, None)
         await self._recollection.look_up_reports(view.dirty_agents)
         meta, upto_seq, records = meta_of(view), view.seq, dirty_records(view)
         self._asleep = dict(view.asleep)

@@ -42,6 +42,7 @@ from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.actors.supervisor.ways import Ways
 from perdure.ledger import (
+    Adopt,
     AgentUnreachable,
     Cancel,
     Chunk,
@@ -52,7 +53,7 @@ from perdure.ledger import (
     Milestone,
     Progress,
     Request,
-    Requeue,
+    Retry,
     Stimulus,
     StopLives,
     Tell,
@@ -107,7 +108,10 @@ class Intake:
             case Observe(wanted):
                 self._publisher.observe(session.peer_id, wanted=wanted)
             case ClientHello(waits):
+                self._sessions.are_attended = True
                 self._wait_again(session, waits)
+            case Adopt():
+                return [message]
             case HostHello():
                 return self._host_hello(session, message)
         return ()
@@ -158,7 +162,7 @@ class Intake:
     def asked(self, session: Session, asked: Ask) -> Stimulus | None:
         """Take in a question. What must be decided first is handed back; anything else is answered after the turn."""
         match asked.question:
-            case Cancel() | Clear() | Requeue() as wish:
+            case Cancel() | Clear() | Retry() as wish:
                 return wish
             case Tell() as mail:
                 return self._mailed(session, asked.ref, mail)
@@ -216,4 +220,6 @@ def _runs_of_question(question: Question) -> Sequence[str]:
             return [question.run_id]
         case Known(run_ids) | Clear(run_ids):
             return run_ids
+        case Retry(key):
+            return [key]
     return ()

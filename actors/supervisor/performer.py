@@ -74,7 +74,7 @@ class Performer:
             self._foresee(type_of(effect.agent_id))
         if isinstance(effect, StartAttempt):
             body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
-            session.say(Start(*effect[1:5], body, effect.collect, effect.options, effect.reported))
+            session.say(Start(*effect[1:5], body, effect.collect, effect.options, *effect[8:]))
         elif isinstance(effect, WakeAgent):
             session.say(Wake(*effect[1:]))
         elif isinstance(effect, DeliverMail):

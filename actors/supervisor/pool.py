@@ -17,7 +17,17 @@ from perdure.actors.supervisor.heartbeat import Heartbeat
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.sessions import Sessions
 from perdure.actors.tasks import Tasks
-from perdure.ledger import HostLost, HostUnavailable, HostView, Stimulus, View, hosts_wanted, is_exclusive, pool_key
+from perdure.ledger import (
+    HostLost,
+    HostUnavailable,
+    HostView,
+    Stimulus,
+    View,
+    hosts_wanted,
+    is_exclusive,
+    pool_key,
+    with_package,
+)
 from perdure.policies import Limits, backoff_ms
 
 COMING_MAX = 2
@@ -79,7 +89,7 @@ class Pool:
         """Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom."""
         now_s = asyncio.get_running_loop().time()
         coming = sum(not host.up for host in self._view.hosts.values())
-        for spec in hosts_wanted(self._view, self._limits):
+        for spec in hosts_wanted(self._view, self._limits, warm=self._sessions.are_attended):
             if coming >= COMING_MAX:
                 return
             if now_s < self._not_before_s.get(pool_key(spec), 0.0):
@@ -132,10 +142,11 @@ class Pool:
     def retire_worn(self) -> None:
         """Ask an empty host to leave when it has served too many agents, holds too much memory, or has been empty for long.
 
-        The last is not for the default pool: that one is what everybody can use, and others come and go with the code that they serve.
+        The last is not for the pool that is kept warm. Others come and go with the code that they serve.
         """
-        now_s = asyncio.get_running_loop().time()
-        idle = [host.host_id for host in self._view.hosts.values() if pool_key(host.spec) and not host.tenants]
+        now_s, warm = asyncio.get_running_loop().time(), pool_key(with_package(None, self._view.warm))
+        hosts = self._view.hosts.values()
+        idle = [host.host_id for host in hosts if pool_key(host.spec) != warm and not host.tenants]
         self._idle_since_s = {host_id: self._idle_since_s.get(host_id, now_s) for host_id in idle}
         for host in self._view.hosts.values():
             worn = host.worn or host.tenancies >= self._limits.tenancies_max or host.rss_mb >= self._limits.rss_mb_max

@@ -86,13 +86,15 @@ class Arrived(NamedTuple):
 
 
 class Sessions:
-    """All sessions. `inbox` holds the messages that wait for the next turn, `waiters` the peers that wait for a run's end."""
+    """All sessions. `inbox` holds the messages that wait for the next turn, `waiters` the peers that wait for a run's end. They
+    `are_attended` as soon as a client has come, who says first which code it has."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.seq = 0
         self.by_peer: dict[str, Session] = {}
         self.inbox: list[Arrived] = []
+        self.are_attended = False
         self.arrived = asyncio.Event()
         self.waiters: dict[str, dict[str, None]] = {}
 

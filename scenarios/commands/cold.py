@@ -16,7 +16,7 @@ from perdure.ledger import (
     Cancel,
     Clear,
     Forget,
-    Requeue,
+    Retry,
     Run,
     Stimulus,
     UnknownRun,
@@ -70,8 +70,11 @@ class ColdLedger:
         self._run(run_id)
         self._settle(Cancel(run_id, None, reason))
 
-    def retry(self, mail_id: str) -> None:
-        self._settle(Requeue(mail_id))
+    def retry(self, key: str) -> None:
+        """Try a run or a parked mail again. The next supervisor begins it."""
+        if key not in self._view.mail:
+            self._run(key)
+        self._settle(Retry(key))
 
     def clear(self, *, status: Sequence[str] | None = None, older_than: int | None = None) -> int:
         """Clear runs; live ones are cancelled first. Returns how many."""

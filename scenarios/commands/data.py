@@ -159,19 +159,29 @@ def cancel(
 
 
 def retry(
-    mail_id: Annotated[str, typer.Argument(help="A parked mail; `perdure audit` lists them.")], data: Data = HERE
+    key: Annotated[
+        str, typer.Argument(metavar="RUN|MAIL", help="A run (`perdure ps --all`), or a parked mail (`perdure audit`).")
+    ],
+    data: Data = HERE,
 ) -> None:
-    """Try a parked mail again: its handler gets it as if for the first time.
+    """Try a run again that has failed, was given up or is parked; or a parked mail.
 
-    The id of a mail is the id of its run, an exclamation mark, and what the mail is about. Put it in single quotes.
+    A run keeps its id, its steps and what its agent has written. It has all its attempts again, and the newest code that the directory has
+    for it. Runs that were aborted because it had failed begin again when it asks for them. Its parent is told of the new end: only of
+    that one, unless its handler has already taken the former. A run that has completed or was cancelled is refused.
+
+    The handler of a mail gets it as if for the first time. The id of a mail is the id of its run, an exclamation mark, and what the mail
+    is about. Put it in single quotes.
 
     Examples:
+        perdure retry 3f0c9a1e
         perdure retry '3f0c9a1e!finish!112'
         perdure retry '3f0c9a1e!milestone:read!112'
     """
     with opened(data) as ledger:
-        ledger.retry(mail_id)
-    print(f"Mail {mail_id} will be tried again.")
+        is_mail = any(mail["mail_id"] == key for mail in ledger.ask("audit")["parked_mail"])
+        ledger.retry(key)
+    print(f"{'Mail' if is_mail else 'Run'} {key} will be tried again.")
 
 
 def clear(

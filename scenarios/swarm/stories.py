@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from random import Random
+from typing import Any
 
-from perdure.ledger import BadRequest, ConflictingRequest, UnknownRun
+from perdure.ledger import BadRequest, ConflictingRequest, RetryRefused, UnknownRun
 from perdure.scenarios.swarm.chat_workloads import chats
 from perdure.scenarios.swarm.job_workloads import desks, families
 from perdure.scenarios.swarm.messenger_workloads import letters
@@ -106,26 +108,26 @@ async def budgets(context: PlayContext) -> None:
 
 
 async def meddling(context: PlayContext) -> None:
-    """Cancel and clear at moments of the die's choosing; only under fire."""
+    """Cancel, clear and try again at moments of the die's choosing; only under fire."""
     die = context.die
     if context.patient:
         return
     for _ in range(die.randint(1, 8)):
         await asyncio.sleep(die.choice((0.0, 0.01, 0.3, 2.0)))
-        found = await context.client.ask("list", None, None, None, 200)
+        verb = die.choice(("cancel", "cancel", "clear", "retry", "retry"))
+        statuses = ["error", "interrupted"] if verb == "retry" else None
+        found = await context.client.ask("list", None, statuses, None, 200)
         if not found:
             continue
         run_id = die.choice(found)["run_id"]
-        verb = die.choice(("cancel", "cancel", "clear"))
         context.meddled[run_id] = None
         await _meddle(context, verb, run_id)
 
 
 async def _meddle(context: PlayContext, verb: str, run_id: str) -> None:
-    try:
-        await context.client.ask(verb, *((run_id, None, "meddling") if verb == "cancel" else ([run_id],)))
-    except UnknownRun:
-        return  # cleared meanwhile
+    asked: dict[str, tuple[Any, ...]] = {"cancel": (run_id, None, "meddling"), "clear": ([run_id],), "retry": (run_id,)}
+    with suppress(UnknownRun, RetryRefused):  # cleared meanwhile, or not where it was any more
+        await context.client.ask(verb, *asked[verb])
 
 
 async def twins(context: PlayContext) -> None:

@@ -96,7 +96,7 @@ class Ledger(MemoryStore):
             run = self.shadow.runs.get(run_id)
             if run is not None and not run.cleared:
                 self.violations.append(f"run {run_id} was deleted, but never cleared")
-            for key in map(run.mail_id, run.slots) if run is not None else ():
+            for key in run.mail_ids if run is not None else ():
                 self.shadow.mail.pop(key, None)
             self.shadow.runs.pop(run_id, None)
             self.shadow.agents.pop(run_id, None)  # for a child is named, too, and forgotten with its run
@@ -108,6 +108,8 @@ class Ledger(MemoryStore):
         run = self.shadow.runs.get(row.subject)
         if row.kind in HARD_ENDS and self._hard.setdefault(row.subject, row.kind) != row.kind:
             self.violations.append(f"run {row.subject} ended twice: {self._hard[row.subject]}, then {row.kind}")
+        if row.kind == "RunRetried":  # the one way back from a hard end: a person asked for it
+            self._hard.pop(row.subject, None)
         if run is not None and row.kind == "RunCleared":
             self.cleared[run.run_id, run.agent_type] = None
         if run is not None and run.cleared:
@@ -223,7 +225,7 @@ def _queues(view: View) -> Iterator[str]:
         if run is None or not run.is_live or run.is_placed:
             yield f"run {run_id} stands in a queue, and waits for no place"
     for run in view.runs.values():
-        seen = run.run_id in waiting or run.run_id in view.timers.armed
+        seen = run.run_id in waiting or run.run_id in view.timers.armed or run.parked
         if run.is_live and not run.is_placed and not run.teardown and not seen:
             yield f"run {run.run_id} waits for a place, and is in no queue and no timer"
 
@@ -371,10 +373,15 @@ def premature(message: Message, shadow: View) -> Iterator[str]:
         case RunEnded(run_id, outcome):
             run = shadow.runs.get(run_id)
             of_an_earlier_run = outcome.get("error") == "the run was cleared"  # and it was asked for anew since
-            if run is not None and not run.has_ended and not run.reattached_at_ms and not of_an_earlier_run:
+            if (
+                run is not None
+                and not run.has_ended
+                and not (run.reattached_at_ms or run.retries)
+                and not of_an_earlier_run
+            ):
                 yield f"the end {outcome['status']} of run {run_id} was told before that was durable"
         case Deliver(mails=mails):
             for mail_id, slot, _, about, _ in mails:
                 run = shadow.runs.get(about.get("run_id", ""))
-                if run is not None and slot not in run.slots:
+                if run is not None and slot not in run.slots and not run.retries:
                     yield f"mail {mail_id} was delivered before it was durable"

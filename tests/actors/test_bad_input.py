@@ -174,7 +174,7 @@ def test_inspecting_an_unknown_run_says_not_known_yet_and_clearing_one_does_noth
 def test_a_mail_that_is_not_parked_and_a_question_that_is_none() -> None:
     async def story(stage: Stage) -> None:
         with pytest.raises(UnknownRun) as unknown:
-            await stage.client.ask("requeue", "nobody!finish")
+            await stage.client.ask("retry", "nobody!finish")
         assert unknown.value.field == "mail_id"
         with pytest.raises(BadRequest) as odd:
             await stage.client.ask("fortune")

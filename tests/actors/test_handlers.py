@@ -61,7 +61,7 @@ def test_a_poisonous_handler_is_parked_after_its_attempts_and_can_be_tried_again
         assert parked["error"] == "RuntimeError: never"
         assert await told_by(stage, Clumsy) == []
         Clumsy.failures = 0
-        await stage.client.ask("requeue", parked["mail_id"])
+        await stage.client.ask("retry", parked["mail_id"])
         assert await settled(stage, Clumsy, 1) == [Told("poison", "s", "completed")]
 
     play(story)

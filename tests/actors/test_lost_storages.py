@@ -150,7 +150,7 @@ def test_mail_for_an_agent_that_has_forgotten_something_is_parked_and_delivered_
         (mail,) = parked(stage.view)
         assert "StorageLost" in mail["error"]
         stage.laboratory.disk.exchange(boss, whole)
-        await stage.client.ask("requeue", mail["mail_id"])
+        await stage.client.ask("retry", mail["mail_id"])
         await stage.until(lambda: not stage.view.mail)
         assert [row[2] for row in await stage.call(Boss, "told")] == ["completed"]
 

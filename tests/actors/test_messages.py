@@ -10,7 +10,7 @@ from perdure.actors.host.host import Host
 from perdure.actors.link import messages
 from perdure.actors.link.messages import REPORTS, STIMULI, TABLE, Ask, Call, Message, Question, ToHost, Way
 from perdure.actors.link.wire import decode, encode
-from perdure.ledger import Request, Stimulus, pack, unpack
+from perdure.ledger import Adopt, Request, Stimulus, pack, unpack
 
 FILLINGS: dict[Any, Any] = {int: 7, str: "text", bytes: b"\x00\xff", bool: True}
 INNER = {"HostUp", "HostLost", "StopLives", "Tick"}
@@ -48,7 +48,7 @@ def test_the_table_holds_every_message_and_every_question() -> None:
 def test_every_stimulus_is_a_message_but_for_those_that_the_supervisor_makes_itself() -> None:
     assert {kind.__name__ for kind in set(get_args(Stimulus)) - STIMULI} == INNER
     assert all(TABLE[kind] is Way.FROM_HOST for kind in REPORTS)
-    assert {Request, *(kind for kind in STIMULI if TABLE[kind] is Way.ASKED)} == STIMULI - REPORTS
+    assert {Request, Adopt, *(kind for kind in STIMULI if TABLE[kind] is Way.ASKED)} == STIMULI - REPORTS
 
 
 def test_a_host_has_a_command_for_every_message_that_is_for_hosts_alone() -> None:

@@ -137,7 +137,7 @@ def test_mail_for_an_agent_that_does_not_come_up_is_tried_with_pauses_then_parke
         assert parked["error"].startswith("the agent could not come up: ")
         assert ("not today" if problem else "did not return within") in parked["error"]
         Leader.raises, Leader.hangs = None, 0
-        await stage.client.ask("requeue", parked["mail_id"])
+        await stage.client.ask("retry", parked["mail_id"])
         await stage.until(lambda: stage.deliveries()["delivered"] == 2)
         assert await stage.call(Leader, "counted") == 2
 

@@ -39,6 +39,8 @@ class Desert:
 class Nobody:
     """The sessions and the publisher, of which this asks nothing."""
 
+    are_attended = True
+
     def drop(self, _host_id: str) -> None:
         """There is no conversation."""
 

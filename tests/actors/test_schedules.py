@@ -246,7 +246,7 @@ def test_bad_weather_doubles_nothing_and_loses_nothing() -> None:
         for number in range(5):
             await do(stage, "schedule", 10 + number, "note", number)
         await asyncio.sleep(60)
-        assert await payloads(stage) == ["0", "1", "2", "3", "4"]
+        assert sorted(await payloads(stage)) == ["0", "1", "2", "3", "4"], "in an order that the weather may change"
 
     for seed in range(3):
         play(story, seed=seed, weather=weather)

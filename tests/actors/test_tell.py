@@ -104,7 +104,7 @@ def test_what_a_listener_cannot_hear_is_tried_again_and_parked_and_holds_up_noth
         (parked,) = (await stage.client.ask("audit"))["parked_mail"]
         assert parked["handler"] == "hear"
         assert "no such word" in parked["error"]
-        await stage.client.ask("requeue", parked["mail_id"])
+        await stage.client.ask("retry", parked["mail_id"])
 
     play(story)
 

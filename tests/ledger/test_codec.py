@@ -26,6 +26,7 @@ BY_HINT: dict[Any, Any] = {
     bytes: st.binary(max_size=30),
     bytes | None: st.none() | st.binary(max_size=30),
     bool | None: st.none() | st.booleans(),
+    str | None: st.none() | TEXT,
     int | None: st.none() | st.integers(0, 2**60),
     dict[str, Any]: st.dictionaries(TEXT, PLAIN, max_size=4),
     dict[str, float] | None: st.none() | st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=4),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.ledger import Fact, InterruptedReason, explain, pack
-from perdure.ledger.explanation import lasting
+from perdure.ledger.explained_case import lasting
 from perdure.ledger.facts import (
     AgentActivated,
     AgentLost,

@@ -24,7 +24,8 @@ from perdure.ledger import (
     Progress,
     Released,
     Request,
-    Requeue,
+    Retry,
+    RetryRefused,
     RunBeingCleared,
     Stimulus,
     Tell,
@@ -238,10 +239,10 @@ def test_a_clear_cancels_first_suppresses_mail_and_takes_the_childrens_runs_alon
 def test_only_a_parked_mail_can_be_tried_again() -> None:
     ledger = running(**DETACHED)
     ledger.when(DONE)
-    with pytest.raises(UnknownRun):
-        ledger.when(Requeue("r!finish"))
+    with pytest.raises(RetryRefused):
+        ledger.when(Retry("r!finish"))
     ledger.given(MailFailed("r!finish", "it raised", None))
-    assert ledger.when(Requeue("r!finish")) == [MailRequeued("r!finish")]
+    assert ledger.when(Retry("r!finish")) == [MailRequeued("r!finish")]
     assert ledger.mail_state("finish") == "pending"
 
 
@@ -516,7 +517,7 @@ def test_a_failing_handler_is_tried_again_with_a_doubling_pause_and_then_parked(
     assert pauses == [200, 400, 800, 1_600, 3_200, 6_400, 12_800, None]
     assert ledger.mail_state("finish") == "parked"
     assert ledger.when(Handled(PARENT, 9, [], [("r!finish", "again", False)])) == []
-    ledger.when(Requeue("r!finish"))
+    ledger.when(Retry("r!finish"))
     failed = MailFailed("r!finish", "it raised", ledger.now_ms + 200)
     assert ledger.when(Handled(PARENT, 9, [], [("r!finish", "it raised", False)])) == [failed], "all attempts again"
 

@@ -19,8 +19,10 @@ from perdure.ledger.facts import (
     RunCompleted,
     RunFailed,
     RunInterrupted,
+    RunParked,
     RunReattached,
     RunRequested,
+    RunRetried,
     RunStarted,
     TeardownBegan,
 )
@@ -46,6 +48,8 @@ EXPECTED = """
     AttemptLost       starting starting interrupted ignored ignored ignored
     RunReattached     starting running  running  ignored  ignored  ignored
     RunCleared        illegal  illegal  interrupted completed error aborted
+    RunParked         starting starting ignored  ignored  ignored  ignored
+    RunRetried        starting illegal  starting illegal  starting starting
 """
 ROWS = {row.split()[0]: row.split()[1:] for row in EXPECTED.strip().splitlines()}
 
@@ -64,6 +68,8 @@ FACTS: dict[type[Fact], Fact] = {
     AttemptLost: AttemptLost("r", 1, "its host died", 0),
     RunReattached: RunReattached("r", 2, 1),
     RunCleared: RunCleared("r"),
+    RunParked: RunParked("r", 1, "its input does not fit"),
+    RunRetried: RunRetried("r"),
 }
 CELLS = list(product(FACTS, Status))
 
@@ -105,16 +111,17 @@ def test_the_fold_moves_the_run_there_or_refuses_and_leaves_it_alone(fact: type[
         assert run.to_plain() == before
 
 
-def test_a_hard_end_is_left_by_nothing() -> None:
-    for status in (Status.COMPLETED, Status.ERROR, Status.ABORTED):
+def test_a_hard_end_is_left_by_nothing_but_a_person_s_retry_and_a_completion_not_even_by_that() -> None:
+    ways = {Status.COMPLETED: [], Status.ERROR: [RunRetried], Status.ABORTED: [RunRetried]}
+    for status, expected_ways in ways.items():
         leaving = [fact for fact in TABLE if permits(status, fact) and cell(status, fact) is not status]
-        assert leaving == []
+        assert leaving == expected_ways
 
 
-def test_an_interruption_is_left_by_a_true_end_or_by_who_asks_again_and_by_nothing_else() -> None:
+def test_an_interruption_is_left_by_a_true_end_or_by_who_asks_or_tries_again_and_by_nothing_else() -> None:
     leaving = {
         fact
         for fact in TABLE
         if permits(Status.INTERRUPTED, fact) and cell(Status.INTERRUPTED, fact) is not Status.INTERRUPTED
     }
-    assert leaving == {RunCompleted, RunFailed, RunAborted, RunReattached}
+    assert leaving == {RunCompleted, RunFailed, RunAborted, RunReattached, RunRetried}

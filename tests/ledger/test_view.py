@@ -28,7 +28,8 @@ from perdure.ledger import (
     Progress,
     Released,
     Request,
-    Requeue,
+    Retry,
+    RunBeingCleared,
     Stimulus,
     StopLives,
     Tick,
@@ -63,7 +64,7 @@ moves: Any = st.one_of(
     st.tuples(
         st.sampled_from(["up", "progress", "milestone", "chunk", "ended", "failed", "gone", "released"]), run_ids
     ),
-    st.tuples(st.sampled_from(["cancel", "clear", "unstarted", "nested"]), run_ids),
+    st.tuples(st.sampled_from(["cancel", "clear", "unstarted", "unfit", "retry", "nested"]), run_ids),
     st.tuples(st.sampled_from(["host lost", "host up", "amnesia"]), st.sampled_from(HOSTS)),
     st.tuples(
         st.sampled_from(["handled", "handler failed", "requeue"]), run_ids, st.sampled_from(["finish", "give-up"])
@@ -83,7 +84,7 @@ class Machine:
     def put(self, stimulus: Stimulus) -> None:
         try:
             self.enact(decide(self.view, stimulus, self.now_ms, LIMITS))
-        except BadRequest:
+        except (BadRequest, RunBeingCleared):
             return
 
     def settle(self) -> None:
@@ -134,12 +135,14 @@ class Machine:
             "failed": lambda: Ended(run_id, life, None, "", "it broke", released=True),
             "gone": lambda: Unstarted(run_id, life, "unimportable", "no such class"),
             "unstarted": lambda: Unstarted(run_id, life, "start-failed", "on_start raised"),
+            "unfit": lambda: Unstarted(run_id, life, "unfit", "input: months: Field required"),
+            "retry": lambda: Retry(run_id),
             "released": lambda: Released(child(run_id), life),
             "cancel": lambda: Cancel(run_id, None, "enough"),
             "clear": lambda: Clear([run_id]),
             "handled": lambda: Handled(PARENT, self.life(PARENT), [key], []),
             "handler failed": lambda: Handled(PARENT, self.life(PARENT), [], [(key, "it raised", False)]),
-            "requeue": lambda: Requeue(key),
+            "requeue": lambda: Retry(key),
         }
         made: Stimulus = by_name[name]()
         return made
@@ -160,6 +163,7 @@ def known(view: View) -> dict[str, Any]:
         "children": {key: set(family) for key, family in view.children.items()},
         "placed": view.placed,
         "awaiting": view.awaiting,
+        "parked": view.parked,
     }
 
 
@@ -206,7 +210,7 @@ def test_whatever_happens_the_indexes_follow_the_records_and_a_boot_finds_the_sa
         assert audit(machine.view)["balanced"]
     folded = restore(Boot(None, [], machine.rows, []))
     assert known(folded) == known(machine.view)
-    unplaced = {run.run_id for run in folded.runs.values() if run.is_live and not run.is_placed}
+    unplaced = {run.run_id for run in folded.runs.values() if run.is_live and not run.is_placed and not run.parked}
     assert unplaced <= waiting(folded)
     booted = restore(machine.store.boot())
     forgotten = {key for key in machine.view.runs if key not in booted.runs}
