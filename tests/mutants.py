@@ -545,7 +545,7 @@ MUTANTS = (
            "not host.draining and session",
            "only an empty host is retired",
            "actors/test_supervisor.py::test_only_an_empty_host_is_retired_however_worn_it_is"),
-    Mutant("actors/supervisor/pool.py", "if pool_key(host.spec) and not host.tenants]", "if pool_key(host.spec)]",
+    Mutant("actors/supervisor/pool.py", "if pool_key(host.spec) != warm and not host.tenants]", "if pool_key(host.spec) != warm]",
            "a host is idle only while it is empty", "actors/test_supervisor.py"
            "::test_a_host_of_a_pool_of_its_own_is_retired_when_it_has_been_empty_for_so_long"),
     Mutant("actors/supervisor/pool.py", "            if host_id not in survivors:\n", "            if False:\n",

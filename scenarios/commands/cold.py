@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Self
@@ -72,7 +73,7 @@ class ColdLedger:
 
     def retry(self, key: str) -> None:
         """Try a run or a parked mail again. The next supervisor begins it."""
-        if key not in self._view.mail:
+        with suppress(UnknownRun):  # bring it back into memory, if it is a run
             self._run(key)
         self._settle(Retry(key))
 

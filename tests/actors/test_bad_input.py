@@ -175,7 +175,7 @@ def test_a_mail_that_is_not_parked_and_a_question_that_is_none() -> None:
     async def story(stage: Stage) -> None:
         with pytest.raises(UnknownRun) as unknown:
             await stage.client.ask("retry", "nobody!finish")
-        assert unknown.value.field == "mail_id"
+        assert unknown.value.field == "run_id"
         with pytest.raises(BadRequest) as odd:
             await stage.client.ask("fortune")
         assert odd.value.field == "question"

@@ -25,6 +25,7 @@ from perdure.ledger import (
     LedgerUnwritable,
     PerdureError,
     Request,
+    RetryRefused,
     SupervisorStarted,
     UnknownRun,
     View,
@@ -332,7 +333,7 @@ def test_parked_mail_is_listed_as_retry_wants_it_and_can_be_tried_again(data: Pa
     assert "`perdure retry 'a b!finish'`" in perdure("explain", "a b", "--data", data).stdout
     assert "will be tried again" in perdure("retry", mail_id, "--data", data).stdout
     assert "1 pending" in perdure("audit", "--data", data).stdout
-    assert isinstance(perdure("retry", mail_id, "--data", data).exception, UnknownRun), "it is not parked any more"
+    assert isinstance(perdure("retry", mail_id, "--data", data).exception, RetryRefused), "it is not parked any more"
 
 
 def test_an_agent_is_deleted_on_a_cold_directory_by_the_next_supervisor_and_its_runs_with_it(data: Path) -> None:
@@ -421,7 +422,7 @@ def test_mail_that_is_on_its_way_is_not_tried_again_by_hand(data: Path) -> None:
         asked = RunRequested("two", "Reader", "p@m:P", "", "d", b"\x01", {"detached": True, "on_finish": "on_read"}, 0)
         store.append([record_fact(view, fact, 3_000) for fact in (asked, RunAborted("two", "enough"))], [])
     assert "'two!finish' is pending" in str(perdure("retry", "two!finish", "--data", data).exception)
-    assert "`perdure audit` lists" in str(perdure("retry", "two!give-up", "--data", data).exception)
+    assert "`perdure audit` the parked mail" in str(perdure("retry", "two!give-up", "--data", data).exception)
 
 
 def test_cancelling_what_has_ended_says_so(data: Path) -> None:
