@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self, cast
 
 from perdure.policies.fiber_status import FIBER_CLEANED, FIBER_SETTLED, FiberEvent, FiberStatus
 from perdure.policies.limits import Limits
@@ -78,6 +78,20 @@ class FiberResult:
     def __post_init__(self) -> None:
         if self.status not in VERDICTS:
             raise ValueError(f"status: {self.status!r} is none of {', '.join(VERDICTS)}")
+
+    @classmethod
+    def of(cls, given: object) -> Self | None:
+        """Read what a hook or a person gave: a `FiberResult`, a status, or a dictionary of the fields. Raises `ValueError`."""
+        if given is None or isinstance(given, cls):
+            return given
+        if isinstance(given, dict):
+            try:
+                return cls(**given)
+            except TypeError as problem:
+                raise ValueError(f"{given!r:.200} has not the fields of a FiberResult") from problem
+        if isinstance(given, str):
+            return cls(cast("Verdict", given))
+        raise ValueError(f"{given!r:.200} is no FiberResult, no status, no dictionary of its fields, and not None")
 
     @property
     def event(self) -> FiberEvent:

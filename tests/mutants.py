@@ -22,6 +22,12 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/life/dispatch.py", "if entry.request.wait and not entry.is_left:", "if False:",
+           "a deadline cancels what was waited for", "actors/test_waits_and_limits.py"
+           "::test_a_deadline_cancels_what_was_waited_for_or_leaves_it_as_the_author_says"),
+    Mutant("actors/life/steps.py", "return _given(outcome) if awaits else outcome", "return outcome",
+           "a step of sync code may be awaited",
+           "actors/test_waits_and_limits.py::test_a_step_of_sync_code_may_be_awaited_in_every_attempt"),
     Mutant("ledger/reach.py", "if standalone is Standalone.NEVER and", "if False and",
            "a guessed id brings no child to life",
            "actors/test_drill_in.py::test_a_guessed_id_is_refused_at_every_door_and_leaves_nothing_on_record"),

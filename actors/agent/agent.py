@@ -157,12 +157,13 @@ class Agent:
         """Called at best effort when a hook or background work fails and no caller, run or mail carries the error."""
 
     @hook
-    async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult | str | None:
+    async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult | str | dict[str, Any] | None:
         """Decide about a fiber whose process died. Called when the agent is up again.
 
-        Return a `FiberResult`, or `"retry"` to enter the fiber again. None leaves the decision to its `retry`; without one the fiber stays
-        interrupted until `resolve_fiber`. The hook is called again after a pause if it raises, dies, or takes longer than
-        `Limits.fiber_recovery_timeout_ms`; `fiber.recoveries` counts the calls. For a fiber of `run_fiber` the return value is ignored.
+        Return a `FiberResult`, its status alone, or a dictionary of its fields; `"retry"` enters the fiber again. None leaves the decision
+        to its `retry`; without one the fiber stays interrupted until `resolve_fiber`. Anything else is an error, and leaves it interrupted.
+        The hook is called again after a pause if it raises, dies, or takes longer than `Limits.fiber_recovery_timeout_ms`;
+        `fiber.recoveries` counts the calls. For a fiber of `run_fiber` the return value is ignored.
         """
         return None
 
@@ -447,8 +448,11 @@ class Agent:
         fiber_id = self._perdure.fibers.store.id_of_key(idempotency_key)
         return fiber_id is not None and self.cancel_fiber(fiber_id, reason)
 
-    def resolve_fiber(self, fiber_id: str, result: FiberResult | str) -> bool:
-        """Settle an interrupted fiber, or enter it again with `"retry"`. Returns False if it is not interrupted."""
+    def resolve_fiber(self, fiber_id: str, result: FiberResult | str | dict[str, Any]) -> bool:
+        """Settle an interrupted fiber, or enter it again with `"retry"`. Returns False if it is not interrupted.
+
+        `result` is a `FiberResult`, its status, or a dictionary of its fields.
+        """
         check_id("fiber_id", fiber_id, self._perdure.limits.id_max)
         return self._perdure.fibers.resolve(fiber_id, result)
 

@@ -315,6 +315,10 @@ class LiveTurn:
     ) -> Any:
         """Ask the ledger for the run of this call, whether it is known there or not."""
         options: dict[str, Any] = {"run_id": self.run_id(call_id), "parent_tool_call_id": call_id, "display": display}
+        if not detached:
+            options["on_cancel"] = (
+                "leave"  # `_stop` cancels it with the turn's reason; else a later life of the turn takes it up
+            )
         return await self._tenant.dispatch.run(child, given, detached=detached, **options)
 
     def _timeout_ms(self, tool: Tool) -> float | None:

@@ -125,9 +125,15 @@ class FiberRecoveries:
         self, context: FiberRecovery, hook: Callable[..., object]
     ) -> tuple[FiberResult | None, Exception | None]:
         CURRENT.set(context)
-        ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}/recovery"))
+        ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}/recovery", is_repeated=True))
         result, problem = await tried(self._life.call(hook, context))
-        return (None, problem) if problem is not None else tried_now(lambda: checked_result(self._life, result))
+        if problem is not None or not context.is_managed:
+            return None, problem
+        given, refusal = tried_now(lambda: checked_result(self._life, result))
+        if refusal is not None:  # it would return the same again
+            self._life.trouble(f"the recovery hook of fiber {context.name!r}", refusal)
+            return FiberResult("interrupted", f"its recovery hook returned what is no verdict: {refusal}"), None
+        return given, None
 
     def _answered(
         self, transaction: Transaction, context: FiberRecovery, result: FiberResult | None, problem: Exception | None

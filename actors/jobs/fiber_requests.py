@@ -21,7 +21,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.steps import plain
 from perdure.ledger import AwaitedInsideHandler, BadRequest, ConflictingRequest, check_id, digest_of
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import INFINITY, UNSET, FiberEvent, FiberResult, FiberRetry
+from perdure.policies import INFINITY, UNSET, FiberResult, FiberRetry
 
 
 class FiberOptions(TypedDict, total=False):
@@ -173,18 +173,18 @@ def _refuse_conflict(known: Fiber, asked: Fiber) -> None:
 
 def checked_result(life: Life, result: object) -> FiberResult | None:
     """The verdict of a hook, a body or a person. Raises `BadRequest` or `TooLarge` for anything else."""
-    if result is None:
+    try:
+        given = FiberResult.of(result)
+    except ValueError as problem:
+        raise BadRequest("result", str(problem)) from problem
+    if given is None:
         return None
-    if result == FiberEvent.RETRIED:
-        return FiberResult("retry")
-    if not isinstance(result, FiberResult):
-        raise BadRequest("result", f"{result!r:.200} is no FiberResult, 'retry' or None")
     limits = life.limits
     for field, most in (("snapshot", limits.stash_bytes_max), ("metadata", limits.metadata_bytes_max)):
-        value = getattr(result, field)
+        value = getattr(given, field)
         if value is not UNSET:
             plain(field, value, most)
-    return result
+    return given
 
 
 class FiberWaiters:

@@ -100,11 +100,11 @@ class Fibers:
 
         return self.store.change(abort)
 
-    def resolve(self, fiber_id: str, result: FiberResult | str) -> bool:
+    def resolve(self, fiber_id: str, result: object) -> bool:
         """Apply a person's decision about an interrupted fiber, whether it is being recovered or not."""
         given = checked_result(self._life, result)
         if given is None:
-            raise BadRequest("result", "is None; it is a FiberResult, or 'retry'")
+            raise BadRequest("result", "is None; it is a FiberResult, or a status such as 'completed' or 'retry'")
 
         def decide(transaction: Transaction) -> bool:
             fiber = self.store.find(fiber_id)

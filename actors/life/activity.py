@@ -18,11 +18,13 @@ from perdure.ledger import derived_run_id
 
 @dataclass(slots=True)
 class Activity:
-    """One piece of an agent's work. `run` is set inside a run: what is reported is reported of it."""
+    """One piece of an agent's work. `run` is set inside a run: what is reported is reported of it. With `is_repeated`, the
+    runtime may break it off, and enters it again then. Without any activity, code does (`on_start`)."""
 
     origin: str
     run_id: str = ""
     run: RunContext | None = None
+    is_repeated: bool = False
     asked: dict[str, int] = field(default_factory=dict)
 
     def derive(self, agent_type: str, digest: str) -> str:

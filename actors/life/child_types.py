@@ -77,6 +77,8 @@ class RunOptions(TypedDict, total=False):
         display: anything for whoever shows the run: `name`, `icon`, ….
         input_preview: shown in place of the first 500 characters of the input.
         on_limit: what happens above `max_concurrent_agent_tools`: `queue` or `reject`.
+        on_cancel: what becomes of the run when the code that waits for it is cancelled, by `asyncio.timeout` for example: by default
+            it is cancelled too (`cancel`); `leave` lets it go on. What `on_start` or a recovery hook waits for always goes on.
     """
 
     run_id: str | None
@@ -85,3 +87,4 @@ class RunOptions(TypedDict, total=False):
     display: dict[str, Any] | None
     input_preview: Any
     on_limit: str
+    on_cancel: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, Final, NamedTuple, Unpack, cast
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import run_shapes
@@ -14,12 +15,24 @@ from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.class_options import class_options
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunOutcome, RunResult, run_result
+from perdure.actors.life.results import (
+    REFUSED_BY_LIMIT,
+    Detached,
+    RunFailed,
+    RunHandle,
+    RunHandles,
+    RunInfo,
+    RunOutcome,
+    RunResult,
+    run_result,
+)
 from perdure.actors.link.messages import Fields, Inspect, Known, ListRuns, Plain
 from perdure.actors.tasks import Pending
 from perdure.ledger import (
+    AdmissionRefused,
     AwaitedInsideHandler,
     BadRequest,
+    Cancel,
     Clear,
     Request,
     UnknownAgentType,
@@ -34,9 +47,16 @@ from perdure.policies import JsonObject, Limits
 
 CLEARED_AT_ONCE = 500
 PLAIN = Detached()
+NOT_AWAITED: Final = "the code that waited for it was cancelled"
 
-Entry = tuple[type, Request]
-"""What is asked for, and of which class."""
+
+class Entry(NamedTuple):
+    """What is asked for, of which class, and whether it goes on if nobody waits for it any more."""
+
+    agent_class: type
+    request: Request
+    is_left: bool = False
+
 
 Wanted = tuple[type, object] | dict[str, Any]
 """How an author asks for one of many runs: class and input, or all arguments of `run_agent_tool` by their names."""
@@ -54,7 +74,7 @@ class Dispatch:
         self, agent_class: type, input: object, *, detached: bool | Detached = False, **options: Unpack[RunOptions]
     ) -> Pending[RunResult | RunHandle] | RunHandle:
         """One run; see `Agent.run_agent_tool`."""
-        entry = agent_class, self.request(agent_class, input, detached=detached, **options)
+        entry = self._entry(agent_class, input, detached=detached, **options)
         if self._life.transaction is not None:
             return self._post([entry])[0]
         return self._life.bridge(self._one(entry))
@@ -70,46 +90,81 @@ class Dispatch:
 
     def _post(self, asked: list[Entry]) -> RunHandles:
         """Ask for runs as part of the open transaction."""
-        if any(request.wait for _, request in asked):
+        if any(entry.request.wait for entry in asked):
             raise AwaitedInsideHandler(
                 "detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached"
             )
-        if any("on_limit" in request.options for _, request in asked):
+        if any("on_limit" in entry.request.options for entry in asked):
             raise BadRequest(
                 "on_limit", "a transaction begins its runs when it commits: nobody would be there to be told 'reject'"
             )
-        for _, request in asked:
-            self._outbox.post(request)
-        return RunHandles(RunHandle(request.run_id, request.agent_type) for _, request in asked)
+        for entry in asked:
+            self._outbox.post(entry.request)
+        return RunHandles(RunHandle(entry.request.run_id, entry.request.agent_type) for entry in asked)
 
     async def _one(self, entry: Entry) -> RunResult | RunHandle:
-        (done,) = await self._many([entry])
-        return done
+        (future,) = await self._ask_for([entry])
+        with self._waiting([entry]):
+            return self._told(entry, await future)
 
     async def _many(self, asked: list[Entry]) -> Sequence[RunResult | RunHandle]:
-        futures = await self._ask_for([request for _, request in asked])
-        done: list[RunResult | RunHandle] = []
-        for (agent_class, request), future in zip(asked, futures, strict=True):
-            outcome = await future
-            if request.wait:
-                done.append(result_of(agent_class, request.run_id, outcome))
-            else:
-                done.append(RunHandle(request.run_id, request.agent_type, outcome or "running"))
-        return done if any(request.wait for _, request in asked) else RunHandles(cast("list[RunHandle]", done))
+        futures = await self._ask_for(asked)
+        with self._waiting(asked):
+            done = [await self._end(entry, future) for entry, future in zip(asked, futures, strict=True)]
+        return done if any(entry.request.wait for entry in asked) else RunHandles(cast("list[RunHandle]", done))
+
+    async def _end(self, entry: Entry, future: asyncio.Future[Plain]) -> RunResult | RunHandle:
+        """The end of one of many. That the limit was reached is its end, and not that of the others."""
+        try:
+            return self._told(entry, await future)
+        except AdmissionRefused as refusal:
+            request = entry.request
+            if not request.wait:
+                return RunHandle(request.run_id, request.agent_type, "refused")
+            return RunFailed(
+                run_id=request.run_id,
+                agent_type=request.agent_type,
+                status="error",
+                error=str(refusal),
+                reason=REFUSED_BY_LIMIT,
+            )
+
+    def _told(self, entry: Entry, outcome: Plain) -> RunResult | RunHandle:
+        request = entry.request
+        if request.wait:
+            return result_of(entry.agent_class, request.run_id, outcome)
+        return RunHandle(request.run_id, request.agent_type, outcome or "running")
+
+    @contextmanager
+    def _waiting(self, asked: list[Entry]) -> Iterator[None]:
+        """While somebody waits for these runs. If the author's code is cancelled, they are too, unless they are left to go on. Code that
+        will be entered again, by the next life perhaps, will ask for them again, so they go on."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            activity = ACTIVITY.get()
+            is_repeated = self._life.is_leaving or activity is None or activity.is_repeated
+            for entry in () if is_repeated else asked:
+                if entry.request.wait and not entry.is_left:
+                    wish = Cancel(entry.request.run_id, self._life.agent_id, NOT_AWAITED)
+                    self._life.services.supervisor.question(wish).add_done_callback(_noted)
+            raise
 
     async def as_completed(self, requests: Sequence[Wanted]) -> AsyncIterator[RunResult]:
         """Results in the order of completion."""
         asked = [self._from_plain(each, detached=False) for each in requests]
-        futures = await self._ask_for([request for _, request in asked])
+        futures = await self._ask_for(asked)
         finished: asyncio.Queue[tuple[Entry, asyncio.Future[Plain]]] = asyncio.Queue()
         for entry, future in zip(asked, futures, strict=True):
             future.add_done_callback(partial(_note, finished, entry))
         for _ in asked:
-            (agent_class, request), future = await finished.get()
-            yield result_of(agent_class, request.run_id, future.result())
+            with self._waiting(asked):
+                entry, future = await finished.get()
+            yield cast("RunResult", await self._end(entry, future))
 
-    async def _ask_for(self, requests: list[Request]) -> list[asyncio.Future[Plain]]:
+    async def _ask_for(self, asked: list[Entry]) -> list[asyncio.Future[Plain]]:
         """Ask for runs, after the author's hook was told of those that are new. What it raises refuses all of them."""
+        requests = [entry.request for entry in asked]
         if self._life.overrides("on_agent_tool_start"):
             known = await self._life.ask(Known([request.run_id for request in requests]))
             for request in requests:
@@ -154,9 +209,25 @@ class Dispatch:
             agent_class = asked.pop("agent_class", None)
             if agent_class is None:
                 raise BadRequest("agent_class", "is missing")
-            return agent_class, self.request(agent_class, asked.pop("input", None), **asked)
+            return self._entry(agent_class, asked.pop("input", None), **asked)
         agent_class, value = each
-        return agent_class, self.request(agent_class, value, detached=detached)
+        return self._entry(agent_class, value, detached=detached)
+
+    def _entry(
+        self,
+        agent_class: type,
+        input: object,
+        *,
+        detached: bool | Detached,
+        on_cancel: str | None = None,
+        **options: Any,
+    ) -> Entry:
+        if on_cancel not in (None, "cancel", "leave"):
+            raise BadRequest("on_cancel", f"{on_cancel!r} is not 'cancel' or 'leave'")
+        if on_cancel is not None and detached:
+            raise BadRequest("on_cancel", "nobody waits for a detached run, so it is not cancelled with whoever waits")
+        request = self.request(agent_class, input, detached=detached, **options)
+        return Entry(agent_class, request, on_cancel == "leave")
 
     def request(
         self,
@@ -258,6 +329,12 @@ class Dispatch:
                 return cleared
             await self._life.ask(Clear([run["run_id"] for run in found]))
             cleared += len(found)
+
+
+def _noted(answer: asyncio.Future[Plain]) -> None:
+    """A run that is not known any more need not be cancelled."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _note(

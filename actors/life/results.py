@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NotRequired, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NotRequired, TypeAlias, TypedDict, cast
 
 from perdure.ledger import BadRequest, check_ms
 from perdure.policies import JsonObject
@@ -20,10 +20,14 @@ else:
 
 Output = TypeVar("Output")
 
+REFUSED_BY_LIMIT: Final = "max_concurrent_agent_tools"
+"""The reason of a run that was never accepted; its id is free."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentToolFailure:
-    """Why a run has no result. `retryable` is true for an interruption alone: there the same call can still succeed (seed 003).
+    """Why a run has no result. `retryable` is true for an interruption, and for a run that was refused because of the parent's limit: there
+    the same call can still succeed (seed 003).
 
     `trace` is the traceback of a child that raised, with the frames of its author's code.
     """
@@ -99,7 +103,7 @@ class RunFailed:
         return AgentToolFailure(
             status=self.status,
             error=self.error or f"the run was {self.status}",
-            retryable=self.status == "interrupted",
+            retryable=self.status == "interrupted" or self.reason == REFUSED_BY_LIMIT,
             reason=self.reason,
             child_still_running=self.child_still_running,
             trace=self.trace,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import lru_cache, partial
+from itertools import chain, pairwise
+from types import CodeType, FrameType
 from typing import TypeVar, overload
 
 from perdure.actors.life.life import Life
@@ -28,19 +31,21 @@ class RemembersSteps:
     def step(self, name: str, job: Callable[[], object]) -> object:
         """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
 
-        When `job` gives an awaitable, so does `step`, in every attempt: `await run.step("fetch", fetch)`. Otherwise it gives the value.
+        When `job` gives an awaitable, so does `step`, in every attempt: `await run.step("fetch", fetch)`. Otherwise it gives the value,
+        which may be awaited at once all the same: `await run.step("size", lambda: len(text))`.
         Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
         storage want the id of the run or the fiber, and `name`, as their idempotency key.
         """
+        awaits = _awaits(inspect.currentframe())
         known = self._remembered(name)
         if known is not None:
-            awaited, value = unpack(known)
-            return _given(value) if awaited else value
+            was_awaitable, value = unpack(known)
+            return _given(value) if was_awaitable or awaits else value
         outcome = job()
         if inspect.isawaitable(outcome):
             return self._finish_step(name, outcome)
         self._remember(name, plain(f"step {name!r}", [False, outcome]))
-        return outcome
+        return _given(outcome) if awaits else outcome
 
     async def _finish_step(self, name: str, pending: Awaitable[T]) -> T:
         value = await pending
@@ -59,6 +64,20 @@ class RemembersSteps:
 
 async def _given(value: T) -> T:
     return value
+
+
+def _awaits(frame: FrameType | None) -> bool:
+    """Whether the caller of this frame's function awaits what it returns, in the same expression."""
+    caller = None if frame is None else frame.f_back
+    return caller is not None and caller.f_lasti in _awaited_calls(caller.f_code)
+
+
+@lru_cache(maxsize=1024)
+def _awaited_calls(code: CodeType) -> frozenset[int]:
+    """Where in this code a call is that is awaited at once, its inline caches included."""
+    pairs = pairwise(dis.get_instructions(code))
+    awaited = (range(each.offset, then.offset) for each, then in pairs if then.opname == "GET_AWAITABLE")
+    return frozenset(chain.from_iterable(awaited))
 
 
 def plain(field: str, value: object, bytes_max: int | None = None) -> bytes:

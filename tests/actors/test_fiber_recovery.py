@@ -96,9 +96,8 @@ def test_unmanaged_work_is_forgotten_when_nobody_takes_it_up() -> None:
 # hooks
 
 
-@pytest.mark.parametrize("flaw", [ValueError("not today"), "nonsense", FiberResult("completed", snapshot={1})])
-def test_a_hook_that_fails_is_called_again_and_then_the_fiber_stays_interrupted(flaw: Any) -> None:
-    Recovering.verdicts.append(flaw)
+def test_a_hook_that_fails_is_called_again_and_then_the_fiber_stays_interrupted() -> None:
+    Recovering.verdicts.append(ValueError("not today"))
 
     async def story(stage: Stage) -> None:
         await stage.call(Recovering, "start", "forever", None, {"fiber_id": "f"})
@@ -327,3 +326,43 @@ def test_those_who_observe_are_told_what_happens_to_fibers() -> None:
         *[("fiber:recovery:attempt", "f"), ("fiber:recovery:failed", "f")],
         *[("fiber:recovery:attempt", "f"), ("fiber:recovery:handled", "f")],
     ]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status", "error"),
+    [
+        ("completed", "completed", None),
+        ("aborted", "aborted", None),
+        ({"status": "error", "error": "it was half done"}, "error", "it was half done"),
+        ({"status": "completed", "snapshot": 7}, "completed", None),
+    ],
+)
+def test_a_hook_may_say_a_verdict_plainly(verdict: Any, status: str, error: str | None) -> None:
+    Recovering.verdicts.append(verdict)
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Recovering, "start", "slow", None, {"fiber_id": "f"})
+        await killed(stage)
+        told = await stage.call(Recovering, "wait", "f", 60_000)
+        assert (told["status"], told["error"]) == (status, error)
+        assert len(Recovering.asked) == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "verdict", [7, "nonsense", {"status": "done"}, {"state": "completed"}, FiberResult("completed", snapshot={1})]
+)
+def test_what_is_no_verdict_is_an_error_at_once_and_a_person_decides(verdict: Any) -> None:
+    Recovering.verdicts.append(verdict)
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Recovering, "start", "slow", None, {"fiber_id": "f"})
+        await killed(stage)
+        told = await stage.call(Recovering, "wait", "f", 60_000)
+        assert told["status"] == "interrupted"
+        assert told["error"].startswith("its recovery hook returned what is no verdict: ")
+        assert len(Recovering.asked) == 1
+        assert await stage.call(Recovering, "resolve", "f", "completed")
+
+    play(story)
