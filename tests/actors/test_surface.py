@@ -25,7 +25,8 @@ AGENT = """
     exclusive num_cpus resources runtime_env stands_alone
 """
 CHAT_AGENT = """
-    model model_key instructions max_steps toolsets library_agent chat_recovery chat_stream_stall_timeout_ms chat_first_token_timeout_ms tool_timeout_ms
+    model model_key instructions max_steps toolsets library_agent chat_recovery chat_stream_stall_timeout_ms chat_first_token_timeout_ms
+    tool_timeout_ms
     message_concurrency
     tools get_model get_model_settings get_instructions
     chat save_messages submit_messages continue_last_turn attach cancel_chat cancel_all_chats clear
