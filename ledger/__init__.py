@@ -70,7 +70,7 @@ from perdure.ledger.ids import (
     sub_agent_id,
     type_of,
 )
-from perdure.ledger.inspection import audit, counts, inspection, lines, overview, parked
+from perdure.ledger.inspection import about_agent, audit, counts, inspection, lines, overview, parked
 from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
 from perdure.ledger.notes import Note
 from perdure.ledger.outstanding import (

@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
+from perdure.ledger.activation import Activation
 from perdure.ledger.codec import unpack
+from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailState
 from perdure.ledger.outstanding import about
 from perdure.ledger.run import Run, outcome_of
@@ -73,6 +75,33 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
         "alarms": sum(a.alarm_at_ms > 0 for a in view.agents.values()),
         "waiting": sum(map(len, view.queues.values())),
         "audit": audit(view),
+    }
+
+
+def about_agent(view: View, agent_id: str) -> dict[str, Any] | None:
+    """Where an agent is, and what the ledger holds for it; None if there is nothing."""
+    activation, mail = view.agents.get(agent_id), [it for it in view.mail.values() if it.recipient == agent_id]
+    children = view.children.get(agent_id, {})
+    own = view.runs.get(name_of(agent_id))
+    own = own if own is not None and own.child == agent_id and not own.cleared else None
+    if activation is None and own is None and not mail and not children:
+        return None
+    here = activation or Activation(agent_id)
+    host = view.hosts.get(here.host_id)
+    return {
+        "agent": agent_id,
+        "host": here.host_id or None,
+        "pid": host.pid if host is not None else None,
+        "node": host.node if host is not None else None,
+        "incarnation": here.incarnation,
+        "run": own.run_id if own is not None else None,
+        "run_status": str(own.status) if own is not None else None,
+        "is_stopping": here.stopping or here.doomed,
+        "wakes_at_ms": here.alarm_at_ms or (here.wake_at_ms if here.unclean else None) or None,
+        "losses": here.losses,
+        "lost_by": here.cause or None,
+        "mail": {state: sum(it.state is state for it in mail) for state in (MailState.PENDING, MailState.PARKED)},
+        "live_runs": list(islice(children, 100)),
     }
 
 

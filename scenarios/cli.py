@@ -29,7 +29,9 @@ HELP: Final = """Perdure: durable AI agents on Ray. Whichever process dies, ever
 \b
 Begin:    perdure run fan-out
 Play:     run, list                          scenarios, with kills
-Look:     ps, show, explain, logs, audit, doctor   a directory, served or cold
+Look:     ps, show, explain, audit, doctor   a directory, served or cold
+          logs, inspect                      what agents printed, and keep
+          fibers, schedules, turns           what they do beside runs
 Steer:    cancel, retry, clear, stop         its runs, mail and processes
 Keep:     backup, restore                    copies of it
 Prove:    swarm, replay, explore             simulated worlds
@@ -61,6 +63,10 @@ class Commands(LazyGroup):
         "ps": Entry("perdure.scenarios.commands.data:ps", "Show live runs, mail and hosts, or list runs."),
         "show": Entry("perdure.scenarios.commands.data:show", "Show everything about a run, or about the directory."),
         "explain": Entry("perdure.scenarios.commands.data:explain", "Say where a run is and why, and what comes next."),
+        "inspect": Entry("perdure.scenarios.commands.background:inspect", "Show an agent's state, tables and work."),
+        "fibers": Entry("perdure.scenarios.commands.background:fibers", "List fibers of all agents, or failed ones."),
+        "schedules": Entry("perdure.scenarios.commands.background:schedules", "List schedules and queued items."),
+        "turns": Entry("perdure.scenarios.commands.background:turns", "List the turns of chat agents."),
         "logs": Entry("perdure.scenarios.commands.logs:logs", "Show what agents printed and logged, by run."),
         "cancel": Entry("perdure.scenarios.commands.data:cancel", "Cancel a run and what its child waits for."),
         "retry": Entry("perdure.scenarios.commands.data:retry", "Try a failed run or a parked mail again."),

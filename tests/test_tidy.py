@@ -43,6 +43,7 @@ IMPURE_IN_LEDGER = {
     "ledger/keeping/cut.py",
     "ledger/keeping/examination.py",
     "ledger/keeping/listing.py",
+    "ledger/keeping/looking.py",
     "ledger/keeping/reading.py",
     "ledger/keeping/restoration.py",
     "ledger/keeping/target.py",

@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
+class ShowAgent(NamedTuple):
+    """What does the ledger know of an agent? None if nothing."""
+
+    agent_id: str
+
+
 class WindDown(NamedTuple):
     """Begin nothing new for a while. How many agents are at work?"""
 

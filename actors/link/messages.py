@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
-from perdure.actors.link.keeping import Keep, WindDown
+from perdure.actors.link.keeping import Keep, ShowAgent, WindDown
 from perdure.ledger import (
     Adopt,
     Alarm,
@@ -345,7 +345,7 @@ class ShowLimits(NamedTuple):
 
 Question: TypeAlias = (
     Call | Abort | Cancel | Clear | Retry | Tell | Forget
-    | Known | Inspect | Show | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown | Keep
+    | Known | Inspect | Show | ShowAgent | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown | Keep
 )  # fmt: skip
 
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled

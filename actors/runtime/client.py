@@ -18,7 +18,7 @@ from perdure.actors.life.dispatch import encoded_input, preview, result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.link.caller import Address, AgentCaller
-from perdure.actors.link.keeping import Keep, WindDown
+from perdure.actors.link.keeping import Keep, ShowAgent, WindDown
 from perdure.actors.link.messages import (
     Audit,
     ClientHello,
@@ -212,7 +212,7 @@ class Client:
         return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
 
     async def ask(self, name: str, *args: Plain) -> Plain:
-        """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `retry`."""
+        """Ask the supervisor: `ps`, `show`, `agent`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `retry`."""
         question = QUESTIONS.get(name)
         if question is None:
             raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
@@ -302,6 +302,7 @@ QUESTIONS: Final[dict[str, type[Question]]] = {
     "retry": Retry,
     "inspect": Inspect,
     "show": Show,
+    "agent": ShowAgent,
     "explain": Explain,
     "frames": Frames,
     "list": ListRuns,

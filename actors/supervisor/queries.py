@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TypeAlias
 
-from perdure.actors.link.keeping import Keep, WindDown
+from perdure.actors.link.keeping import Keep, ShowAgent, WindDown
 from perdure.actors.link.messages import (
     Audit,
     Explain,
@@ -34,6 +34,7 @@ from perdure.ledger import (
     Store,
     UnknownRun,
     View,
+    about_agent,
     audit,
     explain,
     frame_of,
@@ -46,7 +47,7 @@ from perdure.ledger import (
 from perdure.policies import Limits
 
 Query: TypeAlias = (
-    Known | Inspect | Show | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown | Keep
+    Known | Inspect | Show | ShowAgent | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown | Keep
 )
 
 
@@ -108,6 +109,8 @@ class Queries:
             case Show(run_id):
                 run = self._run(run_id)
                 return {**await self._with_output(run), "options": run.options}
+            case ShowAgent(agent_id):
+                return about_agent(self._view, agent_id)
             case Explain(run_id):
                 return explain(self._view, self._run(run_id), self._now_ms(), self._limits)
             case Frames(run_id, after):

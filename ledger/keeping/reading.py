@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import duckdb
 
@@ -26,6 +28,13 @@ class Come(NamedTuple):
     problem: str = ""
 
 
+class Answer(NamedTuple):
+    """The names of columns, and rows."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+
 class Reader:
     """Reads copies one after the other. It may be used by one thread at a time."""
 
@@ -42,7 +51,17 @@ class Reader:
         self._con.close()
 
     def read(self, copy: Path) -> Come:
-        """Read a copy. Its interrupted checkpoint, if there is one, is undone first, as the next life would do it."""
+        """Read a copy."""
+        try:
+            with self.attached(copy) as name:
+                found = self._con.execute(_COME.format(name)).fetchone()
+            return Come() if found is None else Come(*found)
+        except duckdb.Error as problem:
+            return Come(problem=str(problem).partition("\n")[0])
+
+    @contextmanager
+    def attached(self, copy: Path) -> Iterator[str]:
+        """Attach a copy under a name. Its interrupted checkpoint, if there is one, is undone first, as the next life would do it."""
         guard, name = BlockGuard(copy, fsync=False), f"copy_{next(self._names)}"
         try:
             guard.mend()
@@ -51,9 +70,12 @@ class Reader:
         quoted = str(copy).replace("'", "''")
         try:
             self._con.execute(f"ATTACH '{quoted}' AS {name} ({TYPE}, READ_ONLY)")
-            found = self._con.execute(_COME.format(name)).fetchone()
-            return Come() if found is None else Come(*found)
-        except duckdb.Error as problem:
-            return Come(problem=str(problem).partition("\n")[0])
+            yield name
         finally:
+            self._con.execute("USE memory")
             self._con.execute(f"DETACH DATABASE IF EXISTS {name}")
+
+    def ask(self, query: str, *parameters: object) -> Answer:
+        """Ask about what is attached. Raises `duckdb.Error`."""
+        asked = self._con.execute(query, parameters)
+        return Answer([each[0] for each in asked.description or ()], asked.fetchall())

@@ -77,6 +77,7 @@ __all__ = [
     "SCHEDULE",
     "SCHEDULE_HISTORY",
     "SHELF",
+    "STATE",
     "SUB_AGENT",
     "TURN",
     "Cabinet",

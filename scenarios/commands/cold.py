@@ -21,6 +21,7 @@ from perdure.ledger import (
     Run,
     Stimulus,
     UnknownRun,
+    about_agent,
     audit,
     decide,
     enact,
@@ -128,6 +129,11 @@ class ColdLedger:
             body = self._store.payload(run_id, "output")
             told["output"] = None if body is None else unpack(body)
         return told
+
+    def _agent(self, agent_id: str) -> dict[str, Any] | None:
+        """Nobody is awake: a life that the ledger believes in was cut off, and the next supervisor will see to it."""
+        known = about_agent(self._view, agent_id)
+        return known if known is None else {**known, "host": None, "was_cut_off": known["host"] is not None}
 
     def _explain(self, run_id: str) -> list[str]:
         return explain(self._view, self._run(run_id), self._now_ms(), self._in_force, served=False)

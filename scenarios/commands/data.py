@@ -7,8 +7,6 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,8 +14,10 @@ import typer
 
 from perdure import actors
 from perdure.actors import read_record
-from perdure.ledger import HARD, BadRequest, NoLongerServed, Status, SupervisorUnreachable, name_of, type_of
+from perdure.ledger import HARD, BadRequest, Status, name_of, type_of
+from perdure.scenarios.commands.background import about, counted, show_agent, tally
 from perdure.scenarios.commands.cold import ColdLedger
+from perdure.scenarios.commands.opening import AGENTS, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
 
@@ -25,25 +25,17 @@ if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
 
 RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
-AGENTS: Final = "agents"
+STORAGES_MAX: Final = 200  # that `ps` looks at
 PAGE_MAX: Final = 1_000_000
 
 
-@contextmanager
-def opened(data: Path) -> Iterator[ColdLedger | Runtime]:
-    """What serves the directory, or if nothing does, its ledger itself, with a line that says so. No Ray and no supervisor is started."""
-    with ExitStack() as stack:
-        ledger: ColdLedger | Runtime | None = None
-        if read_record(data) is not None:
-            with suppress(SupervisorUnreachable, NoLongerServed):
-                ledger = stack.enter_context(actors.Runtime(data, may_start=False))
-        if ledger is None:
-            ledger = stack.enter_context(ColdLedger(data))
-            print(f"No supervisor serves {data}. Its ledger answers, and nothing is started.", file=sys.stderr)
-        yield ledger
-
-
 def ps(
+    agent: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[AGENT]", help="Show where this agent is, and its work; an address, as name@module:Class."
+        ),
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="List all runs, ended ones included, newest first.")
     ] = False,
@@ -58,21 +50,31 @@ def ps(
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Show runs by status, mail, hosts and live runs; or list runs, newest first.
+    """Show runs by status, mail, background work, hosts and live runs; or one agent; or list runs, newest first.
 
     A run is starting or running (live), interrupted (its parent stopped waiting; a late result repairs that), or completed, error or
     aborted (final). The mail is the account of `perdure audit`. A host is shown with its process, its agents and its resident memory.
     A list says when each run was requested, how long it took, and how it ended.
 
+    The background work is that of the 200 storages that were written last: what is open, and what has failed. They are read from copies,
+    and no agent is woken. `perdure fibers`, `schedules` and `turns` list it for all agents.
+
     Examples:
         perdure ps
+        perdure ps "anna@desk.agents:Assistant"
         perdure ps --all --page 2
         perdure ps --status error --status interrupted --limit 10
     """
     chosen = [str(each) for each in status] if status else None
     listing = everything or chosen is not None or parent is not None
+    if agent is not None:
+        with opened(data) as ledger:
+            show_agent(about(ledger, data, agent), as_json=as_json)
+        return
     with opened(data) as ledger:
         told = ledger.ask("ps", limit)
+        if not listing:
+            told |= {"background": tally(data, STORAGES_MAX)}
         if listing:
             found = ledger.ask("list", parent, chosen, None, page * limit + 1, "newest")
             told |= {"listed": found[(page - 1) * limit :][:limit], "more": len(found) > page * limit}
@@ -94,11 +96,25 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
     print(f"{data}: {by}")
     print("runs   " + (", ".join(f"{count} {status}" for status, count in runs.items() if count) or "none"))
     print("mail   " + equation(told["audit"]))
+    print(f"work   {_background(told['background'])}")
     print_hosts(told["hosts"])
     print_live(told["live"])
     left = runs["starting"] + runs["running"] - len(told["live"])
     if left > 0:
         print(f"\nThere are {left} more: `perdure ps --status running --status starting` lists them by pages.")
+
+
+def _background(told: dict[str, Any]) -> str:
+    if not told["storages"]:
+        return "none: no agent has a storage"
+    found = "; ".join(f"{kind} {counted(kind, told[kind])}" for kind in actors.KINDS_OF_WORK)
+    where = f"in {told['storages']} storages"
+    if told["looked_at"] < told["storages"]:
+        where = (
+            f"in the {told['looked_at']} of {told['storages']} storages that were written last and have at most 64 MB"
+        )
+    unreadable = f", of which {len(told['unreadable'])} cannot be read" if told["unreadable"] else ""
+    return f"{found} ({where}{unreadable})"
 
 
 def show(

@@ -64,7 +64,7 @@ def print_hosts(hosts: Iterable[dict[str, Any]]) -> None:
     cells = (
         (host["host"], str(host["pid"] or "starting"), str(host["tenants"]), f"{host['rss_mb']} MB") for host in hosts
     )
-    _print_table(titles, cells)
+    print_table(titles, cells)
 
 
 def print_live(runs: Iterable[dict[str, Any]]) -> None:
@@ -74,24 +74,29 @@ def print_live(runs: Iterable[dict[str, Any]]) -> None:
         (row["run_id"], row["agent_type"], row["status"], str(row["attempt"]), _progress(row), row["host"] or "")
         for row in runs
     )
-    _print_table(titles, cells)
+    print_table(titles, cells)
 
 
 def print_runs(runs: Iterable[dict[str, Any]]) -> None:
     """A table of runs of any status."""
     titles = ("run", "agent", "status", "attempt", "asked for at", "took", "outcome")
-    _print_table(titles, map(_cells, runs))
+    print_table(titles, map(_cells, runs))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     asked_ms, ended_ms = row["started_at_ms"], row["completed_at_ms"]
     took = lasting(max(0, ended_ms - asked_ms)) if ended_ms else ""
     told = row["outcome"]
-    words = " ".join(str(told.get("reason") or told.get("error") or told.get("summary") or "").split())
-    outcome = words if len(words) <= OUTCOME_MAX else words[: OUTCOME_MAX - 1] + _MORE
+    outcome = shortened(told.get("reason") or told.get("error") or told.get("summary") or "")
     return (
         row["run_id"], row["agent_type"], row["status"], str(row["attempt"]), instant(asked_ms), took, outcome or _progress(row),
     )  # fmt: skip
+
+
+def shortened(text: str) -> str:
+    """A text in one cell of a table."""
+    words = " ".join(text.split())
+    return words if len(words) <= OUTCOME_MAX else words[: OUTCOME_MAX - 1] + _MORE
 
 
 def _progress(row: dict[str, Any]) -> str:
@@ -100,7 +105,7 @@ def _progress(row: dict[str, Any]) -> str:
     return f"{fraction:.0%} {phase}".rstrip() if fraction is not None else phase
 
 
-def _print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
+def print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
     """A table that never cuts its first column: ids are copied from it."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for place, title in enumerate(titles):

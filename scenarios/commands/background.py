@@ -1,0 +1,277 @@
+"""The commands on what agents do beside their runs: `inspect`, `fibers`, `schedules` and `turns`; and what `ps` counts of it.
+
+An agent's storage is read from a copy, whether the agent sleeps or is at work. The ledger is asked where agents are. Nobody is woken.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from perdure import actors
+from perdure.ledger import BadRequest, name_of, type_of
+from perdure.ledger.keeping.looking import OneStorage, look, opened_copy, places_in
+from perdure.ledger.storage.cabinet import STATE
+from perdure.scenarios.commands.cold import ColdLedger
+from perdure.scenarios.commands.doctor import standing_by
+from perdure.scenarios.commands.opening import AGENTS, opened
+from perdure.scenarios.commands.options import HERE, AsJson, Data
+from perdure.scenarios.commands.shown import instant, json_of, print_pairs, print_table, shortened
+
+if TYPE_CHECKING:
+    from perdure.actors import Runtime
+
+Told = dict[str, Any]
+
+Agent = Annotated[str, typer.Argument(metavar="AGENT", help="An agent's address, as name@module:Class.")]
+OfAgent = Annotated[str | None, typer.Option("--agent", help="Only those of this agent, as name@module:Class.")]
+Failed = Annotated[bool, typer.Option("--failed", help="Only what has failed, or keeps failing.")]
+Most = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Number of rows, the newest first.")]
+
+Cells = Callable[[Told], tuple[str, ...]]
+SHOWN_OF_AGENT: Final = 20
+SMALL_BYTES: Final = 64 << 20  # a storage that may be copied for a count
+_TOLD_BY_PLACE: Final = ("agent", "host", "pid", "node", "was_cut_off")
+
+
+def fibers(
+    agent: OfAgent = None, failed: Failed = False, limit: Most = 50, data: Data = HERE, as_json: AsJson = False
+) -> None:
+    """List the fibers of all agents, newest first, with their last errors.
+
+    A fiber is pending or running, interrupted (its process died; if it is not settled, the agent's next life takes it up), or completed,
+    error or aborted. Failed ones are settled with an error, or interrupted until somebody resolves them.
+
+    Examples:
+        perdure fibers --failed
+        perdure fibers --agent "anna@desk.agents:Assistant" --json
+    """
+    _list("fibers", data, agent, limit, failed=failed, as_json=as_json)
+
+
+def schedules(
+    agent: OfAgent = None, failed: Failed = False, limit: Most = 50, data: Data = HERE, as_json: AsJson = False
+) -> None:
+    """List the schedules and the queued items of all agents, newest first, with their last errors.
+
+    One is waiting for its time, retrying (its callback failed, and is called again), paused, or parked (it failed for good, until
+    `schedules.retry`). Failed ones are retrying or parked.
+
+    Examples:
+        perdure schedules --failed
+        perdure schedules --agent "anna@desk.agents:Assistant"
+    """
+    _list("schedules", data, agent, limit, failed=failed, as_json=as_json)
+
+
+def turns(
+    agent: OfAgent = None, failed: Failed = False, limit: Most = 50, data: Data = HERE, as_json: AsJson = False
+) -> None:
+    """List the turns of all chat agents, newest first, with their errors.
+
+    A turn is accepted, running, parked (it waits for a person), or completed, error, aborted or skipped.
+
+    Examples:
+        perdure turns
+        perdure turns --failed --limit 10
+    """
+    _list("turns", data, agent, limit, failed=failed, as_json=as_json)
+
+
+def inspect(
+    agent: Agent,
+    sql: Annotated[
+        str | None, typer.Option(help="Ask the agent's tables by SQL, read only; prints at most 1,000 rows.")
+    ] = None,
+    data: Data = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show everything about an agent: where it is, its mail, state, tables, fibers, schedules, queue and turns. It is not woken.
+
+    What its storage holds is read from a copy of the file, so it is what was durable a moment ago.
+
+    Examples:
+        perdure inspect "anna@desk.agents:Assistant"
+        perdure inspect "anna@desk.agents:Assistant" --sql "SELECT * FROM pages LIMIT 10"
+    """
+    with opened(data) as ledger:
+        told = about(ledger, data, agent)
+    with opened_copy(data / AGENTS, agent) as storage:
+        if sql is not None:
+            _print_answer(agent, storage, sql, as_json=as_json)
+            return
+        if storage is not None:
+            told |= {"state": actors.state_in(storage.look([STATE]))}
+            told |= {"tables": [each._asdict() for each in storage.tables()]}
+    show_agent(told, as_json=as_json)
+
+
+def about(ledger: ColdLedger | Runtime, data: Path, agent: str) -> Told:
+    """What is known of an agent, without its state and tables. Raises `BadRequest` if it is unknown."""
+    if not name_of(agent) or not type_of(agent):
+        raise BadRequest("agent", f"{agent!r} is no address of an agent; one is name@module:Class")
+    known = ledger.ask("agent", agent)
+    with opened_copy(data / AGENTS, agent) as storage:
+        found = None if storage is None else storage.look(actors.RECORDS_OF_WORK)
+    if known is None and found is None:
+        raise BadRequest(
+            "agent", f"{agent} is asleep or unknown: it has no storage, and the ledger holds nothing for it"
+        )
+    told = known or {"agent": agent, "host": None}
+    if found is not None:
+        told |= {"last_life": found.incarnation}
+        told |= {kind: tell(found, _life(told)) for kind, tell in actors.KINDS_OF_WORK.items()}
+    return told
+
+
+def _life(told: Told) -> int:
+    return int(told["incarnation"]) if told["host"] else actors.NOT_AWAKE
+
+
+def show_agent(told: Told, *, as_json: bool) -> None:
+    """Print what is known of an agent; of each kind of work what is open or has failed, and how much there is."""
+    if as_json:
+        print(json_of(told))
+        return
+    cut_off = "cut off at work, and goes on when the directory is served again" if told.get("was_cut_off") else "asleep"
+    place = f"awake on host {told['host']} (process {told['pid']} on {told['node']})" if told["host"] else cut_off
+    tables = [f"{it['name']}({it['columns']}): {it['rows']} rows" for it in told.get("tables", ())]
+    lists = {name: value for name, value in told.items() if name in (*actors.KINDS_OF_WORK, "tables")}
+    known = {name: value for name, value in told.items() if name not in (*_TOLD_BY_PLACE, *lists) and value}
+    print_pairs({"agent": told["agent"], "is": place, **known})
+    for line in tables:
+        print(f"table  {line}")
+    for kind, rows in lists.items():
+        if kind != "tables":
+            print(f"\n{kind}: {counted(kind, tally_of(rows))}")
+            _print(kind, sorted(rows, key=_urgency)[:SHOWN_OF_AGENT])
+
+
+def _urgency(row: Told) -> tuple[bool, bool]:
+    return not row["is_failed"], bool(row.get("is_settled"))
+
+
+def tally(data: Path, most: int) -> Told:
+    """How much background work is open, and how much has failed, by the storages that were written last and are not large."""
+    places, total = places_in(data / AGENTS, SMALL_BYTES)[:most], len(places_in(data / AGENTS))
+    counts = {kind: {"open": 0, "failed": 0, "all": 0} for kind in actors.KINDS_OF_WORK}
+    problems = []
+    for found in look(data / AGENTS, places, actors.RECORDS_OF_WORK):
+        problems += [found.place] if found.problem else []
+        for kind, tell in actors.KINDS_OF_WORK.items() if not found.problem else ():
+            for name, count in tally_of(tell(found, actors.NOT_AWAKE)).items():
+                counts[kind][name] += count
+    return {**counts, "storages": total, "looked_at": len(places), "unreadable": problems}
+
+
+def tally_of(rows: list[Told]) -> dict[str, int]:
+    """How many there are, are open, and have failed."""
+    return {
+        "open": sum(not row.get("is_settled") for row in rows),
+        "failed": sum(row["is_failed"] for row in rows),
+        "all": len(rows),
+    }
+
+
+def counted(kind: str, counts: dict[str, int]) -> str:
+    """The counts in words."""
+    failed = "keep failing" if kind == "schedules" else "failed"
+    words = [f"{counts['open']} open", f"{counts['failed']} {failed}"]
+    return ", ".join(words) if counts["all"] else "none"
+
+
+def _list(kind: str, data: Path, agent: str | None, limit: int, *, failed: bool, as_json: bool) -> None:
+    problems: list[str] = []
+    with opened(data) as ledger:
+        served = ledger.ask("ps", 0)["supervisor"]
+        if agent is not None:
+            rows, count = about(ledger, data, agent).get(kind, []), 1
+        else:
+            awake = {} if isinstance(ledger, ColdLedger) else standing_by(ledger)
+            lives = {each: its.incarnation for each, its in awake.items() if its.is_awake}
+            rows, count = _everywhere(kind, data, lives, problems)
+    chosen = sorted((row for row in rows if row["is_failed"] or not failed), key=_begun_at_ms, reverse=True)
+    if as_json:
+        about_it = {"supervisor": served, "storages": count, "unreadable": problems, "all": len(chosen)}
+        print(json_of({**about_it, kind: chosen[:limit]}))
+        return
+    _print(kind, chosen[:limit])
+    if len(chosen) > limit:
+        print(f"\nThere are {len(chosen) - limit} more: --limit.")
+    elif not chosen:
+        print(f"There are no {'failed ' * failed}{kind} in {count} storages.")
+    for each in problems:
+        print(f"perdure: a storage cannot be read: {each}; ask `perdure doctor`", file=sys.stderr)
+
+
+def _everywhere(kind: str, data: Path, lives: dict[str, int], problems: list[str]) -> tuple[list[Told], int]:
+    """The rows of all agents, and how many storages there are; `problems` gets those that cannot be read. `lives` are of those awake."""
+    rows: list[Told] = []
+    places = places_in(data / AGENTS)
+    for found in look(data / AGENTS, places, actors.RECORDS_OF_WORK):
+        if found.problem:
+            problems.append(f"{found.place}: {found.problem}")
+        else:
+            rows += actors.KINDS_OF_WORK[kind](found, lives.get(found.agent_id, actors.NOT_AWAKE))
+    return rows, len(places)
+
+
+def _begun_at_ms(row: Told) -> int:
+    return int(row.get("created_at_ms") or row.get("accepted_at_ms") or 0)
+
+
+def _fiber_cells(row: Told) -> tuple[str, ...]:
+    status = f"{row['status']} (recovering)" if row["is_recovering"] and not row["is_settled"] else row["status"]
+    return row["fiber_id"], row["agent"], row["name"], status, str(row["attempt"]), _when(row), _error(row)
+
+
+def _schedule_cells(row: Told) -> tuple[str, ...]:
+    due = instant(row["due_at_ms"]) if row["due_at_ms"] else ""
+    return (
+        row["key"] or row["id"],
+        row["agent"],
+        row["callback"],
+        row["kind"],
+        row["status"],
+        str(row["attempt"]),
+        due,
+        _error(row),
+    )
+
+
+def _turn_cells(row: Told) -> tuple[str, ...]:
+    return row["request_id"], row["agent"], row["trigger"], row["status"], str(row["attempt"]), _when(row), _error(row)
+
+
+def _when(row: Told) -> str:
+    return instant(_begun_at_ms(row))
+
+
+def _error(row: Told) -> str:
+    return shortened(row["error"] or row.get("reason") or "")
+
+
+COLUMNS: Final[dict[str, tuple[tuple[str, ...], Cells]]] = {
+    "fibers": (("fiber", "agent", "name", "status", "attempt", "accepted at", "error"), _fiber_cells),
+    "schedules": (("schedule", "agent", "callback", "kind", "status", "failures", "due at", "error"), _schedule_cells),
+    "turns": (("turn", "agent", "trigger", "status", "attempt", "accepted at", "error"), _turn_cells),
+}
+
+
+def _print(kind: str, rows: list[Told]) -> None:
+    titles, cells = COLUMNS[kind]
+    print_table(titles, map(cells, rows))
+
+
+def _print_answer(agent: str, storage: OneStorage | None, sql: str, *, as_json: bool) -> None:
+    if storage is None:
+        raise BadRequest("agent", f"{agent} has no storage: it never wrote anything")
+    answer = storage.ask(sql)
+    if as_json:
+        print(json_of([dict(zip(answer.columns, row, strict=True)) for row in answer.rows]))
+    else:
+        print_table(answer.columns, (tuple(map(str, row)) for row in answer.rows))

@@ -1,0 +1,33 @@
+"""A data directory for a command: what serves it, or its ledger itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perdure import actors
+from perdure.actors import read_record
+from perdure.ledger import NoLongerServed, SupervisorUnreachable
+from perdure.scenarios.commands.cold import ColdLedger
+
+if TYPE_CHECKING:
+    from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
+
+AGENTS: Final = "agents"
+
+
+@contextmanager
+def opened(data: Path) -> Iterator[ColdLedger | Runtime]:
+    """What serves the directory, or if nothing does, its ledger itself, with a line that says so. No Ray and no supervisor is started."""
+    with ExitStack() as stack:
+        ledger: ColdLedger | Runtime | None = None
+        if read_record(data) is not None:
+            with suppress(SupervisorUnreachable, NoLongerServed):
+                ledger = stack.enter_context(actors.Runtime(data, may_start=False))
+        if ledger is None:
+            ledger = stack.enter_context(ColdLedger(data))
+            print(f"No supervisor serves {data}. Its ledger answers, and nothing is started.", file=sys.stderr)
+        yield ledger

@@ -1,0 +1,197 @@
+"""What agents do beside their runs is seen: counted by `ps`, listed by `fibers`, `schedules` and `turns`, and shown by `inspect`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai.models.test import TestModel
+from typer.testing import CliRunner
+
+from perdure.actors import Agent, ChatAgent, Client, FiberContext, Occurrence, exposed
+from perdure.actors.runtime.background import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK
+from perdure.ledger.facts import AgentActivated, SupervisorStarted
+from perdure.ledger.keeping.looking import look, opened_copy, places_in
+from perdure.ledger.storage.cabinet import FileDisk
+from perdure.policies import Limits
+from perdure.scenarios.cli import app
+from perdure.scenarios.testing.laboratory import Laboratory
+from tests.kit import address
+from tests.ledger.directories import file_of, recorded, written
+
+
+class Office(Agent):
+    """Has work of each kind, some of which fails."""
+
+    async def on_start(self) -> None:
+        self.sql("CREATE TABLE IF NOT EXISTS pages(title VARCHAR, number INTEGER)")
+
+    @exposed
+    async def begin(self) -> None:
+        """Begin everything."""
+        self.sql("INSERT INTO pages VALUES ('one', 1), ('two', 2)")
+        self.state["name"] = "Ada"
+        self.start_fiber("good", self.good, fiber_id="good")
+        self.start_fiber("bad", self.bad, fiber_id="bad")
+        self.start_fiber("long", self.long, fiber_id="long")
+        self.schedule(0, "failing", None, key="soon")
+        self.schedule(86_400, "failing", None, key="tomorrow")
+        self.queue("failing", None)
+
+    async def good(self, fiber: FiberContext) -> None:
+        """Ends."""
+
+    async def bad(self, fiber: FiberContext) -> None:
+        """Fails."""
+        raise ValueError("a bad fiber")
+
+    async def long(self, fiber: FiberContext) -> None:
+        """Goes on."""
+        await asyncio.sleep(1e6)
+
+    def failing(self, payload: None, occurrence: Occurrence) -> None:
+        """Fails each time."""
+        raise LookupError("no such thing")
+
+
+class Speaker(ChatAgent):
+    """Its model answers."""
+
+    model = TestModel(custom_output_text="hello")
+
+
+class Silent(ChatAgent):
+    """Has no model that can be asked."""
+
+    model = "test:of a provider that is unknown"
+
+
+ADA, OTHER = address(Office, "ada"), address(Office, "idle")
+
+
+async def story(client: Client) -> None:
+    await client.agent(Office, "ada").begin()
+    assert (await client.agent(Speaker, "s").chat("hi")).text == "hello"
+    assert not (await client.agent(Silent, "x").chat("hi")).ok
+    await asyncio.sleep(120)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that was cut off while an agent was at work."""
+    data = tmp_path_factory.mktemp("office")
+    with Laboratory(1, checked=False) as laboratory:
+        laboratory.disk = FileDisk(data / "agents")  # type: ignore[assignment]
+        laboratory.play(story, timeout_ms=7_200_000)
+        at_work = [each for host in laboratory.hosts.values() for each in host.tenants]
+        assert ADA in at_work
+        (found,) = (
+            it for it in look(data / "agents", places_in(data / "agents"), RECORDS_OF_WORK) if it.agent_id == ADA
+        )
+        running = {it["fiber_id"]: it["status"] for it in KINDS_OF_WORK["fibers"](found, found.incarnation)}
+        assert running == {"good": "completed", "bad": "error", "long": "running"}, "it is read while it is at work"
+        recorded(data, SupervisorStarted(1, asdict(Limits())), AgentActivated(ADA, found.incarnation, "h1"))
+    return data
+
+
+def perdure(*words: object) -> Any:
+    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_ps_counts_what_is_open_and_what_has_failed_and_changes_nothing(data: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (data / "agents").rglob("*")}
+    told = perdure("ps", "--data", data)["background"]
+    assert told["fibers"] == {"open": 1, "failed": 1, "all": 3}
+    assert told["schedules"] == {"open": 3, "failed": 2, "all": 3}
+    assert told["turns"] == {"open": 0, "failed": 1, "all": 2}
+    assert (told["storages"], told["looked_at"], told["unreadable"]) == (3, 3, [])
+    said = CliRunner().invoke(app, ["ps", "--data", str(data)]).stdout
+    assert (
+        "work   fibers 1 open, 1 failed; schedules 3 open, 2 keep failing; turns 0 open, 1 failed (in 3 storages)"
+        in said
+    )
+    assert {path: path.stat().st_mtime_ns for path in (data / "agents").rglob("*")} == before
+
+
+def test_work_is_listed_across_agents_with_its_last_error(data: Path) -> None:
+    fibers = {it["fiber_id"]: it for it in perdure("fibers", "--data", data)["fibers"]}
+    assert (fibers["bad"]["agent"], fibers["bad"]["error"]) == (ADA, "ValueError: a bad fiber")
+    assert (fibers["long"]["status"], fibers["long"]["is_recovering"]) == ("interrupted", True), "nobody serves it"
+    assert [it["fiber_id"] for it in perdure("fibers", "--failed", "--data", data)["fibers"]] == ["bad"]
+    failing = perdure("schedules", "--failed", "--data", data)["schedules"]
+    assert {(it["kind"], it["status"], it["error"]) for it in failing} == {
+        ("delayed", "parked", "LookupError: no such thing"),
+        ("queued", "parked", "LookupError: no such thing"),
+    }
+    turns = perdure("turns", "--data", data)["turns"]
+    assert sorted((it["agent"].partition("@")[0], it["status"]) for it in turns) == [("s", "completed"), ("x", "error")]
+    (failed,) = perdure("turns", "--failed", "--data", data)["turns"]
+    assert failed["error"]
+    assert perdure("turns", "--agent", ADA, "--data", data)["turns"] == []
+    assert perdure("schedules", "--limit", 1, "--data", data)["all"] == 3
+    table = CliRunner().invoke(app, ["schedules", "--failed", "--data", str(data)]).stdout
+    assert table.count("LookupError: no such thing") == 2
+
+
+def test_inspect_shows_an_agent_with_its_state_tables_and_work(data: Path) -> None:
+    told = perdure("inspect", ADA, "--data", data)
+    assert told["state"] == {"name": "Ada"}
+    assert told["tables"] == [{"name": "pages", "columns": "title VARCHAR, number INTEGER", "rows": 2}]
+    assert (told["host"], told["was_cut_off"]) == (None, True)
+    assert [len(told[kind]) for kind in KINDS_OF_WORK] == [3, 3, 0]
+    said = CliRunner().invoke(app, ["inspect", ADA, "--data", str(data)]).stdout
+    for words in ("cut off at work", '{"name": "Ada"}', "pages(title VARCHAR, number INTEGER): 2 rows", "a bad fiber"):
+        assert words in said
+    assert "state" not in perdure("ps", ADA, "--data", data)
+    asked = perdure("inspect", ADA, "--sql", "SELECT title FROM pages WHERE number > 1", "--data", data)
+    assert asked == [{"title": "two"}]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["inspect", ADA, "--sql", "INSERT INTO pages VALUES ('x', 3)"], "read-only"),
+        (["inspect", ADA, "--sql", "COPY pages TO 'pages.csv'"], "disabled"),
+        (["inspect", ADA, "--sql", "SELECT * FROM none"], "none does not exist"),
+        (["inspect", "nobody@desk:Clerk"], "nobody@desk:Clerk is asleep or unknown"),
+        (["inspect", "ada"], "no address of an agent"),
+        (["fibers", "--agent", "nobody@desk:Clerk"], "is asleep or unknown"),
+        (["ps", "nobody@desk:Clerk"], "is asleep or unknown"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_in_words(data: Path, words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, [*words, "--data", str(data)])
+    assert done.exit_code != 0
+    assert said in str(done.exception)
+
+
+def test_deleted_values_are_not_told_and_a_damaged_storage_is_named_and_stops_nothing(tmp_path: Path) -> None:
+    recorded(tmp_path, SupervisorStarted(1, asdict(Limits())))
+    written(tmp_path, OTHER, 1, "first", "second")
+    with opened_copy(tmp_path / "agents", OTHER) as storage:
+        assert storage is not None
+        assert len(storage.look(["state"]).records["state"]) == 1
+    written(tmp_path, ADA, 1, "value")
+    file_of(tmp_path, ADA).write_bytes(b"no database")
+    told = perdure("ps", "--data", tmp_path)["background"]
+    assert (told["storages"], len(told["unreadable"])) == (2, 1)
+    done = CliRunner().invoke(app, ["fibers", "--data", str(tmp_path)])
+    assert "a storage cannot be read" in done.stderr
+    assert "There are no fibers in 2 storages." in done.stdout
+
+
+def test_a_fiber_of_a_life_that_is_awake_runs_and_one_of_another_life_was_cut_off(data: Path) -> None:
+    (found,) = (it for it in look(data / "agents", places_in(data / "agents"), RECORDS_OF_WORK) if it.agent_id == ADA)
+    for life, status in (
+        (found.incarnation, "running"),
+        (found.incarnation + 1, "interrupted"),
+        (NOT_AWAKE, "interrupted"),
+    ):
+        told = {it["fiber_id"]: it["status"] for it in KINDS_OF_WORK["fibers"](found, life)}
+        assert told["long"] == status
