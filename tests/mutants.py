@@ -895,6 +895,13 @@ MUTANTS = (
     Mutant("actors/chat/turn_recovery.py", "        if kind is RecoveryKind.SUPERSEDED:", "        if False:",
            "a turn that people have gone on without is not recovered",
            "actors/chat/test_patience.py::test_a_turn_that_people_have_gone_on_without_is_not_recovered"),
+    Mutant("actors/chat/client_answers.py", "problem is None and isinstance(new, dict) and new != default_repair(part)",
+           "False",
+           "a question that its author makes talk is answered by the next message",
+           "actors/chat/test_questions.py::test_a_question_is_answered_by_the_next_message"),
+    Mutant("ledger/placements.py", 'if run.options.get("apart") else None', "if False else None",
+           "the run of a tool is never on the host of its asker", "actors/chat/test_tools_apart.py"
+           "::test_tools_of_many_users_outlive_the_hosts_of_those_who_asked"),
     Mutant("actors/chat/client_answers.py", "        if turn is None or self._left_ms(turn) <= 0:",
            "        if turn is None:",
            "an answer after its deadline does not count",

@@ -119,14 +119,18 @@ class ChatAgent(Agent, Generic[Answer]):
     async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
         """Called before a turn ends with an error; a returned text is shown instead. `info`: `request_id, stage, reason`."""
 
-    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, Any] | None:
         """Called when a turn is recovered after a death or a stall.
 
-        `{"persist": False}` drops what was said so far, unless a tool has settled in it; `{"continue": False}` ends the turn.
+        `{"persist": False}` drops what was said so far, unless a tool has settled in it; `{"continue": False}` ends the turn;
+        `{"answer": text}` completes it with an answer that the provider had stored.
         """
 
     def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any]:
-        """The part that replaces a tool call without a result in the transcript: a settled tool part, or text."""
+        """The part that replaces a tool call without a result in the transcript: a settled tool part, or text.
+
+        A question to the client for which it returns another part than the default is answered by the user's next message.
+        """
         return cast("dict[str, Any]", default_repair(cast("Part", part)))
 
     def format_agent_tool_input(self, input: Any, run: RunContext) -> Any:
@@ -261,7 +265,7 @@ class ChatAgent(Agent, Generic[Answer]):
         else:
             words = checked_text("error", error) or "The client did not execute this call, and gave no reason."
             event = {"type": "tool-output-error", "toolCallId": call_id, "errorText": words}
-        return self._perdure_conversation.turns.answers.answer(event)
+        return self._perdure_conversation.answer(event)
 
     @exposed(repeatable=True)
     async def respond_to_approval(self, call_id: str, approved: bool, reason: str | None = None) -> bool:
@@ -269,7 +273,7 @@ class ChatAgent(Agent, Generic[Answer]):
         event: Event = {"type": "tool-approval-response", "toolCallId": call_id, "approved": approved}
         if reason is not None:
             event["reason"] = reason
-        return self._perdure_conversation.turns.answers.answer(event)
+        return self._perdure_conversation.answer(event)
 
     @exposed(repeatable=True)
     async def add_messages(self, messages: Messages) -> int:

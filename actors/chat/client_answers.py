@@ -15,9 +15,10 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_ends import Outcome, reported
 from perdure.actors.code.author_call import tried_now
-from perdure.policies import ChatRecovery, Event, Part, TurnEvent, TurnStatus, awaits_client
+from perdure.policies import ChatRecovery, Event, Part, TurnEvent, TurnStatus, awaits_client, default_repair
 
 Ending = Callable[[LiveTurn], Awaitable[Outcome]]
+PEOPLES = frozenset({"chat", "save", "submission"})
 UNANSWERED = "Nobody has answered in time, so the turn has ended."
 
 
@@ -55,8 +56,35 @@ class ClientAnswers:
         return True
 
     def are_waited_for(self) -> bool:
-        """Whether an open turn waits for a client's result or an approval (spec §7)."""
-        return any(self._waiting_calls(turn) for turn in self._state.open.values() if turn.segments or turn.attempt)
+        """Whether a call waits for a client's result or an approval (spec §7), in an open turn or in the newest message."""
+        open_turns = [turn for turn in self._state.open.values() if turn.segments or turn.attempt]
+        return bool(self.imported()) or any(self._waiting_calls(turn) for turn in open_turns)
+
+    def imported(self) -> list[Part]:
+        """The calls of the newest message that wait for the client though no turn has made them: an imported answer."""
+        leaf = self._state.transcript.leaf
+        if leaf is None or leaf["role"] != "assistant":
+            return []
+        if any(turn.message_id == leaf["id"] or turn.trigger == "continue" for turn in self._state.open.values()):
+            return []
+        names = frozenset(tool.name for tool in self._state.toolset() if tool.kind == "client")
+        return [part for part in leaf["parts"] if awaits_client(part, names)]
+
+    async def answered_by(self, turn: Turn) -> None:
+        """A person has sent a message. It answers the questions of parked turns that the author's repair makes a part of the talk (seed
+        000): each such turn ends, with the repaired part."""
+        if turn.trigger not in PEOPLES or not any(each["role"] == "user" for each in turn.messages):
+            return
+        for parked in [each for each in self._state.open.values() if each.status is TurnStatus.PARKED]:
+            if all(self._is_talk(part) for part in self._waiting_calls(parked)):
+                parked.apply(TurnEvent.ANSWERED)
+                await self._close(parked, _talked)
+
+    def _is_talk(self, part: Part) -> bool:
+        if part.get("state") == "approval-requested":
+            return False
+        new, problem = tried_now(lambda: self._state.agent.repair_interrupted_tool_part(part))
+        return problem is None and isinstance(new, dict) and new != default_repair(part)
 
     def _waits_for(self, turn: Turn, event: Event) -> bool:
         """Whether a turn waits for this answer. An approved call waits for its result, and for no second approval."""
@@ -97,3 +125,7 @@ class ClientAnswers:
     async def _unanswered(self, live: LiveTurn) -> Outcome:
         outcome = Outcome(TurnEvent.FAILED, UNANSWERED, "awaiting_client_deadline", stage="recovery")
         return await reported(self._state, live.turn, outcome)
+
+
+async def _talked(_live: LiveTurn) -> Outcome:
+    return Outcome(TurnEvent.COMPLETED, reason="answered_by_message")

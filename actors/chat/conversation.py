@@ -18,12 +18,13 @@ from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, check_id, check_number, check_whole, digest_of, pack
-from perdure.policies import TURN_ENDED, JsonObject, Message, Role, TurnStatus
+from perdure.policies import TURN_ENDED, Event, JsonObject, Message, Role, TurnStatus
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue"})
 OPTIONS = frozenset({"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key"})
 STALL = "chat_stream_stall_timeout_ms"
 LISTED_MAX, DELETED_MAX = 100, 500
+LOOK_S = 0.5
 
 
 class Conversation:
@@ -103,6 +104,17 @@ class Conversation:
             raise BadRequest(method, f"{words}; use submit_messages")
         return self
 
+    def answer(self, event: Event) -> bool:
+        """Take in a client's answer to a call. One that answers an imported call begins a turn, which continues its message."""
+        answers, call_id = self.turns.answers, event["toolCallId"]
+        if answers.answer(event):
+            return True
+        if not any(part["toolCallId"] == call_id for part in answers.imported()):
+            return False
+        request_id = f"answer-{digest_of(call_id.encode())}-{self.state.tenant.dice.token()}"
+        self.turns.accept(Turn(request_id, 0, "continue", f"{request_id}-answer", options={"answer": event}))
+        return True
+
     # notifications
 
     def notify(self, run: RunInfo, text: str) -> None:
@@ -136,13 +148,13 @@ class Conversation:
     # waiting, looking, forgetting
 
     async def stable(self, timeout_ms: float | None) -> bool:
-        """Wait until no turn is open. Returns False if that takes longer."""
+        """Wait until no turn is open and no imported call waits for the client. Returns False if that takes longer."""
         try:
             async with asyncio.timeout(None if timeout_ms is None else max(0.0, timeout_ms) / 1000):
-                while self.state.open:
-                    await self._any_end()
+                while self.state.open or self.turns.answers.imported():
+                    await (self._any_end() if self.state.open else asyncio.sleep(LOOK_S))
         except TimeoutError:
-            return not self.state.open
+            return not (self.state.open or self.turns.answers.imported())
         return True
 
     async def _any_end(self) -> None:

@@ -30,6 +30,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Unpack
 
+from perdure.actors.chat.plain_data import mended
 from perdure.actors.chat.store import Beside, ChatStore
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk
@@ -254,6 +255,18 @@ class Stream:
                 self.add({"type": "tool-input-error", "toolCallId": part["toolCallId"], "errorText": words})
         if self.open_text is None:
             self.add({"type": "finish-step", "finishReason": BROKEN})
+
+    def answer_with(self, text: str) -> None:
+        """Write a whole answer, which came from elsewhere, in place of what broke off."""
+        self.mend(replay=True)
+        if self.is_broken:
+            self.add({"type": "finish-step", "finishReason": BROKEN})
+        part_id = f"text-{len(self.parts)}"
+        self.add({"type": "start-step"})
+        self.add({"type": "text-start", "id": part_id})
+        self.add({"type": "text-delta", "id": part_id, "delta": mended(text)})
+        self.add({"type": "text-end", "id": part_id})
+        self.add({"type": "finish-step", "finishReason": "stop"})
 
     def retract(self, count: int, *, step: bool = False) -> None:
         """Withdraw the parts from this one on; with `step` the opening of the step is among them."""

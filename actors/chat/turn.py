@@ -21,6 +21,7 @@ from perdure.actors.life.documents import StoredRow
 from perdure.policies import (
     TURN_ENDED,
     Cell,
+    Event,
     IllegalTransition,
     Json,
     JsonObject,
@@ -40,6 +41,7 @@ class TurnSettings(TypedDict, total=False):
 
     client_tools: list[JsonObject]
     chat_stream_stall_timeout_ms: float
+    answer: Event
 
 
 @dataclass

@@ -141,6 +141,8 @@ class TurnRecovery:
         turn.user_message_id = self._state.transcript.newest_user_id
         self._state.ours.add(turn.request_id)
         stream.add({"type": "start", "messageId": turn.message_id})
+        if "answer" in turn.options:
+            stream.add(turn.options["answer"])
         if not turn.run_id:
             stream.flush()
         self._state.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
@@ -262,10 +264,17 @@ class TurnRecovery:
         )
         answer = await self._heard("on_chat_recovery", self._state.agent.on_chat_recovery, context)
         wishes = answer if isinstance(answer, dict) else {}
-        goes_on = wishes.get("continue") is not False
+        goes_on = wishes.get("continue") is not False or isinstance(wishes.get("answer"), str)
         self._interrupt(live, incident, cause, "scheduled" if goes_on else "exhausted")
         if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=_has_calls(parts)):
             stream.retract(turn.base, step=True)
+        whole = wishes.get("answer")
+        if whole is not None and not isinstance(whole, str):
+            problem = TypeError(f"on_chat_recovery: answer: {whole!r:.200} is {type(whole).__name__}, not a text")
+            self._state.tenant.trouble("on_chat_recovery", problem)
+        elif whole is not None:
+            stream.answer_with(whole)
+            return None
         if goes_on:
             return None
         live.stream.mend()

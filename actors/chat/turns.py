@@ -240,6 +240,8 @@ class Turns:
 
     async def _played(self, play: Play) -> Outcome:
         is_new = play.live.turn.status is TurnStatus.ACCEPTED
+        if is_new:
+            await self.answers.answered_by(play.live.turn)
         if is_new and (superseded := await self._superseded(play.live)) is not None:
             return superseded
         early = await self._recovery.begin(play.live)
