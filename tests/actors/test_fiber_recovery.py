@@ -78,6 +78,26 @@ def test_unmanaged_work_that_died_is_told_to_the_hook_once_with_what_it_stashed(
     play(story)
 
 
+def test_of_five_fibers_that_died_together_each_is_told_to_the_hook_once() -> None:
+    """Three without a record and two with one; those with one end as the hook says."""
+    Recovering.verdicts.append(FiberResult("completed"))
+
+    async def story(stage: Stage) -> None:
+        for name in ("first", "second"):
+            await stage.call(Recovering, "start", "forever", None, {"fiber_id": name})
+        await stage.call(Recovering, "forget_about", 3)
+        await killed(stage, after_s=0.5)
+        await stage.until(lambda: len(Recovering.asked) == 5)
+        await asyncio.sleep(60)
+        assert len({each["id"] for each in Recovering.asked}) == len(Recovering.asked) == 5
+        assert sorted(each["managed"] for each in Recovering.asked) == [False] * 3 + [True] * 2
+        for name in ("first", "second"):
+            assert (await stage.call(Recovering, "inspect", name))["status"] == "completed"
+        assert "fiber_open" not in await stage.call(Recovering, "rows")
+
+    play(story)
+
+
 def test_unmanaged_work_is_forgotten_when_nobody_takes_it_up() -> None:
     limits = replace(ROOMY, fiber_recoveries_max=3)
     Recovering.verdicts.append(ValueError("not today"))
