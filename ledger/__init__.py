@@ -54,6 +54,7 @@ from perdure.ledger.facts import (
     RunRequested,
     SupervisorStarted,
 )
+from perdure.ledger.families import ancestors
 from perdure.ledger.folds import enact, fold, record_fact
 from perdure.ledger.frames import frame_of
 from perdure.ledger.ids import (
@@ -83,9 +84,11 @@ from perdure.ledger.outstanding import (
     WakeAgent,
     about,
     everything,
+    keys_of,
+    letter,
     outstanding,
 )
-from perdure.ledger.placements import assign_hosts, home_of, hosts_wanted, is_exclusive
+from perdure.ledger.placements import assign_hosts, hosts_wanted, is_exclusive
 from perdure.ledger.preview import preview_of, shown_input
 from perdure.ledger.protocol import decide
 from perdure.ledger.reach import Route, Standalone, named_on_the_way, route

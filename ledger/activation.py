@@ -20,8 +20,8 @@ class Activation:
     """Where an agent lives, whether it must be woken, and when. `run_id` names the run that it executes, if any.
 
     `owes` is set when its alarm rings while it is awake, until it has set the next one: it may have been leaving. A `doomed` agent is being
-    deleted with its descendants. A life that is `stopping` was told to end. `confirmed` says that the agent came up: this is seen, not
-    recorded.
+    deleted with its descendants. A life that is `stopping` was told to end. `confirmed` says that the agent came up, and `begun_in` names
+    the session in which its host was told to begin this life: these are seen, not recorded.
 
     `losses` counts the hosts that died under it since it last handled mail or left cleanly; the pause before it is woken grows with it.
     `deaths` counts the same, but is reset by time alone: otherwise an agent that kills its host at each try would be innocent again
@@ -48,6 +48,7 @@ class Activation:
     reported: int | None = None
     cause: str = ""
     confirmed: bool = False
+    begun_in: int = 0
 
     def at_rest(self) -> Activation:
         """What is kept of it while it sleeps and owes nothing."""

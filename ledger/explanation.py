@@ -14,8 +14,9 @@ from typing import Any
 from perdure.ledger.activation import Activation, package_of, pool_key
 from perdure.ledger.codec import unpack
 from perdure.ledger.explained_case import Case, counted, first, lasting, nth
+from perdure.ledger.lines import line_for
 from perdure.ledger.mail import Mail, MailState, Slot
-from perdure.ledger.placements import askers_host, blamed_in, home_of, is_alone
+from perdure.ledger.placements import askers_host, blamed_in, is_alone
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status
 from perdure.ledger.timeouts import budget_of, next_look, sighting_of, start_due_ms
@@ -133,7 +134,7 @@ def _own_children(case: Case) -> str:
 def _waits(case: Case) -> Iterator[str]:
     """Why it is on no host."""
     view, run = case.view, case.run
-    most, pool = run.options.get("limit"), pool_key(run.options.get("pool"))
+    most = run.options.get("limit")
     if view.agents.get(run.child, _NOWHERE).host_id:
         yield "Its agent is doing other work, and is asked to end that first."
     elif run.retry_at_ms > case.at_ms:
@@ -144,8 +145,7 @@ def _waits(case: Case) -> Iterator[str]:
             f" max_concurrent_agent_tools of the parent's class allows {most} at a time."
         )
     elif case.served:
-        line = view.queues.get(pool, {})
-        before = next((place for place, key in enumerate(line) if key == run.run_id), 0)
+        before = view.queues.before(line_for(run.options.get("pool")), run.run_id)
         up = counted(sum(host.up for host in view.hosts.values()), "host")
         yield f"It waits for a place: {counted(before, 'run')} before it, {up} up (hosts_max is {case.limits.hosts_max})."
         if askers_host(view, run):
@@ -323,7 +323,7 @@ def _afterlife(case: Case) -> Iterator[str]:
         yield f"Its child does other work on host {life.host_id}."
     elif life.unclean:
         yield f"Its child may have other work to do, so it is woken again {case.due(life.wake_at_ms)}."
-        home = home_of(view, run.child)
+        home = view.home_of(run.child)
         yield from _alone(case, home, life.deaths, f"{counted(life.deaths, 'host')} died under it lately")
 
 

@@ -98,10 +98,8 @@ def _code_adopted(view: View, fact: CodeAdopted, _seq: int, _at_ms: int) -> None
 
 
 def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
-    run = view.runs[fact.run_id] = open_run(fact, seq, at_ms)
-    view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
-    view.enqueue(run)
-    view.count_live(run)
+    run = open_run(fact, seq, at_ms)
+    view.open(run)
     if run.options.get("start_hook"):
         view.post(run, Slot.START, {}, at_ms)
     return 0
@@ -112,8 +110,7 @@ def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> 
     frame = view.advance(run, fact, seq, at_ms)
     view.dequeue(run)
     activation = view.move(run.child, fact.host_id)
-    activation.incarnation, activation.run_id, activation.unclean = fact.incarnation, run.run_id, False
-    activation.owes = False
+    activation.incarnation, activation.run_id, activation.owes = fact.incarnation, run.run_id, False
     view.incarnation = max(view.incarnation, fact.incarnation)
     return frame
 
@@ -191,15 +188,15 @@ def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | No
 def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | None:
     view.lives.forget(seq)  # with its run, the attempts of a child are forgotten
     view.cleared[fact.run_id] = None
-    return view.advance(view.runs[fact.run_id], fact, seq, at_ms)
+    run = view.runs[fact.run_id]
+    view.tallied[run.status] -= not run.cleared
+    return view.advance(run, fact, seq, at_ms)
 
 
 def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
     activation = view.move(fact.agent_id, fact.host_id)
-    activation.incarnation, activation.unclean, activation.run_id = fact.incarnation, False, ""
-    activation.owes = False
+    activation.incarnation, activation.run_id, activation.owes = fact.incarnation, "", False
     activation.home = fact.home
-    view.wanted.pop(fact.agent_id, None)
     view.incarnation = max(view.incarnation, fact.incarnation)
 
 
@@ -209,6 +206,7 @@ def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> N
     if run is not None and run.incarnation == fact.incarnation:
         was_placed = run.is_placed
         run.release(seq)
+        view.settle(run)
         if was_placed:
             view.count_places(run, -1)
         view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
@@ -225,6 +223,7 @@ def _agent_lost(view: View, fact: AgentLost, seq: int, at_ms: int) -> None:
         return
     activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
     activation.cause = fact.cause
+    view.stir(activation)
     activation.died(at_ms)
     own = view.runs.get(name_of(fact.agent_id))
     if activation.home is None and own is not None and own.child == fact.agent_id:
@@ -234,33 +233,32 @@ def _agent_lost(view: View, fact: AgentLost, seq: int, at_ms: int) -> None:
 
 def _alarm_set(view: View, fact: AlarmSet, _seq: int, _at_ms: int) -> None:
     activation = view.agents[fact.agent_id]
-    activation.alarm_at_ms, activation.owes = fact.at_ms, False
-    activation.home = fact.home
-    view.dirty_agents[fact.agent_id] = None
-    if fact.at_ms:
-        view.timers.arm(fact.agent_id, fact.at_ms)
+    activation.owes, activation.home = False, fact.home
+    view.set_alarm(activation, fact.at_ms)
 
 
 def _alarm_rang(view: View, fact: AlarmRang, _seq: int, at_ms: int) -> None:
     activation = view.agents[fact.agent_id]
-    activation.alarm_at_ms = 0
+    view.set_alarm(activation, 0)
     activation.forgive(at_ms)
-    view.dirty_agents[fact.agent_id] = None
     if activation.host_id:
         activation.owes = True
     elif not activation.unclean:
         activation.unclean, activation.wake_at_ms = True, at_ms
+        view.stir(activation)
         view.want(fact.agent_id)
 
 
 def _agent_doomed(view: View, fact: AgentDoomed, _seq: int, _at_ms: int) -> None:
     view.doomed[fact.agent_id] = None
-    view.agents.setdefault(fact.agent_id, Activation(fact.agent_id)).doomed = True
+    view.activation(fact.agent_id).doomed = True
     for activation in view.family(fact.agent_id):
         activation.alarm_at_ms, activation.owes, activation.unclean = 0, False, False
+        view.alarmed.pop(activation.agent_id, None)
+        view.stir(activation)
         view.dirty_agents[activation.agent_id] = view.touched[activation.agent_id] = None
         if not activation.host_id and not activation.doomed:
-            del view.agents[activation.agent_id]
+            view.remove_agent(activation.agent_id)
 
 
 def _agent_forgotten(view: View, fact: AgentForgotten, seq: int, _at_ms: int) -> None:
@@ -268,9 +266,10 @@ def _agent_forgotten(view: View, fact: AgentForgotten, seq: int, _at_ms: int) ->
     view.lives.ended(fact.agent_id, seq)
     view.asleep[fact.agent_id] = Activation(fact.agent_id, reported=0)
     view.dirty_agents[fact.agent_id] = None
-    for activation in view.family(fact.agent_id):
-        del view.agents[activation.agent_id]
-        view.dirty_agents[activation.agent_id] = None
+    for agent in view.families.of(fact.agent_id):
+        view.want_no_more(agent)  # whoever still calls it wants the next one of that name
+        if view.remove_agent(agent) is not None:
+            view.dirty_agents[agent] = None
 
 
 def _agent_stopped(view: View, fact: AgentStopped, _seq: int, _at_ms: int) -> None:
@@ -308,6 +307,7 @@ def _mail_failed(view: View, fact: MailFailed, _seq: int, _at_ms: int) -> None:
         view.move_mail(fact.mail_id, MailEvent.GIVEN_UP)
     else:
         mail.state = mail.after(MailEvent.FAILED)
+        view.box(mail.recipient).put_off(mail.mail_id, fact.retry_at_ms, mail.seq)
         view.dirty_mail[fact.mail_id] = None
         view.timers.arm(mail.recipient, fact.retry_at_ms)
 

@@ -52,7 +52,7 @@ def line(run: Run) -> dict[str, Any]:
 def overview(view: View, live_max: int) -> dict[str, Any]:
     """What a person watches: counts, hosts, and the runs that are live, the first `live_max` of them."""
     live = islice((key for family in view.children.values() for key in family), live_max)
-    awake = (a for a in view.agents.values() if a.host_id or a.unclean)
+    awake = (view.agents[agent] for agent in view.awake)
     hosts = [
         {
             "host": h.host_id,
@@ -72,8 +72,8 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
         "live": [line(view.runs[key]) for key in live],
         "hosts": hosts,
         "agents": [[a.agent_id, a.host_id, a.incarnation] for a in islice(awake, 1000)],
-        "alarms": sum(a.alarm_at_ms > 0 for a in view.agents.values()),
-        "waiting": sum(map(len, view.queues.values())),
+        "alarms": len(view.alarmed),
+        "waiting": len(view.queues),
         "audit": audit(view),
     }
 
@@ -134,10 +134,7 @@ def _matches(run: Run, parent: str | None, statuses: list[str] | None, older_tha
 
 def counts(view: View) -> dict[str, int]:
     """How many runs have each status, in memory and in the snapshot. Cleared runs do not count."""
-    tally = {str(status): view.archived[status] for status in Status}
-    for run in view.runs.values():
-        tally[run.status] += not run.cleared
-    return tally
+    return {str(status): view.archived[status] + view.tallied[status] for status in Status}
 
 
 def audit(view: View) -> dict[str, Any]:
@@ -159,6 +156,5 @@ def parked(view: View) -> list[dict[str, Any]]:
             "handler": mail.handler,
             "error": mail.error,
         }
-        for mail in view.mail.values()
-        if mail.state is MailState.PARKED
+        for mail in (view.mail[key] for parked in view.parked_mail.values() for key in parked)
     ]

@@ -51,6 +51,8 @@ class TenantSeen(Note):
     def apply(self, view: View) -> None:
         run_id = view.agents[self.agent_id].run_id
         view.touched[self.agent_id] = None
+        if self.agent_id in view.mailbox:
+            view.mailbox[self.agent_id].take_back()
         if run_id in view.runs:
             view.touched[run_id] = None
 
@@ -108,13 +110,13 @@ class AgentDue(Note):
 
 
 @dataclass(frozen=True, slots=True)
-class WakeDone(Note):
-    """An attempt has woken the agent already, so it no longer waits for a place of its own."""
+class WakePutOff(Note):
+    """The agent cannot be woken now: its pause is not over, an attempt of its run will wake it, or it is being deleted."""
 
     agent_id: str
 
     def apply(self, view: View) -> None:
-        del view.wanted[self.agent_id]
+        view.put_off(self.agent_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,54 +8,61 @@ it, because it has to outlive that agent.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from perdure.ledger.activation import HostView, pool_key, with_package
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact
 from perdure.ledger.ids import name_of
-from perdure.ledger.notes import HostReserved, Note, RunHeld, WakeDone
+from perdure.ledger.lines import LOOK_MAX, LineKey, line_for
+from perdure.ledger.notes import AgentDue, HostReserved, Note, RunHeld, WakePutOff
 from perdure.ledger.run import Run
-from perdure.ledger.upgrades import with_newest_code
 from perdure.ledger.view import View
 from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
-
-LOOK_MAX: Final = 64  # how many of a queue are searched for those that must be alone
 
 
 def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     """Assign a host to every agent and run that waits for one and may have it now."""
     blame = _Blame(view, limits)
-    for agent in list(view.wanted):
-        yield from _wake(view, agent, at_ms, limits, blame)
-    for key in list(view.queues):
-        yield from _seat_runs(view, key, limits, blame)
+    for line in view.wakes.keys:
+        yield from _wake_agents(view, line, at_ms, limits, blame)
+    for line in view.queues.keys:
+        yield from _seat_runs(view, line, limits, blame)
 
 
-def _wake(view: View, agent: str, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
-    activation = view.agents.get(agent)
-    if activation is not None and activation.host_id:
-        yield WakeDone(agent)
-        return
-    if (activation is not None and activation.wake_at_ms > at_ms) or begins_soon(view, agent):
-        return
-    if view.doomed_by(agent):
-        return  # whoever calls it waits until its name is free
-    home = home_of(view, agent)
-    hosts, alone = pool(view, pool_key(home)), blame.isolates(agent, home)
-    shunned = hosts_of_tools(view, agent)
-    host = choose(hosts, len(view.wanted), limits, alone=alone, urgent=True, apart_from=shunned) if shunned else None
-    host = host or choose(hosts, len(view.wanted), limits, alone=alone, urgent=True)
-    if host is not None:
+def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
+    hosts = pool(view, line.pool)
+    for agent in view.wakes.walk(line):
+        activation = view.agents.get(agent)
+        if (activation is not None and activation.wake_at_ms > at_ms) or begins_soon(view, agent):
+            yield WakePutOff(agent)
+            continue
+        if view.doomed_by(agent):
+            yield WakePutOff(agent)  # whoever calls it waits until its name is free
+            continue
+        home = view.home_of(agent)
+        if line_for(home) != line:  # code has come since
+            yield AgentDue(agent)
+            continue
+        alone = blame.isolates(agent, home)
+        place = partial(choose, hosts, view.wakes.length(line), limits, alone=alone, urgent=True)
+        shunned = hosts_of_tools(view, agent)
+        host = (place(apart_from=shunned) if shunned else None) or place()
+        if host is None:
+            if alone and not line.exclusive:
+                continue
+            return
         if alone and not host.exclusive:
             yield HostReserved(host.host_id)
         yield AgentActivated(agent, view.incarnation + 1, host.host_id, home)
 
 
-def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
-    hosts = pool(view, key)
-    for run_id in list(view.queues[key]):
+def _seat_runs(view: View, line: LineKey, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
+    hosts = pool(view, line.pool)
+    for run_id in view.queues.walk(line):
         run = view.runs[run_id]
         activation = view.agents.get(run.child)
         if activation is not None and activation.host_id:
@@ -64,12 +71,11 @@ def _seat_runs(view: View, key: str, limits: Limits, blame: _Blame) -> Iterator[
         if most is not None and view.placed.get(run.parent, 0) >= most:
             yield RunHeld(run_id)
             continue
-        alone = is_alone(view, run.child, run.options.get("pool"), run.losses, blame[key])
-        demand = len(view.queues[key])
+        alone = is_alone(view, run.child, run.options.get("pool"), run.losses, blame[line.pool])
         shunned = askers_host(view, run)
-        host = choose(hosts, demand, limits, alone=alone, apart_from=shunned)
+        host = choose(hosts, view.queues.length(line), limits, alone=alone, apart_from=shunned)
         if host is None:
-            if alone or shunned:
+            if shunned or (alone and not line.exclusive):
                 continue
             return
         if alone and not host.exclusive:
@@ -106,9 +112,9 @@ def is_alone(view: View, agent: str, spec: list[Any] | None, losses: int, blamed
 
 def blamed_in(view: View, key: str, limits: Limits) -> int:
     """After how many losses a run or an agent that waits for this pool must be alone."""
-    runs = [view.runs[run_id].losses for run_id in islice(view.queues.get(key, ()), LOOK_MAX)]
-    deaths = {agent: deaths_of(view, agent) for agent in islice(view.wanted, LOOK_MAX)}
-    agents = [count for agent, count in deaths.items() if count and pool_key(home_of(view, agent)) == key]
+    lines = [LineKey(key, exclusive=exclusive) for exclusive in (False, True)]
+    runs = [view.runs[run_id].losses for line in lines for run_id in view.queues.first(line)]
+    agents = [deaths_of(view, agent) for line in lines for agent in view.wakes.first(line)]
     return blamed_from([*runs, *agents], limits)
 
 
@@ -149,25 +155,6 @@ def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
     return is_alone(view, activation.agent_id, spec, losses, limits.alone_after_losses)
 
 
-def home_of(view: View, agent: str) -> list[Any] | None:
-    """What an agent's class asks of its host, as told by its last activation, or by the call or mail that waits for it; with the code that
-    it takes now."""
-    return with_newest_code(view, agent, _told_home(view, agent)) if view.code else _told_home(view, agent)
-
-
-def _told_home(view: View, agent: str) -> list[Any] | None:
-    activation = view.agents.get(agent)
-    if activation is not None and activation.home is not None:
-        return activation.home
-    if agent in view.homes:
-        return view.homes[agent]
-    for key in view.mailbox.get(agent, ()):
-        mail = view.mail[key]
-        run = view.runs.get(mail.run_id)
-        return run.options.get("home") if run is not None else (mail.content or {}).get("home")
-    return None
-
-
 def pool(view: View, key: str) -> list[HostView]:
     """The hosts of one pool."""
     return [host for host in view.hosts.values() if pool_key(host.spec) == key]
@@ -177,30 +164,32 @@ def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[Any]:
     """The hosts to start now, one spec for each. The pool with the newest code is kept warm; others exist on demand."""
     ahead = with_package(None, view.warm)
     specs: dict[str, Any] = {pool_key(ahead): ahead} if warm else {}
-    demand: dict[str, int] = {}
+    demand: Counter[str] = Counter()
+    alone: Counter[str] = Counter()
     apart: set[str] = set()
-    alone: dict[str, int] = {}
     blame = _Blame(view, limits)
-    for key, line in view.queues.items():
-        demand[key] = len(line)
-        first = [view.runs[run_id] for run_id in islice(line, LOOK_MAX)]
-        specs[key] = first[0].options.get("pool")
-        alone[key] = sum(is_alone(view, run.child, run.options.get("pool"), run.losses, blame[key]) for run in first)
+    for line in view.queues.keys:
+        first = [view.runs[run_id] for run_id in view.queues.first(line)]
+        specs[line.pool] = first[0].options.get("pool")
+        demand[line.pool] += view.queues.length(line)
+        blamed = blame[line.pool]
+        alone[line.pool] += sum(is_alone(view, run.child, run.options.get("pool"), run.losses, blamed) for run in first)
         if any(askers_host(view, run) for run in first):
-            apart.add(key)
-    for agent in view.wanted:
-        if begins_soon(view, agent) or view.doomed_by(agent):
-            continue
-        home = home_of(view, agent)
-        key = pool_key(home)
-        specs[key] = home
-        demand[key] = demand.get(key, 0) + 1
-        alone[key] = alone.get(key, 0) + blame.isolates(agent, home)
+            apart.add(line.pool)
+    for line in view.wakes.keys:
+        look = view.wakes.first(line)
+        homes = [
+            (agent, view.home_of(agent)) for agent in look if not (begins_soon(view, agent) or view.doomed_by(agent))
+        ]
+        if homes:
+            specs[line.pool] = homes[0][1]
+        demand[line.pool] += view.wakes.length(line) - len(look) + len(homes)
+        alone[line.pool] += sum(blame.isolates(agent, home) for agent, home in homes)
     wanted: list[Any] = []
     for key, spec in specs.items():
         hosts = pool(view, key)
-        count = wanted_hosts(hosts, demand.get(key, 0), alone.get(key, 0), limits, is_apart=key in apart)
-        if key != pool_key(ahead) and not demand.get(key):
+        count = wanted_hosts(hosts, demand[key], alone[key], limits, is_apart=key in apart)
+        if key != pool_key(ahead) and not demand[key]:
             count = 0
         wanted.extend([spec] * count)
     return wanted

@@ -31,7 +31,7 @@ from perdure.ledger.facts import (
     RunRequested,
     RunRetried,
 )
-from perdure.ledger.ids import is_within, name_of
+from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
 from perdure.ledger.run import Run
@@ -63,7 +63,7 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
     live = len(view.children.get(asked.parent, ()))
     if most is not None and live >= most and asked.options.get("on_limit") == "reject":
         raise AdmissionRefused("max_concurrent_agent_tools", f"{live} runs are live; the limit is {most}")
-    waiting = sum(map(len, view.queues.values()))
+    waiting = len(view.queues)
     if waiting >= limits.waiting_max:
         raise Overloaded(waiting, limits.waiting_max, 1_000)
     inline = asked.input if len(asked.input) <= limits.inline_bytes_max else None
@@ -148,21 +148,16 @@ def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
 def clear(view: View, asked: Clear) -> Iterator[Fact]:
     """Clear runs: live ones are aborted, mail about them is withdrawn, and a tombstone is written before anything is deleted. With a run
     go the runs that its child and the child's sub-agents requested."""
-    asked_by: dict[str, list[str]] = {}
-    for each in view.runs.values():
-        asked_by.setdefault(each.parent, []).append(each.run_id)
-    below = [agent for agent in asked_by if ">" in agent]
-    awake = [agent for agent in dict.fromkeys([*view.agents, *view.mailbox]) if ">" in agent]
     due = list(reversed(asked.run_ids))
     while due:
         run = view.runs.get(due.pop())
         if run is None or run.cleared:
             continue
         yield from _clear_one(view, run)
-        parents = [run.child, *(agent for agent in below if is_within(agent, run.child))]
-        due += [child for parent in parents for child in asked_by.get(parent, ())]
-        for agent in awake:  # the storage of a sub-agent that owes nothing is deleted with its ancestor's
-            if is_within(agent, run.child):
+        child, *below = view.families.of(run.child)
+        due += [each for parent in (child, *below) for each in view.asked_for.get(parent, ())]
+        for agent in below:  # the storage of a sub-agent that owes nothing is deleted with its ancestor's
+            if agent in view.agents or agent in view.mailbox:
                 yield from forget(view, Forget(agent))
 
 
@@ -190,11 +185,12 @@ def forget(view: View, asked: Forget) -> Iterator[Fact]:
     if view.doomed_by(asked.agent_id):
         return
     yield AgentDoomed(asked.agent_id)
-    runs = [run.run_id for run in view.runs.values() if is_within(run.parent, asked.agent_id)]
+    family = view.families.of(asked.agent_id)
+    runs = [run_id for agent in family for run_id in view.asked_for.get(agent, ())]
     yield from clear(view, Clear(runs))
-    for mail in list(view.mail.values()):
-        is_told = not mail.run_id and is_within(mail.recipient, asked.agent_id)
-        if is_told and mail_permits(mail.state, MailEvent.WITHDRAWN):
+    for key in [key for agent in family for index in (view.mailbox, view.parked_mail) for key in index.get(agent, ())]:
+        mail = view.mail.get(key)
+        if mail is not None and not mail.run_id and mail_permits(mail.state, MailEvent.WITHDRAWN):
             yield MailSuppressed(mail.mail_id)
 
 

@@ -17,7 +17,7 @@ from perdure.ledger.run import Run
 from perdure.ledger.store.store import Boot, Record
 from perdure.ledger.view import View
 
-_ACTIVATION_FIELDS = [each.name for each in fields(Activation) if each.name != "confirmed"]
+_ACTIVATION_FIELDS = [each.name for each in fields(Activation) if each.name not in ("confirmed", "begun_in")]
 
 
 def meta_of(view: View) -> bytes:
@@ -150,26 +150,16 @@ def _restore_record(view: View, record: Record) -> None:
 
 def _index(view: View) -> None:
     """Make every index again from the records."""
-    for index in (
-        view.mailbox,
-        view.children,
-        view.placed,
-        view.awaiting,
-        view.queues,
-        view.held,
-        view.wanted,
-        view.cleared,
-        view.parked,
-        view.doomed,
-    ):
-        index.clear()
-    view.timers.clear()
-    for run in view.runs.values():
+    runs, mail = list(view.runs.values()), sorted(view.mail.values(), key=lambda mail: mail.seq)
+    view.make_indexes()
+    for run in runs:
+        view.enter_run(run)
         if run.cleared:
             view.cleared[run.run_id] = None
         if run.is_placed:
             view.placed[run.parent] = view.placed.get(run.parent, 0) + 1
         if run.is_live:
+            view.live += 1
             view.children.setdefault(run.parent, {})[run.run_id] = None
             if run.is_awaited and run.parent:
                 view.awaiting[run.parent] = view.awaiting.get(run.parent, 0) + 1
@@ -179,17 +169,20 @@ def _index(view: View) -> None:
             view.timers.arm(run.run_id, run.retry_at_ms)
             if not run.is_placed and not run.retry_at_ms:
                 view.enqueue(run)  # in the order of the requests, which timers of the same time do not keep
-    for mail in sorted(view.mail.values(), key=lambda mail: mail.seq):
-        if mail.state is MailState.PENDING:
-            view.mailbox.setdefault(mail.recipient, {})[mail.mail_id] = None
-            if mail.retry_at_ms:
-                view.timers.arm(mail.recipient, mail.retry_at_ms)
-            else:
-                view.want(mail.recipient)
     for activation in view.agents.values():
+        view.families.add(activation.agent_id)
+        view.stir(activation)
         if activation.unclean:
             view.timers.arm(activation.agent_id, activation.wake_at_ms)
         if activation.doomed:
             view.doomed[activation.agent_id] = None
         if activation.alarm_at_ms:
+            view.alarmed[activation.agent_id] = None
             view.timers.arm(activation.agent_id, activation.alarm_at_ms)
+    for each in mail:
+        view.shelve(each)
+        if each.state is MailState.PENDING and each.retry_at_ms:
+            view.box(each.recipient).put_off(each.mail_id, each.retry_at_ms, each.seq)
+            view.timers.arm(each.recipient, each.retry_at_ms)
+        elif each.state is MailState.PENDING:
+            view.want(each.recipient)

@@ -30,7 +30,7 @@ def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
         activation = view.agents.get(key)
         if activation is not None and 0 < activation.alarm_at_ms <= at_ms:
             yield AlarmRang(key)
-        if key in view.mailbox or (activation is not None and activation.unclean):
+        if key in view.mailbox or key in view.wanted or (activation is not None and activation.unclean):
             yield AgentDue(key)
 
 

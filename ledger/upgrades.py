@@ -13,11 +13,9 @@ versions never meet in one process. Which code came last is a fact: it outlives 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from perdure.ledger.activation import package_of, with_package
 from perdure.ledger.facts import CodeAdopted, Fact, RunRetried
-from perdure.ledger.ids import name_of, origin_of, root_of, type_of
+from perdure.ledger.ids import origin_of
 from perdure.ledger.stimulus import Adopt
 from perdure.ledger.view import View
 
@@ -30,19 +28,3 @@ def adopt(view: View, said: Adopt) -> Iterator[Fact]:
     for run_id in list(view.parked):
         if origin_of(view.runs[run_id].agent_type) in said.origins:
             yield RunRetried(run_id, said.package)
-
-
-def with_newest_code(view: View, agent: str, home: list[Any] | None) -> list[Any] | None:
-    """What an agent asks of its host, with the code that it takes when it is woken now."""
-    root = root_of(agent)
-    run = view.runs.get(name_of(root))
-    if run is not None and run.child == root:
-        package: str | None = package_of_run(run.options)
-    else:
-        package = view.code.get(origin_of(type_of(agent)))
-    return home if package is None else with_package(home, package)
-
-
-def package_of_run(options: dict[str, Any]) -> str:
-    """The package with which a run was requested."""
-    return package_of(options.get("pool"))

@@ -35,6 +35,11 @@ DOORS = frozenset(
         "perdure.actors.link.messages",
         "perdure.actors.link.wire",
         "perdure.actors.sim_world.world",
+        "perdure.actors.supervisor.calls",
+        "perdure.actors.supervisor.performer",
+        "perdure.actors.supervisor.rounds",
+        "perdure.actors.supervisor.sessions",
+        "perdure.actors.supervisor.ways",
         "perdure.actors.ray_world.os_processes",
         "perdure.actors.ray_world.parent_death",
     }

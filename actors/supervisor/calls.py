@@ -7,6 +7,7 @@ whether the call took effect, unless the method was declared repeatable. Work th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perdure.actors.link.messages import Call, MakeCall, Plain, Reply
@@ -40,6 +41,7 @@ class OpenCall:
     body: bytes
     repeatable: bool
     sender: str = ""
+    home: list[Plain] | None = None
     is_doubtful: bool = False
     suspect: int = 0
     host_id: str = ""
@@ -52,11 +54,15 @@ class OpenCall:
 
 
 class Calls:
-    """The calls under way in one supervisor life."""
+    """The calls under way in one supervisor life. They are found by their agent while they wait for it, and then by its host."""
 
     def __init__(self, view: View, sessions: Sessions, ways: Ways) -> None:
         self._view, self._sessions, self._ways = view, sessions, ways
         self._calls: dict[str, OpenCall] = {}
+        self._waiting: dict[str, dict[str, None]] = {}
+        self._handed: dict[str, dict[str, None]] = {}
+        self._due: dict[str, None] = {}  # agents whose calls may perhaps be handed over now
+        self._is_held_up = False  # by a deletion
 
     def begin(self, session: Session, ref: str, asked: Call) -> None:
         """A peer asks for a call, perhaps again."""
@@ -73,15 +79,13 @@ class Calls:
             return
         agent = asked.agent_id
         call = self._calls[ref] = OpenCall(
-            session.peer_id, agent, asked.method, asked.body, asked.repeatable, asked.sender
+            session.peer_id, agent, asked.method, asked.body, asked.repeatable, asked.sender, asked.home
         )
         if asked.again:
             activation = self._view.agents.get(agent)
             call.is_doubtful = last_end(self._view, agent) > asked.heard
             call.suspect = activation.incarnation if activation is not None and activation.host_id else 0
-        if asked.home is not None:
-            self._view.homes[agent] = asked.home
-        self._view.want(agent)
+        self._wait(ref, call)
 
     def refuse(self, agent: str) -> None:
         """An agent is to be deleted: refuse the calls that have not reached it yet. Later calls are for the next agent of that name."""
@@ -107,17 +111,33 @@ class Calls:
         call = self._calls.get(ref)
         if call is not None:
             call.suspect = 0 if call.suspect == call.incarnation else call.suspect
-            self._hand_anew(call)
+            self._wait(ref, call)
 
-    def _hand_anew(self, call: OpenCall) -> None:
+    def _wait(self, ref: str, call: OpenCall) -> None:
+        """Have a call handed over, or handed over again, as soon as its agent is awake."""
+        self._leave(ref, call)
         call.host_id = ""
+        self._waiting.setdefault(call.agent_id, {})[ref] = None
+        self._due[call.agent_id] = None
+        self._want(call)
+
+    def _want(self, call: OpenCall) -> None:
+        if call.home is not None:
+            self._view.homes[call.agent_id] = call.home
         self._view.want(call.agent_id)
+
+    def _leave(self, ref: str, call: OpenCall) -> None:
+        """Take a call from where it is found now."""
+        index, key = (self._handed, call.host_id) if call.host_id else (self._waiting, call.agent_id)
+        refs = index.get(key)
+        if refs is not None and refs.pop(ref, 0) is None and not refs:
+            del index[key]
 
     def cut_off(self, ref: str) -> None:
         """A call had begun, or nobody knows whether it had, and will not be answered."""
         call = self._calls.get(ref)
         if call is not None and call.repeatable:
-            self._hand_anew(call)
+            self._wait(ref, call)
         elif call is not None:
             activation = self._view.agents.get(call.agent_id)
             cause = activation.cause if activation is not None else ""
@@ -126,34 +146,52 @@ class Calls:
     def answered(self, ref: str, ok: bool, value: Plain) -> None:
         """A call was answered, or refused: tell the caller."""
         call = self._calls.pop(ref, None)
+        if call is not None:
+            self._leave(ref, call)
         session = self._sessions.by_peer.get(call.peer_id) if call is not None else None
         if session is not None:
             session.say(Reply(ref, ok, value))
 
     def session_began(self, host_id: str) -> None:
         """A host begins a session: what was said to it in its last one may not have arrived."""
-        for call in self._calls.values():
-            if call.host_id == host_id:
-                call.is_doubtful, call.suspect, call.host_id = call.may_be_lost, call.incarnation, ""
+        for ref in list(self._handed.get(host_id, ())):
+            call = self._calls[ref]
+            call.is_doubtful, call.suspect = call.may_be_lost, call.incarnation
+            self._wait(ref, call)
+
+    def seen(self, agents: Iterable[str]) -> None:
+        """Something happened to these agents: calls that wait for them may perhaps be handed over."""
+        self._due.update((agent, None) for agent in agents if agent in self._waiting)
 
     def hand_over(self) -> None:
         """Hand the calls over whose agents are awake."""
-        for ref, call in list(self._calls.items()):
-            if call.host_id or (self._view.doomed and self._waits_for_deletion(ref, call)):
-                continue
-            activation = self._view.agents.get(call.agent_id)
-            session = self._sessions.by_peer.get(activation.host_id) if activation is not None else None
-            if activation is None or not activation.host_id:
-                if call.agent_id not in self._view.wanted:
-                    self._view.want(call.agent_id)
-                    self._sessions.arrived.set()
-            elif session is not None and not activation.stopping:
-                call.host_id, call.incarnation = activation.host_id, activation.incarnation
-                life = call.agent_id, call.incarnation
-                session.say(MakeCall(*life, ref, call.method, call.body, call.repeatable, call.may_be_lost))
+        is_held_up = bool(self._view.doomed)
+        if is_held_up or self._is_held_up:
+            self.seen(list(self._waiting))
+        self._is_held_up = is_held_up
+        due, self._due = self._due, {}
+        for agent in due:
+            for ref in list(self._waiting.get(agent, ())):
+                call = self._calls[ref]
+                if not (is_held_up and self._waits_for_deletion(ref, call)):
+                    self._hand(ref, call)
+
+    def _hand(self, ref: str, call: OpenCall) -> None:
+        activation = self._view.agents.get(call.agent_id)
+        session = self._sessions.by_peer.get(activation.host_id) if activation is not None else None
+        if activation is None or not activation.host_id:
+            if call.agent_id not in self._view.wanted:
+                self._want(call)
+                self._sessions.arrived.set()
+        elif session is not None and not activation.stopping:
+            self._leave(ref, call)
+            call.host_id, call.incarnation = activation.host_id, activation.incarnation
+            self._handed.setdefault(call.host_id, {})[ref] = None
+            life = call.agent_id, call.incarnation
+            session.say(MakeCall(*life, ref, call.method, call.body, call.repeatable, call.may_be_lost))
 
     def hosts_changed(self) -> None:
         """Hosts may be gone: tell the callers of the calls that were with them, or hand the repeatable ones over again."""
-        for ref, call in list(self._calls.items()):
-            if call.host_id and call.host_id not in self._view.hosts:
+        for host_id in [host_id for host_id in self._handed if host_id not in self._view.hosts]:
+            for ref in list(self._handed[host_id]):
                 self.cut_off(ref)

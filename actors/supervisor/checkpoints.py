@@ -155,11 +155,7 @@ class Checkpoints:
             del view.asleep[agent]
         for run_id in forgotten:
             view.forget_run(run_id)
-        settled = [
-            key for key, run in view.runs.items() if run.is_settled and not run.cleared and key not in view.dirty_runs
-        ]
-        for key in settled[: max(0, len(settled) - self._limits.retained_in_memory)]:
-            view.let_go(key)
+        if view.let_go_of_oldest(self._limits.retained_in_memory):
             self._recollection.has_archive = True
         self._wake()  # somebody may have asked for the next run of an id that is free now
 

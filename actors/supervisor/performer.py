@@ -7,11 +7,13 @@ on it, and then the same effects are outstanding again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import takewhile
 
 from perdure.actors.link.messages import Deliver, Fields, MailForAgent, Prepare, Start, Stop, Wake
 from perdure.actors.ports import World
-from perdure.actors.supervisor.sessions import Sessions
+from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.ledger import (
     DeliverMail,
     Effect,
@@ -22,12 +24,14 @@ from perdure.ledger import (
     TellEnd,
     View,
     WakeAgent,
+    letter,
     outcome_of,
     type_of,
 )
 from perdure.policies import Limits
 
 Command = StartAttempt | WakeAgent | DeliverMail | StopAgent
+Part = tuple[str, str]  # of a run: its input, or its output
 
 
 class Performer:
@@ -35,53 +39,74 @@ class Performer:
 
     def __init__(self, world: World, view: View, sessions: Sessions, store: Store, limits: Limits) -> None:
         self._world, self._view, self._sessions, self._store = world, view, sessions, store
-        self._pause_s = limits.sweep_ms / 1000
-        self._paced: dict[tuple[object, ...], float] = {}
-        self._begun: dict[tuple[str, int, int], None] = {}
-        self.payloads: dict[tuple[str, str], bytes] = {}
+        self._limits, self._pause_s = limits, limits.sweep_ms / 1000
+        self._stopped_s: dict[tuple[str, int], float] = {}  # when each life was told to stop, the longest ago first
+        self.payloads: dict[Part, bytes] = {}
         self.types: dict[str, None] = {}  # those that began to work in this life of the supervisor
 
-    async def perform(self, effects: list[Effect]) -> list[str]:
+    async def perform(self, effects: list[Effect], at_ms: int) -> list[str]:
         """Carry these effects out; returns the cleared runs and the doomed agents whose storages may be deleted now."""
-        await self._fetch(effects)
+        mails = {effect.agent_id: self._mails(effect, at_ms) for effect in effects if isinstance(effect, DeliverMail)}
+        fetched = await self._fetch(effects, mails)
         for effect in effects:
             if isinstance(effect, TellEnd):
                 self._tell(effect.run_id)
             elif not isinstance(effect, ForgetStorage):
-                self._command(effect)
+                self._command(effect, mails.get(effect.agent_id, []))
+        self.forget_payloads(run_id for run_id, _part in fetched)
         return [effect.run_id or effect.agent_id for effect in effects if isinstance(effect, ForgetStorage)]
 
+    def forget_payloads(self, run_ids: Iterable[str]) -> None:
+        """Have the inputs and outputs of those among these runs at hand no more that are settled."""
+        if not self.payloads:
+            return
+        for run_id in run_ids:
+            run = self._view.runs.get(run_id)
+            if run is None or run.is_settled:
+                self.payloads.pop((run_id, "input"), None)
+                self.payloads.pop((run_id, "output"), None)
+
     def tidy(self) -> None:
-        """Forget the pacing of long ago, and payloads of runs that are settled."""
-        now, runs = asyncio.get_running_loop().time(), self._view.runs
-        alive = {activation.incarnation for activation in self._view.agents.values()}
-        self._begun = {key: None for key in self._begun if key[2] in alive}
-        self._paced = {key: at for key, at in self._paced.items() if now - at < self._pause_s}
-        self.payloads = {
-            key: body for key, body in self.payloads.items() if key[0] in runs and not runs[key[0]].is_settled
-        }
+        """Forget the pacing of long ago."""
+        now = asyncio.get_running_loop().time()
+        for life in list(takewhile(lambda life: now - self._stopped_s[life] >= self._pause_s, self._stopped_s)):
+            del self._stopped_s[life]
 
     def _tell(self, run_id: str) -> None:
         if run_id in self._sessions.waiters:
             self._sessions.tell_end(run_id, self._outcome(run_id))
 
-    def _command(self, effect: Command) -> None:
-        session = self._sessions.by_peer.get(effect.host_id)
+    def _session_of(self, effect: Command) -> Session | None:
+        """The session of the host, if it answers."""
         host = self._view.hosts.get(effect.host_id)
-        if session is None or host is None or not host.up or not self._is_due(effect, session.link.session):
+        return self._sessions.by_peer.get(effect.host_id) if host is not None and host.up else None
+
+    def _mails(self, effect: DeliverMail, at_ms: int) -> list[MailForAgent]:
+        """What goes to this agent now."""
+        if self._session_of(effect) is None:
+            return []
+        view = self._view
+        return [
+            letter(view, view.mail[key]) for key in view.mailbox[effect.agent_id].to_hand(at_ms, self._limits.sweep_ms)
+        ]
+
+    def _command(self, effect: Command, mails: list[MailForAgent]) -> None:
+        session = self._session_of(effect)
+        if session is None:
             return
-        if isinstance(effect, StartAttempt | WakeAgent):
-            self._foresee(type_of(effect.agent_id))
-        if isinstance(effect, StartAttempt):
-            body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
-            session.say(Start(*effect[1:5], body, effect.collect, effect.options, *effect[8:]))
-        elif isinstance(effect, WakeAgent):
-            session.say(Wake(*effect[1:]))
-        elif isinstance(effect, DeliverMail):
-            mails = [self._with_output(mail) for mail in effect.mails]
-            session.say(Deliver(effect.agent_id, effect.incarnation, mails))
+        if isinstance(effect, DeliverMail):
+            if mails:
+                session.say(Deliver(effect.agent_id, effect.incarnation, [self._with_output(mail) for mail in mails]))
         elif isinstance(effect, StopAgent):
-            session.say(Stop(effect.agent_id, effect.incarnation))
+            if self._is_due(effect):
+                session.say(Stop(effect.agent_id, effect.incarnation))
+        elif self._begins(effect, session):
+            self._foresee(type_of(effect.agent_id))
+            if isinstance(effect, StartAttempt):
+                body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
+                session.say(Start(*effect[1:5], body, effect.collect, effect.options, *effect[8:]))
+            else:
+                session.say(Wake(*effect[1:]))
 
     def _foresee(self, agent_type: str) -> None:
         """Let every host load the code of a type that is new: the next agent of it may come to any of them, and a loaded host is warm."""
@@ -92,30 +117,21 @@ class Performer:
             if session.is_host:
                 session.say(Prepare([agent_type]))
 
-    def _is_due(self, effect: Command, session: int) -> bool:
-        """Pacing: mail and stops go out again only after a sweep's time; both are harmless to repeat.
+    def _begins(self, effect: StartAttempt | WakeAgent, session: Session) -> bool:
+        """A life is begun once in a session: the link brings it there for certain, and a host that has let a life go must not begin it
+        again. With a new session comes a hello, and that tells which lives never began."""
+        life = self._view.agents[effect.agent_id]
+        begun, life.begun_in = life.begun_in == session.link.session, session.link.session
+        return not begun
 
-        A life is begun once in a session: the link brings it there for certain, and a host that has let a life go must not begin it
-        again. With a new session comes a hello, and that tells which lives never began.
-        """
-        if isinstance(effect, StartAttempt | WakeAgent):
-            key = (effect.host_id, session, effect.incarnation)
-            begun, self._begun[key] = key in self._begun, None
-            return not begun
-        if isinstance(effect, DeliverMail):
-            attempts = self._view.mail
-            effect.mails[:] = [
-                mail for mail in effect.mails if self._first((mail[0], effect.incarnation, attempts[mail[0]].attempts))
-            ]
-            return bool(effect.mails)
-        return self._first((type(effect), effect.agent_id, effect.incarnation))
-
-    def _first(self, key: tuple[object, ...]) -> bool:
-        now = asyncio.get_running_loop().time()
-        last = self._paced.get(key)
+    def _is_due(self, effect: StopAgent) -> bool:
+        """A stop goes out again only after a sweep's time; it is harmless to repeat."""
+        life, now = (effect.agent_id, effect.incarnation), asyncio.get_running_loop().time()
+        last = self._stopped_s.get(life)
         if last is not None and now - last < self._pause_s:
             return False
-        self._paced[key] = now
+        self._stopped_s.pop(life, None)
+        self._stopped_s[life] = now
         return True
 
     def _outcome(self, run_id: str) -> Fields:
@@ -132,21 +148,22 @@ class Performer:
             content = {**content, "output": self.payloads.get((mail[3]["run_id"], "output"))}
         return *mail[:4], content
 
-    async def _fetch(self, effects: list[Effect]) -> None:
-        """Read the large inputs and outputs that these effects carry, if they are not at hand."""
-        missing: list[tuple[str, str]] = []
+    async def _fetch(self, effects: list[Effect], mails: Mapping[str, list[MailForAgent]]) -> list[Part]:
+        """Read the large inputs and outputs that are to be said and are not at hand; returns which."""
+        missing: dict[Part, None] = {}
         for effect in effects:
             if isinstance(effect, StartAttempt) and effect.input is None:
-                missing.append((effect.run_id, "input"))
+                missing[effect.run_id, "input"] = None
             elif (
                 isinstance(effect, TellEnd)
                 and effect.run_id in self._sessions.waiters
                 and self._view.runs[effect.run_id].large_output
             ):
-                missing.append((effect.run_id, "output"))
-            elif isinstance(effect, DeliverMail):
-                missing.extend((mail[3]["run_id"], "output") for mail in effect.mails if mail[4].get("large"))
-        for key in missing:
-            if key not in self.payloads:
-                body: bytes | None = await self._world.threads.archive(partial(self._store.payload, *key))
-                self.payloads[key] = body or b""
+                missing[effect.run_id, "output"] = None
+        for letters in mails.values():
+            missing.update(((mail[3]["run_id"], "output"), None) for mail in letters if mail[4].get("large"))
+        unread = [part for part in missing if part not in self.payloads]
+        for part in unread:
+            body: bytes | None = await self._world.threads.archive(partial(self._store.payload, *part))
+            self.payloads[part] = body or b""
+        return unread

@@ -81,10 +81,10 @@ class Publisher:
     def measure(self, metrics: Metrics) -> None:
         """Hand the numbers of this moment to whoever collects them."""
         view = self._view
-        metrics.gauge("runs_live", sum(map(len, view.children.values())))
-        metrics.gauge("runs_waiting", sum(map(len, view.queues.values())))
+        metrics.gauge("runs_live", view.live)
+        metrics.gauge("runs_waiting", len(view.queues))
         metrics.gauge("hosts_up", sum(host.up for host in view.hosts.values()))
-        metrics.gauge("agents_awake", sum(bool(each.host_id) for each in view.agents.values()))
+        metrics.gauge("agents_awake", sum(len(host.tenants) for host in view.hosts.values()))
         metrics.gauge("facts", view.seq)
         for state, count in view.tally.items():
             metrics.gauge("mail", count, {"state": state})

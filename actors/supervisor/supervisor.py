@@ -26,6 +26,7 @@ from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.recollection import Recollection
+from perdure.actors.supervisor.rounds import Rounds
 from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.actors.supervisor.ways import Ways
 from perdure.actors.supervisor.winding_down import WindingDown
@@ -103,6 +104,7 @@ class Supervisor:
         world, view, sessions = self.world, self.view, self.sessions
         place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
         self.winding_down = WindingDown(view, sessions)
+        self.rounds = Rounds(view)
         self.performer = Performer(self.world, self.view, self.sessions, self.store, self.limits)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
         self.recollection = Recollection(world, view, self.store, has_snapshot=boot.meta is not None)
@@ -123,7 +125,7 @@ class Supervisor:
         await self._record(SupervisorStarted(self.view.epoch + 1, asdict(self.limits)))
         self.publisher.booted = {
             "epoch": self.view.epoch,
-            "live_runs": sum(map(len, self.view.children.values())),
+            "live_runs": self.view.live,
             "elapsed_ms": self.now_ms() - self._anchor_ms,
             "findings": self.findings,
         }
@@ -176,6 +178,7 @@ class Supervisor:
         self.sessions.seq = self.view.seq
         self.publisher.publish(rows)
         self.calls.hosts_changed()
+        self.calls.seen(touched)
         if not self.winding_down.is_on:
             self.calls.hand_over()
         self.intake.tell_settled()
@@ -260,11 +263,14 @@ class Supervisor:
     async def _perform(self, keys: list[str]) -> None:
         """Do what is outstanding for these records. A child's first attempt has nothing to be compared with."""
         await self.recollection.look_up_reports(key for key in keys if not self.view.is_new(key))
-        effects = list(outstanding(self.view, keys, self.now_ms()))
+        at_ms = self.now_ms()
+        effects = list(outstanding(self.view, keys, at_ms))
         if effects:
             self.world.faults.at(KillPoint.BEFORE_EFFECT)
-            self.checkpoints.forgetting.extend(await self.performer.perform(effects))
+            self.checkpoints.forgetting.extend(await self.performer.perform(effects, at_ms))
             self.world.faults.at(KillPoint.AFTER_EFFECT)
+        self.rounds.seen(effects)
+        self.performer.forget_payloads(keys)
 
     async def _timers(self) -> None:
         """Turn the passing of time into ticks."""
@@ -287,7 +293,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(min(self.limits.sweep_ms, self.limits.checkpoint_idle_ms) / 1000)
             now = loop.time()
-            for key in everything(self.view):
+            for key in self.rounds.next_keys():
                 self.view.touched[key] = None
             self.performer.tidy()
             self.report(Tick())

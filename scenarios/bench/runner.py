@@ -21,6 +21,7 @@ from perdure.scenarios.bench.alarms import alarms
 from perdure.scenarios.bench.chat import chat_children, chat_streams, chat_turns
 from perdure.scenarios.bench.chat_deaths import chat_recovery, reconnection
 from perdure.scenarios.bench.deaths import child_death, cluster_death, handlers_death, supervisor_death
+from perdure.scenarios.bench.growth import growth
 from perdure.scenarios.bench.jobs import fibers
 from perdure.scenarios.bench.ledger import boot
 from perdure.scenarios.bench.messenger import webhooks
@@ -53,6 +54,7 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "supervisor-death": supervisor_death,
     "cluster-death": cluster_death,
     "boot": boot,
+    "growth": growth,
     "passivated": passivated,
     "handlers-death": handlers_death,
     "alarms": alarms,

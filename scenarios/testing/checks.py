@@ -54,7 +54,7 @@ from perdure.ledger.storage.cabinet import Cabinet, Disk, MemoryDisk, Storage
 from perdure.ledger.store.memory_store import MemoryStore
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
-VOLATILE = {"confirmed", "wake_at_ms", "reported"}
+VOLATILE = {"begun_in", "confirmed", "wake_at_ms", "reported"}
 COMPARED: dict[type, list[str]] = {
     kind: [each.name for each in fields(kind) if not (kind is Activation and each.name in VOLATILE)]
     for kind in (Run, Mail, Activation)
@@ -98,8 +98,8 @@ class Ledger(MemoryStore):
                 self.violations.append(f"run {run_id} was deleted, but never cleared")
             for key in run.mail_ids if run is not None else ():
                 self.shadow.mail.pop(key, None)
-            self.shadow.runs.pop(run_id, None)
-            self.shadow.agents.pop(run_id, None)  # for a child is named, too, and forgotten with its run
+            self.shadow.remove_run(run_id)
+            self.shadow.remove_agent(run_id)  # for a child is named, too, and forgotten with its run
             self.shadow.asleep.pop(run_id, None)
             self._hard.pop(run_id, None)
 
@@ -187,65 +187,6 @@ def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
 def unlike_the_snapshot(store: MemoryStore, shadow: View) -> Iterator[str]:
     for complaint in unlike_the_shadow(restore(store.boot()), shadow):
         yield f"after a boot: {complaint}"
-
-
-def out_of_step(view: View) -> Iterator[str]:
-    """Indexes that disagree with their records."""
-    children: dict[str, set[str]] = {}
-    placed: Counter[str] = Counter()
-    awaiting: Counter[str] = Counter()
-    mailbox: dict[str, set[str]] = {}
-    for run in view.runs.values():
-        placed[run.parent] += run.is_placed
-        if run.is_live:
-            children.setdefault(run.parent, set()).add(run.run_id)
-            awaiting[run.parent] += run.is_awaited and run.parent != ""
-    for mail in view.mail.values():
-        if mail.state is MailState.PENDING:
-            mailbox.setdefault(mail.recipient, set()).add(mail.mail_id)
-    yield from _unequal("children", {key: set(family) for key, family in view.children.items()}, children)
-    yield from _unequal("placed", view.placed, {key: count for key, count in placed.items() if count})
-    yield from _unequal("awaiting", view.awaiting, {key: count for key, count in awaiting.items() if count})
-    yield from _unequal("mailbox", {key: set(box) for key, box in view.mailbox.items()}, mailbox)
-    yield from _queues(view)
-    yield from _loads(view)
-
-
-def _unequal(name: str, kept: dict[str, Any], made: dict[str, Any]) -> Iterator[str]:
-    for key in kept.keys() | made.keys():
-        if kept.get(key) != made.get(key):
-            yield f"index {name}[{key!r}] is {kept.get(key)!r}; the records say {made.get(key)!r}"
-
-
-def _queues(view: View) -> Iterator[str]:
-    lines = [*view.queues.values(), *view.held.values()]
-    waiting = {run_id: None for line in lines for run_id in line}
-    for run_id in waiting:
-        run = view.runs.get(run_id)
-        if run is None or not run.is_live or run.is_placed:
-            yield f"run {run_id} stands in a queue, and waits for no place"
-    for run in view.runs.values():
-        seen = run.run_id in waiting or run.run_id in view.timers.armed or run.parked
-        if run.is_live and not run.is_placed and not run.teardown and not seen:
-            yield f"run {run.run_id} waits for a place, and is in no queue and no timer"
-
-
-def _loads(view: View) -> Iterator[str]:
-    tenants: dict[str, list[str]] = {}
-    for activation in view.agents.values():
-        if activation.host_id:
-            tenants.setdefault(activation.host_id, []).append(activation.agent_id)
-    for host in view.hosts.values():
-        theirs = tenants.get(host.host_id, [])
-        if set(host.tenants) != set(theirs):
-            yield f"host {host.host_id} has tenants {sorted(host.tenants)}; the records say {sorted(theirs)}"
-        load = sum(not view.awaiting.get(agent) for agent in host.tenants)
-        if load != host.load:
-            yield f"host {host.host_id} has load {host.load}; its tenants make {load}"
-    for run in view.runs.values():
-        lives = view.agents.get(run.child, Activation(run.child)).host_id
-        if run.is_placed and lives != run.host_id:
-            yield f"run {run.run_id} is on host {run.host_id}, and its child on {lives!r}"
 
 
 def strangers(hosts: Iterable[Host], shadow: View) -> Iterator[str]:

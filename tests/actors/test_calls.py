@@ -276,6 +276,7 @@ class Switchboard:
     def said(self, peer: str) -> list[Any]:
         """What is said to somebody once calls were handed over."""
         self.calls.hosts_changed()
+        self.calls.seen(self.ledger.view.touched)
         self.calls.hand_over()
         return list(self.sessions.by_peer[peer].link.take()[1])
 

@@ -19,7 +19,7 @@ def test_keys_fire_at_their_times_in_order() -> None:
     assert timers.next_at_ms == 10
     timers.fire(29)
     assert timers.fired == ["early", "also_early"]
-    assert timers.armed == {"late": 30}
+    assert timers.armed == {"late": (30,)}
     timers.fire(30)
     assert timers.fired == ["late"]
     assert timers.next_at_ms is None
@@ -43,7 +43,7 @@ def test_a_key_is_armed_by_a_time_only_if_that_is_earlier() -> None:
     timers = armed(run=10)
     timers.arm_by("run", 20)
     timers.arm_by("other", math.inf)
-    assert timers.armed == {"run": 10}
+    assert timers.armed == {"run": (10,)}
     timers.arm_by("run", 5)
     assert timers.next_at_ms == 5
 

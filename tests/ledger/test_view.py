@@ -45,6 +45,7 @@ from perdure.ledger import (
 )
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Limits
+from perdure.scenarios.testing.index_checks import out_of_step
 from tests.kit import NOW_MS, PARENT, TYPE, child, enacted
 
 LIMITS = Limits(hosts_max=3, pack_max=4, handler_attempts_max=2, attempts_max=2, recovery_work_max=6)
@@ -161,6 +162,9 @@ def known(view: View) -> dict[str, Any]:
         "numbers": (view.seq, view.incarnation, view.tally),
         "mailbox": {key: list(box) for key, box in view.mailbox.items()},
         "children": {key: set(family) for key, family in view.children.items()},
+        "parked mail": view.parked_mail,
+        "live": view.live,
+        "alarmed": view.alarmed,
         "placed": view.placed,
         "awaiting": view.awaiting,
         "parked": view.parked,
@@ -169,12 +173,13 @@ def known(view: View) -> dict[str, Any]:
 
 def waiting(view: View) -> set[str]:
     """The runs that somebody will look at: in a queue, held back, or armed."""
-    lines = [*view.queues.values(), *view.held.values(), view.timers.armed]
+    lines = [view.queues, *view.held.values(), view.timers.armed]
     return {key for line in lines for key in line}
 
 
 def check_indexes(view: View) -> None:
     """The indexes say what the records say."""
+    assert list(out_of_step(view)) == []
     live = {run.run_id for run in view.runs.values() if run.is_live}
     assert {key for family in view.children.values() for key in family} == live
     placed: dict[str, int] = {}
@@ -186,7 +191,7 @@ def check_indexes(view: View) -> None:
     assert view.placed == placed
     pending = {mail.mail_id for mail in view.mail.values() if mail.state == "pending"}
     assert {key for box in view.mailbox.values() for key in box} == pending
-    lines = [set(line) for line in (*view.queues.values(), *view.held.values())]
+    lines = [set(line) for line in (view.queues, *view.held.values())]
     assert sum(map(len, lines)) == len(set().union(*lines)), "a run waits in two places"
     assert set().union(*lines) <= {key for key in live if not view.runs[key].is_placed}
     for host in view.hosts.values():

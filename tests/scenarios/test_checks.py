@@ -10,6 +10,7 @@ from perdure.actors import Client, Supervisor
 from perdure.actors.link.messages import Deliver, Message, RunEnded, Start, Wake
 from perdure.ledger import FactRow, View, encode
 from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted
+from perdure.ledger.lines import line_for
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.scenarios.swarm.workloads import Boss, Job, Task, Worker
 from perdure.scenarios.testing.checks import (
@@ -17,7 +18,6 @@ from perdure.scenarios.testing.checks import (
     Violation,
     demand,
     left_behind,
-    out_of_step,
     premature,
     strangers,
     unbalanced,
@@ -26,6 +26,7 @@ from perdure.scenarios.testing.checks import (
     unlike_the_shadow,
     unlike_the_snapshot,
 )
+from perdure.scenarios.testing.index_checks import out_of_step
 from perdure.scenarios.testing.laboratory import Laboratory
 
 BOSS = "boss@perdure.swarm:Boss"
@@ -69,7 +70,7 @@ BREAKAGES: dict[str, Callable[[View], object]] = {
     "index placed": lambda view: view.placed.update(nobody=1),
     "index awaiting": lambda view: view.awaiting.update(nobody=1),
     "index mailbox": lambda view: view.mailbox.update(nobody={"one!finish": None}),
-    "waits for no place": lambda view: view.queues.update({"": {"one": None}}),
+    "waits for no place": lambda view: view.queues.join(line_for(None), "one"),
     "has tenants": lambda view: next(iter(view.hosts.values())).tenants.update(ghost=None),
     "has load": lambda view: setattr(next(iter(view.hosts.values())), "load", 7),
     "and its child on": lambda view: setattr(view.runs["two"], "host_id", "elsewhere"),

@@ -1,0 +1,197 @@
+"""What a thing costs while more and more of its kind is there: in one fan-out, pending, waiting, live, ended.
+
+Each member of the group is measured at several sizes, in turns of a supervisor without processes around it (`bench.turns`). Its figure is
+the cost at the largest size over that at the smallest. A cost that follows what is new or live has about the same value at each size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Final
+
+from perdure.actors.link.messages import Call
+from perdure.actors.supervisor.rounds import Rounds
+from perdure.ledger import Clear, Ended, Stimulus, decide, enact, outstanding, overview
+from perdure.policies import Limits
+from perdure.scenarios.bench.ledger import boot_apart, build
+from perdure.scenarios.bench.report import Bench, Figure, at_most
+from perdure.scenarios.bench.turns import AT_MS, PARENT, TURN, Turns, requests
+
+SIZES: Final = (1_000, 10_000, 100_000)
+RATIO_MAX: Final = 1.3
+REPEATS: Final = 15
+FULL: Final = Limits(hosts_max=1, hosts_warm=1, pack_max=1, waiting_max=10_000_000)  # room for one agent
+Measured = Coroutine[None, None, list[float]]
+MANY: Final = 10_000_000  # retained runs, to which the memory of a boot is extended
+
+
+async def fan_out(count: int) -> list[float]:
+    """Of each run: requested, placed, ended, told to its parent."""
+    return [(await _ended(count)).spent_s / count for _ in range(max(1, 10_000 // count))]
+
+
+async def pending_mail(count: int) -> list[float]:
+    """Of a turn with one more end, while so many mails wait for the parent."""
+    turns = Turns()
+    await turns.wake()
+    asked = requests(count + REPEATS, on_finish="on_done")
+    for first in range(0, count, TURN):
+        await _end(turns, asked[first : first + min(TURN, count - first)])
+    return [await _spent(turns, _end(turns, [each])) for each in asked[count:]]
+
+
+async def waiting_runs(count: int) -> list[float]:
+    """Of a turn while so many runs wait for a place."""
+    turns = Turns(FULL)
+    for first in range(0, count, TURN):
+        await turns.turn(requests(min(TURN, count - first), first=first))
+    return [await _spent(turns, turns.turn([])) for _ in range(REPEATS)]
+
+
+async def waiting_agents(count: int) -> list[float]:
+    """Of a turn while so many agents wait for a place, each with a call."""
+    turns = Turns(FULL)
+    for number in range(count):
+        asked = Call(f"agent-{number:07d}@perdure.census:Clerk", "hear", b"", None, False, "", 0, False, "")
+        turns.calls.begin(turns.session, str(number), asked)
+    await turns.turn([])
+    return [await _spent(turns, turns.turn([])) for _ in range(REPEATS)]
+
+
+async def live_agents(count: int) -> list[float]:
+    """Of a sweep while so many agents are awake."""
+    turns = Turns()
+    for number in range(count):
+        turns.view.want(f"agent-{number:07d}@perdure.census:Clerk")
+    await turns.all_turns(await turns.turn([]))
+    rounds, told = Rounds(turns.view), []
+    for _ in range(REPEATS):
+        begun_s = time.process_time()
+        effects = list(outstanding(turns.view, rounds.next_keys(), AT_MS))
+        await turns.performer.perform(effects, AT_MS)
+        turns.performer.tidy()
+        told.append(time.process_time() - begun_s)
+    return told
+
+
+async def clearing(count: int) -> list[float]:
+    """Of the clearing of one run, while so many are in memory."""
+    turns = await _ended(count)
+
+    def clear(number: int) -> None:
+        enact(turns.view, decide(turns.view, Clear([f"stdlib-{number:07d}"]), AT_MS, turns.limits), AT_MS)
+
+    return [_took(partial(clear, number)) for number in range(REPEATS)]
+
+
+async def letting_go(count: int) -> list[float]:
+    """Of dropping one hundred ended runs from memory, while so many are there."""
+    turns = await _ended(count)
+    turns.view.dirty_runs.clear()
+    steps = range(1, min(REPEATS, count // 100))
+    return [_took(partial(turns.view.let_go_of_oldest, count - 100 * step)) for step in steps]
+
+
+async def looking(count: int) -> list[float]:
+    """Of `perdure ps` while so many runs are live."""
+    turns = Turns(FULL)
+    for first in range(0, count, TURN):
+        await turns.turn(requests(min(TURN, count - first), first=first))
+    return [_took(lambda: overview(turns.view, 100)) for _ in range(REPEATS)]
+
+
+MEMBERS: Final[dict[str, Callable[[int], Measured]]] = {
+    "one fan-out of {}, for each run": fan_out,
+    "{} mails pending for one agent, for a turn": pending_mail,
+    "{} runs waiting, for a turn": waiting_runs,
+    "{} agents waiting, for a turn": waiting_agents,
+    "{} agents awake, for a sweep": live_agents,
+    "{} runs in memory, to clear one": clearing,
+    "{} ended runs in memory, to drop 100": letting_go,
+    "{} runs live, for `perdure ps`": looking,
+}
+
+
+def growth(bench: Bench) -> list[Figure]:
+    """How costs grow with what is there."""
+    sizes = SIZES[: bench.size(3, 2)]
+    figures = [_curve(bench, name, measure, sizes) for name, measure in MEMBERS.items()]
+    grown = [figure.name for figure in figures if not figure.met]
+    bench.say(f"these grow: {'; '.join(grown)}" if grown else "nothing grows")
+    count = sizes[-1]
+    turns = asyncio.run(_ended(count))
+    figures.append(Figure(f"timers kept for {count:,} ended runs", "", [len(turns.view.timers.armed)], at_most(0)))
+    return [*figures, _memory(count), _snapshot(bench)]
+
+
+def _curve(bench: Bench, name: str, measure: Callable[[int], Measured], sizes: tuple[int, ...]) -> Figure:
+    costs_us = []
+    for size in sizes:
+        gc.collect()
+        costs_us.append(statistics.median(asyncio.run(measure(size))) * 1e6)
+    told = ", ".join(f"{cost:,.3g} µs at {size:,}" for size, cost in zip(sizes, costs_us, strict=True))
+    bench.say(f"{name.format('N')}: {told}")
+    ratio = costs_us[-1] / costs_us[0] if costs_us[0] else math.inf
+    whole = name.format(f"{sizes[-1]:,}")
+    return Figure(f"{whole}, {costs_us[-1]:,.3g} µs, over that at {sizes[0]:,}", "×", [ratio], at_most(RATIO_MAX))
+
+
+def _memory(count: int) -> Figure:
+    """What an ended run holds in memory until it is dropped (`retained_in_memory`)."""
+    gc.collect()
+    tracemalloc.start()
+    turns = asyncio.run(_ended(count // 10))
+    gc.collect()
+    size, _peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del turns
+    return Figure("memory of an ended run that was not dropped yet", "bytes", [size / (count // 10)])
+
+
+def _snapshot(bench: Bench) -> Figure:
+    """The memory of a boot that `MANY` retained runs would take, by what it takes for fewer."""
+    few, more = bench.size(100_000, 5_000), bench.size(1_000_000, 50_000)
+    peaks = []
+    for count in (few, more):
+        build(bench.data / f"growth-{count}", count, 0, bench.say)
+        peaks.append(statistics.median(boot_apart(bench.data / f"growth-{count}")["peak_mb"] for _ in range(3)))
+    each_mb = max(0.0, peaks[1] - peaks[0]) / (more - few)
+    bench.say(f"a boot takes {peaks[0]:.0f} MB with {few:,} retained runs, and {peaks[1]:.0f} MB with {more:,}")
+    name = f"memory of a boot with {MANY:,} retained runs, extended from {more:,}"
+    return Figure(name, "MB", [peaks[1] + each_mb * (MANY - more)], at_most(200))
+
+
+async def _ended(count: int) -> Turns:
+    """So many runs of one awake parent have ended, and it knows."""
+    turns = Turns()
+    await turns.wake()
+    turns.spent_s = 0.0
+    await turns.all_turns(requests(count, on_finish="on_done"))
+    if turns.view.live or PARENT in turns.view.mailbox:
+        raise RuntimeError(f"of {count} runs {turns.view.live} are live")
+    return turns
+
+
+async def _end(turns: Turns, asked: Sequence[Stimulus]) -> None:
+    """These runs are requested and end; the parent does not come to handle the mail."""
+    said = await turns.turn(asked)
+    await turns.turn([each for each in said if isinstance(each, Ended)])
+
+
+async def _spent(turns: Turns, job: Coroutine[None, None, object]) -> float:
+    before_s = turns.spent_s
+    await job
+    return turns.spent_s - before_s
+
+
+def _took(job: Callable[[], object]) -> float:
+    begun_s = time.process_time()
+    job()
+    return time.process_time() - begun_s
