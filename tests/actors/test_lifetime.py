@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import CancelledError, Future
 
@@ -64,6 +65,25 @@ def test_what_never_comes_back_is_left_when_the_lifetime_ends() -> None:
     life.end(GONE)
     assert told.exception(5) is GONE
     stuck.set()
+
+
+def test_what_is_done_aside_ends_quietly_though_nobody_waits_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait that is cancelled, as at the end of a process, is no error of the thread."""
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    go = threading.Event()
+
+    async def story() -> None:
+        begun = on_own_thread(go.wait)
+        waiting = asyncio.ensure_future(asyncio.wrap_future(begun))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        go.set()
+        assert begun.result(5)
+
+    asyncio.run(story())
+    assert not raised
 
 
 def test_what_is_done_aside_tells_its_result_or_its_error() -> None:
