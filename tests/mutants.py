@@ -22,6 +22,9 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/life/outbox.py", "if handler and isinstance(refusal, ConflictingRequest):", "if False:",
+           "the handler hears of a run that a transaction asked for in vain", "actors/test_detached_requests.py"
+           "::test_the_handler_hears_of_a_request_whose_id_is_taken_by_other_content"),
     Mutant("actors/life/dispatch.py", "if entry.request.wait and not entry.is_left:", "if False:",
            "a deadline cancels what was waited for", "actors/test_waits_and_limits.py"
            "::test_a_deadline_cancels_what_was_waited_for_or_leaves_it_as_the_author_says"),

@@ -10,6 +10,8 @@ from pathlib import Path
 from traceback import StackSummary, TracebackException
 from typing import Any, Final, TypeVar, cast
 
+from perdure.ledger import BadRequest
+
 _OURS: Final = str(Path(__file__).parents[1])  # `actors`: who only calls an author's code is not where it failed
 
 T = TypeVar("T")
@@ -117,6 +119,17 @@ _FORMER_NAMES: Final = {  # ours, as directories that an earlier version wrote h
 def method_named(agent: object, name: str) -> Any:
     """The method of a stored name, or None. An author's method comes before one of ours that once had the name."""
     return getattr(agent, name, None) or getattr(agent, _FORMER_NAMES.get(name, name), None)
+
+
+def name_of_method(agent: object, field: str, given: object) -> str:
+    """The name of a method of the agent, which may be given as the method itself. Raises `BadRequest`, naming the field: another function
+    could not be found again after a death."""
+    name = getattr(given, "__name__", None) if getattr(given, "__self__", None) is agent else given
+    if not isinstance(name, str):
+        raise BadRequest(field, f"{given!r:.200} is neither the name of a method nor a method of this agent")
+    if name.startswith("__") or not callable(getattr(type(agent), name, None)):
+        raise BadRequest(field, f"{type(agent).__name__} has no method {name!r}")
+    return name
 
 
 def overrides(agent_class: type, name: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, TypedDict
 
+from perdure.actors.code.author_call import name_of_method
 from perdure.actors.code.schema import fiber_shape
 from perdure.actors.jobs.fiber import Fiber, FiberInspection
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
@@ -70,7 +71,7 @@ class FiberRequests:
         for field, value in (("fiber_id", fiber_id), ("idempotency_key", idempotency_key)):
             if value is not None:
                 check_id(field, value, limits.id_max)
-        method = self._method("fn_name", fn_name)
+        method = name_of_method(self._life.agent, "fn_name", fn_name)
         body = fiber_shape(getattr(type(self._life.agent), method))[1].encode("input", input, limits.input_bytes_max)
         fiber = Fiber(
             fiber_id=fiber_id or "",
@@ -82,7 +83,7 @@ class FiberRequests:
             metadata=self._metadata(metadata),
             input_bytes=0 if input is None else len(body),
             retry=_retry(retry),
-            on_recovered="" if on_recovered is None else self._method("on_recovered", on_recovered),
+            on_recovered="" if on_recovered is None else name_of_method(self._life.agent, "on_recovered", on_recovered),
         )
         return FiberRequest(fiber, body if input is not None else None)
 
@@ -96,16 +97,6 @@ class FiberRequests:
         if unknown:
             raise BadRequest(min(unknown), "is no argument of start_fibers")
         return self.checked(asked.pop("name"), asked.pop("fn_name"), asked.pop("input", None), **asked)
-
-    def _method(self, field: str, given: str | Callable[..., object]) -> str:
-        """The name of a method of the agent. A function could not be found again after a death."""
-        name = getattr(given, "__name__", "") if callable(given) else given
-        kind = type(self._life.agent)
-        if not isinstance(name, str) or name.startswith("__") or not callable(getattr(kind, name, None)):
-            raise BadRequest(field, f"{kind.__name__} has no method {name or given!r}")
-        if callable(given) and getattr(given, "__self__", None) is not self._life.agent:
-            raise BadRequest(field, f"{given!r} is no method of this agent: it could not be found again after a death")
-        return name
 
     def _metadata(self, given: Mapping[str, object] | None) -> dict[str, object] | None:
         if given is None:

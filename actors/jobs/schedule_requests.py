@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, NotRequired, TypedDict, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from perdure.actors.code.author_call import name_of_method
 from perdure.actors.code.schema import Shape
 from perdure.actors.jobs.callback_rows import Row, RowKind
 from perdure.actors.life.life import Life
@@ -86,7 +87,7 @@ def _row(life: Life, kind: RowKind, callback: object, payload: object, now_ms: i
         id=_id(life, told),
         number=0,
         kind=kind,
-        callback=_method_name(life.agent, callback),
+        callback=name_of_method(life.agent, "callback", callback),
         payload=_ANYTHING.encode("payload", payload, life.limits.callback_payload_bytes_max),
         retry=_retry(life, told["retry"]),
         created_at_ms=now_ms,
@@ -158,16 +159,6 @@ def _zone(name: str) -> tzinfo:
 
 
 # single arguments
-
-
-def _method_name(agent: object, callback: object) -> str:
-    """The name of a method of the agent, which may be given as the method itself."""
-    name = getattr(callback, "__name__", None) if getattr(callback, "__self__", None) is agent else callback
-    if not isinstance(name, str):
-        raise BadRequest("callback", f"{callback!r:.200} is neither the name of a method nor a method of this agent")
-    if not callable(getattr(agent, name, None)):
-        raise BadRequest("callback", f"{type(agent).__name__} has no method {name!r}")
-    return name
 
 
 def _retry(life: Life, given: object) -> list[float | None]:

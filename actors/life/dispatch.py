@@ -281,12 +281,8 @@ class Dispatch:
         return self._checked[1]
 
     def _check(self, detached: Detached) -> JsonObject:
-        options = detached.options()
         agent = self._life.agent
-        for field in ("on_finish", "on_give_up", "on_milestone"):
-            name = getattr(detached, field)
-            if name is not None and not callable(getattr(agent, name, None)):
-                raise BadRequest(field, f"{type(agent).__name__} has no method {name!r}")
+        options = detached.options(agent)
         if options.get("notify") and not hasattr(agent, "_perdure_notify"):
             raise BadRequest(
                 "notify",
@@ -297,6 +293,11 @@ class Dispatch:
         milestones = options.get("milestones")
         if isinstance(milestones, dict) and hasattr(agent, "_perdure_notify"):
             options.setdefault("on_milestone", f"_perdure_{milestones['mode']}")
+        if milestones and "on_milestone" not in options:
+            raise BadRequest(
+                "on_milestones",
+                f"{type(agent).__name__} is no chat agent, so name the method that is told: `on_milestone`",
+            )
         for option, attribute in (
             ("max_budget_ms", "detached_max_budget_ms"),
             ("no_progress_budget_ms", "detached_no_progress_budget_ms"),

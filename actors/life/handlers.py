@@ -8,6 +8,7 @@ so that one poisonous mail costs the others nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, cast
@@ -18,8 +19,16 @@ from perdure.actors.code.schema import exposed_call, run_shapes
 from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Piece, Step, done_in_one, failure
-from perdure.actors.life.outbox import Outbox
-from perdure.actors.life.results import MilestoneInfo, RunInfo, RunOutcome, RunResult, run_result
+from perdure.actors.life.outbox import REFUSED, Outbox
+from perdure.actors.life.results import (
+    CONFLICTING,
+    MilestoneInfo,
+    RunFailed,
+    RunInfo,
+    RunOutcome,
+    RunResult,
+    run_result,
+)
 from perdure.actors.link.messages import Fields
 from perdure.ledger import MILESTONE, BadRequest, Slot, UnknownAgentType, unpack
 
@@ -76,7 +85,7 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
     """The methods that a mail calls, with their arguments: the agent's own hook first, then the named handler."""
     agent = life.agent
     if letter.slot == Slot.TELL:
-        return [_told(agent, letter)]
+        return [_refused(agent, letter) if letter.handler == REFUSED else _told(agent, letter)]
     known = {key: value for key, value in letter.run.items() if key in RunInfo.__dataclass_fields__}
     run = RunInfo(**known, delivery_id=letter.mail_id)
     activity = Activity(origin=letter.mail_id)
@@ -97,11 +106,31 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
         if life.overrides("on_agent_tool_finish"):
             calls.append((agent.on_agent_tool_finish, (run, told), activity))
     if letter.handler:
-        method = method_named(agent, letter.handler)
-        if not callable(method):
-            raise _NoHandler("handler", f"{type(agent).__name__} has no method {letter.handler!r}; the mail is parked")
-        calls.append((method, (run, told), activity))
+        calls.append((_method(agent, letter.handler), (run, told), activity))
     return calls
+
+
+def _method(agent: object, name: str) -> Callable[..., object]:
+    method = method_named(agent, name)
+    if not callable(method):
+        raise _NoHandler("handler", f"{type(agent).__name__} has no method {name!r}; the mail is parked")
+    return cast("Callable[..., object]", method)
+
+
+def _refused(agent: object, letter: Letter) -> Step:
+    """A run that a transaction asked for does not exist, because its id is taken by other content."""
+    name, run_id, agent_type, tool_call, why = unpack(letter.content["body"])
+    about = RunInfo(
+        run_id=run_id,
+        agent_type=agent_type,
+        status="error",
+        attempt=0,
+        parent_tool_call_id=tool_call,
+        detached=True,
+        delivery_id=letter.mail_id,
+    )
+    result = RunFailed(run_id=run_id, agent_type=agent_type, status="error", error=why, reason=CONFLICTING)
+    return _method(agent, name), (about, result), Activity(origin=letter.mail_id)
 
 
 def _told(agent: object, letter: Letter) -> Step:

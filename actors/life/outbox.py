@@ -2,7 +2,8 @@
 
 The rows of the outbox are written in the transaction itself. Killed before the commit, nothing was asked. Killed after it, the next life of
 the agent finds the rows and asks again, under the same ids. A row goes when the supervisor has made what it asks for durable, or has
-refused it for good: then nobody is left to be told but the log.
+refused it for good. Of a run whose id is taken by other content its handler is told, by a mail of the agent to itself; of other refusals
+the log and `on_error`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from perdure.actors.code.author_call import tried
+from perdure.actors.life.class_options import pool_spec
 from perdure.actors.life.life import Life
 from perdure.actors.link.caller import TellContent
 from perdure.actors.link.messages import Plain
-from perdure.ledger import BadRequest, Forget, Overloaded, Request, Tell, pack, unpack
+from perdure.ledger import BadRequest, ConflictingRequest, Forget, Overloaded, Request, Tell, digest_of, pack, unpack
 from perdure.ledger.storage.cabinet import Transaction
+
+REFUSED: Final = "\0refused"  # what an agent tells itself of a run that it asked for in a transaction
 
 
 class Outbox:
@@ -103,6 +108,20 @@ class Outbox:
         if not life.is_leaving:
             life.storage.forget_outbox([number])
 
+    async def _refused(self, number: int, request: Request, refusal: BadRequest) -> None:
+        """A run was refused, and its transaction is over. A death here finds the row, and tells the handler under the same id."""
+        life, options = self._life, request.options
+        handler = options.get("on_finish") or options.get("on_give_up")
+        problem: Exception | None = refusal
+        if handler and isinstance(refusal, ConflictingRequest):
+            told = [handler, request.run_id, request.agent_type, options.get("tool_call"), str(refusal)]
+            home = pool_spec(type(life.agent), life.services.package)
+            mail_id = digest_of(f"refused {life.agent_id} {number} {request.run_id}".encode())
+            mail = Tell(mail_id, life.agent_id, life.agent_id, REFUSED, pack(told), home, 0)
+            _, problem = await tried(life.services.supervisor.ask_when_free(mail))
+        if problem is not None:
+            life.trouble(f"asking for run {request.run_id!r}", problem)
+
     async def _say(self, rows: list[tuple[int, Request]]) -> None:
         """Ask until each was accepted, or refused for good. Just now the supervisor may have too much to do."""
         life = self._life
@@ -117,7 +136,7 @@ class Outbox:
                     continue
                 done.append(number)
                 if isinstance(answer, BadRequest):
-                    life.trouble(f"asking for run {request.run_id!r}", answer)
+                    await self._refused(number, request, answer)
             if not life.is_leaving:
                 life.storage.forget_outbox(done)
             rows = left

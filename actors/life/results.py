@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NotRequired, TypeAlias, TypedDict, cast
 
+from perdure.actors.code.author_call import name_of_method
 from perdure.ledger import BadRequest, check_ms
 from perdure.policies import JsonObject
 
@@ -22,6 +23,9 @@ Output = TypeVar("Output")
 
 REFUSED_BY_LIMIT: Final = "max_concurrent_agent_tools"
 """The reason of a run that was never accepted; its id is free."""
+
+CONFLICTING: Final = "conflicting-request"
+"""The reason of a run that a transaction asked for, and that was never accepted: its id is taken by other content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,10 +212,12 @@ class RunHandles(list[RunHandle]):
 
 @dataclass(frozen=True, kw_only=True)
 class Detached:
-    """How a parent follows a run that it does not wait for. Handlers are named, never closures: they must be found again after a death.
+    """How a parent follows a run that it does not wait for. Handlers are methods of the parent, or their names, never closures: they must
+    be found again after a death.
 
     Args:
-        on_finish: method for the true end; also told of a give-up unless `on_give_up` is named.
+        on_finish: method for the true end; also told of a give-up unless `on_give_up` is named, and of a run that a transaction asked for
+            and that was refused, because its id is taken by other content (`result.reason` is `conflicting-request`).
         on_give_up: method for the give-up (`interrupted`).
         max_budget_ms: absolute budget from the request; 0 gives up at once, infinity never.
         no_progress_budget_ms: window of silence, reset by every signal once there was one; 0 and infinity are off.
@@ -220,20 +226,20 @@ class Detached:
         notify: whether (or from which source) a chat parent is told by a message.
     """
 
-    on_finish: str | None = None
-    on_give_up: str | None = None
+    on_finish: str | Callable[..., object] | None = None
+    on_give_up: str | Callable[..., object] | None = None
     max_budget_ms: float | None = None
     no_progress_budget_ms: float | None = None
     on_milestones: Sequence[str] | dict[str, Any] = field(default_factory=tuple)
-    on_milestone: str | None = None
+    on_milestone: str | Callable[..., object] | None = None
     notify: bool | dict[str, Any] = False
 
-    def options(self) -> JsonObject:
-        """The options as plain data; only what was given."""
+    def options(self, agent: object) -> JsonObject:
+        """The options as plain data, checked against the parent; only what was given."""
         told: JsonObject = {"detached": True}
         for name in ("on_finish", "on_give_up", "on_milestone"):
             if getattr(self, name) is not None:
-                told[name] = getattr(self, name)
+                told[name] = name_of_method(agent, name, getattr(self, name))
         for name in ("max_budget_ms", "no_progress_budget_ms"):
             value = getattr(self, name)
             if value is not None:

@@ -11,7 +11,6 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps, plain
 from perdure.actors.ports import KillPoint
 from perdure.ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, check_number, unpack
-from perdure.policies import INFINITY
 
 STASH = "\x00stash"
 PIECES_S = 0.002
@@ -75,7 +74,7 @@ class RunContext(RemembersSteps):
         """Say how far the run is. Await it in async code.
 
         Without a milestone the signal is coalesced: within a short window the latest wins and goes out at the window's end, and
-        a fraction of 1 or more goes out at once (spec §8.1 and W-28). `data` is live only unless `persist` is set. A named
+        a fraction of 1 goes out at once (spec §8.1 and W-28); it is between 0 and 1. `data` is live only unless `persist` is set. A named
         `milestone` is durable on return, numbered, replayed, and the same one in a later attempt is not a second one. `source` is set by
         the runtime: the call of a tool whose milestones are counted by themselves.
         """
@@ -147,7 +146,7 @@ class RunContext(RemembersSteps):
 def _signal(fraction: float | None, message: str | None, phase: str | None, data: object, *, keep_data: bool) -> bytes:
     """The well-typed fields of a signal. Live-only data travels too, marked so that nobody keeps it."""
     if fraction is not None:
-        check_number("fraction", fraction, -INFINITY)
+        check_number("fraction", fraction, 0, 1)
     given = {"fraction": fraction, "message": message, "phase": phase}
     told: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if data is not None:

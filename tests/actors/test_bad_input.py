@@ -82,7 +82,7 @@ def test_ids_that_are_none(run_id: Any) -> None:
 @pytest.mark.parametrize("value", [-1, float("nan"), "soon", True])
 def test_budgets_that_are_none(field: str, value: Any) -> None:
     with pytest.raises(BadRequest) as problem:
-        Detached(**{field: value}).options()
+        Detached(**{field: value}).options(None)
     assert problem.value.field == field
 
 
@@ -101,7 +101,7 @@ def test_a_handler_that_is_no_method(field: str) -> None:
 @pytest.mark.parametrize("stones", ["half", [""], [7], {"names": ["half"], "mode": "shout"}, {"names": "half"}])
 def test_milestones_that_are_none(stones: Any) -> None:
     with pytest.raises(BadRequest) as problem:
-        Detached(on_milestones=stones).options()
+        Detached(on_milestones=stones).options(None)
     assert problem.value.field == "on_milestones"
 
 

@@ -204,7 +204,7 @@ def test_handlers_of_different_runs_all_hear_their_own() -> None:
 
 
 def test_the_source_of_a_notification_travels_with_the_run() -> None:
-    options = Detached(notify={"source": "research"}).options()
+    options = Detached(notify={"source": "research"}).options(None)
     assert about(open_run(asked(**options), 1, 1))["source"] == "research"
 
 

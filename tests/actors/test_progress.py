@@ -58,8 +58,8 @@ def test_a_burst_is_coalesced_and_its_last_value_goes_out_at_the_end_of_the_wind
 
 def test_done_goes_out_at_once_and_in_no_window() -> None:
     async def story(stage: Stage) -> None:
-        events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.2}, {"fraction": 1.0}, {"fraction": 1.5})
-        assert fractions(events)[-2:] == [1.0, 1.5]
+        events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.2}, {"fraction": 1.0}, {"fraction": 1.0})
+        assert fractions(events)[-2:] == [1.0, 1.0]
         assert fractions(events)[0] == 0.1
 
     play(story)
@@ -259,13 +259,5 @@ def test_a_signal_that_is_none_fails_the_child_with_words_that_name_the_field(
         result = await stage.client.run(Talker, [signal])
         assert result.status == "error"
         assert f"{field}: " in result.error
-
-    play(story)
-
-
-def test_a_fraction_that_is_not_a_number_fails_the_child() -> None:
-    async def story(stage: Stage) -> None:
-        result = await stage.client.run(Talker, [{"fraction": float("nan")}])
-        assert (result.status, result.error) == ("error", "BadRequest: fraction: nan is not a number")
 
     play(story)
