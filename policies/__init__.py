@@ -39,7 +39,7 @@ from perdure.policies.callback_status import (
     PastOutcome,
 )
 from perdure.policies.cautions import CallEvidence, NoResult, caution, correction, error_text, notice_of
-from perdure.policies.chat_config import ChatRecovery
+from perdure.policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
 from perdure.policies.chat_progress import earns_credit
 from perdure.policies.chat_recovery import (
     Evaluation,

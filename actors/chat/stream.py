@@ -1,13 +1,7 @@
 """The stream of one turn: numbered events, durable before anybody sees them, through any number of lives of the agent.
 
 An event is a chunk of the AI SDK's UI message stream. The assistant's message is the fold of the events (`actors.events.message_parts`).
-Numbers continue across lost connections and deaths. Our own events:
-
-    data-attempt      {attempt, cause}                     a new attempt begins
-    data-retract      {parts}                              only the first parts of the message stay
-    data-status       {…}                                  the reason of a pause
-    data-interrupted  {attempt, cause, outcome, …}         this attempt is over, and the turn may go on
-    finish | error | abort                                 the end
+Numbers continue across lost connections and deaths. The README has the table of all events.
 
 The result of a tool and the intent to call one become durable at once; everything else at once if the turn has followers, because what is
 shown must not be lost. Otherwise events are flushed in groups: after 10 events, or 1 s; unfollowed streams are flushed every 5 s. A death

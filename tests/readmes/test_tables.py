@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 
@@ -11,14 +12,18 @@ from typer.testing import CliRunner
 from perdure import policies
 from perdure.actors import KillPoint
 from perdure.actors.chat import messages
+from perdure.actors.chat.turn import OUTPUT
+from perdure.actors.events.message_parts import RETRACT
 from perdure.actors.events.observability import Channel
 from perdure.ledger import InterruptedReason, Status
 from perdure.policies import TURN_ENDED, CatchUp, ChatRecovery, Limits, Outcome, phases
 from perdure.scenarios import exits
 from perdure.scenarios.bench import runner
 from perdure.scenarios.cli import app
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
+from tests.actors.chat.desk import SCRIPT, Outside, play
 from tests.readmes.commands import command, options_of
-from tests.readmes.pages import CHAT, FRONT, GUIDE, LEDGER, LIMITS, MESSENGER, SCENARIOS, WORK, rows
+from tests.readmes.pages import CHAT, CODE, FRONT, GUIDE, LEDGER, LIMITS, MESSENGER, SCENARIOS, WORK, rows
 from tests.test_tidy import BODY_LINES_MAX, DEPTH_MAX, FILE_LINES_MAX
 from tests.tidy import FOLDERS, ROOT
 
@@ -50,6 +55,42 @@ def test_every_patience_is_named_as_it_is_set_and_has_its_default() -> None:
     assert limits.reattach_no_progress_ms == hour / 30
     assert limits.reattach_window_ms == policies.INFINITY
     assert [row[1] for row in table.values()] == ["24 h", "1 h", "2 min", "infinity"]
+
+
+EVENTS = {name: CODE.findall(row[1]) for row in rows(CHAT.section("Events")) for name in CODE.findall(row[0])}
+NO_EVENTS = {"object", "text", "chunks"}  # types of schemas, of parts, and of the frames of runs
+
+
+def made_events() -> Iterable[tuple[str, set[str]]]:
+    """The types of the events that the code of chats makes, and the keys with which it makes them."""
+    for file in (ROOT / "actors/chat").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Dict) and isinstance(node.keys[0] if node.keys else None, ast.Constant):
+                keys = [each.value for each in node.keys if isinstance(each, ast.Constant)]
+                named = ast.unparse(node.values[0]).strip("'") if keys[:1] == ["type"] else ""
+                yield NAMED.get(named, named), set(map(str, keys)) - {"type"}
+
+
+NAMED = {"RETRACT": RETRACT, "OUTPUT": OUTPUT}
+
+
+def test_the_table_of_chat_events_names_each_that_is_made_with_its_keys() -> None:
+    """Texts and reasoning are made by one code, which puts the name together."""
+    made = [(name, keys) for name, keys in made_events() if re.fullmatch(r"[a-z-]+", name) and name not in NO_EVENTS]
+    reasoning = {f"reasoning-{each}" for each in ("start", "delta", "end")}
+    assert {name for name, _ in made} | reasoning == EVENTS.keys()
+    assert not [(name, keys - {*EVENTS[name]}) for name, keys in made if keys - {*EVENTS[name]}]
+
+
+def test_what_a_callback_is_told_is_in_the_table_of_chat_events() -> None:
+    """An answer with tools that stalls and breaks off, as a callback hears it."""
+    faults = {1: Fault(kind=FaultKind.STALL, event=3), 2: Fault(kind=FaultKind.RESET, event=2)}
+    Outside.begin(SCRIPT, FaultPlan.at(faults))
+    heard = [each[1] for listener in play("sum")[1] for each in listener.heard if each[0] == "on_event"]
+    assert {"data-attempt", "data-status", "data-retract", "tool-output-available"} <= {each["type"] for each in heard}
+    for event in heard:
+        inner = event["data"].keys() if event["type"].startswith("data-") else set[str]()
+        assert {*event, *inner} - {"type"} <= {*EVENTS[event["type"]]}, event
 
 
 def test_the_table_of_commands_names_each_once() -> None:
