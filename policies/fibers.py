@@ -152,7 +152,7 @@ class Interruption(NamedTuple):
     @property
     def death(self) -> str:
         """What has become of its process, in words."""
-        return f" ({self.cause})" if self.cause else ""
+        return f"; the last time: {self.cause}" if self.cause else ""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def take_up(found: Interruption, limits: Limits, roll: float) -> Enter | Ask | S
         why = f"its recovery hook came to no verdict in {found.recoveries} tries"
         return Settle(FiberStatus.INTERRUPTED, why) if found.is_managed else Drop(why)  # C, G
     if not found.is_managed:
-        return Drop(f"its process died{found.death}, and no hook takes it up")  # H
+        return Drop(f"its process died, and no hook takes it up{found.death}")  # H
     return enter_again(found, limits, roll)
 
 
@@ -204,7 +204,7 @@ def enter_again(found: Interruption, limits: Limits, roll: float) -> Enter | Set
         return Settle(FiberStatus.INTERRUPTED, f"its process died while it ran{found.death}")
     spent = _spent(found, limits)
     if spent:  # E
-        return Settle(FiberStatus.INTERRUPTED, f"its process died while it ran{found.death}, {spent}")
+        return Settle(FiberStatus.INTERRUPTED, f"its process died while it ran, {spent}{found.death}")
     return Enter(found.retry.pause_ms(found.idle_attempts - 1, limits, roll) if found.idle_attempts > 1 else 0)  # D
 
 
@@ -238,7 +238,7 @@ def _spent(found: Interruption, limits: Limits) -> str:
     attempts_max = found.retry.attempts_max if found.retry is not None else None
     attempts_max = limits.attempts_max if attempts_max is None else attempts_max
     if found.idle_attempts >= attempts_max:
-        return f"and had {attempts_max} attempts without a finished step in between"
+        return f"and had {attempts_max} attempt{'s' * (attempts_max != 1)} without a finished step in between"
     if found.attempt >= limits.recovery_work_max:
         return f"and had {found.attempt} attempts in all; the limit recovery_work_max is {limits.recovery_work_max}"
     return ""

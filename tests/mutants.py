@@ -49,6 +49,12 @@ MUTANTS = (
     Mutant("actors/ray_world/process_log.py", "without_secrets(record.encode", "(record.encode",
            "secrets are struck out of the logs", "actors/test_process_log.py"
            "::test_secrets_are_struck_out_and_long_texts_lose_their_middle"),
+    Mutant("ledger/keeping/looking.py", "ORDER BY number DESC) = 1", "ORDER BY number) = 1",
+           "a look at a storage tells the newest row of each key", "scenarios/test_background.py"
+           "::test_work_is_listed_across_agents_with_its_last_error"),
+    Mutant("ledger/folds.py", "    activation.cause = fact.cause\n", "",
+           "a call that a death cut off says how the process ended", "actors/test_calls.py"
+           "::test_a_call_that_a_death_cut_off_says_how_the_process_ended"),
     Mutant("actors/jobs/fiber_agenda.py", "            self._alarms.owe(PART, owes=True)", "            pass",
            "a fiber that a run begins with its last line is entered", "actors/test_work_after_the_run.py"
            "::test_a_fiber_that_a_run_begins_with_its_last_line_comes_to_its_end"),

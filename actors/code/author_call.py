@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import resource
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
@@ -70,7 +71,18 @@ def tried_now(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
 def in_words(problem: Exception) -> str:
     """An author's exception as a text for an error field."""
     words = str(problem)
+    if isinstance(problem, MemoryError) and not words:
+        words = _out_of_memory()
     return f"{type(problem).__name__}: {words}" if words else type(problem).__name__
+
+
+def _out_of_memory() -> str:
+    """What bounds the memory of this process."""
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    own = (
+        "it has no limit of its own (RLIMIT_AS)" if most == resource.RLIM_INFINITY else f"RLIMIT_AS is {most >> 20} MB"
+    )
+    return f"the process got no more memory; {own}"
 
 
 def traced(problem: BaseException, chars_max: int) -> str:

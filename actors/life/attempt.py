@@ -55,7 +55,7 @@ async def carry(
     """
     kept, problem = await tried(_kept(life, run.run_id)) if run.attempt > 1 else (None, None)
     if problem is not None:
-        return _unstarted(life, run, _cause(problem), in_words(problem))
+        return _stopped_by(life, run, problem)
     if kept is not None and (kept.error is None or kept.attempt > after or not after):
         return _ended(life, run, kept)
     if collect:
@@ -74,16 +74,17 @@ async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | 
     """Bring the agent up; what stands in the way is an outcome of the attempt."""
     _, problem = await tried(ready())
     if problem is not None:
-        return _unstarted(life, run, _cause(problem), in_words(problem))
+        return _stopped_by(life, run, problem)
     if not callable(getattr(life.agent, "run", None)):
         return _unstarted(life, run, NOT_RUNNABLE, f"{type(life.agent).__name__} has no `run` method")
     return None
 
 
-def _cause(problem: Exception) -> str:
-    if isinstance(problem, UnknownAgentType):
-        return UNIMPORTABLE
-    return STORAGE_LOST if isinstance(problem, StorageLost) else START_FAILED
+def _stopped_by(life: Life, run: RunContext, problem: Exception) -> Unstarted:
+    """The agent did not come up: its code cannot be imported, its `on_start` raised, or its storage is lost."""
+    life.log("run", f"coming up for attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
+    cause = STORAGE_LOST if isinstance(problem, StorageLost) else START_FAILED
+    return _unstarted(life, run, UNIMPORTABLE if isinstance(problem, UnknownAgentType) else cause, in_words(problem))
 
 
 async def _enter(life: Life, run: RunContext, body: bytes) -> Ended | Unstarted | None:

@@ -100,7 +100,7 @@ class RayActors:
         before, self._killed_for_memory = self._killed_for_memory, killed_for_memory()
         if self._killed_for_memory > before:
             return "its process was killed, and the kernel of this machine has killed for want of memory meanwhile"
-        return "its process was killed (SIGKILL)"
+        return "its process was killed by a signal, most likely SIGKILL"
 
     def find(self, host_id: str, spec: PoolSpec) -> Handle | None:
         """A host by its name."""

@@ -1,6 +1,7 @@
 """What a host's process says when it ends as no code survives it: by `os._exit`, or by a fatal signal that Python can name.
 
-The words go to a file of the data directory, which the supervisor takes away when the host is dead. Of `SIGKILL` nobody can speak.
+The words go to a file of the data directory, which the supervisor takes away when the host is dead. Of `SIGKILL`, and of most signals that
+end a process by default, nobody speaks; of `SIGXCPU` the process does, since a limit (`RLIMIT_CPU`) sends it.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import faulthandler
 import inspect
 import os
+import signal
 from pathlib import Path
 from typing import Final, NoReturn
 
 EXIT: Final = os._exit
 FATAL: Final = "Fatal Python error: "
+STACK: Final = "Stack (most recent call first):"  # begins what is left of SIGXCPU, the one signal that is registered
 CHARS_MAX: Final = 4_000
 
 
@@ -30,6 +33,7 @@ def keep_last_words(path: Path) -> None:
         EXIT(status)
 
     faulthandler.enable(file, all_threads=False)
+    faulthandler.register(signal.SIGXCPU, file, all_threads=False, chain=True)
     os._exit = leave
 
 
@@ -41,10 +45,10 @@ def take_last_words(path: Path) -> str:
         return ""
     path.unlink(missing_ok=True)
     first, *rest = said.splitlines() or [""]
-    if not first.startswith(FATAL):
-        return first
     where = next((line.strip() for line in rest if line.startswith("  File ")), "an unknown place")
-    return f"{first.removeprefix(FATAL)} in {where}"
+    if first.startswith(STACK):
+        return f"it used up its processor time (SIGXCPU, by RLIMIT_CPU) in {where}"
+    return f"{first.removeprefix(FATAL)} in {where}" if first.startswith(FATAL) else first
 
 
 def killed_for_memory() -> int:

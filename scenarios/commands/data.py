@@ -17,6 +17,7 @@ from perdure.actors import read_record
 from perdure.ledger import HARD, BadRequest, Status, name_of, type_of
 from perdure.scenarios.commands.background import about, counted, show_agent, tally
 from perdure.scenarios.commands.cold import ColdLedger
+from perdure.scenarios.commands.log_files import LOGS
 from perdure.scenarios.commands.opening import AGENTS, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
@@ -296,6 +297,7 @@ def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:
         "directory": str(data.resolve()),
         "cluster": record.address if record is not None else "none",
         "megabytes": round(sum(path.stat().st_size for path in files) / 1_048_576, 1),
+        "logs": f"{data.resolve() / LOGS}, shown by perdure logs",
         "storages": len(list((data / AGENTS).rglob("*.db"))),
         "facts": told["facts"],
         "supervisor lives": told["epoch"],

@@ -176,6 +176,22 @@ def test_a_call_whose_answer_was_lost_with_its_agent_and_its_supervisor_is_refus
     play(story)
 
 
+def test_a_call_that_a_death_cut_off_says_how_the_process_ended() -> None:
+    async def story(stage: Stage) -> None:
+        calling = asyncio.create_task(stage.call(Counting, "count", 5_000))
+        await stage.until(lambda: bool(stage.host_of(address(Counting, "p"))))
+        await asyncio.sleep(1)
+        stage.kill_host_of(address(Counting, "p"))
+        with pytest.raises(OutcomeUnknown) as refused:
+            await calling
+        assert refused.value.cause.startswith("its host died (")
+        assert str(refused.value).endswith(f"Of the agent's last life is known: {refused.value.cause}")
+        known = await stage.client.ask("agent", address(Counting, "p"))
+        assert (known["lost_by"], known["losses"]) == (refused.value.cause, 1)
+
+    play(story)
+
+
 def test_an_answer_that_was_lost_with_the_supervisor_is_given_again_by_a_host_that_lives() -> None:
     async def story(stage: Stage) -> None:
         calling = asyncio.create_task(stage.call(Counting, "count", 50))

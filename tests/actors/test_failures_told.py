@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, Detached, RemoteError, RunContext, exposed
-from perdure.actors.code.author_call import traced
+from perdure.actors.code.author_call import in_words, traced
 from tests.kit import Stage, play
 
 
@@ -48,6 +48,18 @@ class Leaver(Agent):
     def left(self) -> None:
         """The same on a thread."""
         sys.exit()
+
+
+class Unready(Agent):
+    """Cannot come up."""
+
+    attempts_max = 1
+
+    def on_start(self) -> None:
+        divide(0)
+
+    async def run(self, input: int) -> int:
+        return input
 
 
 class Follower(Agent):
@@ -128,6 +140,22 @@ def test_what_fails_in_the_background_is_in_the_log_of_its_area(caplog: pytest.L
     assert {"run", "handler", "fiber", "callback"} <= said.keys()
     assert all("Traceback (most recent call last):" in each for each in said.values())
     assert "LookupError: ValueError: no number" in said["handler"]
+
+
+def test_an_agent_that_does_not_come_up_for_its_run_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(stage: Stage) -> None:
+        failed = await stage.client.run(Unready, 1, run_id="one")
+        assert failed.status != "completed"
+
+    play(story)
+    (record, *_) = [each for each in caplog.records if each.name == "perdure.agents.run"]
+    assert (vars(record)["run_id"], "return 1 / by" in record.getMessage()) == ("one", True)
+
+
+def test_an_error_for_want_of_memory_says_what_bounds_it() -> None:
+    told = in_words(MemoryError())
+    assert told.startswith("MemoryError: the process got no more memory; ")
+    assert "RLIMIT_AS" in told
 
 
 def test_a_traceback_that_is_too_long_loses_its_middle() -> None:

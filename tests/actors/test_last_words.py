@@ -27,6 +27,7 @@ keep_last_words(Path(sys.argv[1]))
         ("ctypes.string_at(0)", -11, "Segmentation fault in File "),
         ("if not os.fork():\n    os._exit(5)\nos.wait()", 0, ""),
         ("EXIT(4)", 4, ""),
+        ("os.kill(os.getpid(), 24)", -24, "it used up its processor time (SIGXCPU, by RLIMIT_CPU) in File "),
         ("os.kill(os.getpid(), 9)", -9, ""),
     ],
 )

@@ -30,6 +30,8 @@ def kept(path: Path) -> list[dict[str, Any]]:
 class Talker(Agent):
     """Prints a line in pieces, between which others print."""
 
+    stands_alone = True
+
     async def run(self, input: int, run: RunContext) -> int:
         print("one of", end=" ")  # noqa: T201 - what is tested
         await asyncio.sleep(1)

@@ -1,35 +1,108 @@
-"""How a host's process ended is said in words: in the failure of the run that ended it."""
+"""How a host's process ended is said in words: in the failure of the run, fiber or call that ended it, and in the log.
+
+What was printed before is in the log too, and one who follows the log goes on to the next host.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from perdure.actors import Agent, Runtime
+import pytest
+
+from perdure.actors import Agent, FiberContext, FiberRetry, Runtime, exposed
+from perdure.ledger import OutcomeUnknown
+from perdure.scenarios.commands.log_files import LogFiles, Wanted
 
 
 class Ends(Agent):
     """Ends its process."""
 
     attempts_max: ClassVar[int | None] = 1
+    stands_alone = True
 
     async def run(self, input: str) -> None:
-        if input == "exit":
+        self.end(input)
+
+    @exposed
+    def end(self, how: str) -> None:
+        """In a call, on a thread."""
+        print("ends by", how)  # noqa: T201 - what is looked for in the log
+        if how == "exit":
             os._exit(3)
-        if input == "crash":
+        if how == "crash":
             ctypes.string_at(0)
+        if how == "import":
+            import nothing_of_that_name  # noqa: F401, PLC0415 - what is tried
         os.kill(os.getpid(), signal.SIGKILL)
 
+    @exposed
+    def begin(self) -> None:
+        """In a fiber."""
+        self.start_fiber("ends", self.job, fiber_id="ends", retry=FiberRetry(attempts_max=1))
 
-def test_the_end_of_a_process_is_told_in_words(tmp_path: Path) -> None:
+    def job(self, fiber: FiberContext) -> None:
+        """On a thread."""
+        self.end("exit")
+
+    @exposed(repeatable=True)
+    def ended(self) -> str | None:
+        """What is known of the fiber."""
+        found = self.inspect_fiber("ends")
+        return found.error if found is not None else None
+
+
+WORDS = {
+    "exit": "its code called os._exit(3) in ",
+    "crash": "Segmentation fault in File ",
+    "kill": "its process was killed",
+}
+
+
+def test_the_end_of_a_process_is_told_in_words_wherever_it_is_asked_for(tmp_path: Path) -> None:
     with Runtime(tmp_path) as runtime:
-        told = {how: runtime.run(Ends, how, run_id=how).error for how in ("exit", "crash", "kill")}
-        assert "its code called os._exit(3) in " in told["exit"]
-        assert "test_exits_ray.py:" in told["exit"]
-        assert "Segmentation fault in File " in told["crash"]
-        assert "its process was killed" in told["kill"]
-        assert "connection error" not in str(told)
+        followed = LogFiles(tmp_path / "logs")
+        for how, words in WORDS.items():
+            told = runtime.run(Ends, how, run_id=how).error
+            assert words in told
+            assert "connection error" not in told
+            logged = _logged(followed, how, "has ended")
+            assert logged[0]["text"] == f"ends by {how}"
+            assert (logged[0]["run"], logged[0]["host"]) == (how, logged[-1]["about"][0])
+            assert words in logged[-1]["text"], "the supervisor tells of the host's end in the log of its run"
+        assert "test_exits_ray.py:" in runtime.run(Ends, "exit", run_id="exit").error
         assert "os._exit(3)" in "\n".join(runtime.explain("exit"))
+        assert runtime.run(Ends, "import", run_id="import").error.startswith("ModuleNotFoundError: No module named")
+        assert "import nothing_of_that_name" in _logged(followed, "import", "failed in attempt 1")[-1]["text"]
+        with pytest.raises(OutcomeUnknown, match=r"its code called os\._exit\(3\)"):
+            runtime.agent(Ends, "called").end("exit")
+        runtime.agent(Ends, "works").begin()
+        told = _until(lambda: runtime.agent(Ends, "works").ended())
+        assert told.startswith(
+            "its process died while it ran, and had 1 attempt without a finished step in between; the last"
+        )
+        assert "os._exit(3)" in told
+
+
+def _logged(files: LogFiles, whose: str, last: str) -> list[dict[str, Any]]:
+    """The records of one, until one of them says this."""
+    found: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        found.extend(files.in_order(Wanted(whose)))
+        return any(last in record["text"] for record in found)
+
+    _until(look)
+    return found
+
+
+def _until(look: Any, patience_s: float = 60) -> Any:
+    until = time.monotonic() + patience_s
+    while not (found := look()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return found

@@ -226,6 +226,7 @@ def test_show_without_a_run_tells_of_the_directory_and_the_limits(data: Path) ->
     assert told["directory"] == str(data)
     assert (told["hosts_max"], told["pack_max"]) == (16, Limits().pack_max), "those of the last supervisor"
     assert told["cluster"] == "none"
+    assert told["logs"].startswith(str(data / "logs"))
 
 
 def test_what_is_cancelled_and_cleared_on_a_cold_directory_stays_so(data: Path) -> None:
