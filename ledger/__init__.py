@@ -102,7 +102,7 @@ from perdure.ledger.secret import (
     strike,
     without_secrets,
 )
-from perdure.ledger.snapshot import dirty_records, meta_of, prepare_rows, reported_of, restore, run_from, run_record
+from perdure.ledger.snapshot import activation_from, dirty_records, meta_of, prepare_rows, restore, run_from, run_record
 from perdure.ledger.standing import KnownAgents, Standing, standing_of
 from perdure.ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
 from perdure.ledger.stimulus import (
@@ -127,6 +127,7 @@ from perdure.ledger.stimulus import (
     Progress,
     Released,
     Request,
+    Retire,
     Retry,
     Stimulus,
     StopLives,

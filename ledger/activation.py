@@ -29,6 +29,7 @@ class Activation:
 
     `reported` is the highest sequence of its storage that it has reported, which its next life must find again; None if it has yet to be
     looked up in the snapshot. `cause` says how its last life ended, if it was lost.
+    `called` says that somebody had it woken by a call or a letter: the child of a run is more than that then.
     """
 
     agent_id: str
@@ -47,12 +48,13 @@ class Activation:
     stopping: bool = False
     reported: int | None = None
     cause: str = ""
+    called: bool = False
     confirmed: bool = False
     begun_in: int = 0
 
     def at_rest(self) -> Activation:
         """What is kept of it while it sleeps and owes nothing."""
-        return Activation(self.agent_id, self.incarnation, reported=self.reported)
+        return Activation(self.agent_id, self.incarnation, reported=self.reported, called=self.called)
 
     def died(self, at_ms: int) -> None:
         """Its host died under it."""

@@ -193,9 +193,18 @@ def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | No
     return view.advance(run, fact, seq, at_ms)
 
 
+def _is_called(view: View, agent: str) -> bool:
+    """Whether an agent is woken by a call or a letter, and not for an end that it must be told or for what it owes."""
+    before, box = view.agents.get(agent), view.mailbox.get(agent, ())
+    owes = before is not None and before.unclean
+    return any(view.mail[key].slot == Slot.TELL for key in box) or not (box or owes)
+
+
 def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
+    is_called = _is_called(view, fact.agent_id)
     activation = view.move(fact.agent_id, fact.host_id)
     activation.incarnation, activation.run_id, activation.owes = fact.incarnation, "", False
+    activation.called |= is_called
     activation.home = fact.home
     view.incarnation = max(view.incarnation, fact.incarnation)
 

@@ -15,6 +15,7 @@ from perdure.ledger.snapshot import run_from
 from perdure.ledger.status import Status
 from perdure.ledger.store.store import First, Record
 from perdure.ledger.view import View
+from perdure.policies import INFINITY
 
 
 def inspection(run: Run) -> dict[str, Any]:
@@ -75,6 +76,7 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
         "alarms": len(view.alarmed),
         "waiting": len(view.queues),
         "audit": audit(view),
+        "kept": {name: view.limits.get(name, INFINITY) for name in ("ended_kept_ms", "ended_kept_max")},
     }
 
 

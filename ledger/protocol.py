@@ -10,6 +10,7 @@ is doubled, late or from an earlier life yields no facts.
 | `Request`, `Cancel`, `Clear`, `Tell`, `Forget`, `StopLives`, `Retry` | `requests` |
 | `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
 | `Adopt` | `upgrades` |
+| `Retire` | `retention` |
 | `HostUp`, `HostLost` | `host_reports` |
 | `Tick` | `timeouts` |
 | (after each group of stimuli) | `placements` |
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from perdure.ledger import host_reports, requests, timeouts, upgrades
+from perdure.ledger import host_reports, requests, retention, timeouts, upgrades
 from perdure.ledger.facts import Fact
 from perdure.ledger.notes import Note
 from perdure.ledger.stimulus import (
@@ -39,6 +40,7 @@ from perdure.ledger.stimulus import (
     Progress,
     Released,
     Request,
+    Retire,
     Retry,
     Stimulus,
     StopLives,
@@ -68,6 +70,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Tell: lambda view, said, _at_ms, _limits: requests.tell(view, said),
     Forget: lambda view, said, _at_ms, _limits: requests.forget(view, said),
     StopLives: lambda view, said, _at_ms, _limits: requests.stop_lives(view, said),
+    Retire: lambda view, said, _at_ms, _limits: retention.retire(view, said),
     Retry: lambda view, said, _at_ms, _limits: requests.retry(view, said),
     Up: lambda view, said, _at_ms, _limits: host_reports.up(view, said),
     Progress: lambda view, said, _at_ms, _limits: host_reports.progress(view, said),

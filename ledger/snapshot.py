@@ -106,9 +106,9 @@ def _asleep(kept: Activation) -> Record:
     return Record("agents", kept.agent_id, live=False, columns=_EMPTY["agents"], body=b"")
 
 
-def reported_of(record: Record) -> int:
-    """What the agent had reported by the time of the snapshot."""
-    return Activation(*unpack(record.body)).reported or 0
+def activation_from(record: Record) -> Activation:
+    """What is known of an agent by its row."""
+    return Activation(*unpack(record.body))
 
 
 def restore(boot: Boot) -> View:

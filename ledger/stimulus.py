@@ -140,6 +140,14 @@ class Clear(NamedTuple):
     run_ids: list[str]
 
 
+class Retire(NamedTuple):
+    """These runs ended long ago, and may be forgotten if nobody needs them any more. `called` are children of theirs that somebody had
+    called or written to."""
+
+    run_ids: list[str]
+    called: Sequence[str] = ()
+
+
 class Tell(NamedTuple):
     """Mail for an agent, posted exactly once. `epoch` is that of the supervisor to which it was sent first: a later one has to look whether
     it was posted already. `standalone` is what the recipient's class says (`reach.Standalone`)."""
@@ -193,7 +201,7 @@ class Tick(NamedTuple):
 
 Stimulus = (
     Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
-    | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Tick
+    | Retire | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Tick
 )  # fmt: skip
 
 COLLECTED_NOTHING = "collected-nothing"

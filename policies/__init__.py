@@ -19,6 +19,7 @@
 | `repeats` | may a call start whose like was lost? |
 | `overlap` | what becomes of a message that comes during a turn? |
 | `turn_status` | what does an event do to the status of a turn? |
+| `retention` | which ended runs may be cleared by themselves? |
 | `transitions` | how is a machine written as a table? |
 | `fiber_status` | what does an event do to a fiber? |
 | `callback_status` | what does an event do to a schedule or a queued item? |
@@ -126,6 +127,7 @@ from perdure.policies.repair import (
 )
 from perdure.policies.repeats import Loss, LossRow, RepeatGuard, call_key, stop_text
 from perdure.policies.reply_status import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
+from perdure.policies.retention import Due, is_retention_on, retention_due
 from perdure.policies.retry import backoff_ms, jittered_ms
 from perdure.policies.schedule import (
     CatchUp,

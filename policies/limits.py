@@ -88,6 +88,12 @@ class Limits:
     checkpoint_facts: int = 200_000  # facts after which a checkpoint is taken even under load
     checkpoint_idle_ms: int = 3_000  # idle time after which a checkpoint is taken
     retained_in_memory: int = 20_000  # ended runs kept in memory for quick answers
+    ended_kept_ms: float = (
+        INFINITY  # an ended run that nobody needs any more is cleared after this time; infinity never
+    )
+    ended_kept_max: float = (
+        INFINITY  # when more runs have ended, the oldest that nobody needs are cleared; infinity off
+    )
 
     id_max: int = 256  # characters of an id
     input_bytes_max: int = 4 * 1024 * 1024

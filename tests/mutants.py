@@ -31,6 +31,26 @@ MUTANTS = (
     Mutant("actors/life/steps.py", "return _given(outcome) if awaits else outcome", "return outcome",
            "a step of sync code may be awaited",
            "actors/test_waits_and_limits.py::test_a_step_of_sync_code_may_be_awaited_in_every_attempt"),
+    Mutant("ledger/keeping/cut.py", "if known.get(place) != stamps:", "if place not in known:",
+           "a storage that has changed since it was copied is copied in the cut", "actors/test_backup.py"
+           "::test_what_was_backed_up_amid_the_work_goes_on_from_one_moment_exactly_once"),
+    Mutant("actors/supervisor/checkpoints.py", "self._at_rest.is_set() and self.suspended is None", "self._at_rest.is_set()",
+           "no checkpoint is taken while a backup is made", "actors/test_backup.py"
+           "::test_no_checkpoint_is_taken_while_a_backup_is_made_and_they_go_on_if_it_dies"),
+    Mutant("ledger/keeping/manifest.py", 'if json.loads(last)["digest"] != _digest(text):', "if False:",
+           "half a backup is none", "ledger/test_backups.py::test_a_manifest_that_is_not_whole_is_passed_over"),
+    Mutant("ledger/keeping/target.py", "if blake2b(body, digest_size=20).hexdigest() != name:", "if False:",
+           "a restore verifies every piece", "ledger/test_backups.py"
+           "::test_a_piece_that_is_damaged_or_gone_is_refused_and_the_directory_does_not_appear"),
+    Mutant("ledger/keeping/examination.py", "if come.sequence < standing.reported:", "if False:",
+           "the doctor finds a storage that is older than the ledger", "ledger/test_examination.py"
+           "::test_a_storage_that_is_older_than_the_ledger_is_told_with_both_numbers"),
+    Mutant("ledger/retention.py", "not asker.is_settled:", "False:",
+           "a run stays as long as the run of its parent may ask for it again", "ledger/test_retention.py"
+           "::test_a_run_whose_parent_may_ask_for_it_again_stays"),
+    Mutant("ledger/retention.py", "and each.run_id not in spoken_of", "and True",
+           "mail that waits for a person keeps its run",
+           "ledger/test_retention.py::test_a_run_whose_end_was_not_told_stays"),
     Mutant("ledger/reach.py", "if standalone is Standalone.NEVER and", "if False and",
            "a guessed id brings no child to life",
            "actors/test_drill_in.py::test_a_guessed_id_is_refused_at_every_door_and_leaves_nothing_on_record"),

@@ -70,10 +70,14 @@ class Checkpoints:
             self._tasks.start(self._world.threads.archive(self._store.follow))
 
     @property
+    def quiet(self) -> int | None:
+        """How many checkpoints this life has taken; None while one is under way."""
+        return self._taken if self._at_rest.is_set() else None
+
+    @property
     def suspended(self) -> int | None:
         """How many checkpoints this life had taken, if none is taken now."""
-        until_s = self._suspended_until_s
-        return None if not self._at_rest.is_set() or asyncio.get_running_loop().time() >= until_s else self._taken
+        return self.quiet if asyncio.get_running_loop().time() < self._suspended_until_s else None
 
     async def suspend(self) -> int:
         """Let the snapshot be as it is for a while, once the checkpoint under way is done. Returns how many this life has taken."""

@@ -19,8 +19,8 @@ from perdure.ledger import (
     Store,
     Tell,
     View,
+    activation_from,
     named_on_the_way,
-    reported_of,
     run_from,
 )
 
@@ -62,10 +62,10 @@ class Recollection:
         agents += [each.agent_id for each in asked if isinstance(each, Forget)]
         while agents:  # with a run, and with an agent, goes what they and their families asked for, in memory or not
             found = await self._world.threads.commit(partial(self._store.family_runs, agents.pop(), FAMILY_MAX))
-            agents += [self._view.runs[key].child for key in self._remember(found)]
+            agents += [self._view.runs[key].child for key in self.remember(found)]
 
     async def _recall_runs(self, keys: list[str]) -> None:
-        self._remember(await self._world.threads.commit(lambda: self._store.records("runs", keys)))
+        self.remember(await self._world.threads.commit(lambda: self._store.records("runs", keys)))
 
     async def _recall_ways(self, arrived: list[Arrived]) -> None:
         """Bring the runs back that lie on the ways of calls and mails (`ledger.reach`)."""
@@ -98,7 +98,7 @@ class Recollection:
             if await self._world.threads.archive(partial(self._store.facts, told.mail_id, limit=1)):
                 self.posted.add(told.mail_id)
 
-    def _remember(self, records: list[Record]) -> list[str]:
+    def remember(self, records: list[Record]) -> list[str]:
         """Bring runs back into memory; returns which."""
         for record in records:
             if record.body:
@@ -112,6 +112,7 @@ class Recollection:
         if unknown and self.has_snapshot:
             records = await self._world.threads.commit(partial(self._store.records, "agents", list(unknown)))
             for record in records:
-                unknown[record.key].reported = reported_of(record)
+                kept, activation = activation_from(record), unknown[record.key]
+                activation.reported, activation.called = kept.reported or 0, activation.called or kept.called
         for activation in unknown.values():
             activation.reported = activation.reported or 0

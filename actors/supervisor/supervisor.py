@@ -26,6 +26,7 @@ from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.recollection import Recollection
+from perdure.actors.supervisor.retention import Retention
 from perdure.actors.supervisor.rounds import Rounds
 from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.actors.supervisor.ways import Ways
@@ -112,6 +113,9 @@ class Supervisor:
             world, self._tasks, view, self.store, self._cabinet, self.limits, self.recollection, append=self._record,
             wake=sessions.arrived.set,
         )  # fmt: skip
+        self.retention = Retention(
+            world, view, self.store, self.limits, self.recollection, self.checkpoints, self.now_ms, self.report
+        )
         self.keeping = Keeping(
             world, view, self.store, self.checkpoints, self._cabinet.disk.directory, lost=self.pool.heartbeat.lost,
             wake=sessions.arrived.set,
@@ -300,6 +304,7 @@ class Supervisor:
             self.pool.retire_worn()
             self.checkpoints.sweep(now)
             self._forget_silent_clients(now)
+            await self.retention.sweep()
             self.publisher.measure(self.world.metrics)
 
     def _forget_silent_clients(self, now_s: float) -> None:

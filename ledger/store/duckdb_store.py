@@ -27,6 +27,7 @@ import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
+from perdure.ledger.status import HARD
 from perdure.ledger.store.assessment import Assessment, assess
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
@@ -168,6 +169,21 @@ class DuckDBStore:
         self._ready()
         with self._fatal():
             return family_runs(self._reader, agent, limit)
+
+    def settled_before(self, before_ms: float, after: tuple[int, str], limit: int) -> list[Record]:
+        """The snapshot's runs with a hard end before an instant, by the time of their end and their ids, after such a pair."""
+        bound = min(before_ms, _END)
+        condition = f"""NOT live AND status IN ({", ".join(f"'{each}'" for each in sorted(HARD))}) AND ended_at_ms < $1
+            AND (ended_at_ms > $2 OR ended_at_ms = $2 AND run_id > $3) ORDER BY ended_at_ms, run_id LIMIT $4"""
+        with self._archived() as con:
+            return read(con, "runs", condition, [bound, *after, limit])
+
+    def runs_of(self, agents: list[str], limit: int) -> list[Record]:
+        """The snapshot's runs that are not live, and that these agents or their sub-agents requested."""
+        condition = """NOT live AND (parent IN (SELECT unnest($1::VARCHAR[])) OR split_part(parent, '>', 1) IN
+            (SELECT unnest($1::VARCHAR[]))) ORDER BY requested_at_ms, first_seq LIMIT $2"""
+        with self._archived() as con:
+            return read(con, "runs", condition, [agents, limit])
 
     def agents(self, after: str, limit: int) -> list[Record]:
         """The snapshot's agents after this one, by their addresses."""

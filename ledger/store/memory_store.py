@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from perdure.ledger.errors import LedgerError
 from perdure.ledger.ids import is_within
+from perdure.ledger.status import HARD
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record
 
 TABLES = ("runs", "agents", "mail")
@@ -109,6 +110,21 @@ class MemoryStore:
         self._check()
         runs = self._records["runs"].values()
         return sorted((run for run in runs if not run.live and is_within(str(run.columns[2]), agent)), key=_age)[:limit]
+
+    def settled_before(self, before_ms: float, after: tuple[int, str], limit: int) -> list[Record]:
+        """The snapshot's runs with a hard end before an instant, by the time of their end and their ids, after such a pair."""
+        self._check()
+        found = ((each.columns[4], key, each) for key, each in self._records["runs"].items() if each.columns[0] in HARD)
+        ended = [(at, key, each) for at, key, each in found if isinstance(at, int) and not each.live]
+        ordered = sorted((at, key) for at, key, _ in ended if at < before_ms and (at, key) > after)
+        return [self._records["runs"][key] for _, key in ordered[:limit]]
+
+    def runs_of(self, agents: list[str], limit: int) -> list[Record]:
+        """The snapshot's runs that are not live, and that these agents or their sub-agents requested."""
+        self._check()
+        roots, runs = set(agents), self._records["runs"].values()
+        theirs = (run for run in runs if not run.live and str(run.columns[2]).partition(">")[0] in roots)
+        return sorted(theirs, key=_age)[:limit]
 
     def agents(self, after: str, limit: int) -> list[Record]:
         """The snapshot's agents after this one, by their addresses."""

@@ -93,6 +93,12 @@ class Store(Protocol):
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         """The snapshot's runs that are not live and that an agent or its descendants requested, oldest request first."""
 
+    def settled_before(self, before_ms: float, after: tuple[int, str], limit: int) -> list[Record]:
+        """The snapshot's runs with a hard end before an instant, by the time of their end and their ids, after such a pair."""
+
+    def runs_of(self, agents: list[str], limit: int) -> list[Record]:
+        """The snapshot's runs that are not live, and that these agents or their sub-agents requested."""
+
     def agents(self, after: str, limit: int) -> list[Record]:
         """The snapshot's agents after this one, by their addresses."""
 

@@ -4,6 +4,7 @@ steer (`cancel`, `retry`, `clear`, `forget`).
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -14,7 +15,7 @@ import typer
 
 from perdure import actors
 from perdure.actors import read_record
-from perdure.ledger import HARD, BadRequest, Status, name_of, type_of
+from perdure.ledger import HARD, BadRequest, Status, lasting, name_of, type_of
 from perdure.scenarios.commands.background import about, counted, show_agent, tally
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.log_files import LOGS
@@ -55,6 +56,8 @@ def ps(
 
     A run is starting or running (live), interrupted (its parent stopped waiting; a late result repairs that), or completed, error or
     aborted (final). The mail is the account of `perdure audit`. A host is shown with its process, its agents and its resident memory.
+    With `ended_kept_ms` or `ended_kept_max` in its limits, a directory clears old ended runs by itself, and is shown to do so.
+
     A list says when each run was requested, how long it took, and how it ended.
 
     The background work is that of the 200 storages that were written last: what is open, and what has failed. They are read from copies,
@@ -97,6 +100,11 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
     print(f"{data}: {by}")
     print("runs   " + (", ".join(f"{count} {status}" for status, count in runs.items() if count) or "none"))
     print("mail   " + equation(told["audit"]))
+    bounds = told["kept"]
+    for_ms, most = bounds["ended_kept_ms"], bounds["ended_kept_max"]
+    said = [f"for {lasting(for_ms)}"] * math.isfinite(for_ms) + [f"at most {most:,.0f}"] * math.isfinite(most)
+    if said:
+        print(f"kept   ended runs {', '.join(said)}; older ones that nobody needs are cleared")
     print(f"work   {_background(told['background'])}")
     print_hosts(told["hosts"])
     print_live(told["live"])

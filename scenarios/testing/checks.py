@@ -54,7 +54,7 @@ from perdure.ledger.storage.cabinet import Cabinet, Disk, MemoryDisk, Storage
 from perdure.ledger.store.memory_store import MemoryStore
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
-VOLATILE = {"begun_in", "confirmed", "wake_at_ms", "reported"}
+VOLATILE = {"begun_in", "called", "confirmed", "wake_at_ms", "reported"}
 COMPARED: dict[type, list[str]] = {
     kind: [each.name for each in fields(kind) if not (kind is Activation and each.name in VOLATILE)]
     for kind in (Run, Mail, Activation)

@@ -13,7 +13,7 @@ from perdure.actors.link.wire import decode, encode
 from perdure.ledger import Adopt, Request, Stimulus, pack, unpack
 
 FILLINGS: dict[Any, Any] = {int: 7, str: "text", bytes: b"\x00\xff", bool: True}
-INNER = {"HostUp", "HostLost", "StopLives", "Tick"}
+INNER = {"HostUp", "HostLost", "Retire", "StopLives", "Tick"}
 
 
 def example(kind: type[Any]) -> Any:

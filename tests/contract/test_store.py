@@ -379,3 +379,30 @@ def test_both_stores_tell_the_same_story(
             assert stores[0].records("runs", [key]) == stores[1].records("runs", [key])
     for store in stores:
         store.close()
+
+
+def test_runs_with_a_hard_end_are_found_by_the_time_of_their_end(store: Store) -> None:
+    def ended(key: str, at_ms: int, status: str = "completed", *, live: bool = False, parent: str = "p") -> Record:
+        return Record("runs", key, live, (status, "m:T", parent, 1, at_ms, 1, 1), b"run")
+
+    store.append(facts(1, 1), [])
+    runs = [ended("b", 20), ended("a", 20, "error", parent="q@m:T>k@m:T"), ended("c", 10, "aborted", parent="q@m:T")]
+    others = [ended("d", 5, "interrupted"), ended("e", 5, live=True), run("f", 1, 1)]
+    store.checkpoint(b"m", 1, [*runs, *others], [])
+
+    def found(before_ms: float = float("inf"), after: tuple[int, str] = (-1, ""), limit: int = 9) -> str:
+        return "".join(record.key for record in store.settled_before(before_ms, after, limit))
+
+    assert found() == "cab"
+    assert found(before_ms=20) == "c"
+    assert found(after=(20, "a")) == "b"
+    assert found(after=(10, "c"), limit=1) == "a"
+    assert sorted(record.key for record in store.runs_of(["q@m:T"], 9)) == ["a", "c"]
+    assert store.runs_of(["m:T"], 9) == []
+
+
+def test_agents_are_told_by_pages(store: Store) -> None:
+    store.append(facts(1, 1), [])
+    store.checkpoint(b"m", 1, [agent(key) for key in "cab"], [])
+    assert [record.key for record in store.agents("", 2)] == ["a", "b"]
+    assert [record.key for record in store.agents("b", 2)] == ["c"]

@@ -143,7 +143,7 @@ def test_the_limits_to_know_have_the_defaults_that_are_said() -> None:
     for names, default, _ in table:
         number, _, unit = default.partition(" ")
         for name in re.findall(r"`(\w+)`", names):
-            assert getattr(known, name) == int(number.replace(",", "")) * units[unit], name
+            assert getattr(known, name) == float(number.replace(",", "")) * units[unit], name
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""How long ended runs are kept: which of them may be cleared, by their age and by their number.
+
+Both bounds are off by default (infinity). A run is due when it ended `ended_kept_ms` ago, or when more than `ended_kept_max` have ended and
+it is among the oldest of them. Whether somebody still needs it is not decided here (`ledger.retention`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from perdure.policies.limits import Limits
+
+
+class Due(NamedTuple):
+    """Which ended runs are due: those that ended before this instant, and this many of the oldest that nobody needs."""
+
+    before_ms: float
+    surplus: int
+
+    @property
+    def any(self) -> bool:
+        """Whether a run can be due."""
+        return self.surplus > 0 or self.before_ms > 0
+
+    def has(self, ended_at_ms: int, chosen: int) -> bool:
+        """Whether a run that ended then is due, when all before it were looked at and so many of them chosen."""
+        return ended_at_ms < self.before_ms or chosen < self.surplus
+
+
+def is_retention_on(limits: Limits) -> bool:
+    """Whether ended runs are ever cleared by themselves."""
+    return math.isfinite(limits.ended_kept_ms) or math.isfinite(limits.ended_kept_max)
+
+
+def retention_due(at_ms: int, ended: int, limits: Limits) -> Due:
+    """What is due now, when so many runs have ended and are kept."""
+    surplus = ended - limits.ended_kept_max
+    return Due(at_ms - limits.ended_kept_ms, int(surplus) if surplus > 0 else 0)

@@ -1,0 +1,170 @@
+"""Ended runs that are cleared by themselves: those that nobody needs, with their storages, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from perdure.actors import Agent, KillPoint, Occurrence, RunContext, RunInfo, RunResult, exposed
+from perdure.policies import Limits
+from tests.actors.cast import Boss, Sleeper, Worker
+from tests.kit import ROOMY, Stage, address, play
+
+DAY_MS = 86_400_000
+BRIEF = replace(ROOMY, idle_ms=200, checkpoint_idle_ms=500, ended_kept_ms=60_000)
+LATER_S = 90
+
+
+class Lasting(Agent):
+    """A child that goes on after its run: it can be called, and it may plan something."""
+
+    async def run(self, input: float, run: RunContext) -> int:
+        self.state["calls"] = 0
+        if input:
+            self.schedule(input, "wake", None)
+        return 1
+
+    def wake(self, _payload: Any, _occurrence: Occurrence) -> None:
+        self.state["woken"] = True
+
+    @exposed(repeatable=True)
+    def calls(self) -> int:
+        self.state["calls"] = self.state.get("calls", 0) + 1
+        return int(self.state["calls"])
+
+
+async def known(stage: Stage, *run_ids: str) -> list[str]:
+    return [run_id for run_id in run_ids if await stage.client.ask("inspect", run_id) is not None]
+
+
+def has_storage(stage: Stage, kind: type[Agent], run_id: str) -> bool:
+    return stage.laboratory.disk.has(address(kind, run_id))
+
+
+def test_an_old_run_goes_with_its_storage_and_what_its_parent_keeps_stays() -> None:
+    async def story(stage: Stage) -> None:
+        for n in range(3):
+            await stage.call(Boss, "detach", "Worker", {"steps": 1}, f"w{n}")
+            await stage.ended(f"w{n}")
+        await stage.client.start(Sleeper, float(DAY_MS), run_id="long")
+        assert has_storage(stage, Worker, "w0")
+        await asyncio.sleep(LATER_S)
+        assert await known(stage, "w0", "w1", "w2", "long") == ["long"]
+        assert not has_storage(stage, Worker, "w0")
+        assert len(await stage.call(Boss, "told")) == 3, "an agent of its own standing keeps its storage"
+        again = await stage.client.run(Worker, {"steps": 1}, run_id="w0")
+        assert again.ok, "the id is free"
+
+    play(story, limits=BRIEF)
+
+
+def test_nothing_goes_unless_it_was_asked_for() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.run(Worker, {"steps": 1}, run_id="w")
+        await asyncio.sleep(2 * LATER_S)
+        assert await known(stage, "w") == ["w"]
+
+    play(story, limits=replace(BRIEF, ended_kept_ms=float("inf")))
+
+
+def test_of_too_many_runs_the_oldest_go() -> None:
+    async def story(stage: Stage) -> None:
+        for n in range(7):
+            await stage.client.run(Worker, {"steps": 1}, run_id=f"w{n}")
+        await asyncio.sleep(LATER_S)
+        assert await known(stage, *(f"w{n}" for n in range(7))) == ["w4", "w5", "w6"]
+
+    play(story, limits=replace(BRIEF, ended_kept_ms=float("inf"), ended_kept_max=3))
+
+
+def test_a_run_stays_as_long_as_the_run_of_its_parent_may_ask_for_it_again() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.start(Boss, {"wait": ["Worker", {"steps": 1}, "inner"]}, run_id="outer")
+        await stage.ended("inner")
+        await stage.ended("outer")
+        await stage.client.start(Keeper, 200.0, run_id="parent")
+        await stage.ended("parent-first")
+        await asyncio.sleep(LATER_S)
+        assert await known(stage, "outer", "inner", "parent-first") == ["parent-first"]
+        stage.kill_host_of(address(Keeper, "parent"))
+        run = await stage.ended("parent")
+        assert run.status == "completed"
+        assert (await stage.client.ask("inspect", "parent"))["output"] == 1, "the first was not made again"
+        await asyncio.sleep(2 * LATER_S)
+        assert await known(stage, "parent", "parent-first") == []
+
+    play(story, limits=BRIEF)
+
+
+class Broken(Boss):
+    """Cannot be told of an end."""
+
+    def on_done(self, run: RunInfo, result: RunResult) -> None:
+        raise ValueError("not today")
+
+
+class Keeper(Agent):
+    """Waits for a run, rests, and asks for it again; returns in which attempt that was made."""
+
+    async def run(self, input: float, run: RunContext) -> int:
+        first = await self.run_agent_tool(Sleeper, 1.0, run_id=f"{run.run_id}-first")
+        await asyncio.sleep(input)
+        return int(first.output)
+
+
+def test_a_child_that_somebody_called_or_that_has_plans_stays() -> None:
+    async def story(stage: Stage) -> None:
+        for run_id, plan_s in (("called", 0.0), ("planning", 150.0), ("plain", 0.0)):
+            await stage.client.run(Lasting, plan_s, run_id=run_id)
+        await stage.until(lambda: not stage.host_of(address(Lasting, "called")))
+        assert await stage.call(Lasting, "calls", name="called") == 1
+        await asyncio.sleep(LATER_S)
+        assert await known(stage, "called", "planning", "plain") == ["called", "planning"]
+        await asyncio.sleep(240)
+        assert await known(stage, "called", "planning") == ["called"], "its plan was carried out"
+        stage.simulation.kill("supervisor")
+        await asyncio.sleep(LATER_S)
+        assert await stage.call(Lasting, "calls", name="called") == 2
+
+    play(story, limits=BRIEF)
+
+
+def test_mail_that_waits_for_a_person_keeps_its_run() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Broken, "detach", "Worker", {"steps": 1}, "w")
+        await asyncio.sleep(5 * LATER_S)
+        assert stage.deliveries()["parked"] == 1
+        assert await known(stage, "w") == ["w"]
+
+    play(story, limits=BRIEF)
+
+
+@pytest.mark.parametrize("visit", [1, 2, 3])
+@pytest.mark.parametrize("point", [KillPoint.MID_CLEAR, KillPoint.BEFORE_CHECKPOINT, KillPoint.AFTER_CHECKPOINT])
+def test_a_death_half_way_leaves_nothing_behind_and_takes_nothing_else(point: KillPoint, visit: int) -> None:
+    visits = 0
+
+    def rule(stage: Stage, _process: str, at: KillPoint, _detail: str) -> bool:
+        nonlocal visits
+        visits += at is point and bool(stage.view.cleared)
+        return at is point and bool(stage.view.cleared) and visits == visit
+
+    async def story(stage: Stage) -> None:
+        for n in range(4):
+            await stage.client.run(Worker, {"steps": 1}, run_id=f"w{n}")
+        await asyncio.sleep(LATER_S)
+        await stage.client.run(Worker, {"steps": 1}, run_id="young")
+        await asyncio.sleep(30)
+        assert await known(stage, "w0", "w1", "w2", "w3", "young") == ["young"]
+        assert not any(has_storage(stage, Worker, f"w{n}") for n in range(4))
+        assert has_storage(stage, Worker, "young")
+
+    play(story, limits=BRIEF, kill_when=rule)
+
+
+def test_the_bounds_are_numbers() -> None:
+    with pytest.raises(Exception, match="ended_kept_ms"):
+        Limits(ended_kept_ms=-1)

@@ -1,0 +1,26 @@
+"""When ended runs are due by their age and by their number."""
+
+from __future__ import annotations
+
+from perdure.policies import Limits, is_retention_on, retention_due
+
+
+def test_it_is_off_unless_a_bound_is_set() -> None:
+    assert not is_retention_on(Limits())
+    assert is_retention_on(Limits(ended_kept_ms=1))
+    assert is_retention_on(Limits(ended_kept_max=1))
+    assert not retention_due(10**15, 10**7, Limits()).any
+
+
+def test_a_run_is_due_by_its_age() -> None:
+    due = retention_due(10_000, 5, Limits(ended_kept_ms=3_000))
+    assert due.any
+    assert due.has(6_999, 0)
+    assert not due.has(7_000, 0)
+
+
+def test_the_oldest_are_due_when_there_are_too_many() -> None:
+    due = retention_due(10_000, 5, Limits(ended_kept_max=3))
+    assert [due.has(9_999, chosen) for chosen in range(4)] == [True, True, False, False]
+    assert not retention_due(10_000, 3, Limits(ended_kept_max=3)).any
+    assert retention_due(10_000, 3, Limits(ended_kept_max=0)).surplus == 3
