@@ -930,6 +930,9 @@ MUTANTS = (
     Mutant("ledger/placements.py", 'if run.options.get("apart") else None', "if False else None",
            "the run of a tool is never on the host of its asker", "actors/chat/test_tools_apart.py"
            "::test_tools_of_many_users_outlive_the_hosts_of_those_who_asked"),
+    Mutant("actors/chat/conversation.py", "and known != for_storage(each):", "and False:",
+           "the id of a message with other content is a conflict",
+           "actors/chat/test_edits.py::test_a_known_id_with_other_content_is_a_conflict"),
     Mutant("actors/chat/client_answers.py", "        if turn is None or self._left_ms(turn) <= 0:",
            "        if turn is None:",
            "an answer after its deadline does not count",

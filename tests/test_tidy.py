@@ -24,6 +24,7 @@ FILE_LINES_LONGER = {
         660,
         "all that an author may say to an agent; cut in two by inheritance nobody finds a verb",
     ),
+    "actors/chat/chat_agent.py": (430, "the same for a chat"),
 }
 FILE_LINES_MEDIAN_MAX = 220
 BODY_LINES_MAX = 50

@@ -90,6 +90,8 @@ class TurnOptions(TypedDict, total=False):
         metadata: plain data that stays with the turn; `active_turn` shows it.
         client_tools: tools that the client executes: `[{name, description, parameters}]`.
         chat_stream_stall_timeout_ms: in place of the class's.
+        instead_of: the id of a message of the user that this one replaces, with all that follows it. For `regenerate`, of an answer.
+        keep: whether what is replaced stays in the transcript, marked by `replacedBy` in its metadata and unseen by the model.
         follow: whether to wait for the end of the turn, through every interruption, or only for that of the attempt that the callback
             sees. By default it depends on whether there is a callback: without one the end of the turn is waited for.
     """
@@ -99,6 +101,8 @@ class TurnOptions(TypedDict, total=False):
     metadata: Json
     client_tools: list[JsonObject]
     chat_stream_stall_timeout_ms: float
+    instead_of: str
+    keep: bool
     follow: bool | None
 
 
@@ -124,6 +128,11 @@ async def ask_and_follow(
 async def continue_and_follow(caller: Caller, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
     """Ask for the continuation of the newest answer, and follow it."""
     return await ask_and_follow("continue", caller, None, callback, **options)
+
+
+async def regenerate_and_follow(caller: Caller, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
+    """Ask for another answer in place of one, and follow it."""
+    return await ask_and_follow("regenerate", caller, None, callback, **options)
 
 
 async def submit(caller: Caller, messages: Messages, **options: Unpack[TurnOptions]) -> dict[str, Any]:

@@ -23,7 +23,14 @@ from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agent.exposing import Marking, exposed
-from perdure.actors.chat.callback import TurnOptions, ask_and_follow, continue_and_follow, follow_turn, submit
+from perdure.actors.chat.callback import (
+    TurnOptions,
+    ask_and_follow,
+    continue_and_follow,
+    follow_turn,
+    regenerate_and_follow,
+    submit,
+)
 from perdure.actors.chat.conversation import Conversation
 from perdure.actors.chat.messages import Messages, as_messages, checked_data
 from perdure.actors.chat.model_lookup import load_library
@@ -199,6 +206,12 @@ class ChatAgent(Agent, Generic[Answer]):
         conversation = self._perdure_conversation.unnested("continue_last_turn")
         return await continue_and_follow(conversation.local_caller, callback, **options)
 
+    @afar(regenerate_and_follow)
+    async def regenerate(self, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
+        """Have the newest answer, or that of `instead_of`, given again by a new turn. Skipped if the newest message is no answer."""
+        conversation = self._perdure_conversation.unnested("regenerate")
+        return await regenerate_and_follow(conversation.local_caller, callback, **options)
+
     @afar(submit)
     async def submit_messages(self, messages: Messages, **options: Unpack[TurnOptions]) -> dict[str, Any]:
         """Ask for a turn and return as soon as it is durable; inside a handler it is part of the handler's transaction.
@@ -281,6 +294,11 @@ class ChatAgent(Agent, Generic[Answer]):
         return self._perdure_conversation.add(
             as_messages(messages, new_id=self._perdure_conversation.state.tenant.dice.token)
         )
+
+    @exposed(repeatable=True)
+    async def delete_messages(self, message_ids: list[str]) -> int:
+        """Delete messages from the transcript. Returns how many there were. Those of a turn under way cannot be deleted."""
+        return self._perdure_conversation.delete_messages(message_ids)
 
     # looking
 

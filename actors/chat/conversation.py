@@ -9,19 +9,21 @@ from typing import Any, cast
 
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
 from perdure.actors.chat.delegated_tools import client_tools
-from perdure.actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data
+from perdure.actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data, for_storage
 from perdure.actors.chat.turn import Turn, TurnSettings
-from perdure.actors.chat.turns import Turns
+from perdure.actors.chat.turns import AFTER_A_LOOK, Turns
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.schedule_requests import chosen
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
-from perdure.ledger import BadRequest, check_id, check_number, check_whole, digest_of, pack
+from perdure.ledger import BadRequest, ConflictingRequest, check_id, check_number, check_whole, digest_of, pack
 from perdure.policies import TURN_ENDED, Event, JsonObject, Message, Role, TurnStatus
 
-TRIGGERS = frozenset({"chat", "save", "submission", "continue"})
-OPTIONS = frozenset({"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key"})
+TRIGGERS = frozenset({"chat", "save", "submission", "continue", "regenerate"})
+OPTIONS = frozenset(
+    {"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key", "instead_of", "keep"}
+)
 STALL = "chat_stream_stall_timeout_ms"
 LISTED_MAX, DELETED_MAX = 100, 500
 LOOK_S = 0.5
@@ -64,14 +66,17 @@ class Conversation:
             request_id = f"key-{digest_of(key.encode())}"
         request_id = check_id("request_id", request_id, limit)
         added: list[Message] = []
-        if trigger != "continue":
+        if trigger not in AFTER_A_LOOK:
             numbered = (f"{request_id}-{number}" for number in count())
             added = as_messages(messages, new_id=numbered.__next__, roles=("user", "system"))
             if not added:
                 raise BadRequest("messages", "is empty; at least one message is needed")
         self._check_roles(added)
+        if self.turns.views.find(request_id) is None:
+            self._check_known(added, request_id)
+            self._check_replaced(trigger, options)
         metadata = checked_data("metadata", options.get("metadata"), METADATA_BYTES_MAX)
-        told = {name: options[name] for name in ("client_tools", STALL) if name in options}
+        told = {name: options[name] for name in ("client_tools", STALL, "instead_of", "keep") if name in options}
         check_number(STALL, told.get(STALL, 0), unit="milliseconds", is_finite=True)
         client_tools(told.get("client_tools", ()))
         return Turn(
@@ -79,7 +84,9 @@ class Conversation:
             0,
             trigger,
             f"{request_id}-answer",
-            digest=digest_of(pack([trigger == "continue", added, metadata, told])),
+            digest=digest_of(
+                pack([trigger if trigger == "regenerate" else trigger == "continue", added, metadata, told])
+            ),
             messages=added,
             options=cast("TurnSettings", told),
             metadata=metadata,
@@ -92,6 +99,43 @@ class Conversation:
             known = self.state.transcript.get(each["id"])
             if known is not None and known["role"] != each["role"]:
                 raise BadRequest(f"messages[{at}].id", f"{each['id']} is a message of the {known['role']}")
+
+    def _check_known(self, messages: Sequence[Message], request_id: str) -> None:
+        """A message that comes with the id of another one is that one. Other content is a conflict."""
+        for at, each in enumerate(messages):
+            known = self.state.transcript.get(each["id"])
+            if known is not None and not each["id"].startswith(f"{request_id}-") and known != for_storage(each):
+                words = f"{each['id']} is a message with other content; replace it by `instead_of` or add_messages"
+                raise ConflictingRequest(f"messages[{at}].id", words)
+
+    def _check_replaced(self, trigger: str, options: Mapping[str, Any]) -> None:
+        """`instead_of` names a message of the user, or for `regenerate` an answer."""
+        instead_of, keep = options.get("instead_of"), options.get("keep", False)
+        if not isinstance(keep, bool):
+            raise BadRequest("keep", f"{keep!r:.200} is neither True nor False")
+        if instead_of is None:
+            if keep and trigger != "regenerate":
+                raise BadRequest("keep", "says what becomes of what is replaced; `instead_of` is missing")
+            return
+        wanted = "assistant" if trigger == "regenerate" else "user"
+        known = self.state.transcript.get(instead_of) if isinstance(instead_of, str) else None
+        if trigger == "continue" or known is None or known["role"] != wanted:
+            raise BadRequest("instead_of", f"{instead_of!r:.200} is not the id of a message of the {wanted}")
+
+    def delete_messages(self, message_ids: object) -> int:
+        """Delete messages. Those of a turn that is under way cannot be deleted."""
+        if not isinstance(message_ids, list | tuple) or not all(isinstance(each, str) for each in message_ids):
+            raise BadRequest("message_ids", f"{message_ids!r:.200} is not a list of ids")
+        busy = {each for turn in self.state.open.values() for each in (turn.message_id, turn.user_message_id)}
+        for at, each in enumerate(message_ids):
+            if each in busy:
+                raise BadRequest(f"message_ids[{at}]", f"{each} belongs to a turn under way; cancel that first")
+        found = [each for each in dict.fromkeys(message_ids) if each in self.state.transcript]
+        gone = [(self.state.transcript.position(each), None) for each in found]
+        self.state.store.write(
+            messages=gone, then=lambda: self.tenant.on_loop(lambda: self.state.transcript.remove(found))
+        )
+        return len(found)
 
     def unnested(self, method: str, *, is_waiting: bool = True) -> Conversation:
         """The conversation. Raises `BadRequest` inside a turn of this agent or a transaction, where a turn could never begin."""

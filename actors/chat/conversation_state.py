@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.lost_calls import LostCalls
+from perdure.actors.chat.messages import REPLACED_BY
 from perdure.actors.chat.model_lookup import load_library, resolve_model
 from perdure.actors.chat.store import ChatStore, Transcript
 from perdure.actors.chat.stream import Stream
@@ -109,6 +110,22 @@ class ConversationState:
         """Cancel the flushes that are due in all streams."""
         for stream in self.streams.values():
             stream.rest()
+
+    def replace_now(self, stream: Stream) -> None:
+        """Delete the messages whose place this turn takes, or mark them as replaced; durable with the next flush of the stream."""
+        turn = stream.turn
+        gone = self.transcript.since(turn.options["instead_of"]) if "instead_of" in turn.options else []
+        if turn.options.get("keep"):
+            marked: list[Message] = [
+                {**each, "metadata": {**each.get("metadata", {}), REPLACED_BY: turn.message_id}} for each in gone
+            ]
+            placed = self.transcript.placed(marked)
+            for position, each in placed:
+                self.transcript.put(position, each)
+            stream.beside(messages=placed)
+        elif gone:
+            stream.beside(messages=[(self.transcript.position(each["id"]), None) for each in gone])
+            self.transcript.remove(each["id"] for each in gone)
 
     def add_now(self, stream: Stream, messages: list[Message]) -> None:
         """Add messages to the transcript; they are durable with the next flush of the stream."""

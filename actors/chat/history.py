@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.convert import CONTINUE, CUT_BY_LENGTH, GO_ON
 from perdure.actors.chat.live_turn import LiveTurn
+from perdure.actors.chat.store import is_current
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import tried_now
@@ -48,7 +49,7 @@ class History:
 
     def before(self, live: LiveTurn) -> list[Message]:
         """The messages before the answer of this turn."""
-        before = self._state.transcript.before(live.turn.message_id)
+        before = [each for each in self._state.transcript.before(live.turn.message_id) if is_current(each)]
         self._mend(before, live.turn)
         return [self._state.transcript.get(each["id"]) or each for each in before]
 

@@ -28,7 +28,9 @@ else:
     """A text, a message, or a list of either. `as_messages` checks it."""
 
 ROLES: tuple[Role, ...] = get_args(Role)
-RESERVED_METADATA = frozenset({"channel", "turnMetadata"})
+REPLACED_BY = "replacedBy"
+"""In the metadata of a message that another one has replaced: people may see it, the model does not."""
+RESERVED_METADATA = frozenset({"channel", "turnMetadata", REPLACED_BY})
 TOOL_STATES = tuple(ToolState)
 
 MESSAGE_BYTES_MAX = 1_800_000

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TypedDict
 
-from perdure.actors.chat.messages import for_storage
+from perdure.actors.chat.messages import REPLACED_BY, for_storage
 from perdure.actors.chat.turn import Turn
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
@@ -168,6 +168,11 @@ class ChatStore:
                     self._chunks.drop(transaction, key)
 
 
+def is_current(message: Message) -> bool:
+    """Whether no other message has replaced it."""
+    return REPLACED_BY not in message.get("metadata", {})
+
+
 class Transcript:
     """The messages of one chat agent, in memory. Positions rise for ever and are the keys of the stored messages.
 
@@ -190,13 +195,14 @@ class Transcript:
 
     @property
     def leaf(self) -> Message | None:
-        """The newest message."""
-        return next(reversed(self._messages.values()), None)
+        """The newest message that has not been replaced."""
+        return next((each for each in reversed(self._messages.values()) if is_current(each)), None)
 
     @property
     def newest_user_id(self) -> str:
-        """The id of the newest message of the user; empty if there is none."""
-        return next((each["id"] for each in reversed(self._messages.values()) if each["role"] == "user"), "")
+        """The id of the newest message of the user that has not been replaced; empty if there is none."""
+        found = (each for each in reversed(self._messages.values()) if each["role"] == "user" and is_current(each))
+        return next((each["id"] for each in found), "")
 
     def get(self, message_id: str) -> Message | None:
         """A message by its id."""
@@ -225,6 +231,22 @@ class Transcript:
             told = (part.get("resultProviderMetadata") or {}).get("perdure") or {}
             if "toolCallId" in part and told.get("outcome") == "unknown" and "runId" in told:
                 self.uncertain[part["toolCallId"]] = told
+
+    def since(self, message_id: str) -> list[Message]:
+        """This message and all that follow it, without those that were replaced before."""
+        ids = list(self._messages)
+        found = ids[ids.index(message_id) :] if message_id in self._messages else []
+        return [self._messages[each] for each in found if is_current(self._messages[each])]
+
+    def position(self, message_id: str) -> int:
+        """The position of a message."""
+        return self._positions[message_id]
+
+    def remove(self, message_ids: Iterable[str]) -> None:
+        """Forget messages that were deleted. Their positions are not given out again."""
+        for each in message_ids:
+            self._messages.pop(each, None)
+            self._positions.pop(each, None)
 
     def positions(self) -> list[int]:
         """All positions in use."""

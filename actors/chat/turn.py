@@ -42,6 +42,8 @@ class TurnSettings(TypedDict, total=False):
     client_tools: list[JsonObject]
     chat_stream_stall_timeout_ms: float
     answer: Event
+    instead_of: str
+    keep: bool
 
 
 @dataclass

@@ -117,6 +117,11 @@ class TurnRecovery:
 
     async def _first(self, live: LiveTurn) -> Outcome | None:
         turn, state = live.turn, self._state
+        if turn.trigger == "regenerate" and "instead_of" not in turn.options:
+            leaf = state.transcript.leaf
+            turn.options["instead_of"] = leaf["id"] if leaf is not None and leaf["role"] == "assistant" else ""
+        if turn.options.get("instead_of", None) is not None and turn.options["instead_of"] not in state.transcript:
+            return Outcome(TurnEvent.SKIPPED, "The message to be replaced is not there any more.", "no_answer")
         if turn.trigger == "continue":
             leaf = state.transcript.leaf
             if leaf is None or leaf["role"] != "assistant":
@@ -134,6 +139,7 @@ class TurnRecovery:
 
     def open(self, turn: Turn, stream: Stream, late: list[Message]) -> None:
         """Begin the turn and add its messages to the transcript, in one commit."""
+        self._state.replace_now(stream)
         self._state.add_now(stream, [*late, *turn.messages])
         turn.apply(TurnEvent.BEGUN)
         turn.attempt, turn.messages = 1, []

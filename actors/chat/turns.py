@@ -39,6 +39,7 @@ from perdure.policies import (
     queue_decision,
 )
 
+AFTER_A_LOOK = frozenset({"continue", "regenerate"})  # what they do depends on the newest message
 RESTART_S = 5.0
 """How long after a failure of its storage a conversation begins again from what is durable."""
 
@@ -91,7 +92,7 @@ class Turns:
         if run is not None:
             self.state.runs[turn.request_id] = run
             self._begin(turn)
-        elif is_alone and turn.trigger != "continue" and not self.state.transcript.uncertain:
+        elif is_alone and turn.trigger not in AFTER_A_LOOK and not self.state.transcript.uncertain:
             self._begin_at_once(turn)
         else:
             self.state.store.write(turn, then=lambda: self._tenant.on_loop(lambda: self._begin(turn)))
@@ -241,11 +242,18 @@ class Turns:
     async def _played(self, play: Play) -> Outcome:
         is_new = play.live.turn.status is TurnStatus.ACCEPTED
         if is_new:
+            await self._cancel_replaced(play.live.turn)
             await self.answers.answered_by(play.live.turn)
         if is_new and (superseded := await self._superseded(play.live)) is not None:
             return superseded
         early = await self._recovery.begin(play.live)
         return await play.run() if early is None else early
+
+    async def _cancel_replaced(self, turn: Turn) -> None:
+        """Cancel the turns that wait for a person in messages whose place this turn takes."""
+        replaced = {each["id"] for each in self.state.transcript.since(turn.options.get("instead_of", ""))}
+        for parked in [each for each in self.state.open.values() if each.message_id in replaced]:
+            await self.cancel(parked.request_id, "its message was replaced")
 
     # ending
 
