@@ -22,6 +22,9 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/link/wire.py", "known = loaded_class(place) if place else", "known =",
+           "a caller catches an author's own exception by its class",
+           "actors/test_errors_of_authors.py::test_a_caller_catches_an_authors_own_exception_by_its_class"),
     Mutant("actors/life/outbox.py", "if handler and isinstance(refusal, ConflictingRequest):", "if False:",
            "the handler hears of a run that a transaction asked for in vain", "actors/test_detached_requests.py"
            "::test_the_handler_hears_of_a_request_whose_id_is_taken_by_other_content"),

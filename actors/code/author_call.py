@@ -11,7 +11,7 @@ from pathlib import Path
 from traceback import StackSummary, TracebackException
 from typing import Any, Final, TypeVar, cast
 
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, PerdureError
 
 _OURS: Final = str(Path(__file__).parents[1])  # `actors`: who only calls an author's code is not where it failed
 
@@ -68,12 +68,16 @@ def tried_now(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return None, problem
 
 
-def in_words(problem: Exception) -> str:
-    """An author's exception as a text for an error field."""
+def in_words(problem: Exception, causes_max: int = 5) -> str:
+    """An author's exception as a text for an error field, with what it was raised from. Errors of ours say that in their own words."""
     words = str(problem)
     if isinstance(problem, MemoryError) and not words:
         words = _out_of_memory()
-    return f"{type(problem).__name__}: {words}" if words else type(problem).__name__
+    told = f"{type(problem).__name__}: {words}" if words else type(problem).__name__
+    cause = problem.__cause__
+    if not isinstance(cause, Exception) or isinstance(problem, PerdureError) or not causes_max:
+        return told
+    return f"{told} (caused by {in_words(cause, causes_max - 1)})"
 
 
 def _out_of_memory() -> str:

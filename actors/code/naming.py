@@ -90,6 +90,21 @@ def _name(thing: Named, code_dir: Path | None, field: str) -> str:
     return f"script:{file}:{thing.__qualname__}"
 
 
+def place_of(cls: type) -> str:
+    """Where a class is defined, for `loaded_class` of another process."""
+    return f"{_origins.get(cls.__module__, cls.__module__)}:{cls.__qualname__}"
+
+
+def loaded_class(place: str) -> type | None:
+    """The class that is defined there, if this process has loaded it. Nothing is imported."""
+    origin, _, qualname = place.rpartition(":")
+    main = sys.modules["__main__"]
+    runs_it = origin.startswith("cell:") or origin in (f"script:{_file(main)}", getattr(main.__spec__, "name", None))
+    names = [origin, *(name for name, known in _origins.items() if known == origin), *(["__main__"] if runs_it else [])]
+    found = (_lookup(sys.modules[name], qualname) for name in names if name in sys.modules)
+    return next((each for each in found if isinstance(each, type)), None)
+
+
 def _kind(thing: object) -> str:
     return "class" if isinstance(thing, type) else "function"
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.code.author_call import traced
+from perdure.actors.code.naming import loaded_class, place_of
 from perdure.actors.link.messages import TABLE, Ask, Message, Plain
 from perdure.ledger import PerdureError, Request
 from perdure.ledger import errors as _errors
@@ -39,6 +40,9 @@ class SupervisorFrame(NamedTuple):
     seq: int
 
 
+CAUSES_MAX: Final = 5
+CAUSE_CHARS_MAX: Final = 2_000
+
 _KINDS: Final[tuple[type[Any], ...]] = tuple(TABLE)
 _NUMBERS: Final[dict[type[Any], int]] = {kind: number for number, kind in enumerate(_KINDS)}
 _ASK: Final = _NUMBERS[Ask]
@@ -68,20 +72,40 @@ def content_of(request: Request) -> list[Plain]:
 
 
 def error_to_plain(problem: BaseException, trace_chars_max: int = 0) -> list[Plain]:
-    """An error as plain data: the name of its class, its fields, and of an author's error the traceback."""
-    trace = traced(problem, trace_chars_max) if trace_chars_max and not isinstance(problem, PerdureError) else ""
-    return [type(problem).__name__, [each if _is_plain(each) else str(each) for each in problem.args], trace]
+    """An error as plain data: the name of its class, its fields, and of an author's error the traceback, the place of its class, and the
+    errors that it was raised from."""
+    told: list[Plain] = [type(problem).__name__, [each if _is_plain(each) else str(each) for each in problem.args]]
+    if isinstance(problem, PerdureError):
+        return told
+    trace = traced(problem, trace_chars_max) if trace_chars_max else ""
+    return [*told, trace, place_of(type(problem)), [_summary(each) for each in _causes(problem)]]
+
+
+def _causes(problem: BaseException) -> Iterator[BaseException]:
+    for _ in range(CAUSES_MAX):
+        behind = problem.__cause__ or (None if problem.__suppress_context__ else problem.__context__)
+        if behind is None:
+            return
+        yield behind
+        problem = behind
+
+
+def _summary(problem: BaseException) -> list[str]:
+    return [type(problem).__name__, str(problem)[:CAUSE_CHARS_MAX], place_of(type(problem))]
 
 
 def error_from_plain(plain: list[Plain]) -> PerdureError:
     """The error again; one that is not ours becomes a `RemoteError` with the same words."""
-    name, args, *trace = plain
+    name, args, *of_author = plain
     kind = _PERDURE_ERRORS.get(name)
-    if kind is not None:
+    if kind is not None and not of_author:
         return kind(*args)
-    error = remote_error(name, ": ".join(map(str, args)))
-    for each in filter(None, trace):
-        error.add_note(f"Where it was raised:\n{each}")
+    trace, place, causes = of_author
+    error = raised = remote_error(name, ": ".join(map(str, args)), place)
+    if trace:
+        error.add_note(f"Where it was raised:\n{trace}")
+    for cause in causes:
+        raised.__cause__ = raised = remote_error(*cause)
     return error
 
 
@@ -90,32 +114,36 @@ def _is_plain(value: object) -> bool:
 
 
 class RemoteError(PerdureError):
-    """An author's code raised in another process. What Python itself knows can be caught as what it is: `except ValueError`."""
+    """An author's code raised in another process. It can be caught as what it is, `except ValueError`, if this process knows the class: one
+    of Python's, or of a module that is imported here. Its `__cause__` is what it was raised from.
 
-    def __init__(self, kind: str, words: str) -> None:
-        super().__init__(kind, words)
-        self.kind = kind
-        self.words = words
+    Attributes:
+        kind, words: the name of its class, and its text.
+        place: the module and the name of its class, such as `shop.orders:SoldOut`.
+    """
+
+    def __init__(self, kind: str, words: str, place: str = "") -> None:
+        Exception.__init__(self, kind, words)  # the author's class may take other arguments
+        self.kind, self.words, self.place = kind, words, place
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.words}"
 
     def __reduce__(self) -> Any:
-        return remote_error, (self.kind, self.words)
+        return remote_error, (self.kind, self.words, self.place)
 
 
-def remote_error(kind: str, words: str) -> RemoteError:
-    """What an author's code raised, as an error of that kind if Python has it."""
-    return _remote_kind(kind)(kind, words)
+def remote_error(kind: str, words: str, place: str = "") -> RemoteError:
+    """What an author's code raised, as an error of that kind if this process knows it."""
+    known = loaded_class(place) if place else getattr(builtins, kind, None)
+    is_error = isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, RemoteError)
+    return (_remote_kind(known) if is_error else RemoteError)(kind, words, place)
 
 
 @cache
-def _remote_kind(name: str) -> type[RemoteError]:
-    known = getattr(builtins, name, None)
-    if not isinstance(known, type) or not issubclass(known, Exception):
-        return RemoteError
+def _remote_kind(known: type[Exception]) -> type[RemoteError]:
     try:
-        return type(name, (RemoteError, known), {"__module__": __name__, "__doc__": RemoteError.__doc__})
+        return type(known.__name__, (RemoteError, known), {"__module__": __name__, "__doc__": RemoteError.__doc__})
     except TypeError:  # its objects are made otherwise
         return RemoteError
 
