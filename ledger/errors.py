@@ -21,6 +21,8 @@
     ├── StorageError                  an agent's storage cannot do what was asked
     │   ├── StorageConflict           another transaction of this agent wrote the same rows; run it again
     │   ├── StorageLost               the agent's storage lacks what it had; the operator decides
+    │   ├── MigrationFailed           `migrate` raised, so the agent stays at its version and does not come up
+    │   ├── StorageTooNew             a newer version of the class wrote it
     │   └── StaleIncarnation          this life of the agent is over; its storage is closed to it
     └── WorldError                    Ray, a host or the supervisor refused, or did not answer
         ├── SupervisorUnreachable     the outcome of the call is unknown; it is repeated with the same ids
@@ -165,6 +167,28 @@ WAY_OUT = "Put a copy of the file back that has what is missing, or let the agen
 class StorageLost(StorageError):
     """The storage lacks something that the agent had written, so the agent does not go on as if that had never been. It goes on when a copy
     is put back that has it. `perdure forget` deletes the agent, so that it begins anew."""
+
+
+class MigrationFailed(StorageError):
+    """The class has a newer version than the storage, and its `migrate` raised. What the agent keeps is as it was."""
+
+    def __init__(self, agent_id: str, version: int, wanted: int, error: str) -> None:
+        what = f"migrate from version {version} to {wanted} raised {error}; it stays at {version}, and the agent waits for other code"
+        super().__init__(agent_id, what)
+        self.version, self.wanted, self.error = version, wanted, error
+        self.args = (agent_id, version, wanted, error)
+
+
+class StorageTooNew(StorageError):
+    """A newer version of the class wrote the storage."""
+
+    def __init__(self, agent_id: str, version: int, wanted: int) -> None:
+        super().__init__(
+            agent_id,
+            f"it is of version {version} of its class, and this code is version {wanted}; bring the newer code back",
+        )
+        self.version, self.wanted = version, wanted
+        self.args = (agent_id, version, wanted)
 
 
 class StaleIncarnation(StorageError):

@@ -30,6 +30,8 @@ def name_of(agent: str) -> str:
 def origin_of(agent_type: str) -> str:
     """What the code of a type is sent with: its script, its cell, its top-level module; for a type with a name of its own, the name."""
     place = agent_type.rpartition(":")[0]
+    if place == "name":
+        return agent_type
     return place if place.startswith(("script:", "cell:")) else place.partition(".")[0] or agent_type
 
 

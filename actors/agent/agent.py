@@ -36,6 +36,7 @@ from perdure.actors.agent.groups import (
     shown_schedule,
 )
 from perdure.actors.code.author_call import hook
+from perdure.actors.code.known_types import claim
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.fiber import FiberInspection, FiberPage
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
@@ -47,7 +48,7 @@ from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, Async
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult
 from perdure.actors.link.messages import ListRuns
 from perdure.actors.tasks import Pending
-from perdure.ledger import AwaitedInsideHandler, BadRequest, Cancel, check_id, check_ms, path_of
+from perdure.ledger import AwaitedInsideHandler, BadRequest, Cancel, check_id, check_ms, check_whole, path_of
 from perdure.ledger.storage.cabinet import State
 from perdure.policies import FiberResult, Retries
 
@@ -79,6 +80,24 @@ class Agent:
     stands_alone: ClassVar[bool] = False
     """Whether a call from outside may create an agent of this class, although the class has a `run`. Otherwise its agents come to life as
     children of runs and as sub-agents alone, and a guessed name is refused. A class without a `run` always stands alone."""
+
+    version: ClassVar[int] = 1
+    """The version of what its agents keep. An agent whose storage is of an earlier one is brought to this one by `migrate`."""
+
+    def __init_subclass__(cls, *, name: str = "", version: int | None = None, **more: Any) -> None:
+        """Take `class Counter(Agent, name="counter", version=2)`.
+
+        Args:
+            name: the durable name of this type, under which its agents are found wherever its code is moved to. Without one it is made of
+                the module and the class. To go on with the agents of a class that was moved, give the name that it had:
+                `name="old_module:Counter"`.
+            version: see `Agent.version`.
+        """
+        super().__init_subclass__(**more)
+        if name:
+            claim(cls, name)
+        if version is not None:
+            cls.version = check_whole("version", version)
 
     _perdure: Tenant
     _perdure_recalls_results: ClassVar[bool] = (
@@ -119,6 +138,13 @@ class Agent:
     @hook
     async def on_start(self) -> None:
         """Called when the agent is woken, before any other work of this life."""
+
+    @hook
+    def migrate(self, from_version: int) -> None:
+        """Called once when the class has a newer `version` than what the agent keeps, before `on_start`, in a transaction. It may be async.
+
+        If it raises, everything stays as it was, and the agent does not come up: `MigrationFailed`.
+        """
 
     @hook
     async def on_agent_tool_start(self, run: RunInfo) -> None:

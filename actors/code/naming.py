@@ -1,12 +1,14 @@
 """Names of agent classes and tool functions, by which another process finds them, perhaps years later.
 
+    name:counter                 a class that gives itself a name (`known_types`); it may also be one of the names below
     module:Qual.Name             importable code (ours has a permanent name: `permanent_names`)
     script:/path/file.py:Name    code in a file that was run, or that is not on the import path
     cell:<digest>:Name           code of a notebook or of `python -c`; its text is kept in the code directory
 
-Nothing is pickled. A script is loaded under a stable module name, so its `if __name__ == "__main__"` block does not run. Of a script
-without such a block, only the classes and what they need are executed. Of a notebook, only what the class needs is kept (`excerpt`), so its
-name does not depend on other cells.
+Nothing is pickled. A script with an `if __name__ == "__main__"` block is named as when it is imported; any other, and all in directories
+of before, by its path. Such a script is loaded under a stable module name, so its block does not run; of one without a block, only the
+classes and what they need are executed. Of a notebook, only what the class needs is kept (`excerpt`), so its name does not depend on other
+cells.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import cast
 
 from perdure.actors.code.excerpt import bound_names, definitions, excerpt, is_main_block, typed_texts
-from perdure.actors.code.permanent_names import is_ours, module_of, permanent
+from perdure.actors.code.known_types import NAMED, claimant, claimed, places_of, remember_type
+from perdure.actors.code.permanent_names import is_ours, module_of, permanent, scripts_have_module_names
 from perdure.actors.code.pinned import pin
 from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool
 
@@ -53,6 +56,15 @@ def type_name(cls: type, code_dir: Path | None = None) -> str:
     """Name a class. Text from a prompt is written to `code_dir`. Raises `BadRequest` if no other process could find it."""
     if not isinstance(cls, type):
         raise BadRequest(FIELD, f"{cls!r} is not a class")
+    place = place_name(cls, code_dir)
+    name = claimed(cls) or place
+    if code_dir is not None and not is_ours(cls.__module__):
+        remember_type(name, place, code_dir)
+    return name
+
+
+def place_name(cls: type, code_dir: Path | None = None) -> str:
+    """The name that is made of the place of a class's code, whatever the class calls itself."""
     return _name(cls, code_dir, FIELD)
 
 
@@ -115,7 +127,11 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
         return f"{permanent(spec.name, code_dir)}:{thing.__qualname__}"
     top = thing.__qualname__.partition(".")[0]
     file = _file(module)
-    if file is not None and any(top in bound_names(node) for node in ast.parse(file.read_bytes()).body):
+    nodes = ast.parse(file.read_bytes()).body if file is not None else []
+    if file is not None and any(top in bound_names(node) for node in nodes):
+        if any(map(is_main_block, nodes)) and scripts_have_module_names(code_dir) and _is_importable(file):
+            _remember_root(file.parent, code_dir)
+            return f"{file.stem}:{thing.__qualname__}"
         return f"script:{file}:{thing.__qualname__}"
     text = excerpt(typed_texts(), top)
     if not text:
@@ -129,6 +145,12 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
     digest = _digest(text)
     _write_once(cell_file(digest, code_dir), text)
     return f"cell:{digest}:{thing.__qualname__}"
+
+
+def _is_importable(script: Path) -> bool:
+    """Whether `import` of a script's name would find this script."""
+    spec = spec_on_path(script.stem) if script.stem.isidentifier() else None
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == script
 
 
 def cell_file(digest: str, code_dir: Path) -> Path:
@@ -210,10 +232,30 @@ def _known_roots(code_dir: Path | None) -> list[str]:
 @functools.lru_cache(maxsize=4096)
 def load_type(name: str, code_dir: Path | None = None) -> type:
     """Find the class of this name, and import its code if needed. Raises `UnknownAgentType`, with the cause."""
-    found = _load(name, code_dir, functools.partial(UnknownAgentType, FIELD))
+    found = _load_claimed(name, code_dir) or _load(name, code_dir, functools.partial(UnknownAgentType, FIELD))
     if not isinstance(found, type):
         raise UnknownAgentType(FIELD, f"{name} is not a class but {found!r}")
     return found
+
+
+def _load_claimed(name: str, code_dir: Path | None) -> type | None:
+    """The class that gives itself this name: from where its code was last, or before that. None if the name says where it is."""
+    for place in sorted(places_of(name, code_dir), key=lambda place: not _is_pinned(place)):
+        with contextlib.suppress(UnknownAgentType):
+            found = _load(place, code_dir, functools.partial(UnknownAgentType, FIELD))
+            if isinstance(found, type) and claimed(found) == name:
+                return found
+    found = claimant(name)
+    if found is None and name.startswith(NAMED) and spec_on_path(NAMED.removesuffix(":")) is None:
+        raise UnknownAgentType(
+            FIELD, f"no class with name={name.removeprefix(NAMED)!r} was found where its code was last"
+        )
+    return found
+
+
+def _is_pinned(place: str) -> bool:
+    top = place.rpartition(":")[0].partition(".")[0]
+    return any((folder / f"{top}.py").is_file() or (folder / top).is_dir() for folder in _sent)
 
 
 @functools.lru_cache(maxsize=4096)

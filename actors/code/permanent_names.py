@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 FORMAT_FILE: Final = "format"
-FORMAT: Final = "2"  # 1 had no such file, and other names
+FORMAT: Final = "3"  # 1 had no such file, and other names; in 2 all scripts are named by their paths
 LEDGER: Final = "ledger"
 
 
@@ -67,6 +67,19 @@ def module_of(name: str) -> str:
 def is_ours(module: str) -> bool:
     """Whether a module stands in the table."""
     return module in _NAMES
+
+
+def scripts_have_module_names(code_dir: Path | None) -> bool:
+    """Whether a script that can be imported is named like a module here. A directory goes on as it began."""
+    return code_dir is None or _has_module_names(code_dir)
+
+
+@lru_cache(maxsize=64)
+def _has_module_names(code_dir: Path) -> bool:
+    file = code_dir.parent / FORMAT_FILE
+    return (
+        file.read_text(encoding="utf-8").strip() != "2" if file.is_file() else not (code_dir.parent / LEDGER).exists()
+    )
 
 
 def remember_format(data: Path) -> None:

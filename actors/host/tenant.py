@@ -26,6 +26,7 @@ from perdure.actors.life.family import FORGET, Family
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.life import Life
 from perdure.actors.life.mailbox import Mailbox
+from perdure.actors.life.migration import FIRST, bring_up_to_date
 from perdure.actors.life.once import once
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import RunInfo
@@ -122,7 +123,7 @@ class Tenant(Life):
         vars(self.agent)["_perdure"] = self  # the one attribute of ours
         fresh = self._is_first_life and not self.is_storage_open
         self.watch_state(self._watch_over)
-        return self.overrides("on_start") or not (fresh or not self.has_storage)
+        return self.overrides("on_start") or self.agent.version > FIRST or not (fresh or not self.has_storage)
 
     def _watch_over(self, state: State) -> None:
         StateWatch(self).begin(state)
@@ -134,6 +135,7 @@ class Tenant(Life):
             self._constructed_for_start()
         if self.has_storage:
             await self.written(self._read_storage, urgent=True)  # somebody may wait for an answer
+        await bring_up_to_date(self, self.outbox)
         if self.has_storage:
             self.outbox.flush()
         if self.overrides("on_start"):

@@ -26,8 +26,10 @@ from perdure.ledger import (
     UNFIT,
     UNIMPORTABLE,
     Ended,
+    MigrationFailed,
     StaleIncarnation,
     StorageLost,
+    StorageTooNew,
     UnknownAgentType,
     Unstarted,
     Up,
@@ -81,10 +83,17 @@ async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | 
 
 
 def _stopped_by(life: Life, run: RunContext, problem: Exception) -> Unstarted:
-    """The agent did not come up: its code cannot be imported, its `on_start` raised, or its storage is lost."""
+    """The agent did not come up: its code cannot be imported, its `on_start` or `migrate` raised, or its storage is lost."""
     life.log("run", f"coming up for attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
-    cause = STORAGE_LOST if isinstance(problem, StorageLost) else START_FAILED
-    return _unstarted(life, run, UNIMPORTABLE if isinstance(problem, UnknownAgentType) else cause, in_words(problem))
+    return _unstarted(life, run, _cause(problem), in_words(problem))
+
+
+def _cause(problem: Exception) -> str:
+    if isinstance(problem, UnknownAgentType):
+        return UNIMPORTABLE
+    if isinstance(problem, MigrationFailed | StorageTooNew):
+        return UNFIT
+    return STORAGE_LOST if isinstance(problem, StorageLost) else START_FAILED
 
 
 async def _enter(life: Life, run: RunContext, body: bytes) -> Ended | Unstarted | None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.code.naming import FIELD, cell_file, is_installed, spec_on_path, type_name
+from perdure.actors.code.naming import FIELD, cell_file, is_installed, place_name, spec_on_path, type_name
 from perdure.actors.code.packages import TOP, package_file, places_file
 from perdure.actors.ray_world.cluster_record import PACKAGE
 from perdure.ledger import BadRequest, origin_of
@@ -57,26 +57,27 @@ class Packer:
         find the class, and if the files are too large.
         """
         if cls not in self._names:
-            name = type_name(cls, self._code_dir)
-            self._names[cls] = self._packed_with(name) if self._files_for(name) else ""
+            place = place_name(cls, self._code_dir)
+            self._names[cls] = self._packed_with(place) if self._files_for(place) else ""
         return self._names[cls]
 
     def offers(self) -> Iterator[tuple[str, list[str]]]:
         """The code of the agents of this process that was not offered before: packages, and of what each is the code (`origin_of`)."""
         origins: dict[str, list[str]] = {}
-        for name in [each for each in self._loaded() if not each.startswith("perdure.")]:
-            package = self._packed_with(name) if self._files_for(name) else ""
-            origins.setdefault(package, []).append(origin_of(name))
+        for place, theirs in self._loaded().items():
+            if not place.startswith("perdure."):
+                package = self._packed_with(place) if self._files_for(place) else ""
+                origins.setdefault(package, []).extend(theirs)
         for package, theirs in origins.items():
             if self._offered.get(tuple(theirs)) != package:
                 self._offered[tuple(theirs)] = package
                 yield package, theirs
 
-    def _packed_with(self, name: str) -> str:
+    def _packed_with(self, place: str) -> str:
         """The package with the code of this agent and of all others of this process, read anew when there is another class."""
         classes = frozenset(_subclasses(Agent))
         if classes not in self._packed:
-            names = {*self._loaded(), name}
+            names = {*self._loaded(), place}
             everything = {path: file for each in names for path, file in self._files_for(each).items()}
             self._packed[classes] = pack_up(everything, self._code_dir)
         return self._packed[classes]
@@ -85,16 +86,16 @@ class Packer:
         files = files_for(name, self._code_dir)
         return {path: file for path, file in files.items() if file.suffix == ".py"} if self._sources_only else files
 
-    def _loaded(self) -> Iterator[str]:
-        """The name of one agent from each file or package whose agents another process could find."""
-        names: dict[str, str] = {}
+    def _loaded(self) -> dict[str, list[str]]:
+        """For each file or package whose agents another process could find the place of one, and of what types it is the code."""
+        places: dict[str, str] = {}
+        origins: dict[str, dict[str, None]] = {}
         for cls in _subclasses(Agent):
             with contextlib.suppress(BadRequest):
-                name = type_name(cls, self._code_dir)
-                is_module = not name.startswith(("script:", "cell:"))
-                origin = name.rpartition(":")[0]
-                names.setdefault(origin.partition(".")[0] if is_module else origin, name)
-        yield from names.values()
+                place, name = place_name(cls, self._code_dir), type_name(cls, self._code_dir)
+                first = places.setdefault(origin_of(place), place)
+                origins.setdefault(first, {})[origin_of(name)] = None
+        return {place: list(theirs) for place, theirs in origins.items()}
 
 
 def _subclasses(cls: type) -> list[type]:
@@ -110,9 +111,9 @@ def files_for(name: str, code_dir: Path) -> dict[str, Path]:
     origin = name.rpartition(":")[0]
     kind, _, place = origin.partition(":")
     files: dict[str, Path] = {}
-    if kind == "cell":
+    if kind == "cell" and place:
         waiting = _imported(cell_file(place, code_dir))
-    elif kind == "script":
+    elif kind == "script" and place:
         files[Path(place).name] = Path(place)
         waiting = _imported(Path(place))
     else:

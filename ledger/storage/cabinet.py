@@ -51,6 +51,7 @@ from perdure.ledger.storage.records import (
     STATE,
     SUB_AGENT,
     TURN,
+    VERSION,
 )
 from perdure.ledger.storage.sql import OVER
 from perdure.ledger.storage.state import State
@@ -80,6 +81,7 @@ __all__ = [
     "STATE",
     "SUB_AGENT",
     "TURN",
+    "VERSION",
     "Cabinet",
     "Disk",
     "FileDisk",

@@ -32,11 +32,12 @@ FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE =
 )
 SCHEDULE, SCHEDULE_HISTORY, QUEUED = "schedule", "schedule_history", "queued"
 HEARD, REPLY, POST, SHELF = "heard", "reply", "post", "shelf"
-SUB_AGENT = "sub-agent"
+SUB_AGENT, VERSION = "sub-agent", "version"
 DOCUMENTS = frozenset(  # a row without a body deletes its key
     {
         *(MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD),  # of chat agents
         SUB_AGENT,
+        VERSION,
         *(FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE),
         *(SCHEDULE, SCHEDULE_HISTORY, QUEUED),
         *(HEARD, REPLY, POST, SHELF),  # of messengers

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure import actors
-from perdure.actors import read_record
+from perdure.actors import mistakable, read_record
 from perdure.ledger import HARD, BadRequest, Status, lasting, name_of, type_of
 from perdure.scenarios.commands.background import about, counted, show_agent, tally
 from perdure.scenarios.commands.cold import ColdLedger
@@ -98,6 +98,8 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
     served, runs = told["supervisor"], told["runs"]
     by = f"served by process {served['pid']} on {served['node']}" if served else "no supervisor serves it now"
     print(f"{data}: {by}")
+    for words in mistakable(data / "code"):
+        print(f"names  {words}")
     print("runs   " + (", ".join(f"{count} {status}" for status, count in runs.items() if count) or "none"))
     print("mail   " + equation(told["audit"]))
     bounds = told["kept"]

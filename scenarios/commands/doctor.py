@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from perdure import actors
-from perdure.actors import read_record
+from perdure.actors import mistakable, read_record
 from perdure.ledger import KnownAgents, LedgerError, NoLongerServed, Standing, SupervisorUnreachable
 from perdure.ledger.keeping.cold_view import cold_view
 from perdure.ledger.keeping.examination import examine_storages
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.actors import Runtime
 
 AGENTS: Final = "agents"
+CODE: Final = "code"
 PAGE: Final = 20_000
 
 
@@ -46,6 +47,8 @@ def doctor(
     ledger if it has not come as far as its agent had reported; nobody's if the ledger knows of no agent that it belongs to. How far
     storages have come is looked at if there are at most 1,000, or with --deep.
 
+    Agent types that have the same class name and different places are named: the code may have been moved.
+
     If the directory is served, its supervisor is asked which storages there should be. The ledger's files are not looked at then.
 
     A storage is mended by its agent's next life, and by nothing else. What a life cut off a log is kept, and named here.
@@ -60,7 +63,8 @@ def doctor(
         perdure doctor --repair
     """
     findings = None if mend else _of_served(data, deep=deep)
-    show(findings if findings is not None else diagnosis(data, mend=mend, deep=deep), as_json=as_json)
+    findings = findings if findings is not None else diagnosis(data, mend=mend, deep=deep)
+    show([*findings, *(Finding("warning", words, "") for words in mistakable(data / CODE))], as_json=as_json)
 
 
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:

@@ -178,7 +178,7 @@ if __name__ == "__main__":
 
 def test_a_script_is_loaded_again_without_running_its_main_block(tmp_path: Path) -> None:
     write(tmp_path / "beside.py", "GREETING = 'hello'")
-    script = write(tmp_path / "script.py", SCRIPT)
+    script = write(tmp_path / "not-a-module.py", SCRIPT)
     name = run(script, path=tmp_path)
     assert name == f"script:{script}:Agent"
     (tmp_path / "ran").unlink()

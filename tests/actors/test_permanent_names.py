@@ -52,7 +52,7 @@ def test_a_new_directory_uses_the_permanent_names(tmp_path: Path) -> None:
     remember_format(tmp_path)
     assert type_name(Census, tmp_path / "code") == "perdure.census:Census"
     (tmp_path / LEDGER).mkdir()
-    assert (tmp_path / FORMAT_FILE).read_text() == "2\n"
+    assert (tmp_path / FORMAT_FILE).read_text() == "3\n"
     assert type_name(Census, tmp_path / "code") == "perdure.census:Census"
 
 

@@ -1,0 +1,121 @@
+"""The agent types that a directory knows, and where their code is: a line for each in `code/types.txt`, the newest last.
+
+A type's durable name is what its agents' addresses and storages are made of. It is the name that its class gives itself
+(`class Counter(Agent, name="counter")`), or else made of the place of its code. A class that is moved without a name of its own is another
+type, with other agents; that is told, because nobody means it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from perdure.ledger import BadRequest
+
+TYPES: Final = "types.txt"
+NAMED: Final = "name:"
+log = logging.getLogger("perdure.code")
+
+_claims: dict[str, type] = {}  # the classes of this process that have a name of their own
+_told: set[str] = set()  # what this process has warned of
+
+
+class KnownType(NamedTuple):
+    """A type's durable name, and the name that is made of the place of its code."""
+
+    name: str
+    place: str
+
+    @property
+    def class_name(self) -> str:
+        """The name of the class within its module."""
+        return self.place.rpartition(":")[2]
+
+
+def claim(cls: type, name: str) -> None:
+    """A class says which durable name it has: a word, or a name that was made of a place before. Raises `BadRequest` if another class has
+    it, or if it is none."""
+    if (
+        not name
+        or not name.isprintable()
+        or name != name.strip()
+        or any(letter in "@>/" for letter in name.partition(":")[0])
+    ):
+        raise BadRequest("name", f"{name!r} of {cls.__qualname__} is no name: it has letters, digits, '-', '_' or '.'")
+    durable = name if ":" in name else NAMED + name
+    if durable.startswith("perdure."):
+        raise BadRequest("name", f"{name!r} of {cls.__qualname__} is one of Perdure's own names")
+    other = _claims.get(durable)
+    if other is not None and _place_of(other) != _place_of(cls):
+        raise BadRequest(
+            "name",
+            f"{name!r} is claimed by {' and by '.join(map(_place_of, (other, cls)))}; one of them needs another name",
+        )
+    _claims[durable] = cls
+    cls.__perdure_name__ = durable  # type: ignore[attr-defined]
+
+
+def claimed(cls: type) -> str:
+    """The durable name that a class gave itself; empty if none. It is not inherited."""
+    return str(vars(cls).get("__perdure_name__", ""))
+
+
+def claimant(name: str) -> type | None:
+    """The class of this process that has this name of its own."""
+    return _claims.get(name)
+
+
+def _place_of(cls: type) -> str:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return f"{Path(file).resolve() if file else cls.__module__}:{cls.__qualname__}"
+
+
+def known_types(code_dir: Path | None) -> list[KnownType]:
+    """All types of a directory, the newest last."""
+    file = code_dir / TYPES if code_dir is not None else None
+    if file is None or not file.is_file():
+        return []
+    return [
+        KnownType(*line.split("\t")) for line in file.read_text(encoding="utf-8").splitlines() if line.count("\t") == 1
+    ]
+
+
+def places_of(name: str, code_dir: Path | None) -> list[str]:
+    """Where the code of a type was, the newest first; empty if its name says it."""
+    return [known.place for known in reversed(known_types(code_dir)) if known.name == name != known.place]
+
+
+@lru_cache(maxsize=4096)
+def remember_type(name: str, place: str, code_dir: Path) -> None:
+    """Write a type down that a program uses, and warn if one of the same class name is known under another."""
+    known, this = known_types(code_dir), KnownType(name, place)
+    if this not in known or places_of(name, code_dir)[:1] not in ([], [place]):
+        code_dir.mkdir(parents=True, exist_ok=True)
+        with (code_dir / TYPES).open("a", encoding="utf-8") as file:
+            file.write(f"{name}\t{place}\n")
+    for words in mistakable(code_dir, name):
+        if words not in _told:
+            _told.add(words)
+            log.warning("%s", words)
+
+
+def mistakable(code_dir: Path | None, name: str = "") -> Iterator[str]:
+    """Types of the same class name, in a sentence each: of all pairs, or of those with this type."""
+    types = {known.name: known for known in known_types(code_dir) if not known.name.startswith("cell:")}
+    seen: dict[str, KnownType] = {}
+    for known in types.values():
+        other = seen.setdefault(known.class_name, known)
+        if other is not known and name in ("", known.name, other.name):
+            yield _advice(other.name, known)
+
+
+def _advice(first: str, second: KnownType) -> str:
+    return (
+        f"{first} and {second.name} are two agent types, each with agents and storages of its own. If {second.class_name} was moved or"
+        f" renamed, write `class {second.class_name}(Agent, name={first!r})`, and it goes on with the agents of before. If they are two,"
+        " give each a `name=`."
+    )
