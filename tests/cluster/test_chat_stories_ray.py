@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.models.function import FunctionModel
 
+from perdure.actors import ChatAgent, Runtime
+from perdure.ledger import SupervisorUnreachable
 from tests.tidy import ROOT
 
 
@@ -40,3 +47,52 @@ def test_connections_that_break_in_a_turn_change_nothing(tmp_path: Path) -> None
     assert told["turns"] == {"asked": 3, "completed": 3, "error": 0}
     assert told["recoveries"] >= 1
     assert told["side_effects"]["unknown"] == told["illegal"] == 0
+
+
+async def _slowly(_messages: object, _info: object) -> AsyncIterator[str]:
+    for number in range(600):
+        yield f"word {number} "
+        await asyncio.sleep(0.1)
+
+
+class Slow(ChatAgent):
+    """Speaks for a minute."""
+
+    model = FunctionModel(stream_function=_slowly)
+
+
+class Heard:
+    """A callback that remembers its ends."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.ends: list[Any] = []
+
+    def on_event(self, _event: object) -> None:
+        self.events += 1
+
+    def on_done(self) -> None:
+        self.ends.append("done")
+
+    def on_error(self, text: str) -> None:
+        self.ends.append(text)
+
+    def on_interrupted(self, info: Any) -> None:
+        self.ends.append((info.outcome, info.cause))
+
+
+@pytest.mark.long
+def test_a_callback_hears_one_end_when_everything_is_killed(tmp_path: Path) -> None:
+    """Its caller gets an error; nobody knows what becomes of the turn."""
+    runtime, callback = Runtime(tmp_path / "data"), Heard()
+    runtime.open()
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(lambda: runtime.agent(Slow, "alice").chat("Speak.", callback, request_id="asked"))
+        while callback.events < 5:
+            time.sleep(0.05)
+        runtime.kill_everything()
+        assert isinstance(asking.exception(60), SupervisorUnreachable)
+    deadline_s = time.monotonic() + 10
+    while not callback.ends and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert callback.ends == [("unknown", "connection")]
