@@ -84,6 +84,9 @@ class Commands(LazyGroup):
         "explore": Entry(
             "perdure.scenarios.commands.proof:explore_command", "Play one story, with a kill at every place."
         ),
+        "soak": Entry(
+            "perdure.scenarios.commands.soak:soak", "Play stories for hours, and look whether anything grows."
+        ),
         "bench": Entry("perdure.scenarios.commands.proof:bench", "Measure throughput, latency and recovery."),
     }
 

@@ -140,6 +140,11 @@ class RayStage(Stage):
         found = await asyncio.to_thread(self._runtime.cluster.processes, ANSWER_S)
         kill([info.process for key, info in found.items() if (key, info.pid) == (victim.name, victim.pid)])
 
+    async def pids(self) -> list[int]:
+        """The numbers of the supervisor's and the hosts' processes, to measure them by."""
+        found = await asyncio.to_thread(self._runtime.cluster.processes, ANSWER_S)
+        return [info.pid for info in found.values()]
+
     async def cold_restart(self) -> None:
         """This blocks, because Ray must be started by the main thread: calls from another one hang."""
         self._runtime.kill_everything()

@@ -1,0 +1,89 @@
+"""What a soak measures between its legs, and whether any of it grows.
+
+The growth of a measure is the slope of the straight line that fits its samples best, an hour, as a share of their mean. The first third of
+the time is the warm-up, and does not count. Memory and disk are those of one retained run: a ledger that keeps more may hold more, but not
+more for each. File descriptors and threads are taken as they are.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+WARM_UP: Final = 1 / 3
+JUDGED_FROM_S: Final = 1_200.0  # of samples after the warm-up; in less, a step looks like a slope
+GROWTH_MAX: Final = 0.02  # an hour
+
+
+class Sample(NamedTuple):
+    """One moment between two legs."""
+
+    at_s: float
+    retained: int  # ended runs in the ledger
+    memory_mb: float  # of the supervisor and the hosts
+    disk_mb: float  # of the data directory
+    descriptors: int
+    threads: int
+    processes: int
+
+
+class Curve(NamedTuple):
+    """One measure over a soak. `growth` is a share of its mean, an hour; None with too few samples."""
+
+    name: str
+    first: float
+    last: float
+    growth: float | None
+
+
+def curves(samples: Sequence[Sample]) -> list[Curve]:
+    """Every measure, after the warm-up."""
+    warm = warmed_up(samples)
+    measures = {
+        "memory_mb_per_1000_retained": [each.memory_mb / max(1, each.retained) * 1000 for each in warm],
+        "disk_mb_per_1000_retained": [each.disk_mb / max(1, each.retained) * 1000 for each in warm],
+        "descriptors": [float(each.descriptors) for each in warm],
+        "threads": [float(each.threads) for each in warm],
+        "processes": [float(each.processes) for each in warm],
+    }
+    at_s = [each.at_s for each in warm]
+    return [Curve(name, round(v[0], 3), round(v[-1], 3), growth(at_s, v)) for name, v in measures.items() if v]
+
+
+def warmed_up(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples after the warm-up."""
+    if not samples:
+        return []
+    begin_s, end_s = samples[0].at_s, samples[-1].at_s
+    return [each for each in samples if each.at_s >= begin_s + (end_s - begin_s) * WARM_UP]
+
+
+def growth(at_s: Sequence[float], values: Sequence[float]) -> float | None:
+    """By which share of its mean a measure grows in an hour."""
+    mean = statistics.fmean(values) if values else 0.0
+    if len(values) < 3 or at_s[-1] <= at_s[0] or not mean:  # noqa: PLR2004 - a line through two points fits always
+        return None
+    return round(statistics.linear_regression(at_s, values).slope * 3600 / mean, 4)
+
+
+def grown(samples: Sequence[Sample]) -> list[str]:
+    """What grows, in words. Nothing is said about a soak that is too short to tell."""
+    warm = warmed_up(samples)
+    if not warm or warm[-1].at_s - warm[0].at_s < JUDGED_FROM_S:
+        return []
+    return [
+        f"{curve.name} grows by {curve.growth:.1%} an hour, from {curve.first:,g} to {curve.last:,g}; at most {GROWTH_MAX:.0%} may be"
+        for curve in curves(samples)
+        if curve.growth is not None and curve.growth > GROWTH_MAX
+    ]
+
+
+def told(samples: Sequence[Sample]) -> dict[str, Any]:
+    """As `--json` prints it."""
+    return {
+        "samples": [each._asdict() for each in samples],
+        "curves": {
+            curve.name: {"first": curve.first, "last": curve.last, "growth": curve.growth} for curve in curves(samples)
+        },
+    }
