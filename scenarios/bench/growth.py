@@ -32,11 +32,6 @@ Measured = Coroutine[None, None, list[float]]
 MANY: Final = 10_000_000  # retained runs, to which the memory of a boot is extended
 
 
-async def fan_out(count: int) -> list[float]:
-    """Of each run: requested, placed, ended, told to its parent."""
-    return [(await _ended(count)).spent_s / count for _ in range(max(1, 10_000 // count))]
-
-
 async def pending_mail(count: int) -> list[float]:
     """Of a turn with one more end, while so many mails wait for the parent."""
     turns = Turns()
@@ -81,9 +76,8 @@ async def live_agents(count: int) -> list[float]:
     return told
 
 
-async def clearing(count: int) -> list[float]:
+def clearing(turns: Turns, _count: int) -> list[float]:
     """Of the clearing of one run, while so many are in memory."""
-    turns = await _ended(count)
 
     def clear(number: int) -> None:
         enact(turns.view, decide(turns.view, Clear([f"stdlib-{number:07d}"]), AT_MS, turns.limits), AT_MS)
@@ -91,10 +85,10 @@ async def clearing(count: int) -> list[float]:
     return [_took(partial(clear, number)) for number in range(REPEATS)]
 
 
-async def letting_go(count: int) -> list[float]:
+def letting_go(turns: Turns, count: int) -> list[float]:
     """Of dropping one hundred ended runs from memory, while so many are there."""
-    turns = await _ended(count)
     turns.view.dirty_runs.clear()
+    count = len(turns.view.settled)
     steps = range(1, min(REPEATS, count // 100))
     return [_took(partial(turns.view.let_go_of_oldest, count - 100 * step)) for step in steps]
 
@@ -108,51 +102,69 @@ async def looking(count: int) -> list[float]:
 
 
 MEMBERS: Final[dict[str, Callable[[int], Measured]]] = {
-    "one fan-out of {}, for each run": fan_out,
     "{} mails pending for one agent, for a turn": pending_mail,
     "{} runs waiting, for a turn": waiting_runs,
     "{} agents waiting, for a turn": waiting_agents,
     "{} agents awake, for a sweep": live_agents,
-    "{} runs in memory, to clear one": clearing,
-    "{} ended runs in memory, to drop 100": letting_go,
     "{} runs live, for `perdure ps`": looking,
 }
+
+
+AFTER: Final[dict[str, Callable[[Turns, int], list[float]]]] = {
+    "one fan-out of {}, for each run": lambda turns, count: [turns.spent_s / count],
+    "{} runs in memory, to clear one": clearing,
+    "{} ended runs in memory, to drop 100": letting_go,
+}
+"""What is measured of the supervisor to which so many runs have ended."""
 
 
 def growth(bench: Bench) -> list[Figure]:
     """How costs grow with what is there."""
     sizes = SIZES[: bench.size(3, 2)]
-    figures = [_curve(bench, name, measure, sizes) for name, measure in MEMBERS.items()]
+    ended = {size: asyncio.run(fan_out(size)) for size in sizes}
+    figures = [
+        *(_curve(bench, name, {size: measure(ended[size], size) for size in sizes}) for name, measure in AFTER.items()),
+        *(_curve(bench, name, {size: _measured(measure, size) for size in sizes}) for name, measure in MEMBERS.items()),
+    ]
     grown = [figure.name for figure in figures if not figure.met]
     bench.say(f"these grow: {'; '.join(grown)}" if grown else "nothing grows")
     count = sizes[-1]
-    turns = asyncio.run(_ended(count))
-    figures.append(Figure(f"timers kept for {count:,} ended runs", "", [len(turns.view.timers.armed)], at_most(0)))
-    return [*figures, _memory(count), _snapshot(bench)]
+    armed = len(ended[count].view.timers.armed)
+    ended.clear()
+    return [
+        *figures,
+        Figure(f"timers kept for {count:,} ended runs", "", [armed], at_most(0)),
+        _memory(),
+        _snapshot(bench),
+    ]
 
 
-def _curve(bench: Bench, name: str, measure: Callable[[int], Measured], sizes: tuple[int, ...]) -> Figure:
-    costs_us = []
-    for size in sizes:
-        gc.collect()
-        costs_us.append(statistics.median(asyncio.run(measure(size))) * 1e6)
-    told = ", ".join(f"{cost:,.3g} µs at {size:,}" for size, cost in zip(sizes, costs_us, strict=True))
+def _measured(measure: Callable[[int], Measured], size: int) -> list[float]:
+    gc.collect()
+    return asyncio.run(measure(size))
+
+
+def _curve(bench: Bench, name: str, costs_s: dict[int, list[float]]) -> Figure:
+    costs_us = {size: statistics.median(costs) * 1e6 for size, costs in costs_s.items()}
+    told = ", ".join(f"{cost:,.3g} µs at {size:,}" for size, cost in costs_us.items())
     bench.say(f"{name.format('N')}: {told}")
-    ratio = costs_us[-1] / costs_us[0] if costs_us[0] else math.inf
-    whole = name.format(f"{sizes[-1]:,}")
-    return Figure(f"{whole}, {costs_us[-1]:,.3g} µs, over that at {sizes[0]:,}", "×", [ratio], at_most(RATIO_MAX))
+    least, most = min(costs_us), max(costs_us)
+    ratio = costs_us[most] / costs_us[least] if costs_us[least] else math.inf
+    whole = name.format(f"{most:,}")
+    return Figure(f"{whole}, {costs_us[most]:,.3g} µs, over that at {least:,}", "×", [ratio], at_most(RATIO_MAX))
 
 
-def _memory(count: int) -> Figure:
+def _memory() -> Figure:
     """What an ended run holds in memory until it is dropped (`retained_in_memory`)."""
+    count = 5_000
     gc.collect()
     tracemalloc.start()
-    turns = asyncio.run(_ended(count // 10))
+    turns = asyncio.run(fan_out(count))
     gc.collect()
     size, _peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     del turns
-    return Figure("memory of an ended run that was not dropped yet", "bytes", [size / (count // 10)])
+    return Figure("memory of an ended run that was not dropped yet", "bytes", [size / count])
 
 
 def _snapshot(bench: Bench) -> Figure:
@@ -168,8 +180,8 @@ def _snapshot(bench: Bench) -> Figure:
     return Figure(name, "MB", [peaks[1] + each_mb * (MANY - more)], at_most(200))
 
 
-async def _ended(count: int) -> Turns:
-    """So many runs of one awake parent have ended, and it knows."""
+async def fan_out(count: int) -> Turns:
+    """So many runs of one awake parent are requested, placed and ended, and it is told. Returns the supervisor after that."""
     turns = Turns()
     await turns.wake()
     turns.spent_s = 0.0

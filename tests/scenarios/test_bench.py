@@ -15,7 +15,7 @@ from perdure.scenarios.bench import alarms as bench_alarms
 from perdure.scenarios.bench import runner
 from perdure.scenarios.bench.agents import Parent
 from perdure.scenarios.bench.alarms import Sleepyhead
-from perdure.scenarios.bench.growth import MEMBERS
+from perdure.scenarios.bench.growth import AFTER, MEMBERS, fan_out
 from perdure.scenarios.bench.ledger import boot_once, build
 from perdure.scenarios.bench.report import Baseline, Figure, at_least, at_most, line, percentile, report
 from perdure.scenarios.bench.subprocesses import Failed, measure_apart
@@ -122,11 +122,12 @@ def test_a_group_is_measured_by_a_command_of_its_own(tmp_path: Path) -> None:
     assert [figure["goal"] for figure in json.loads(done.stdout)] == ["≤ 1 s", "≤ 300 MB"]
 
 
-@pytest.mark.parametrize("member", MEMBERS)
-def test_what_is_measured_of_growth_happens(member: str) -> None:
-    costs_s = asyncio.run(MEMBERS[member](300))
-    assert costs_s
-    assert all(cost_s > 0 for cost_s in costs_s)
+def test_what_is_measured_of_growth_happens() -> None:
+    ended = asyncio.run(fan_out(300))
+    measured = {name: measure(ended, 300) for name, measure in AFTER.items()}
+    measured |= {name: asyncio.run(measure(300)) for name, measure in MEMBERS.items()}
+    assert len(measured) == len(AFTER) + len(MEMBERS)
+    assert all(costs_s and min(costs_s) > 0 for costs_s in measured.values())
 
 
 def test_the_ledger_that_is_booted_holds_what_it_is_said_to_hold(tmp_path: Path) -> None:
