@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant("actors/ray_world/process_log.py", "without_secrets(record.encode", "(record.encode",
            "secrets are struck out of the logs", "actors/test_process_log.py"
            "::test_secrets_are_struck_out_and_long_texts_lose_their_middle"),
-    Mutant("ledger/keeping/looking.py", "ORDER BY number DESC) = 1", "ORDER BY number) = 1",
+    Mutant("ledger/keeping/looking.py", "sorted(rows, key=itemgetter(0))", "sorted(rows, key=itemgetter(0), reverse=True)",
            "a look at a storage tells the newest row of each key", "scenarios/test_background.py"
            "::test_work_is_listed_across_agents_with_its_last_error"),
     Mutant("ledger/folds.py", "    activation.cause = fact.cause\n", "",

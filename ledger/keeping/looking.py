@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -21,8 +22,7 @@ from perdure.ledger.storage.file_disk import place_of
 from perdure.policies import INFINITY
 
 ROWS_MAX = 1_000  # of an answer to a query
-_NEWEST = """SELECT kind, key, body FROM {0}.perdure.records WHERE kind IN (SELECT unnest($1::VARCHAR[]))
-    QUALIFY row_number() OVER (PARTITION BY kind, key ORDER BY number DESC) = 1 ORDER BY number"""
+_RECORDS = "SELECT number, kind, key, body FROM {0}.perdure.records WHERE kind IN ({1})"
 _TABLES = """SELECT table_name, string_agg(column_name || ' ' || data_type, ', ' ORDER BY column_index) FROM duckdb_columns()
     WHERE database_name = $1 AND schema_name = 'main' GROUP BY table_name ORDER BY table_name"""
 
@@ -78,8 +78,10 @@ def _looked(reader: Reader, name: str, place: str, kinds: Collection[str]) -> Lo
     owner = reader.ask(f"SELECT agent_id, incarnation FROM {name}.perdure.meta").rows
     agent, incarnation = owner[0] if owner else ("", 0)
     found: dict[str, dict[str, bytes]] = {kind: {} for kind in kinds}
-    for kind, key, body in reader.ask(_NEWEST.format(name), list(kinds)).rows:
-        if body is not None:  # else it was deleted
+    rows = reader.ask(_RECORDS.format(name, ", ".join("?" * len(kinds))), *kinds).rows
+    for _, kind, key, body in sorted(rows, key=itemgetter(0)):
+        found[kind].pop(key, None)
+        if body is not None:  # else it is deleted
             found[kind][key] = body
     return Looked(place, agent, incarnation, found)
 

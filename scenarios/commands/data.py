@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
 
 RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
-STORAGES_MAX: Final = 200  # that `ps` looks at
+STORAGES_MAX: Final = 100  # that `ps` looks at
 PAGE_MAX: Final = 1_000_000
 
 
@@ -60,7 +60,7 @@ def ps(
 
     A list says when each run was requested, how long it took, and how it ended.
 
-    The background work is that of the 200 storages that were written last: what is open, and what has failed. They are read from copies,
+    The background work is that of the 100 storages that were written last: what is open, and what has failed. They are read from copies,
     and no agent is woken. `perdure fibers`, `schedules` and `turns` list it for all agents.
 
     Examples:
