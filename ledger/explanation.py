@@ -86,7 +86,7 @@ def _parked(case: Case) -> Iterator[str]:
     yield f"It is parked: {run.parked}"
     yield f"Nothing is lost, {case.parent} was told nothing, and no time limit applies to it meanwhile."
     name = shlex.quote(run.run_id)
-    yield "It goes on as soon as other code for it comes: with a Runtime that is opened, or with `perdure upgrade`."
+    yield "It goes on as soon as code for it comes: with a program that opens a Runtime here and has its class."
     yield f"`perdure retry {name}` tries it at once, and `perdure cancel {name}` gives it up."
 
 

@@ -335,6 +335,9 @@ MUTANTS = (
            "mail.retry_at_ms, mail.seq = 0, seq",
            "mail that a person requeues has all its attempts again",
            "ledger/test_protocol.py::test_a_failing_handler_is_tried_again_with_a_doubling_pause_and_then_parked"),
+    Mutant("ledger/holdings.py", "if run is not None and run.child == root:", "if False:",
+           "the child of a run keeps the code that the run has", "ledger/test_upgrades.py"
+           "::test_the_child_of_a_run_and_what_belongs_to_it_keep_the_code_of_the_run"),
     Mutant("ledger/folds.py", "    run.forget_ends(seq)", "    pass",
            "the end of a run that is tried again is told although an earlier one was", "ledger/test_retried_runs.py"
            "::test_a_parent_that_has_taken_the_failure_is_told_the_new_end_as_another_completion"),

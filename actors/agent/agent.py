@@ -81,9 +81,6 @@ class Agent:
     """Whether a call from outside may create an agent of this class, although the class has a `run`. Otherwise its agents come to life as
     children of runs and as sub-agents alone, and a guessed name is refused. A class without a `run` always stands alone."""
 
-    version: ClassVar[int] = 1
-    """The version of what its agents keep. An agent whose storage is of an earlier one is brought to this one by `migrate`."""
-
     def __init_subclass__(cls, *, name: str = "", version: int | None = None, **more: Any) -> None:
         """Take `class Counter(Agent, name="counter", version=2)`.
 
@@ -91,15 +88,17 @@ class Agent:
             name: the durable name of this type, under which its agents are found wherever its code is moved to. Without one it is made of
                 the module and the class. To go on with the agents of a class that was moved, give the name that it had:
                 `name="old_module:Counter"`.
-            version: see `Agent.version`.
+            version: the version of what its agents keep, 1 by default. An agent whose storage is of an earlier one is brought to this one
+                by `migrate`.
         """
         super().__init_subclass__(**more)
         if name:
             claim(cls, name)
         if version is not None:
-            cls.version = check_whole("version", version)
+            cls.__perdure_version__ = check_whole("version", version)
 
     _perdure: Tenant
+    __perdure_version__: ClassVar[int] = 1
     _perdure_recalls_results: ClassVar[bool] = (
         False  # whether `run`, entered again after its end, gives the same result at once
     )

@@ -123,7 +123,9 @@ class Tenant(Life):
         vars(self.agent)["_perdure"] = self  # the one attribute of ours
         fresh = self._is_first_life and not self.is_storage_open
         self.watch_state(self._watch_over)
-        return self.overrides("on_start") or self.agent.version > FIRST or not (fresh or not self.has_storage)
+        return (
+            self.overrides("on_start") or self.agent.__perdure_version__ > FIRST or not (fresh or not self.has_storage)
+        )
 
     def _watch_over(self, state: State) -> None:
         StateWatch(self).begin(state)

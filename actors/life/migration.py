@@ -23,7 +23,7 @@ FIRST: Final = 1  # of a class that says none, and of a storage that was written
 
 async def bring_up_to_date(life: Life, outbox: Outbox) -> None:
     """Bring what the agent keeps to the version of its class. Raises `MigrationFailed`, `StorageTooNew`."""
-    wanted = type(life.agent).version
+    wanted = type(life.agent).__perdure_version__
     is_new = not life.has_storage
     kept = None if is_new else life.storage.document(VERSION, "")
     version = wanted if is_new else FIRST if kept is None else int(unpack(kept))
