@@ -141,7 +141,8 @@ class Holdings:
         """Where an agent lives, or is going to live."""
         known = self.agents.get(agent)
         if known is None:
-            known = self.agents[agent] = self.asleep.pop(agent, Activation(agent))
+            kept = self.asleep.pop(agent, None)
+            known = self.agents[agent] = Activation(agent, reported=None if kept is None else kept.reported)
             self.families.add(agent)
         return known
 
