@@ -41,12 +41,13 @@ class Relay(Agent):
         self.sql("CREATE TABLE IF NOT EXISTS told (hop BIGINT)")
 
     @exposed(repeatable=True)
-    async def begin(self) -> None:
+    async def begin(self, hops: int = HOPS) -> None:
+        self.state["hops"] = hops
         await self._hop(0)
 
     async def on_hop(self, _run: RunInfo, result: RunResult[int]) -> None:
         self.sql("INSERT INTO told VALUES ($1)", [result.output])
-        if result.output < HOPS:
+        if result.output < self.state["hops"]:
             await self._hop(result.output + 1)
 
     async def _hop(self, number: int) -> None:
