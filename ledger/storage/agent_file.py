@@ -168,15 +168,20 @@ class AgentFile:
         self.finding = self.disk.take_finding(self.agent_id)
         lane = self.disk.lane(self.agent_id, database)
         try:
-            self.clock = self._take(lane)
+            if self.disk.take_blank(database):
+                self._is_signed = False
+            else:
+                self.clock = self._take(lane)
             with self._ending:
                 self.check()
                 self.database = database
+                self._lanes.add(lane)
+                self._idle.append(lane)
         except duckdb.Error as problem:
             raise StorageError(self.agent_id, f"its storage cannot be opened: {problem}") from problem
         finally:
-            lane.shut()
             if self.database is None:
+                lane.shut()
                 self.disk.detach(self.agent_id, database, checkpoint=False)
 
     def _take(self, lane: Lane) -> int:

@@ -241,7 +241,7 @@ class Storage:
         """Run a text that only reads, in no transaction. Where there is no storage, it looks into an empty one."""
         lane = self.file.borrow()
         try:
-            return lane.run(script.text, parameters)
+            return lane.run(script.parsed, parameters)
         finally:
             self.file.give_back(lane)
 
@@ -265,13 +265,15 @@ class Storage:
                 transaction.check()
                 records = self.records()
                 rows = transaction.rows()
+                before = self.file.disk.log_bytes(self.agent_id) if transaction.alters else 0
                 if rows or transaction.writes_sql:
                     self._refuse_conflicts(transaction, records)
                     self._write(transaction, records, records.claim(rows))
             finally:
                 self.abandon(transaction)
             if rows or transaction.writes_sql:
-                self._tidy(records, altered=transaction.alters)
+                altered = transaction.alters and self.file.disk.log_bytes(self.agent_id) > before
+                self._tidy(records, altered=altered)  # a table that is there already is not made again
 
     def abandon(self, transaction: Transaction) -> None:
         """Roll back what is not committed, and give the cursor back."""

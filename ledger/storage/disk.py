@@ -64,6 +64,7 @@ class Disk(ABC):
         self._holders: dict[str, object] = {}
         self._names = count(1)
         self._instance: duckdb.DuckDBPyConnection | None = None
+        self._blank: set[str] = set()  # the databases that were made and not looked at yet
 
     @abstractmethod
     def has(self, agent_id: str) -> bool:
@@ -80,6 +81,10 @@ class Disk(ABC):
     @abstractmethod
     def secure(self, agent_id: str, database: str) -> None:
         """Bring everything committed from the log into the database, so that the next opening replays nothing."""
+
+    def log_bytes(self, agent_id: str) -> int:
+        """How much is in the log."""
+        return 0
 
     def is_log_long(self, agent_id: str) -> bool:
         """Whether a checkpoint is due, because the log takes much room."""
@@ -108,6 +113,12 @@ class Disk(ABC):
     def take_finding(self, agent_id: str) -> str:
         """What the last `attach` has to tell of what it found; empty if there is nothing to tell, or it was told."""
         return ""
+
+    def take_blank(self, database: str) -> bool:
+        """Whether `attach` has made this database, so that nothing can be in it; true once."""
+        is_blank = database in self._blank
+        self._blank.discard(database)
+        return is_blank
 
     def witness(self, agent_id: str, forgotten: dict[str, int]) -> None:  # noqa: B027 - only a simulation is interested
         """The agent forgets these mails, whose rows had these numbers."""

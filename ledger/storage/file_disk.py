@@ -48,7 +48,8 @@ class FileDisk(Disk):
         self._locks = AgentLocks(self.directory / "locks")
         self._guards: dict[str, BlockGuard] = {}
         self._findings: dict[str, str] = {}
-        self._blank = b""
+        self._folders: set[Path] = set()  # those that this process has seen to be on the disk
+        self._content = b""  # of a blank storage
 
     def path_of(self, agent_id: str) -> Path:
         """The file of an agent, whether or not it exists."""
@@ -103,7 +104,7 @@ class FileDisk(Disk):
             after.callback(self._release, agent_id)
             after.enter_context(suppress(duckdb.FatalException))  # DuckDB has given up: nothing is attached any more
             after.callback(self._detach, database)
-            if checkpoint and self._log_bytes(agent_id) > _LOG_KEPT_MAX:
+            if checkpoint and self.log_bytes(agent_id) > _LOG_KEPT_MAX:
                 after.enter_context(suppress(duckdb.Error, OSError))
                 self.secure(agent_id, database)
 
@@ -121,11 +122,14 @@ class FileDisk(Disk):
 
     def is_log_long(self, agent_id: str) -> bool:
         """Whether a checkpoint is due, because the log takes much room."""
-        return self._log_bytes(agent_id) >= _LOG_BYTES_MAX
+        return self.log_bytes(agent_id) >= _LOG_BYTES_MAX
 
-    def _log_bytes(self, agent_id: str) -> int:
-        log = log_of(self.path_of(agent_id))
-        return log.stat().st_size if log.exists() else 0
+    def log_bytes(self, agent_id: str) -> int:
+        """How much is in the log."""
+        try:
+            return log_of(self.path_of(agent_id)).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def erase(self, agent_id: str, holder: object) -> None:
         """Delete the file, its log, and the leftovers of crashes beside them."""
@@ -231,7 +235,9 @@ class FileDisk(Disk):
         for left in _logs(path):
             left.replace(left.with_name(LEFT + left.name))
         self._place_blank(agent_id, path)
-        return self._attach(agent_id, str(path), "")
+        database = self._attach(agent_id, str(path), "")
+        self._blank.add(database)
+        return database
 
     def _place_blank(self, agent_id: str, path: Path) -> None:
         """Put a whole blank storage in its place, in one step; of two processes that do, one is refused."""
@@ -248,22 +254,25 @@ class FileDisk(Disk):
         synchronise(path.parent)
 
     def _blank_storage(self) -> bytes:
-        if not self._blank:
+        if not self._content:
             with TemporaryDirectory() as folder:
                 path = Path(folder) / "blank.db"
                 database = self._attach("", str(path), "BLOCK_SIZE 16384")
                 self._root().execute(SCHEMA.format(database))
                 self._root().execute(f"CHECKPOINT {database}")
                 self._detach(database)
-                self._blank = path.read_bytes()
-        return self._blank
+                self._content = path.read_bytes()
+        return self._content
 
     def _make_folder(self, agent_id: str, folder: Path) -> None:
+        if folder in self._folders and folder.exists():
+            return
         try:
             folder.mkdir(parents=True, exist_ok=True)
             synchronise(folder.parent)
         except OSError as problem:
             raise StorageError(agent_id, f"{folder} cannot be made: {problem}") from problem
+        self._folders.add(folder)
 
     def _unlink(self, agent_id: str, path: Path) -> None:
         """The database first: a log without a database is nobody's, a database without its log would be an older agent."""
@@ -305,7 +314,8 @@ def log_of(path: Path) -> Path:
 
 
 def _logs(path: Path) -> list[Path]:
-    return list(path.parent.glob(path.name + ".wal*"))
+    with os.scandir(path.parent) as entries:
+        return [Path(entry) for entry in entries if entry.name.startswith(path.name + ".wal")]
 
 
 def _locked(agent_id: str, path: Path) -> StorageLocked:

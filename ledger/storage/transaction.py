@@ -211,7 +211,7 @@ class Transaction:
         self.writes_sql |= not script.only_reads
         self.alters |= script.alters
         self.changes |= script.changes
-        return lane.run(script.text, parameters)
+        return lane.run(script.parsed, parameters)
 
     def database(self) -> Lane:
         """The cursor of this transaction, in DuckDB's transaction."""
