@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
+from perdure.policies import Rank
 
 T = TypeVar("T")
 
@@ -71,8 +72,8 @@ class Threads(Protocol):
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` on a shared thread with the caller's context variables. One that has begun cannot be stopped, only left behind."""
 
-    async def write(self, job: Callable[[], T], *, urgent: bool = False) -> T:
-        """Run `job` on a thread for the storages of agents, an urgent one before others. Who is cancelled waits for its end."""
+    async def write(self, job: Callable[[], T], rank: Rank) -> T:
+        """Run `job` on a thread for the storages of agents, when its turn comes. Who is cancelled waits for its end."""
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Run `job` on the one thread that makes the ledger durable, in call order."""
@@ -87,6 +88,25 @@ class Threads(Protocol):
     @property
     def left_behind(self) -> int:
         """How many jobs on shared threads go on although their caller has given them up."""
+
+
+class Turns(Protocol):
+    """Whose turn it is on the event loop of a host."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no agent waits for a turn."""
+
+    @property
+    def waited_ms(self) -> int:
+        """How long the agent that is to be begun next has waited for that."""
+
+
+class NoTurns:
+    """A loop on which nobody computes for long."""
+
+    is_free = True
+    waited_ms = 0
 
 
 class Vitals(Protocol):
@@ -151,7 +171,7 @@ class Fleet(Protocol):
 
 
 class World(NamedTuple):
-    """What every process of Perdure is given: its clock, dice, threads, faults and vitals, and where its numbers go."""
+    """What every process of Perdure is given: its clock, dice, threads, faults, vitals and turns, and where its numbers go."""
 
     clock: Clock
     dice: Dice
@@ -159,3 +179,4 @@ class World(NamedTuple):
     faults: Faults
     vitals: Vitals
     metrics: Metrics = NoMetrics()
+    turns: Turns = NoTurns()

@@ -18,6 +18,8 @@ from contextvars import Context, ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
+from perdure.policies import Rank
+
 T = TypeVar("T")
 
 Pending: TypeAlias = Coroutine[Any, Any, T]
@@ -47,6 +49,9 @@ def report_error(what: str, problem: BaseException, task: asyncio.Task[object] |
 
 
 AGENT: Final = "agent "  # how the name of an agent's life begins
+
+RANK: ContextVar[Rank | None] = ContextVar("perdure_rank", default=None)
+"""Why the current code works for an agent; None where it works for the host itself, whose work waits for no turn."""
 
 
 OWNER: Final[ContextVar[str]] = ContextVar("perdure_owner", default="")

@@ -20,7 +20,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from perdure.actors.tasks import to_the_end
+from perdure.actors.tasks import RANK, to_the_end
+from perdure.policies import Line, Rank
 
 T = TypeVar("T")
 
@@ -37,8 +38,7 @@ class Crew:
         self._lock = threading.Lock()  # guards what follows, and the flags of the jobs
         self._running = 0
         self._left_behind = 0
-        self._line: deque[_Job] = deque()
-        self._urgent: deque[_Job] = deque()
+        self._line: Line[_Job] = Line()
         self._returning: deque[tuple[_Job, threading.Event]] = deque()
         self._resting: list[SimpleQueue[_Job | None]] = []
 
@@ -50,11 +50,11 @@ class Crew:
     @property
     def jobs(self) -> int:
         """How many jobs run, or stand in line."""
-        return self._running + len(self._urgent) + len(self._line)
+        return self._running + len(self._line)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do this on a thread, with the caller's context variables. If it is given up while it stands in line, it never begins."""
-        job = self._line_up(work)
+        """Do this on a thread, with the caller's context variables and rank. If it is given up while it stands in line, it never begins."""
+        job = self._line_up(work, Rank.CALL if RANK.get() is Rank.CALL else Rank.WORK)
         try:
             done: T = await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:
@@ -63,14 +63,14 @@ class Crew:
             raise
         return done
 
-    async def finish(self, work: Callable[[], T], *, urgent: bool) -> T:
-        """The same for work that takes effect even if it is given up: so it is awaited all the same. Urgent work comes before others."""
-        return await to_the_end(asyncio.wrap_future(self._line_up(work, urgent=urgent).future))
+    async def finish(self, work: Callable[[], T], rank: Rank) -> T:
+        """The same for work that takes effect even if it is given up: so it is awaited all the same."""
+        return await to_the_end(asyncio.wrap_future(self._line_up(work, rank).future))
 
-    def _line_up(self, work: Callable[[], object], *, urgent: bool = False) -> _Job:
+    def _line_up(self, work: Callable[[], object], rank: Rank) -> _Job:
         job = _Job(self, partial(contextvars.copy_context().run, work))
         with self._lock:
-            (self._urgent if urgent else self._line).append(job)
+            self._line.add(job, rank)
             self._go_on()
         return job
 
@@ -92,13 +92,13 @@ class Crew:
 
     def _go_on(self) -> None:
         """Give the free slots to who is next. Those that were at work before come first: then what was begun comes to an end."""
-        while self._running < self._slots and (self._returning or self._urgent or self._line):
+        while self._running < self._slots and (self._returning or self._line):
             if self._returning:
                 job, turn = self._returning.popleft()
                 self._give_slot(job)
                 turn.set()
             else:
-                self._hand_over((self._urgent or self._line).popleft())
+                self._hand_over(self._line.take())
 
     def _give_slot(self, job: _Job) -> None:
         if not job.is_left_behind:

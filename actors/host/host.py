@@ -46,7 +46,7 @@ from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
 from perdure.ledger import Ended, Released, StorageError, Unstarted
 from perdure.ledger.storage.cabinet import Cabinet
-from perdure.policies import Limits
+from perdure.policies import Limits, Rank
 
 LEFT_KEPT = 100_000
 GOODBYE_S = 1.0  # for the agents' code to end, when the host does
@@ -80,6 +80,7 @@ class Host:
         self.services = HostServices(world, self._tasks, limits, cabinet, self.peer, self.supervisor, code_dir, package)
         self.tenants: dict[str, Tenant] = {}
         self.services.agents = self.tenants
+        self.peer.is_busy = lambda: world.threads.writes_waiting > 0 or not world.turns.is_free
         self._left: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.relay = Relay(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
@@ -228,7 +229,7 @@ class Host:
             self.peer.push(CallAstray(ref))
         else:
             calls.begin(ref)
-            task = tenant.spawn(tenant.answer(ref, said.method, said.body))
+            task = tenant.spawn(tenant.answer(ref, said.method, said.body), Rank.CALL)
             task.add_done_callback(partial(self._call_over, ref))
 
     def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
@@ -270,7 +271,7 @@ class Host:
         while True:
             due_s = loop.time() + pause_s
             await asyncio.sleep(pause_s)
-            late_ms = int((loop.time() - due_s) * 1000)
+            late_ms = max(int((loop.time() - due_s) * 1000), self.world.turns.waited_ms)
             if self.peer.is_clear or len(self._left) > LEFT_KEPT:  # then every command for these lives has arrived
                 self._left.clear()
             now = loop.time()

@@ -38,6 +38,7 @@ from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
 from perdure.ledger import COLLECTED_NOTHING, Awake, PerdureError, Released, Unstarted, agent_id, check_id, type_of
 from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, State
+from perdure.policies import Rank
 
 JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("callback_queue", QUEUED))
 
@@ -136,7 +137,7 @@ class Tenant(Life):
             self.services.loaded.add(type_of(self.agent_id))
             self._constructed_for_start()
         if self.has_storage:
-            await self.written(self._read_storage, urgent=True)  # somebody may wait for an answer
+            await self.written(self._read_storage, Rank.CALL)  # somebody may wait for an answer
         await bring_up_to_date(self, self.outbox)
         if self.has_storage:
             self.outbox.flush()
@@ -179,7 +180,7 @@ class Tenant(Life):
         self._runs[run_id] = None
         self._is_first_life = attempt == 1
         run = RunContext(self, run_id, attempt, self.incarnation, options.get("tool_call"))
-        self.spawn(self._carry(run, body, after, collect=collect))
+        self.spawn(self._carry(run, body, after, collect=collect), Rank.OPENING)
 
     async def _carry(self, run: RunContext, body: bytes, after: int, *, collect: bool) -> None:
         """Carry an attempt and say what it came to; a child that has nothing else to do leaves in the same breath. One that only hands over
@@ -209,7 +210,7 @@ class Tenant(Life):
             self._say(farewell)
 
     async def _close_and_say(self, farewell: Report) -> None:
-        await self.threads.write(self.close)
+        await self.threads.write(self.close, Rank.WORK)
         self.services.leaving.pop(self.agent_id)
         self._say(farewell)
 

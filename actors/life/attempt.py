@@ -18,6 +18,7 @@ from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.ports import KillPoint
+from perdure.actors.tasks import RANK
 from perdure.ledger import (
     COLLECTED_NOTHING,
     NOT_RUNNABLE,
@@ -36,6 +37,7 @@ from perdure.ledger import (
     pack,
     unpack,
 )
+from perdure.policies import Rank
 
 
 class Outcome(NamedTuple):
@@ -107,6 +109,7 @@ async def _enter(life: Life, run: RunContext, body: bytes) -> Ended | Unstarted 
 
 async def _run(life: Life, run: RunContext, value: object) -> Ended | None:
     life.services.soon_up(Up(run.run_id, life.incarnation))
+    RANK.set(Rank.WORK)
     ACTIVITY.set(Activity(run.run_id, run_id=run.run_id, run=run))
     life.faults.at(KillPoint.BEFORE_RUN, run.run_id)
     outcome = await _execute(life, run, value)

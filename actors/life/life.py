@@ -10,6 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from functools import partial
 from typing import Any, Final, TypeVar, cast, overload
 
@@ -17,10 +18,11 @@ from perdure.actors.code.author_call import is_async, overrides, staying, tried
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import Plain, Question, Report
 from perdure.actors.ports import Dice
-from perdure.actors.tasks import AGENT, Pending, Tasks
+from perdure.actors.tasks import AGENT, RANK, Pending, Tasks
 from perdure.actors.threads import wait_for
 from perdure.ledger import Alarm, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, path_of
 from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
+from perdure.policies import Rank
 
 T = TypeVar("T")
 Part = TypeVar("Part")
@@ -182,14 +184,21 @@ class Life:
         outcome = await self.threads.run(partial(staying, partial(method, *args, **kwargs)))
         return await outcome if inspect.isawaitable(outcome) else outcome
 
-    async def written(self, job: Callable[[], T], *, urgent: bool = False) -> T:
+    async def written(self, job: Callable[[], T], rank: Rank | None = None) -> T:
         """Do work on the storage: beside the loop if the host is crowded; here otherwise, which costs less, and in an open transaction.
 
-        It is done to its end: who is cancelled meanwhile hears of that afterwards.
+        It is done to its end: who is cancelled meanwhile hears of that afterwards. Without a rank, what a call waits for goes first,
+        and whoever has no storage yet comes last.
         """
         if self.services.is_crowded and self.transaction is None:
-            return await self.threads.write(job, urgent=urgent)
+            return await self.threads.write(job, self._rank if rank is None else rank)
         return job()
+
+    @property
+    def _rank(self) -> Rank:
+        if RANK.get() is Rank.CALL:
+            return Rank.CALL
+        return Rank.WORK if self._storage is not None and self._storage.exists else Rank.OPENING
 
     def trouble(self, doing: str, problem: Exception) -> None:
         """Something failed where no caller, run or mail carries the error. The log and the author are told."""
@@ -223,13 +232,18 @@ class Life:
 
     # its tasks, the loop, and the threads beside it
 
-    def spawn(self, job: Pending[T]) -> asyncio.Task[T]:
+    def spawn(self, job: Pending[T], rank: Rank = Rank.WORK) -> asyncio.Task[T]:
         """Start a task of this life, whose unexpected error ends the life. It is no part of a transaction that is open here."""
-        return self.tasks.start(job, unbound())
+        return self.tasks.start(job, self._apart(rank))
 
     def spawn_awaited(self, job: Pending[T]) -> asyncio.Task[T]:
         """The same for a task that somebody awaits: its error is theirs."""
-        return self.tasks.start_awaited(job, unbound())
+        return self.tasks.start_awaited(job, self._apart(Rank.WORK))
+
+    def _apart(self, rank: Rank) -> Context:
+        context = unbound()
+        context.run(RANK.set, rank)
+        return context
 
     def on_loop(self, job: Callable[[], None]) -> None:
         """Do something on the host's loop, from whichever thread."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from perdure.actors.link.link import FRAME_MAX, Link
 from perdure.actors.link.messages import Ask, Call, Message
@@ -22,6 +23,7 @@ from perdure.ledger import LedgerError, SupervisorUnreachable, pack, unpack
 from perdure.policies import Limits, backoff_ms, jittered_ms
 
 IN_FLIGHT_MAX = 2
+MOMENT_S = 0.15  # an exchange costs one or two milliseconds of processor time
 
 
 class Peer:
@@ -30,6 +32,9 @@ class Peer:
     Args:
         hello: makes the first message of a session; it is told whether there was an earlier one.
         receive: takes a message of the supervisor. It must not wait; it may start tasks.
+
+    Attributes:
+        is_busy: whether others have work here, so that more will soon be said. The host knows.
     """
 
     def __init__(
@@ -57,6 +62,9 @@ class Peer:
         self._prompt = False
         self._failures = 0
         self._wake = asyncio.Event()
+        self._said_s = 0.0
+        self._hurry = asyncio.Event()
+        self.is_busy: Callable[[], bool] = lambda: False
 
     def push(self, message: Message) -> None:
         """Say something, some time soon, and until it is durable."""
@@ -71,6 +79,7 @@ class Peer:
         self._waiting.append(future)
         self._prompt = True
         self._wake.set()
+        self._hurry.set()
         await future
 
     @property
@@ -90,10 +99,23 @@ class Peer:
             self._wake.clear()
             may_say_more = self._in_flight < IN_FLIGHT_MAX and self._link.has_unsent and not self._greeting
             if self._in_flight == 0 or may_say_more:
+                if self._in_flight > 0:
+                    await self._gather()
+                self._said_s = asyncio.get_running_loop().time()
                 self._in_flight += 1
                 self._tasks.start(self._exchange(self._frame()))
             else:
                 await self._wake.wait()
+
+    async def _gather(self) -> None:
+        """While there is much to do here, let what is said within a moment go together, unless somebody waits until it is durable. The exchange
+        that is held open brings what the supervisor has to say meanwhile."""
+        self._hurry.clear()
+        pause_s = self._said_s + MOMENT_S - asyncio.get_running_loop().time()
+        if pause_s > 0 and self.is_busy() and not self._prompt:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._hurry.wait()
 
     def _frame(self) -> bytes:
         most = FRAME_MAX if self.epoch else 1  # a life that is not known yet hears hello alone
@@ -124,6 +146,7 @@ class Peer:
                 self._greeting = False
             self._in_flight -= 1
             self._wake.set()
+            self._hurry.set()
 
     async def _pause(self) -> None:
         now = asyncio.get_running_loop().time()

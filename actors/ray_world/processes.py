@@ -17,6 +17,7 @@ from perdure.actors.ray_world.last_words import EXIT, keep_last_words
 from perdure.actors.ray_world.loop_watch import LoopWatch
 from perdure.actors.ray_world.os_processes import ProcessInfo, this_process_info
 from perdure.actors.ray_world.process_log import ProcessLog, listen
+from perdure.actors.ray_world.turnstile import Turnstile
 from perdure.actors.tasks import awaited
 from perdure.ledger import LedgerError, SupervisorUnreachable
 
@@ -128,7 +129,7 @@ class HostProcess(Process):
         super().__init__(deployment, host_id)
         self._watch = LoopWatch()
         keep_last_words(deployment.last_words(host_id))
-        self._life = awaited(self._live(deployment, world, courier, host_id))
+        self._life = awaited(self._live(deployment, world._replace(turns=Turnstile()), courier, host_id))
         self._life.add_done_callback(self._ended)
 
     async def _live(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> str:

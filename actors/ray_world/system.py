@@ -18,6 +18,7 @@ from perdure.actors.ports import Faults, KillPoint, World
 from perdure.actors.ray_world.os_processes import resident_mb
 from perdure.actors.threads import Crew
 from perdure.ledger import BadRequest
+from perdure.policies import Rank
 
 T = TypeVar("T")
 
@@ -61,9 +62,9 @@ class LoopThreads:
         """Run `job` on a shared thread with the caller's context variables."""
         return await self._shared.run(job)
 
-    async def write(self, job: Callable[[], T], *, urgent: bool = False) -> T:
+    async def write(self, job: Callable[[], T], rank: Rank) -> T:
         """Run `job` on a thread for the storages of agents, to its end."""
-        return await self._storage.finish(job, urgent=urgent)
+        return await self._storage.finish(job, rank)
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Run `job` on the ledger's thread, in call order."""

@@ -19,6 +19,7 @@ from perdure.actors.ports import Killed, KillPoint, World
 from perdure.actors.sim_world.process import Process
 from perdure.actors.sim_world.weather import DiskFault
 from perdure.actors.tasks import to_the_end
+from perdure.policies import Line, Rank
 
 T = TypeVar("T")
 
@@ -135,14 +136,19 @@ class _Line(deque[_Job]):
     is_busy = False
 
 
+class _Writes(Line[_Job]):
+    """Jobs that one thread does by their ranks."""
+
+    is_busy = False
+
+
 class SimThreads:
     """Blocking work of one process: inline, but in its own time."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._nature = process.nature
-        self._ledger, self._archive = _Line(), _Line()
-        self._writing = 0
+        self._ledger, self._archive, self._writes = _Line(), _Line(), _Writes()
 
     async def run(self, job: Callable[[], T]) -> T:
         """Do the job on one of many threads."""
@@ -151,21 +157,28 @@ class SimThreads:
         answer: T = await entry.answer
         return answer
 
-    async def write(self, job: Callable[[], T], *, urgent: bool = False) -> T:
-        """Do the job on one of many threads, to its end."""
+    async def write(self, job: Callable[[], T], rank: Rank) -> T:
+        """Do the job on the thread for storages, when its turn comes, to its end."""
         entry = self._entry(job)
-        self._writing += 1
-        self._spread(entry, self._nature.draw_ms(self._nature.weather.thread_ms), None, self._written)
+        self._writes.add(entry, rank)
+        self._next_write()
         answer: T = await to_the_end(entry.answer)
         return answer
 
+    def _next_write(self) -> None:
+        if self._writes and not self._writes.is_busy:
+            self._writes.is_busy = True
+            ms = self._nature.draw_ms(self._nature.weather.thread_ms)
+            self._spread(self._writes.take(), ms, None, self._written)
+
     def _written(self) -> None:
-        self._writing -= 1
+        self._writes.is_busy = False
+        self._next_write()
 
     @property
     def writes_waiting(self) -> int:
         """All that are under way."""
-        return self._writing
+        return len(self._writes) + self._writes.is_busy
 
     async def commit(self, job: Callable[[], T]) -> T:
         """Do the job on the ledger's thread, in call order. Raises `DiskFault` by the weather."""

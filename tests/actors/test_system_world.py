@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from perdure.actors.ray_world.os_processes import (
 )
 from perdure.actors.ray_world.system import STORAGE_THREADS, LoopThreads, NoFaults, faults_from, system_world
 from perdure.ledger import BadRequest
+from perdure.policies import Rank
 from tests.tidy import IMPORT_PATH
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -204,7 +206,7 @@ def test_a_write_is_done_to_its_end_whoever_gives_it_up_meanwhile() -> None:
             go_on.wait()
             done.append(threading.current_thread().name)
 
-        task = asyncio.create_task(threads.write(write))
+        task = asyncio.create_task(threads.write(write, Rank.WORK))
         await asyncio.to_thread(begun.wait)
         for _ in range(3):
             task.cancel()
@@ -227,7 +229,7 @@ def test_a_write_that_fails_says_so_also_to_one_who_gave_it_up() -> None:
             go_on.wait()
             raise OSError("the disk")
 
-        task = asyncio.create_task(threads.write(write))
+        task = asyncio.create_task(threads.write(write, Rank.WORK))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         go_on.set()
@@ -237,20 +239,19 @@ def test_a_write_that_fails_says_so_also_to_one_who_gave_it_up() -> None:
     asyncio.run(story())
 
 
-def test_an_urgent_write_comes_before_those_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_a_call_waits_for_comes_first_and_a_new_storage_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.actors.ray_world.system.STORAGE_THREADS", 1)
 
     async def story() -> None:
         threads, go_on, order = LoopThreads(1), threading.Event(), list[str]()
-        busy = asyncio.create_task(threads.write(go_on.wait))
+        busy = asyncio.create_task(threads.write(go_on.wait, Rank.WORK))
         await asyncio.sleep(0)
-        later = [asyncio.create_task(threads.write(lambda: order.append("write"))) for _ in range(50)]
-        await asyncio.sleep(0)
-        first = asyncio.create_task(threads.write(lambda: order.append("urgent"), urgent=True))
+        ranks = [Rank.OPENING] * 3 + [Rank.WORK] * 3 + [Rank.CALL]
+        later = [asyncio.create_task(threads.write(partial(order.append, rank.name), rank)) for rank in ranks]
         await asyncio.sleep(0)
         go_on.set()
-        await asyncio.gather(busy, *later, first)
-        assert order[0] == "urgent"
+        await asyncio.gather(busy, *later)
+        assert order == ["CALL"] + ["WORK"] * 3 + ["OPENING"] * 3
 
     asyncio.run(story())
 
@@ -258,7 +259,7 @@ def test_an_urgent_write_comes_before_those_in_line(monkeypatch: pytest.MonkeyPa
 def test_writes_in_line_are_counted() -> None:
     async def story() -> None:
         threads, go_on = LoopThreads(1), threading.Event()
-        writing = [asyncio.create_task(threads.write(go_on.wait)) for _ in range(STORAGE_THREADS + 3)]
+        writing = [asyncio.create_task(threads.write(go_on.wait, Rank.WORK)) for _ in range(STORAGE_THREADS + 3)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert threads.writes_waiting == STORAGE_THREADS + 3

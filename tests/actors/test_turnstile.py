@@ -1,0 +1,146 @@
+"""The turnstile of a host's loop. A slice of no length has room for one turn, so each order is certain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any
+
+import pytest
+
+from perdure.actors.ray_world.turnstile import Turnstile
+from perdure.actors.tasks import RANK
+from perdure.policies import Rank
+
+Job = Coroutine[Any, Any, Any]
+
+
+def play(story: Callable[[Turnstile], Job], slice_s: float = 0.0) -> None:
+    async def whole() -> None:
+        await story(Turnstile(slice_s))
+
+    asyncio.run(whole())
+
+
+def start(job: Job, rank: Rank = Rank.WORK) -> asyncio.Task[Any]:
+    context = copy_context()
+    context.run(RANK.set, rank)
+    return asyncio.get_running_loop().create_task(job, context=context)
+
+
+async def child(name: str, said: list[str], turns: int = 3) -> None:
+    RANK.set(Rank.WORK)
+    for turn in range(turns):
+        said.append(f"{name}{turn}")
+        await asyncio.sleep(0)
+
+
+def test_the_host_s_own_work_comes_between_any_two_turns_of_agents() -> None:
+    async def story(_: Turnstile) -> None:
+        said: list[str] = []
+        crowd = [start(child("a", said)) for _ in range(50)]
+        between = []
+        while not all(task.done() for task in crowd):
+            before = len(said)
+            await asyncio.sleep(0)
+            between.append(len(said) - before)
+        assert len(said) == 150
+        assert max(between) == 1
+
+    play(story)
+
+
+def test_in_a_slice_are_as_many_turns_as_there_is_time_for() -> None:
+    async def story(_: Turnstile) -> None:
+        said: list[str] = []
+        crowd = [start(child("a", said, turns=1)) for _ in range(50)]
+        await asyncio.sleep(0)
+        assert len(said) == 50
+        await asyncio.gather(*crowd)
+
+    play(story, slice_s=60.0)
+
+
+def test_who_is_at_work_goes_on_before_others_are_begun() -> None:
+    async def story(_: Turnstile) -> None:
+        said: list[str] = []
+        await asyncio.gather(*(start(child(f"{name}/", said), Rank.OPENING) for name in range(20)))
+        begun = {name: said.index(f"{name}/0") for name in range(20)}
+        ended = {name: said.index(f"{name}/2") for name in range(20)}
+        assert list(begun.values()) == sorted(begun.values())
+        assert max(sum(begun[other] <= begun[name] < ended[other] for other in begun) for name in begun) <= 3
+
+    play(story)
+
+
+def test_a_call_does_not_wait_for_the_crowd() -> None:
+    async def story(_: Turnstile) -> None:
+        said: list[str] = []
+        crowd = [start(child("a", said)) for _ in range(50)]
+        await asyncio.sleep(0)
+        call = start(child("call", said, turns=1), Rank.CALL)
+        await call
+        assert said.index("call0") <= 2
+        await asyncio.gather(*crowd)
+
+    play(story)
+
+
+def test_what_an_agent_waits_for_reaches_it_although_it_stood_in_line() -> None:
+    async def story(_: Turnstile) -> None:
+        async def waits(answer: asyncio.Future[int]) -> int:
+            return await answer + 1
+
+        async def fails(answer: asyncio.Future[int]) -> int:
+            raise ValueError(await answer)
+
+        answers = [asyncio.get_running_loop().create_future() for _ in range(20)]
+        tasks = [start(waits(answer)) for answer in answers[:-1]]
+        failing = start(fails(answers[-1]))
+        await asyncio.sleep(0.01)
+        for number, answer in enumerate(answers):
+            answer.set_result(number)
+        assert await asyncio.gather(*tasks) == list(range(1, 20))
+        with pytest.raises(ValueError, match="19"):
+            await failing
+
+    play(story)
+
+
+def test_who_is_cancelled_in_line_hears_it_and_keeps_no_place() -> None:
+    async def story(turnstile: Turnstile) -> None:
+        said: list[str] = []
+        crowd = [start(child(f"{name}/", said), Rank.OPENING) for name in range(20)]
+        await asyncio.sleep(0)
+        crowd[10].cancel()
+        done = await asyncio.gather(*crowd, return_exceptions=True)
+        assert [number for number, each in enumerate(done) if isinstance(each, asyncio.CancelledError)] == [10]
+        assert not any(each.startswith("10/") for each in said)
+        assert turnstile.is_free
+
+    play(story)
+
+
+def test_it_tells_how_long_a_newcomer_has_waited() -> None:
+    async def story(turnstile: Turnstile) -> None:
+        assert turnstile.waited_ms == 0
+        crowd = [start(child("a", []), Rank.OPENING) for _ in range(20)]
+        await asyncio.sleep(0)
+        threshold = asyncio.get_running_loop().time() + 0.005
+        while asyncio.get_running_loop().time() < threshold:
+            pass
+        assert turnstile.waited_ms >= 4
+        await asyncio.gather(*crowd)
+        assert turnstile.waited_ms == 0
+
+    play(story)
+
+
+def test_tasks_of_the_host_itself_have_no_gate() -> None:
+    async def story(_: Turnstile) -> None:
+        own, agents = asyncio.ensure_future(asyncio.sleep(0)), start(asyncio.sleep(0))
+        assert type(own.get_coro()) is not type(agents.get_coro())
+        await asyncio.gather(own, agents)
+
+    play(story)
