@@ -108,8 +108,8 @@ class Peer:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        """While there is much to do here, let what is said within a moment go together, unless somebody waits until it is durable. The exchange
-        that is held open brings what the supervisor has to say meanwhile."""
+        """While there is much to do here, let what is said within a moment go together, unless somebody waits until it is durable. The
+        exchange that is held open brings what the supervisor has to say meanwhile."""
         self._hurry.clear()
         pause_s = self._said_s + MOMENT_S - asyncio.get_running_loop().time()
         if pause_s > 0 and self.is_busy() and not self._prompt:

@@ -109,6 +109,56 @@ class Parent(Agent):
         return len(await self.run_agent_tools(naps, detached=True))
 
 
+class Writer(Agent):
+    """Takes a number of steps, and each is written. Gives back its attempt."""
+
+    async def run(self, input: int, run: RunContext) -> int:
+        """Write."""
+        for number in range(input):
+            await run.step(f"step {number}", self.nothing)
+        return run.attempt
+
+    async def nothing(self) -> None:
+        """Writing it down is the work."""
+
+
+class Item(Writer):
+    """Does a little before and after a sleep. Gives back its attempt."""
+
+    async def run(self, input: int, run: RunContext) -> int:
+        """Step, milestone, sleep, step."""
+        await run.step("first", self.nothing)
+        await run.report_progress(milestone="half-way")
+        await asyncio.sleep(STEP_S)
+        await run.step("second", self.nothing)
+        return run.attempt
+
+
+class Crowder(Agent):
+    """Makes crowds, and tells how long they took and how many attempts were beyond the first."""
+
+    @exposed
+    async def write(self, count: int, times: int) -> tuple[float, int]:
+        """Many writers at once."""
+        begun_s = time.perf_counter()
+        results: list[RunResult] = await self.run_agent_tools([(Writer, times)] * count)
+        return time.perf_counter() - begun_s, sum(result.output - 1 for result in results)
+
+    @exposed
+    async def detach_items(self, count: int) -> tuple[float, int]:
+        """Many detached items, until each is handled."""
+        begun_s, target = time.perf_counter(), self.state.get("count", 0) + count
+        with self.transaction():
+            self.run_agent_tools([(Item, number) for number in range(count)], detached=Detached(on_finish="on_done"))
+        while self.state.get("count", 0) < target:  # noqa: ASYNC110 - what is durable is looked at
+            await asyncio.sleep(LOOK_S)
+        return time.perf_counter() - begun_s, self.state.get("again", 0)
+
+    def on_done(self, run: RunInfo, result: RunResult) -> None:
+        self.state["count"] = self.state.get("count", 0) + 1
+        self.state["again"] = self.state.get("again", 0) + result.output - 1
+
+
 class Idler(Agent):
     """Has nothing to do."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import statistics
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from perdure.actors import Runtime
 
 CALM_S, CALM_SHARE = 0.5, 0.2  # less than this share of a core for so long is quiet
+SPINNER = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,21 @@ class Bench:
     data: Path
     quick: bool = False
     say: Callable[[str], None] = print
+    load: int = 0
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
+
+    @contextmanager
+    def spinning(self) -> Iterator[None]:
+        """With `load` processes beside it that only compute. They end with this one, or with the block."""
+        spinners = [subprocess.Popen([sys.executable, "-c", SPINNER]) for _ in range(self.load)]
+        try:
+            yield
+        finally:
+            for each in spinners:
+                each.kill()
+                each.wait()
 
     @contextmanager
     def cluster(self, name: str, **limits: Any) -> Iterator[Runtime]:
@@ -136,6 +151,25 @@ class Listener:
 
     async def on_event(self, event: dict[str, Any]) -> None:
         self.heard.append((time.monotonic(), event))
+
+
+@contextmanager
+def repeatedly(measure: Callable[[], float], pause_s: float) -> Iterator[list[float]]:
+    """Measure again and again on a thread of its own, as long as the block lasts."""
+    seen: list[float] = []
+    over = threading.Event()
+
+    def go_on() -> None:
+        while not over.wait(pause_s):
+            seen.append(measure())
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
 
 
 def took_ms(call: Callable[[], object]) -> float:

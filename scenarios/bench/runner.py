@@ -2,7 +2,7 @@
 
 Every group has its own data directory, cluster and process, so groups do not affect each other.
 
-`python -m perdure.scenarios.bench.runner GROUP DIRECTORY [--quick]` is that process.
+`python -m perdure.scenarios.bench.runner GROUP DIRECTORY LOAD [--quick]` is that process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.scenarios.bench.alarms import alarms
+from perdure.scenarios.bench.busy_host import busy_host
 from perdure.scenarios.bench.chat import chat_children, chat_streams, chat_turns
 from perdure.scenarios.bench.chat_deaths import chat_recovery, reconnection
 from perdure.scenarios.bench.deaths import child_death, cluster_death, handlers_death, supervisor_death
@@ -49,6 +50,7 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "fan-out": fan_out,
     "detached": detached,
     "sustained": sustained,
+    "busy-host": busy_host,
     "sleepers": sleepers,
     "child-death": child_death,
     "supervisor-death": supervisor_death,
@@ -69,7 +71,9 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
 }
 
 
-def main(as_json: bool = False, quick: bool = False, only: Sequence[str] = (), data: Path | None = None) -> bool:
+def main(
+    as_json: bool = False, quick: bool = False, only: Sequence[str] = (), data: Path | None = None, load: int = 0
+) -> bool:
     """Measure and print. Returns whether each group could be measured. The files stay in `data`, if given.
 
     Raises `BadRequest` if `only` names an unknown group.
@@ -77,7 +81,7 @@ def main(as_json: bool = False, quick: bool = False, only: Sequence[str] = (), d
     groups = [group for group in FIGURES if not only or group in {known(each, list(FIGURES)) for each in only}]
     room = tempfile.TemporaryDirectory(prefix="perdure-bench-") if data is None else nullcontext(str(data))
     with room as place:
-        measured = [_measure(group, Path(place), quick=quick) for group in groups]
+        measured = [_measure(group, Path(place), quick=quick, load=load) for group in groups]
     figures = [figure for each in measured if not isinstance(each, Failed) for figure in each]
     failures = [each for each in measured if isinstance(each, Failed)]
     told = report(figures, [each.to_plain() for each in failures])
@@ -88,10 +92,10 @@ def main(as_json: bool = False, quick: bool = False, only: Sequence[str] = (), d
     return not failures
 
 
-def _measure(group: str, place: Path, *, quick: bool) -> list[dict[str, Any]] | Failed:
+def _measure(group: str, place: Path, *, quick: bool, load: int) -> list[dict[str, Any]] | Failed:
     begun_s = time.monotonic()
     _say(f"measuring {group} …")
-    measured = measure_apart(group, command_for(group, place, quick=quick), PATIENCE_S, _say)
+    measured = measure_apart(group, command_for(group, place, quick=quick, load=load), PATIENCE_S, _say)
     _say(
         f"{'could not measure' if isinstance(measured, Failed) else 'measured'} {group} in {time.monotonic() - begun_s:.0f} s"
     )
@@ -104,5 +108,9 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    name, where, *more = sys.argv[1:]
-    print(json.dumps([figure.to_plain() for figure in FIGURES[name](Bench(Path(where), "--quick" in more, _say))]))
+    name, where, load, *more = sys.argv[1:]
+    print(
+        json.dumps(
+            [figure.to_plain() for figure in FIGURES[name](Bench(Path(where), "--quick" in more, _say, int(load)))]
+        )
+    )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from perdure import actors
@@ -21,6 +19,7 @@ from perdure.scenarios.bench.report import (
     handle,
     percentile,
     pss_mb,
+    repeatedly,
     took_ms,
     until_asleep,
 )
@@ -85,7 +84,7 @@ def sustained(bench: Bench) -> list[Figure]:
     with bench.cluster("sustained") as runtime:
         parent = handle(runtime, Parent, "sustained")
         parent.fan_out(count // 5)
-        with waits_ms(runtime) as waits:
+        with repeatedly(lambda: took_ms(lambda: runtime.ask("limits")), 0.1) as waits:
             rates = [count / parent.fan_out(count) for _ in range(times)]
     burst = statistics.median(rates[:3])
     return [
@@ -98,25 +97,6 @@ def sustained(bench: Bench) -> list[Figure]:
         ),
         Figure("longest wait of a question", "ms", [max(waits)], None, Baseline("median", statistics.median(waits))),
     ]
-
-
-@contextmanager
-def waits_ms(runtime: Runtime) -> Iterator[list[float]]:
-    """How long the supervisor takes for a question that costs nothing, some ten times a second."""
-    seen: list[float] = []
-    over = threading.Event()
-
-    def ask() -> None:
-        while not over.wait(0.1):
-            seen.append(took_ms(lambda: runtime.ask("limits")))
-
-    asker = threading.Thread(target=ask)
-    asker.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        asker.join()
 
 
 def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, list[float], float, float]:
@@ -161,23 +141,9 @@ def sleepers(bench: Bench) -> list[Figure]:
     ]
 
 
-@contextmanager
-def peak_mb(runtime: Runtime) -> Iterator[list[float]]:
+def peak_mb(runtime: Runtime) -> AbstractContextManager[list[float]]:
     """The memory of the supervisor and all hosts, about twice a second."""
-    seen: list[float] = []
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(0.5):
-            seen.append(pss_mb(runtime.cluster.pids()))
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        watcher.join()
+    return repeatedly(lambda: pss_mb(runtime.cluster.pids()), 0.5)
 
 
 def passivated(bench: Bench) -> list[Figure]:

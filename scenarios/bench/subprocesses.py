@@ -32,13 +32,14 @@ class Failed:
         return asdict(self)
 
 
-def command_for(group: str, place: Path, *, quick: bool) -> list[str]:
+def command_for(group: str, place: Path, *, quick: bool, load: int = 0) -> list[str]:
     return [
         sys.executable,
         "-m",
         "perdure.scenarios.bench.runner",
         group,
         str(place.resolve()),
+        str(load),
         *(["--quick"] if quick else []),
     ]
 

@@ -136,6 +136,9 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it works, measures nothing.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Only this group of figures; repeatable.")] = None,
     data: Annotated[Path | None, typer.Option(help="Keep what is written, in this directory.", file_okay=False)] = None,
+    load: Annotated[
+        int, typer.Option(min=0, max=64, help="Processes that only compute, beside the group `busy-host`.")
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Measure throughput, latency and recovery, each beside its baseline in the same run.
@@ -148,8 +151,9 @@ def bench(
     Examples:
         perdure bench --quick
         perdure bench --only fan-out --only cluster-death --json
+        perdure bench --only busy-host --load 8
     """
-    if not benchmark.main(as_json=as_json, quick=quick, only=only or (), data=data):
+    if not benchmark.main(as_json=as_json, quick=quick, only=only or (), data=data, load=load):
         raise typer.Exit(1)
 
 
