@@ -22,7 +22,7 @@ class Limits:
     hosts_warm: int = 2  # hosts kept ready ahead of demand
     pack_max: int = 1000  # agents per host that work at the same time
     inline_agents_max: int = 16  # above this many agents a host writes storages on threads, which cost more
-    late_ms_max: int = 1_000  # lateness of a host's event loop above which it gets fewer runs
+    late_ms_max: int = 1_000  # lateness of a host's loop, or of who is to be begun next, above which it gets fewer runs
     writes_waiting_max: int = 100  # waiting writes of a host above which it gets fewer runs
     threads_max: int = 32  # threads of one host for sync code; one that waits for the runtime does not count
     tenancies_max: int = 200_000  # agents that a host serves before it is retired

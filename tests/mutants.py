@@ -651,6 +651,18 @@ MUTANTS = (
            "tenant",
            "a stop for an older life does not end a newer one",
            "actors/test_host.py::test_a_command_for_an_older_life_does_not_end_a_newer_one"),
+    Mutant("policies/turns.py", "        if calls:\n            return calls.popleft()\n", "",
+           "a call has the next turn on its host", "policies/test_turns.py"
+           "::test_a_call_goes_first_then_who_is_at_work_then_a_newcomer"),
+    Mutant("policies/turns.py", "(not work or self._passes >= PASSES_MAX)", "not work",
+           "nobody who begins waits for ever", "policies/test_turns.py"
+           "::test_a_newcomer_is_passed_over_only_so_often"),
+    Mutant("actors/ray_world/turnstile.py", "elif monotonic() >= self._until_s:", "elif False:",
+           "a crowd of agents does not keep the loop of its host", "actors/test_turnstile.py"
+           "::test_the_host_s_own_work_comes_between_any_two_turns_of_agents"),
+    Mutant("actors/life/life.py", "if self._storage is not None and self._storage.exists else Rank.OPENING", "",
+           "agents on a crowded host end steadily", "actors/test_liveness.py"
+           "::test_agents_on_a_crowded_host_end_one_after_the_other_and_not_all_at_the_end"),
     Mutant("actors/host/host.py", "        if self._left.get(agent_id, 0) >= incarnation:\n            return None",
            "        if False:\n            return None",
            "a life that is over is not begun again",

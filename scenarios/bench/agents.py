@@ -155,6 +155,7 @@ class Crowder(Agent):
         return time.perf_counter() - begun_s, self.state.get("again", 0)
 
     def on_done(self, run: RunInfo, result: RunResult) -> None:
+        """Count it, and its attempts beyond the first."""
         self.state["count"] = self.state.get("count", 0) + 1
         self.state["again"] = self.state.get("again", 0) + result.output - 1
 
