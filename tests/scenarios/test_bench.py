@@ -94,7 +94,7 @@ COMMANDS = {
 def test_a_group_that_fails_is_a_failed_row_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def toy(group: str, place: Path, *, quick: bool) -> list[str]:
+    def toy(group: str, place: Path, *, quick: bool, load: int) -> list[str]:
         return [sys.executable, "-c", COMMANDS[group][0].format(json.dumps([LEDGER]))]
 
     monkeypatch.setattr(runner, "command_for", toy)
