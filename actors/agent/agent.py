@@ -26,6 +26,8 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 
+from pydantic_core import to_jsonable_python
+
 from perdure.actors.agent.groups import (
     FiberGroup,
     OwnStorage,
@@ -46,9 +48,19 @@ from perdure.actors.jobs.schedule_requests import Asked, every, instant, queued,
 from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult
+from perdure.actors.life.run_context import RunContext
 from perdure.actors.link.messages import ListRuns
 from perdure.actors.tasks import Pending
-from perdure.ledger import AwaitedInsideHandler, BadRequest, Cancel, check_id, check_ms, check_whole, path_of
+from perdure.ledger import (
+    AwaitedInsideHandler,
+    BadRequest,
+    Cancel,
+    check_id,
+    check_ms,
+    check_whole,
+    path_of,
+    preview_of,
+)
 from perdure.ledger.storage.cabinet import State
 from perdure.policies import FiberResult, Retries
 
@@ -191,6 +203,14 @@ class Agent:
         `fiber.recoveries` counts the calls. For a fiber of `run_fiber` the return value is ignored.
         """
         return None
+
+    @hook
+    def get_agent_tool_summary(self, output: Any, run: RunContext) -> str:
+        """Return the summary of a run of this agent, for notices and lists; sync or async. By default a text is its own summary, and
+        anything else is shown as JSON, shortened."""
+        if isinstance(output, str):
+            return output
+        return preview_of(to_jsonable_python(output, by_alias=True, fallback=str)) or ""
 
     def _perdure_woken(self) -> None:
         """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""

@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack, cast
 
+from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
@@ -37,17 +38,20 @@ from perdure.actors.chat.model_lookup import load_library
 from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.play import STALL_MS
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
-from perdure.actors.code.author_call import hook
+from perdure.actors.code.author_call import hook, without_middle
 from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import Secret, Status, pack, unpack
+from perdure.ledger import Secret, Status, pack, preview_of, unpack
 from perdure.policies import ChatRecovery, Event, Json, Part, default_repair
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
 
 Answer = TypeVar("Answer", default=str)
+
+NOTICE_CHARS_MAX: Final = 8_000
+"""Of a structured result in the message that tells a chat of the end of a detached run."""
 
 
 def afar(function: Callable[..., object]) -> Marking:
@@ -148,14 +152,13 @@ class ChatAgent(Agent, Generic[Answer]):
         words = json.dumps(input, ensure_ascii=False, default=str)
         return {"role": "user", "parts": [{"type": "text", "text": words}]}
 
-    def get_agent_tool_output(self, run_id: str, result: TurnResult) -> Answer:
+    def get_agent_tool_output(self, result: TurnResult, run: RunContext) -> Answer:
         """The output of a run of this agent: the text of its answer."""
         return cast("Answer", result.text)
 
     async def format_detached_completion(self, run: RunInfo, result: RunResult) -> str:
         """The message that tells this chat of the end of a detached run; an empty one is not sent."""
-        told = result.summary or (result.output if isinstance(result.output, str) else "")
-        detail = told if result.ok else result.error
+        detail = _shown_result(result) if result.ok else result.error
         what = f"The background run {run.run_id} ({_shown_name(run)}) {_ENDS.get(result.status, result.status)}."
         return f"{what}\n\n{detail}" if detail else what
 
@@ -360,7 +363,7 @@ class ChatAgent(Agent, Generic[Answer]):
         result = conversation.turns.views.result_of(ended)
         if not result.ok:
             raise ChatTurnFailed(result.status, result.error)
-        return self.get_agent_tool_output(run.run_id, result)
+        return self.get_agent_tool_output(result, run)
 
     async def _perdure_notify(self, run: RunInfo, result: RunResult) -> None:
         """A detached run with `notify` has ended: a message of the user tells so, once, and the model answers."""
@@ -396,6 +399,19 @@ _ENDS: dict[str, str] = {
     Status.ABORTED: "was cancelled",
     Status.INTERRUPTED: "was interrupted, and its end is not known",
 }
+
+
+def _shown_result(result: RunResult) -> str:
+    """The summary of a run, and its output if that is more: what the model knows of the result."""
+    output = result.output
+    if output is None or isinstance(output, str):
+        return result.summary or output or ""
+    whole = json.dumps(
+        to_jsonable_python(output, by_alias=True, fallback=str), ensure_ascii=False, separators=(",", ":")
+    )
+    if not result.summary or whole == result.summary or result.summary == preview_of(json.loads(whole)):
+        return without_middle(whole, NOTICE_CHARS_MAX)
+    return f"{result.summary}\n\n{without_middle(whole, NOTICE_CHARS_MAX)}"
 
 
 def _shown_name(run: RunInfo) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.chat.turn import TurnResult
+from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class DurableAgent(ChatAgent[Any]):
         """The model of the next request."""
         return self.agent.model if self.model is None else self.model
 
-    def get_agent_tool_output(self, run_id: str, result: TurnResult) -> Any:
+    def get_agent_tool_output(self, result: TurnResult, run: RunContext) -> Any:
         """The output of a run of this agent: that of the library's agent."""
         return result.output
 

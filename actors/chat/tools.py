@@ -35,6 +35,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.chat.tool_schema import Intake, ToolContext, context_name, docstring_of, intake_of
+from perdure.actors.code.author_call import overrides
 from perdure.actors.code.naming import function_name, load_function
 from perdure.actors.life.results import Detached, RunResult
 from perdure.ledger import BadRequest, PerdureError, UnknownTool, check_number, pack
@@ -137,7 +138,10 @@ class Tool:
     def answer(self, result: RunResult) -> Json:
         """The end of a child's run as this tool's output: its summary or checked output, or why there is none (spec §3.2)."""
         if result.ok and self.output is None:
-            return result.summary or ("" if result.output is None else self.encoded(result.output))
+            has_own = self.agent_class is None or overrides(self.agent_class, "get_agent_tool_summary")
+            if result.summary and (has_own or result.output is None or isinstance(result.output, str)):
+                return result.summary
+            return "" if result.output is None else self.encoded(result.output)
         if result.ok and result.output is not None and self.output is not None:
             try:
                 return self.encoded(self.output.validate_python(result.output))

@@ -8,9 +8,10 @@ report itself makes its result durable, and until then it has not finished.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perdure.actors.code.author_call import in_words, traced, tried, tried_now
 from perdure.actors.code.schema import run_shapes
@@ -149,14 +150,14 @@ async def _execute(life: Life, run: RunContext, value: object) -> Outcome:
 async def _work(life: Life, run: RunContext, value: object) -> Outcome:
     _, gives, arguments = run_shapes(type(life.agent))
     outcome = await life.call(life.agent.run, *(value, run)[:arguments])
-    return Outcome(gives.encode("output", outcome, life.limits.output_bytes_max), _summary(life.agent, outcome), None)
+    return Outcome(
+        gives.encode("output", outcome, life.limits.output_bytes_max), await _summary(life.agent, outcome, run), None
+    )
 
 
-def _summary(agent: object, outcome: object) -> str:
-    summarise = getattr(agent, "get_agent_tool_summary", None)
-    if summarise is not None:
-        return str(summarise(outcome))
-    return outcome if isinstance(outcome, str) else ""
+async def _summary(agent: Any, outcome: object, run: RunContext) -> str:
+    given = agent.get_agent_tool_summary(outcome, run)
+    return str(await given if inspect.isawaitable(given) else given)
 
 
 def _ended(life: Life, run: RunContext, outcome: Outcome) -> Ended:

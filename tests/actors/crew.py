@@ -22,7 +22,7 @@ class Summariser(Agent):
     async def run(self, input: int, run: RunContext) -> list[int]:
         return list(range(input))
 
-    def get_agent_tool_summary(self, output: list[int]) -> str:
+    async def get_agent_tool_summary(self, output: list[int], run: RunContext) -> str:
         return f"{len(output)} numbers"
 
 

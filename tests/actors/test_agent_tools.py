@@ -34,7 +34,14 @@ def test_a_child_returns_its_typed_output_to_the_parent_that_waits() -> None:
     async def story(stage: Stage) -> None:
         assert (await stage.client.run(Doubler, Number(n=4))).output == 8
         told = await stage.call(Boss, "wait_for", "Doubler", {"n": 21}, "d")
-        assert told == {"status": "completed", "output": 42, "summary": "", "error": "", "reason": None, "still": None}
+        assert told == {
+            "status": "completed",
+            "output": 42,
+            "summary": "42",
+            "error": "",
+            "reason": None,
+            "still": None,
+        }
 
     play(story)
 

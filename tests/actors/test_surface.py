@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, ChatAgent, MessengerAgent, TurnResult, exposed
+from perdure.actors import Agent, ChatAgent, MessengerAgent, RunContext, TurnResult, exposed
 from perdure.actors.code.author_call import method_named
 from perdure.actors.code.schema import run_shapes
 from tests.kit import Stage, play
@@ -15,6 +15,7 @@ AGENT = """
     name path parent state sql transaction storage destroy keep_alive prepare
     on_start on_error on_state_changed validate_state
     run_agent_tool run_agent_tools as_completed cancel_agent_tool inspect_agent_tool_run has_agent_tool_run list_agent_tool_runs
+    get_agent_tool_summary
     clear_agent_tool_runs report_progress on_agent_tool_start on_agent_tool_finish on_progress
     run_fiber start_fiber stash inspect_fiber inspect_fiber_by_key list_fibers cancel_fiber cancel_fiber_by_key resolve_fiber
     delete_fibers on_fiber_recovered fibers
@@ -55,7 +56,7 @@ def test_an_agent_has_these_public_members() -> None:
     assert members(Agent) == set(AGENT.split())
     assert members(ChatAgent) - members(Agent) == set(CHAT_AGENT.split())
     assert members(MessengerAgent) - members(ChatAgent) == set(MESSENGER_AGENT.split())
-    assert [len(members(kind)) for kind in (Agent, ChatAgent, MessengerAgent)] == [59, 103, 110]
+    assert [len(members(kind)) for kind in (Agent, ChatAgent, MessengerAgent)] == [60, 104, 111]
 
 
 def test_the_rest_of_the_names_is_reserved_by_one_prefix() -> None:
@@ -114,7 +115,7 @@ class Plan(BaseModel):
 
 
 class Planner(ChatAgent[Plan]):
-    def get_agent_tool_output(self, run_id: str, result: TurnResult) -> Plan:
+    def get_agent_tool_output(self, result: TurnResult, run: RunContext) -> Plan:
         return Plan(steps=result.text.split())
 
 

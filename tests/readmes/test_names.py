@@ -34,7 +34,6 @@ PLAIN_WORDS = {
     "continue",
     "detached",
     "display",
-    "get_agent_tool_summary",
     "milestones",
     "on_limit",
     "persist",

@@ -81,8 +81,8 @@ class Helpdesk(ChatAgent):
 class Planner(ChatAgent[Notes]):
     """A chat agent that makes something else of its answer."""
 
-    def get_agent_tool_output(self, run_id: str, result: TurnResult) -> Notes:
-        return Notes(title=run_id, words=len(result.text.split()))
+    def get_agent_tool_output(self, result: TurnResult, run: RunContext) -> Notes:
+        return Notes(title=run.run_id, words=len(result.text.split()))
 
 
 class Idle(Agent):

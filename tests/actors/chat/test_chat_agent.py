@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from perdure.actors import Agent, ChatAgent, Client, Detached, RunContext, agent_tool, client_tool, exposed, tool
+from perdure.actors import (
+    Agent,
+    ChatAgent,
+    Client,
+    Detached,
+    RunContext,
+    TurnResult,
+    agent_tool,
+    client_tool,
+    exposed,
+    tool,
+)
 from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Call, Question, Round, Script
@@ -200,6 +212,25 @@ class Parent(Adder):
         return str(handle.run_id)
 
 
+class Planner(ChatAgent[dict[str, Any]]):
+    """A chat whose output has a structure."""
+
+    def get_model(self) -> Any:
+        return Outside.model
+
+    def get_agent_tool_output(self, result: TurnResult, run: RunContext) -> dict[str, Any]:
+        return {"run": run.run_id, "steps": ["first", "then"], "text": "x" * 600}
+
+
+class Delegating(Adder):
+    """Has a planner, detached."""
+
+    @exposed
+    async def begin(self) -> None:
+        """Begin the planner, which tells this chat of its end."""
+        await self.run_agent_tool(Planner, "words", run_id="plan", detached=Detached(notify=True))
+
+
 class Counting(Agent):
     """Counts."""
 
@@ -229,6 +260,22 @@ def test_agents_are_tools_of_a_chat() -> None:
         assert any("Only words" in str(output) for output in outputs), result.message
 
     tell(story, script)
+
+
+def test_a_chat_reads_the_structured_result_of_its_detached_chat_child() -> None:
+    """The summary is the output as JSON, shortened; the notice has all of it."""
+
+    async def story(client: Client) -> None:
+        await call(client, Delegating, "begin")
+        while not (told := await call(client, Delegating, "get_messages")):
+            await asyncio.sleep(0.2)
+        run = await client.ask("inspect", "plan")
+        assert (run["summary"][:40], len(run["summary"])) == ('{"run":"plan","steps":["first","then"],"', 500)
+        text = told[0]["parts"][0]["text"]
+        assert "has completed" in text
+        assert json.loads(text.partition("\n\n")[2]) == run["output"]
+
+    tell(story)
 
 
 def test_a_detached_run_tells_its_chat_once_and_the_model_answers() -> None:

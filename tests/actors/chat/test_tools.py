@@ -532,7 +532,8 @@ def ended(status: str, **more: Any) -> RunResult:
 @pytest.mark.parametrize(
     ("options", "result", "answer"),
     [
-        ({}, ended("completed", summary="Short.", output=3), "Short."),
+        ({}, ended("completed", summary="Short.", output="Long."), "Short."),
+        ({}, ended("completed", summary='{"n":3}', output={"n": 3}), {"n": 3}),
         ({}, ended("completed", output=Place(city="Ulm")), {"city": "Ulm", "country": "DE"}),
         ({}, ended("completed"), ""),
         ({}, ended("completed", output=0), 0),
