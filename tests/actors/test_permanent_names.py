@@ -17,7 +17,7 @@ from perdure.scenarios.stories.fan_out_agents import Census
 from perdure.scenarios.swarm.chat_workloads import add
 from tests.actors.cast import Doubler
 
-ABSTRACT = {"Agent", "ChatHooks", "ChatAgent", "MessengerAgent"}  # what authors subclass is never asked for itself
+ABSTRACT = {"Agent", "ChatAgent", "DurableAgent", "MessengerAgent"}  # what authors subclass is never asked for itself
 
 
 def our_agents() -> list[type[Agent]]:
