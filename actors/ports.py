@@ -75,8 +75,8 @@ class Threads(Protocol):
     async def write(self, job: Callable[[], T], rank: Rank) -> T:
         """Run `job` on a thread for the storages of agents, when its turn comes. Who is cancelled waits for its end."""
 
-    async def commit(self, job: Callable[[], T]) -> T:
-        """Run `job` on the one thread that makes the ledger durable, in call order."""
+    async def commit(self, job: Callable[[], T], *, is_brief: bool = False) -> T:
+        """Run `job` on the one thread that makes the ledger durable, in call order. A brief one may be run at once, by the loop itself."""
 
     async def archive(self, job: Callable[[], T]) -> T:
         """Run `job` on the one thread that reads what the ledger retains and folds it, in call order. Commits do not wait for it."""

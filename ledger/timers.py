@@ -27,9 +27,9 @@ class Timers:
         self._keys: dict[int, dict[str, None]] = {}
 
     @property
-    def next_at_ms(self) -> int | None:
-        """When the next key is due; None when nothing is armed."""
-        return self._instants[0] if self._instants else None
+    def next_at_ms(self) -> float:
+        """When the next key is due; infinity when nothing is armed."""
+        return self._instants[0] if self._instants else math.inf
 
     def arm(self, key: str, at_ms: float) -> None:
         """Look at this key again at that time."""

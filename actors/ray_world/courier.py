@@ -25,20 +25,20 @@ class RayCourier:
     """
 
     def __init__(self, find: Callable[[], Handle], living: Callable[[], Lifetime] | None = None) -> None:
-        self._find, self._life = find, Lifetime()
-        self._living = living or (lambda: self._life)
+        self._find, self._living, self._life = find, living, Lifetime()
         self._handle: Handle | None = None
 
     async def exchange(self, frame: bytes) -> bytes:
         """Hand over a frame and wait for the answer. Raises `SupervisorUnreachable`, or what the supervisor itself raised."""
-        life = self._living()
+        life = self._life if self._living is None else self._living()
         if life is not self._life:
             self._life, self._handle = life, None
         try:
             if self._handle is None:
                 self._handle = await asyncio.wrap_future(life.bound(on_own_thread(self._find)))
             reference = call(self._handle, "exchange", frame)
-            answer: bytes = await asyncio.wrap_future(life.bound(reference.future()))
+            is_bound = self._living is not None
+            answer: bytes = await (asyncio.wrap_future(life.bound(reference.future())) if is_bound else reference)
         except RayTaskError as error:
             raise _carried(error) from None
         except (RayError, ValueError, OSError, RuntimeError) as error:

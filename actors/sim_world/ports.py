@@ -180,7 +180,7 @@ class SimThreads:
         """All that are under way."""
         return len(self._writes) + self._writes.is_busy
 
-    async def commit(self, job: Callable[[], T]) -> T:
+    async def commit(self, job: Callable[[], T], *, is_brief: bool = False) -> T:
         """Do the job on the ledger's thread, in call order. Raises `DiskFault` by the weather."""
         return await self._in_line(self._ledger, job)
 

@@ -10,8 +10,11 @@ what is still outstanding. An error of a commit ends the life at once, because a
 from __future__ import annotations
 
 import asyncio
+import math
+from contextlib import suppress
 from dataclasses import asdict
-from typing import cast
+from functools import partial
+from typing import Final, cast
 
 from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.link.messages import REPORTS, Ask, Exists, Message, Refused, Reply, Report
@@ -59,6 +62,9 @@ from perdure.ledger import (
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
 
+BRIEF_MAX: Final = 16  # facts that are encoded and written in less time than a thread takes to wake
+LOOK_MS: Final = 60_000  # until the timers are looked at again, whatever they say
+
 
 class Supervisor:
     """One life of the supervisor.
@@ -76,7 +82,8 @@ class Supervisor:
         self._fleet, self._cabinet = fleet, cabinet
         self._tasks = Tasks("the supervisor")
         self._ready = asyncio.Event()
-        self._ticks = asyncio.Event()
+        self._sooner = asyncio.Event()
+        self._looks_at_ms = math.inf  # when the timers are looked at again
         self._stimuli: list[Stimulus] = []
         self._anchor_ms, self._anchor_s = 0, 0.0
 
@@ -192,7 +199,8 @@ class Supervisor:
         for session in {session.peer_id: session for session, _, _ in arrived}.values():
             session.committed()
         self.sessions.flush()
-        self._ticks.set()
+        if self.view.timers.next_at_ms < self._looks_at_ms:
+            self._sooner.set()
 
     def _receive(
         self, session: Session, message: Message, at_ms: int, rows: list[FactRow], payloads: list[Payload]
@@ -254,7 +262,8 @@ class Supervisor:
             return
         self.world.faults.at(KillPoint.BEFORE_COMMIT)
         began_s = asyncio.get_running_loop().time()
-        await self.world.threads.commit(lambda: self.store.append(rows, payloads))
+        is_brief = len(rows) <= BRIEF_MAX and not payloads and not self.sessions.inbox
+        await self.world.threads.commit(partial(self.store.append, rows, payloads), is_brief=is_brief)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
         self.world.metrics.observe("commit_ms", took_ms)
         self.pool.heartbeat.lost(took_ms)
@@ -277,19 +286,21 @@ class Supervisor:
         self.performer.forget_payloads(keys)
 
     async def _timers(self) -> None:
-        """Turn the passing of time into ticks."""
+        """Turn the passing of time into ticks. A timer that is not the next one wakes nobody when it is armed."""
         while True:
-            self._ticks.clear()
-            next_at_ms = self.view.timers.next_at_ms
-            due_ms = next_at_ms - self.now_ms() if next_at_ms is not None else 60_000
-            due_s = max(0.0, min(due_ms, 60_000) / 1000)
-            try:
-                async with asyncio.timeout(due_s):  # `wait_for` may lose a cancellation (3.11)
-                    await self._ticks.wait()
-            except TimeoutError:
-                if self.view.timers.next_at_ms is not None:
-                    self.report(Tick())
-                    await self._ticks.wait()
+            self._sooner.clear()
+            now_ms, next_at_ms = self.now_ms(), self.view.timers.next_at_ms
+            if next_at_ms <= now_ms:
+                self._looks_at_ms = math.inf  # the next turn lets them fire
+                self.report(Tick())
+                await self._sooner.wait()
+                continue
+            self._looks_at_ms = min(next_at_ms, now_ms + LOOK_MS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(
+                    (self._looks_at_ms - now_ms) / 1000
+                ):  # `wait_for` may lose a cancellation (3.11)
+                    await self._sooner.wait()
 
     async def _sweeps(self) -> None:
         """Look at everything outstanding again, clean up, and take checkpoints in quiet moments."""

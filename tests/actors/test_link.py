@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.actors.link.link import FRAME_MAX, Link
-from perdure.actors.link.messages import ClientHello, Wait
-from perdure.actors.link.wire import PeerFrame, SupervisorFrame, encode
+from perdure.actors.link.messages import ClientHello, HostHello, HostVitals, Message, Ping, Wait
+from perdure.actors.link.peer import Peer
+from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode, encode
+from perdure.actors.ray_world.system import system_world
 from perdure.actors.supervisor.sessions import Session, Sessions
+from perdure.actors.tasks import Tasks
 from perdure.ledger import pack, unpack
+from perdure.policies import Limits
 
 Frame = tuple[int, list[Any], int]
 
@@ -232,3 +236,37 @@ def test_a_frame_of_an_earlier_session_is_not_heard_any_more() -> None:
             assert asking.done() == (session == 1)
 
     asyncio.run(story())
+
+
+class Echoing:
+    """A host that answers each ping with its vitals, and the supervisor to which it talks. `said` has what each of its frames carried."""
+
+    def __init__(self, pings: int) -> None:
+        self.tasks, self.said, self.pings = Tasks("a host"), list[list[str]](), pings
+        self.peer = Peer(system_world(), self.tasks, self, "h1", Limits(), self.hello, self.receive)
+
+    def hello(self, _again: bool) -> Message:
+        return HostHello(1, "here", 1, [], [], [])
+
+    def receive(self, _message: Message) -> None:
+        self.peer.push(HostVitals(1, False, 0, 0))
+
+    async def exchange(self, frame: bytes) -> bytes:
+        said = PeerFrame(*unpack(frame))
+        self.said.append([type(decode(each)).__name__ for each in said.messages])
+        if said.ack == self.pings:
+            self.tasks.finish("enough was said")
+            return await asyncio.get_running_loop().create_future()
+        heard = said.first + len(said.messages) - 1
+        return pack(SupervisorFrame(1, said.session, heard, said.ack + 1, [encode(Ping())], missed=False, seq=0))
+
+    async def live(self) -> None:
+        async with self.tasks:
+            self.tasks.start(self.peer.serve())
+            await self.tasks.over()
+
+
+def test_what_a_peer_says_because_of_what_it_heard_goes_with_its_next_exchange() -> None:
+    host = Echoing(pings=5)
+    asyncio.run(host.live())
+    assert host.said == [["HostHello"], *[["HostVitals"]] * 5]

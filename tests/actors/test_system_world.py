@@ -92,6 +92,39 @@ def test_the_ledger_s_jobs_run_on_one_thread_in_order_and_others_do_not_wait_for
     asyncio.run(story())
 
 
+def test_a_brief_commit_is_done_by_the_loop_while_the_disk_is_quick_and_overtakes_nothing() -> None:
+    async def story() -> None:
+        threads = system_world().threads
+
+        async def is_done_here(pause_s: float = 0.0) -> bool:
+            def job() -> int:
+                threading.Event().wait(pause_s)
+                return threading.get_ident()
+
+            return await threads.commit(job, is_brief=True) == threading.get_ident()
+
+        async def quick() -> None:
+            async with asyncio.timeout(30):
+                while not await is_done_here():
+                    pass
+
+        assert not await is_done_here()  # how quick the disk is must be seen first
+        await quick()
+        free = threading.Event()
+        before = asyncio.ensure_future(threads.commit(lambda: free.wait(10)))
+        await asyncio.sleep(0)
+        behind = asyncio.ensure_future(is_done_here())
+        await asyncio.sleep(0)
+        free.set()
+        assert await before
+        assert not await behind
+        await quick()
+        await is_done_here(0.003)
+        assert not await is_done_here()  # one was slow
+
+    asyncio.run(story())
+
+
 def test_a_job_sees_its_caller_s_context() -> None:
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
 
