@@ -635,6 +635,13 @@ MUTANTS = (
     Mutant("actors/link/link.py", "        if stale:\n            self._unacked.popleft()", "        pass",
            "a hello that nobody heard is not said twice",
            "actors/test_link.py::test_a_hello_that_nobody_heard_is_not_said_twice"),
+    Mutant("actors/link/peer.py", "                self._listens = False\n", "",
+           "what a peer says because of what it heard goes with its next exchange",
+           "actors/test_link.py::test_what_a_peer_says_because_of_what_it_heard_goes_with_its_next_exchange"),
+    Mutant("actors/ray_world/system.py", "self._commit_s < QUICK_S and not self._commits", "self._commit_s < QUICK_S",
+           "a brief commit overtakes nothing",
+           "actors/test_system_world.py::"
+           "test_a_brief_commit_is_done_by_the_loop_while_the_disk_is_quick_and_overtakes_nothing"),
     Mutant("actors/link/peer.py", "self._hello(again), asked_again if again else None)", "self._hello(again), None)",
            "a call that is said to another life is marked as said before", "actors/test_calls.py"
            "::test_when_its_host_dies_too_a_call_may_be_refused_and_is_never_made_twice[sleeps]"),
