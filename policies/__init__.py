@@ -31,6 +31,7 @@
 | `liveness` | when does silence count against a host? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 | `turns` | whose turn is it on a host? |
+| `turn_size` | how many messages does the supervisor decide at once? |
 """
 
 from perdure.policies.callback_status import (
@@ -148,6 +149,7 @@ from perdure.policies.schedule import (
 )
 from perdure.policies.transitions import Cell, IllegalTransition, Transitions
 from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
+from perdure.policies.turn_size import turn_size_after
 from perdure.policies.turn_status import TURN_ENDED, TurnEvent, TurnStatus, turn_cell
 from perdure.policies.turns import Line, Rank
 from perdure.policies.ui_messages import (

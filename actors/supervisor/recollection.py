@@ -15,7 +15,6 @@ from perdure.ledger import (
     Clear,
     Forget,
     Record,
-    Request,
     Store,
     Tell,
     View,
@@ -25,7 +24,6 @@ from perdure.ledger import (
 )
 
 FAMILY_MAX: Final = 100_000
-NO_RUNS_MAX: Final = 10_000
 
 
 class Recollection:
@@ -41,7 +39,6 @@ class Recollection:
         self._world, self._view, self._store = world, view, store
         self.has_archive = self.has_snapshot = has_snapshot
         self.posted: set[str] = set()
-        self._no_runs: set[str] = set()  # names that the archive does not know
 
     async def recall(self, arrived: list[Arrived]) -> None:
         """Bring runs that are no longer in memory back, if a message speaks of them."""
@@ -54,7 +51,7 @@ class Recollection:
                 if key not in self._view.runs:
                     keys[key] = None
         if keys:
-            await self._recall_runs(list(keys))
+            await self._recall_runs(keys)
         await self._recall_ways(arrived)
         asked = [message.question for _, _, message in arrived if isinstance(message, Ask)]
         cleared = [self._view.runs.get(key) for each in asked if isinstance(each, Clear) for key in each.run_ids]
@@ -64,29 +61,26 @@ class Recollection:
             found = await self._world.threads.commit(partial(self._store.family_runs, agents.pop(), FAMILY_MAX))
             agents += [self._view.runs[key].child for key in self.remember(found)]
 
-    async def _recall_runs(self, keys: list[str]) -> None:
-        self.remember(await self._world.threads.commit(lambda: self._store.records("runs", keys)))
+    async def _recall_runs(self, keys: Iterable[str]) -> bool:
+        """Bring those of these runs back that the snapshot has; whether there was one. New ids are not looked for on the disk."""
+        kept = self._store.runs_among(keys)
+        if kept:
+            self.remember(await self._world.threads.commit(lambda: self._store.records("runs", kept)))
+        return any(key in self._view.runs for key in kept)
 
     async def _recall_ways(self, arrived: list[Arrived]) -> None:
         """Bring the runs back that lie on the ways of calls and mails (`ledger.reach`)."""
         ways: list[str] = []
         for _port, _number, message in arrived:
             match message:
-                case Request(run_id):
-                    self._no_runs.discard(run_id)  # from now on there is one
                 case Ask(_, Call(agent, standalone=standalone)) if standalone:
                     ways.append(agent)
                 case Ask(_, Tell(recipient=agent, standalone=standalone)) if standalone:
                     ways.append(agent)
         while ways:
-            named = {name for agent in ways for name in named_on_the_way(self._view.runs, agent)}
-            unknown = [name for name in named - self._no_runs if name not in self._view.runs]
-            if not unknown:
+            named = {name: None for agent in ways for name in named_on_the_way(self._view.runs, agent)}
+            if not await self._recall_runs(name for name in named if name not in self._view.runs):
                 return
-            await self._recall_runs(unknown)
-            self._no_runs.update(name for name in unknown if name not in self._view.runs)
-            if len(self._no_runs) > NO_RUNS_MAX:
-                self._no_runs.clear()
 
     async def _recall_tells(self, arrived: list[Arrived]) -> None:
         """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""

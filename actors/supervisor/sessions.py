@@ -7,6 +7,7 @@ acknowledged, and names the runs that it waits for.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -86,14 +87,14 @@ class Arrived(NamedTuple):
 
 
 class Sessions:
-    """All sessions. `inbox` holds the messages that wait for the next turn, `waiters` the peers that wait for a run's end. They
+    """All sessions. `inbox` holds the messages of each peer that wait for a turn, `waiters` the peers that wait for a run's end. They
     `are_attended` as soon as a client has come, who says first which code it has."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.seq = 0
         self.by_peer: dict[str, Session] = {}
-        self.inbox: list[Arrived] = []
+        self.inbox: dict[str, deque[Arrived]] = {}
         self.are_attended = False
         self.arrived = asyncio.Event()
         self.waiters: dict[str, dict[str, None]] = {}
@@ -133,15 +134,26 @@ class Sessions:
         fresh, gap = session.link.receive(first, messages)
         for message in fresh:
             number += 1
-            self.inbox.append(Arrived(session, number, decode(message)))
+            self.inbox.setdefault(session.peer_id, deque()).append(Arrived(session, number, decode(message)))
         if fresh:
             self.arrived.set()
         return gap
 
     def take(self, most: float) -> list[Arrived]:
-        """The first messages that wait, at least one; what is left is announced again."""
-        count = int(max(1, min(most, len(self.inbox))))
-        taken, self.inbox = self.inbox[:count], self.inbox[count:]
+        """The first messages that wait, at least one; what is left is announced again.
+
+        If not all are taken, each peer has the same share: who has one thing to ask does not wait behind one who has thousands.
+        """
+        count = max(1, min(most, sum(map(len, self.inbox.values()))))
+        taken: list[Arrived] = []
+        while self.inbox and len(taken) < count:
+            left = int(count) - len(taken)
+            share = max(1, left // len(self.inbox))
+            for peer_id in list(self.inbox)[:left]:
+                line = self.inbox.pop(peer_id)
+                taken += [line.popleft() for _ in range(min(share, len(line)))]
+                if line:
+                    self.inbox[peer_id] = line  # behind the others
         if self.inbox:
             self.arrived.set()
         return taken

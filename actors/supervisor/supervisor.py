@@ -60,7 +60,7 @@ from perdure.ledger import (
     restore,
 )
 from perdure.ledger.storage.cabinet import Cabinet
-from perdure.policies import Limits
+from perdure.policies import Limits, turn_size_after
 
 BRIEF_MAX: Final = 16  # facts that are encoded and written in less time than a thread takes to wake
 LOOK_MS: Final = 60_000  # until the timers are looked at again, whatever they say
@@ -86,6 +86,7 @@ class Supervisor:
         self._looks_at_ms = math.inf  # when the timers are looked at again
         self._stimuli: list[Stimulus] = []
         self._anchor_ms, self._anchor_s = 0, 0.0
+        self._turn_size = limits.turn_max
 
     async def exchange(self, frame: bytes) -> bytes:
         """A peer's door: opaque frame in, opaque frame out, held open while there is nothing to say."""
@@ -162,12 +163,12 @@ class Supervisor:
             await self.keeping.between_turns()
 
     async def _turn(self) -> None:
-        """One group: what is waiting, in order, up to `turn_max` messages; the rest has the next turn."""
+        """One group: what is waiting, in each peer's order, as far as a short turn gets; the rest has the next turn."""
         self.pool.heartbeat.notice_lateness()
-        arrived = self.sessions.take(self.limits.turn_max)
+        arrived = self.sessions.take(self._turn_size)
         seen, self._stimuli = self._stimuli, []
         await self.recollection.recall(arrived)
-        at_ms = self.now_ms()
+        at_ms, began_s = self.now_ms(), asyncio.get_running_loop().time()
         rows: list[FactRow] = []
         payloads: list[Payload] = []
         for stimulus in seen:
@@ -182,7 +183,7 @@ class Supervisor:
             run = self.view.runs.get(key)
             if run is not None:
                 arm(self.view, run, self.limits)
-        await self._append(rows, payloads)
+        commit_ms = await self._append(rows, payloads)
         for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
             session.commit(number)
         await self._perform(touched)
@@ -201,6 +202,8 @@ class Supervisor:
         self.sessions.flush()
         if self.view.timers.next_at_ms < self._looks_at_ms:
             self._sooner.set()
+        took_ms = (asyncio.get_running_loop().time() - began_s) * 1000 - commit_ms
+        self._turn_size = turn_size_after(self._turn_size, len(arrived), took_ms, self.limits)
 
     def _receive(
         self, session: Session, message: Message, at_ms: int, rows: list[FactRow], payloads: list[Payload]
@@ -257,9 +260,10 @@ class Supervisor:
                 payloads.append(payload)
                 self.performer.payloads[payload.run_id, payload.part] = payload.body
 
-    async def _append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
+    async def _append(self, rows: list[FactRow], payloads: list[Payload]) -> float:
+        """Make a group durable; how many milliseconds that took."""
         if not rows:
-            return
+            return 0.0
         self.world.faults.at(KillPoint.BEFORE_COMMIT)
         began_s = asyncio.get_running_loop().time()
         is_brief = len(rows) <= BRIEF_MAX and not payloads and not self.sessions.inbox
@@ -269,6 +273,7 @@ class Supervisor:
         self.pool.heartbeat.lost(took_ms)
         self.world.faults.at(KillPoint.AFTER_COMMIT)
         self.checkpoints.committed(len(rows))
+        return took_ms
 
     async def _record(self, fact: Fact) -> None:
         await self._append([record_fact(self.view, fact, self.now_ms())], [])

@@ -11,13 +11,14 @@ What is true when a method returns, and which crash each step survives:
   are missing, it refuses and leaves every file as it was found, so a second start sees the same.
 
 `append`, `records` and `family_runs` may be called by one thread while another is in any of the others: a commit never waits for DuckDB.
+While a checkpoint writes, DuckDB answers nobody. `runs_among` is answered from memory (`run_filter`), so new ids are taken in meanwhile.
 A store that failed once refuses every further use.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,7 @@ from perdure.ledger.store.earlier_layout import bring_forward
 from perdure.ledger.store.journal import SEGMENT, Journal
 from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
 from perdure.ledger.store.memory_store import TABLES, forget_bounds
+from perdure.ledger.store.run_filter import RunFilter, filter_after
 from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, extend, seal, seal_anew
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record
 
@@ -96,6 +98,7 @@ class DuckDBStore:
         self._archive = RLock()  # of the connection and what follows
         self._followed, self._anchor, self._tally = GENESIS, GENESIS, NOTHING
         self._snapshot_seq = 0
+        self._filter: RunFilter | None = None
 
     def boot(self) -> Boot:
         """Open the directory, verify and mend what the last life left, and read what a start needs."""
@@ -141,7 +144,13 @@ class DuckDBStore:
             transact(con, gone)
             for table in TABLES:
                 replace(con, table, records)
-            transact(con, lambda: put(con, "snapshot", meta))
+            runs = [each.key for each in records if each.table == "runs"]
+
+            def snapshot() -> None:
+                put(con, "snapshot", meta)
+                self._filter = filter_after(con, self._filter, runs, upto_seq)
+
+            transact(con, snapshot)
             self._snapshot_seq = upto_seq
             self._fold(con)
 
@@ -151,6 +160,12 @@ class DuckDBStore:
         with self._fatal():
             found = {record.key: record for record in by_key(self._reader, table, list(set(keys)))}
         return [found[key] for key in dict.fromkeys(keys) if key in found]
+
+    def runs_among(self, keys: Iterable[str]) -> list[str]:
+        """Those of these keys under which the snapshot may have a run."""
+        self._ready()
+        known = self._filter
+        return list(keys) if known is None else [key for key in keys if key in known]
 
     def ended_runs(
         self,
@@ -266,6 +281,7 @@ class DuckDBStore:
         if findings or self._repair:
             findings += self._mended(con, evidence, found)
         facts = found.facts + [row for commit in replayed for row in commit.rows]
+        self._filter = RunFilter.read(con, self._snapshot_seq)
         self._reader = con.cursor()
         self._reader.execute("USE ledger")
         return Boot(get(con, "snapshot"), boot_records(con, facts), facts, findings, ended_counts(con))
@@ -379,6 +395,7 @@ class DuckDBStore:
     def _let_go(self) -> None:
         self._journal.close()
         self._behind.clear()
+        self._filter = None
         if self._con is not None:
             with suppress(duckdb.Error):
                 self._con.close()

@@ -6,6 +6,7 @@ It belongs to the simulated world, so it outlives a simulated death of the super
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import NoReturn
 
 from perdure.ledger.errors import LedgerError
@@ -82,6 +83,11 @@ class MemoryStore:
         self._check()
         kept = self._records[table]
         return [kept[key] for key in dict.fromkeys(keys) if key in kept]
+
+    def runs_among(self, keys: Iterable[str]) -> list[str]:
+        """Those of these keys under which the snapshot has a run."""
+        self._check()
+        return [key for key in keys if key in self._records["runs"]]
 
     def ended_runs(
         self,

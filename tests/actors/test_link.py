@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from perdure.actors.link.messages import ClientHello, HostHello, HostVitals, Mes
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode, encode
 from perdure.actors.ray_world.system import system_world
-from perdure.actors.supervisor.sessions import Session, Sessions
+from perdure.actors.supervisor.sessions import Arrived, Session, Sessions
 from perdure.actors.tasks import Tasks
 from perdure.ledger import pack, unpack
 from perdure.policies import Limits
@@ -174,10 +175,30 @@ def test_a_turn_takes_the_first_messages_and_what_is_left_is_announced_again(mos
     async def story() -> None:
         sessions = Sessions()
         session = Session("p", 1)
-        sessions.inbox = [(session, number, ["said"]) for number in (1, 2, 3)]
+        sessions.inbox = {"p": deque(Arrived(session, number, Ping()) for number in (1, 2, 3))}
         assert [number for _, number, _ in sessions.take(most)] == [1, 2, 3][:taken]
-        assert len(sessions.inbox) == 3 - taken
+        assert sum(map(len, sessions.inbox.values())) == 3 - taken
         assert sessions.arrived.is_set() == (taken < 3)
+
+    asyncio.run(story())
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(1, 20))
+def test_who_has_one_thing_to_say_does_not_wait_behind_one_who_has_thousands(waiting: list[int], most: int) -> None:
+    async def story() -> None:
+        sessions = Sessions()
+        for peer, count in enumerate(waiting):
+            session = Session(f"p{peer}", 1)
+            sessions.inbox[session.peer_id] = deque(Arrived(session, number, Ping()) for number in range(count))
+        heard: list[tuple[str, int]] = []
+        while sessions.inbox:
+            taken = [(session.peer_id, number) for session, number, _ in sessions.take(most)]
+            assert len(taken) == min(most, sum(waiting) - len(heard))
+            heard += taken
+        for peer, count in enumerate(waiting):
+            assert [number for peer_id, number in heard if peer_id == f"p{peer}"] == list(range(count))
+            turn = heard.index((f"p{peer}", 0)) // most
+            assert turn <= len(waiting) // most  # each has its first message heard when the others had one turn at most
 
     asyncio.run(story())
 
@@ -232,7 +253,7 @@ def test_a_frame_of_an_earlier_session_is_not_heard_any_more() -> None:
             frame = PeerFrame("p", session, 0, 0, 1, [HELLO], hold=True, rewind=False)
             asking = asyncio.create_task(sessions.exchange(pack(frame)))
             await asyncio.sleep(0)
-            assert len(sessions.inbox) == heard
+            assert sum(map(len, sessions.inbox.values())) == heard
             assert asking.done() == (session == 1)
 
     asyncio.run(story())

@@ -324,6 +324,7 @@ def test_a_closed_store_refuses_until_it_is_booted_again(store: Store) -> None:
         lambda: store.checkpoint(b"m", 1, [], []),
         lambda: store.facts("a"),
         lambda: store.records("runs", []),
+        lambda: store.runs_among([]),
         lambda: store.payload("a", "input"),
         lambda: store.ended_runs(None, None, None, 1),
     ):
@@ -377,6 +378,7 @@ def test_both_stores_tell_the_same_story(
             assert stores[0].facts(key) == stores[1].facts(key)
             assert stores[0].payload(key, "input") == stores[1].payload(key, "input")
             assert stores[0].records("runs", [key]) == stores[1].records("runs", [key])
+        assert set(stores[0].runs_among("abcd")) <= set(stores[1].runs_among("abcd"))
     for store in stores:
         store.close()
 
