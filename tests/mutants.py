@@ -500,7 +500,7 @@ MUTANTS = (
     Mutant("ledger/store/run_filter.py", "kept[:2] != [snapshot_seq, _runs(con)]", "False",
            "a filter of runs is used with its own snapshot only",
            "ledger/test_run_filter.py::test_one_that_is_not_of_this_snapshot_is_not_used_and_built_anew"),
-    Mutant("ledger/store/run_filter.py", "        after.add(run_ids)\n", "",
+    Mutant("ledger/store/run_filter.py", '        after.add(record.key for record in records if record.table == "runs")\n', "",
            "the snapshot's runs are known to be there",
            "ledger/test_run_filter.py"
            "::test_a_ledger_knows_its_runs_after_a_start_and_looks_all_of_them_up_without_a_filter"),
@@ -513,7 +513,7 @@ MUTANTS = (
            "if True:",
            "a tell repeated to a later supervisor life takes effect once",
            "actors/test_tell.py::test_a_tell_that_is_repeated_to_a_later_life_is_posted_once"),
-    Mutant("actors/supervisor/recollection.py", "            self._remember(await self._world.threads.commit(lambda: "
+    Mutant("actors/supervisor/recollection.py", "            self.remember(await self._world.threads.commit(lambda: "
            'self._store.records("runs", kept)))', "            pass",
            "a run that only the disk remembers is found when a message speaks of it",
            "actors/test_weaknesses.py::test_w34_and_w35_the_events_of_old_runs_are_replayed_without_waking_anybody"),

@@ -144,13 +144,8 @@ class DuckDBStore:
             transact(con, gone)
             for table in TABLES:
                 replace(con, table, records)
-            runs = [each.key for each in records if each.table == "runs"]
-
-            def snapshot() -> None:
-                put(con, "snapshot", meta)
-                self._filter = filter_after(con, self._filter, runs, upto_seq)
-
-            transact(con, snapshot)
+            transact(con, lambda: put(con, "snapshot", meta))
+            self._filter = filter_after(con, self._filter, records, upto_seq)
             self._snapshot_seq = upto_seq
             self._fold(con)
 
@@ -164,8 +159,7 @@ class DuckDBStore:
     def runs_among(self, keys: Iterable[str]) -> list[str]:
         """Those of these keys under which the snapshot may have a run."""
         self._ready()
-        known = self._filter
-        return list(keys) if known is None else [key for key in keys if key in known]
+        return [key for key in keys if self._filter is None or key in self._filter]
 
     def ended_runs(
         self,

@@ -16,7 +16,8 @@ from typing import Final, Self
 
 import duckdb
 
-from perdure.ledger.store.duckdb_file import get, put
+from perdure.ledger.store.duckdb_file import get, put, transact
+from perdure.ledger.store.store import Record
 
 _PROBES: Final = 10
 _BITS_EACH: Final = 32  # one new id in half a million is affirmed by a full level
@@ -96,15 +97,15 @@ class RunFilter:
 
 
 def filter_after(
-    con: duckdb.DuckDBPyConnection, before: RunFilter | None, run_ids: list[str], snapshot_seq: int
+    con: duckdb.DuckDBPyConnection, before: RunFilter | None, records: list[Record], snapshot_seq: int
 ) -> RunFilter:
-    """The filter when these records have been replaced, by a snapshot that goes up to this fact; inside the caller's transaction."""
+    """The filter when these records have been replaced, by a snapshot that goes up to this fact."""
     if before is None or before.is_outgrown(con):
         after = RunFilter.built(con)
     else:
         after = before
-        after.add(run_ids)
-    after.write(con, snapshot_seq)
+        after.add(record.key for record in records if record.table == "runs")
+    transact(con, lambda: after.write(con, snapshot_seq))
     return after
 
 

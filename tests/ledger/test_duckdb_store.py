@@ -572,6 +572,7 @@ def test_commits_and_records_do_not_wait_for_a_checkpoint(tmp_path: Path) -> Non
         assert store.waits.wait(10)
         store.append(*commit(4, 5))
         assert [record.key for record in store.records("runs", ["r1"])] == ["r1"]
+        assert store.runs_among(["r1", "new"]) == ["r1"]
         store.goes_on.set()
         checkpoint.result(10)
         assert [row.seq for row in store.facts("r2")] == [2, 5]
