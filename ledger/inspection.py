@@ -112,7 +112,7 @@ def lines(
     archived: list[Record],
     parent: str | None,
     statuses: list[str] | None,
-    older_than_ms: float | None,
+    before_ms: float | None,
     limit: int,
     first: First = "oldest",
 ) -> list[dict[str, Any]]:
@@ -120,17 +120,17 @@ def lines(
     told = {run.run_id: run for run in map(run_from, archived)}
     for run in view.runs.values():
         told.pop(run.run_id, None)
-        if not run.cleared and _matches(run, parent, statuses, older_than_ms):
+        if not run.cleared and _matches(run, parent, statuses, before_ms):
             told[run.run_id] = run
     ordered = sorted(told.values(), key=lambda run: (run.requested_at_ms, run.first_seq), reverse=first == "newest")
     return [line(run) for run in ordered[:limit]]
 
 
-def _matches(run: Run, parent: str | None, statuses: list[str] | None, older_than_ms: float | None) -> bool:
+def _matches(run: Run, parent: str | None, statuses: list[str] | None, before_ms: float | None) -> bool:
     return (
         (parent is None or run.parent == parent)
         and (statuses is None or run.status in statuses)
-        and (older_than_ms is None or run.requested_at_ms < older_than_ms)
+        and (before_ms is None or run.requested_at_ms < before_ms)
     )
 
 

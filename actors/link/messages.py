@@ -324,7 +324,7 @@ class ListRuns(NamedTuple):
 
     parent: str | None
     statuses: list[str] | None
-    older_than_ms: float | None
+    before_ms: float | None
     limit: int
     first: First = "oldest"
 

@@ -165,13 +165,13 @@ class DuckDBStore:
         self,
         parent: str | None,
         statuses: list[str] | None,
-        older_than_ms: float | None,
+        before_ms: float | None,
         limit: int,
         first: First = "oldest",
     ) -> list[Record]:
         """The snapshot's runs that are not live, oldest or newest request first."""
         with self._archived() as con:
-            return ended_runs(con, parent, statuses, older_than_ms, limit, first)
+            return ended_runs(con, parent, statuses, before_ms, limit, first)
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         """The snapshot's runs that an agent or its descendants requested, and that are not live."""

@@ -121,7 +121,7 @@ def ended_runs(
     con: duckdb.DuckDBPyConnection,
     parent: str | None,
     statuses: list[str] | None,
-    older_than_ms: float | None,
+    before_ms: float | None,
     limit: int,
     first: First,
 ) -> list[Record]:
@@ -129,7 +129,7 @@ def ended_runs(
     way = "DESC NULLS LAST" if first == "newest" else "ASC NULLS FIRST"
     condition = f"""NOT live AND ($1::VARCHAR IS NULL OR parent = $1) AND ($2::VARCHAR[] IS NULL OR status = ANY($2::VARCHAR[]))
         AND ($3::BIGINT IS NULL OR requested_at_ms < $3) ORDER BY requested_at_ms {way}, first_seq {way}, run_id {way} LIMIT $4"""
-    return read(con, "runs", condition, [parent, statuses, older_than_ms, limit])
+    return read(con, "runs", condition, [parent, statuses, before_ms, limit])
 
 
 def family_runs(con: duckdb.DuckDBPyConnection, agent: str, limit: int) -> list[Record]:

@@ -93,7 +93,7 @@ class MemoryStore:
         self,
         parent: str | None,
         statuses: list[str] | None,
-        older_than_ms: float | None,
+        before_ms: float | None,
         limit: int,
         first: First = "oldest",
     ) -> list[Record]:
@@ -106,7 +106,7 @@ class MemoryStore:
                 not record.live
                 and parent in (None, its_parent)
                 and (statuses is None or status in statuses)
-                and (older_than_ms is None or (isinstance(requested_at_ms, int) and requested_at_ms < older_than_ms))
+                and (before_ms is None or (isinstance(requested_at_ms, int) and requested_at_ms < before_ms))
             )
 
         return sorted(filter(wanted, self._records["runs"].values()), key=_age, reverse=first == "newest")[:limit]

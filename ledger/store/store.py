@@ -87,7 +87,7 @@ class Store(Protocol):
         self,
         parent: str | None,
         statuses: list[str] | None,
-        older_than_ms: float | None,
+        before_ms: float | None,
         limit: int,
         first: First = "oldest",
     ) -> list[Record]:

@@ -246,18 +246,18 @@ def test_ended_runs_are_listed_by_age_and_what_is_asked(store: Store) -> None:
     def listed(
         parent: str | None = None,
         statuses: list[str] | None = None,
-        older_than_ms: int | None = None,
+        before_ms: int | None = None,
         limit: int = 9,
         first: First = "oldest",
     ) -> str:
-        return " ".join(record.key for record in store.ended_runs(parent, statuses, older_than_ms, limit, first))
+        return " ".join(record.key for record in store.ended_runs(parent, statuses, before_ms, limit, first))
 
     assert listed() == "r1 r2 r3 r4 r5"
     assert listed(limit=2) == "r1 r2"
     assert listed(parent="p") == "r1 r2 r3"
     assert listed(statuses=["error"]) == "r1 r3 r5"
     assert listed(statuses=[]) == ""
-    assert listed(older_than_ms=1_003) == "r1 r2"
+    assert listed(before_ms=1_003) == "r1 r2"
     assert [record.key for record in store.family_runs("p", 9)] == ["r1", "r2", "r3", "r4", "r5"]
     assert [record.key for record in store.family_runs("p>q", 9)] == ["r4", "r5"], "those of all that descend from it"
     assert listed("p>q", ["completed", "aborted"], 2_000) == "r4"
