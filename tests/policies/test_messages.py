@@ -92,5 +92,9 @@ def test_texts_that_a_tool_call_parted_do_not_run_together() -> None:
     assert spoken([text("One."), tool, text("Two.")]) == "One. Two."
     assert spoken([text("One. "), tool, text("Two.")]) == "One. Two."
     assert spoken([text("One"), text("Two")]) == "OneTwo"
+    assert spoken([text("One."), tool, {"type": "step-start"}, tool, text("Two.")]) == "One. Two.", (
+        "one for all of them"
+    )
     assert spoken([tool, text("Two.")]) == "Two."
+    assert spoken([text("One."), tool]) == "One."
     assert spoken([text("answ"), {"type": "step-start"}, text("ered")]) == "answered", "it broke off there, and went on"

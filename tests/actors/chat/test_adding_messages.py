@@ -28,10 +28,13 @@ def test_a_message_is_taken_as_it_is_and_once() -> None:
     """With its own id, and in its place if it is sent again (C-0503 – C-0505)."""
 
     async def story(room: Room) -> None:
-        assert (await room.do("chat", user("mine", "words"))).ok
-        assert (await room.do("chat", user("mine", "words"))).ok
+        assert await room.do("get_messages") == []
+        mine = user("mine", "words")
+        mine["parts"].append({"type": "text", "text": "and more of them"})
+        assert (await room.do("chat", mine)).ok
+        assert (await room.do("chat", mine)).ok
         first, *answers = await room.do("get_messages")
-        assert first == user("mine", "words")
+        assert first == mine
         assert [each["role"] for each in answers] == ["assistant", "assistant"]
         await room.sleep()
         assert await room.do("get_messages") == [first, *answers]

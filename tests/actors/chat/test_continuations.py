@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from perdure.actors import client_tool, tool
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Call, Question, Round, Script
-from tests.actors.chat.desk import SCRIPT, Adder, Outside
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
 
 ERROR = Fault(
@@ -34,14 +36,16 @@ def test_without_an_answer_there_is_nothing_to_go_on_with() -> None:
 
 
 def test_an_answer_that_broke_off_is_gone_on_with_in_the_same_message() -> None:
-    """No message of the user, the same id, no text twice, and what was known of it stays (C-1156, C-1159…C-1162, C-1165, C-1268)."""
+    """No message of the user, the same id, no text twice, and what was known of it stays (C-1156, C-1159…C-1162, C-1165, C-1268,
+    C-1300)."""
 
     async def story(room: Room) -> None:
         failed = await room.do("chat", "words", metadata={"mood": "calm"})
         assert failed.status == "error"
         assert 0 < len(failed.text) < len(ONLY_WORDS)
-        result = await room.do("continue_last_turn", request_id="more")
+        result, listener = await room.follow("continue_last_turn", request_id="more")
         assert (result.status, result.text) == ("completed", ONLY_WORDS)
+        assert listener.heard[1] == ("on_event", {"type": "start", "messageId": failed.message["id"]})
         told = await room.do("inspect_turn", "more")
         assert (told["trigger"], told["status"], told["message_id"]) == ("continue", "completed", failed.message["id"])
         await room.sleep()
@@ -88,6 +92,26 @@ def test_a_continuation_that_is_interrupted_is_recovered() -> None:
         assert (await room.do("inspect_turn", "asked"))["attempt"] == 2
 
     visit(Adder, story, SCRIPT, pace=SLOW)
+
+
+@pytest.mark.parametrize("verb", ["chat", "save_messages"])
+def test_whoever_asked_the_next_turn_builds_on_what_was_recovered(verb: str) -> None:
+    """A saved message is recovered like a question, by the next life and once (C-0718, C-0719, C-1139)."""
+
+    async def story(room: Room) -> None:
+        asking = room.soon(verb, "sum", request_id="asked")
+        await room.until(lambda: len(Outside.provider.log()) == 2)
+        room.kill()
+        result = await asking
+        assert (result.status, result.text) == ("completed", WHOLE)
+        assert (await room.do("inspect_turn", "asked"))["attempt"] == 2
+        assert set(Outside.effects.values()) == {1}
+        assert (await room.do("chat", "words")).ok
+        sent = [each["content"] for each in Outside.provider.log()[-1].body["messages"] if each["role"] == "assistant"]
+        assert "Let me add first. " in sent
+        assert await room.roles() == "uaua"
+
+    visit(Adder, story, pace=SLOW)
 
 
 def _done(text: str) -> dict[str, Any]:

@@ -186,12 +186,14 @@ class Silent(Spent):
     chat_recovery = ChatRecovery(max_attempts=1, terminal_message="No more.")
 
 
-@pytest.mark.parametrize("agent", [Spent, Silent])
-def test_an_exhausted_turn_ends_whatever_its_hook_does(agent: type[Told], caplog: pytest.LogCaptureFixture) -> None:
-    """C-0225 to C-0229, C-0245: the event, then the hook, then the end with the same words; and no recovery is asked about."""
+@pytest.mark.parametrize(("agent", "event"), [(Spent, 2), (Silent, 2), (Spent, None)])
+def test_an_exhausted_turn_ends_whatever_its_hook_does(
+    agent: type[Told], event: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C-0225 to C-0229, C-0245, C-1110, C-1111: the event, then the hook, then the end with the same words; no recovery is asked about."""
     with caplog.at_level(logging.WARNING):
         result, row = story_of(
-            agent, FaultPlan(rules=(Rule(fault=Fault(kind=FaultKind.STALL, event=2), times=None),)), "words"
+            agent, FaultPlan(rules=(Rule(fault=Fault(kind=FaultKind.STALL, event=event), times=None),)), "words"
         )
     assert (result.status, result.error, result.reason) == ("error", "No more.", "max_attempts_exceeded")
     assert row["incident"]["status"] == "exhausted"
@@ -202,6 +204,7 @@ def test_an_exhausted_turn_ends_whatever_its_hook_does(agent: type[Told], caplog
         context = next(each for each in TOLD if type(each).__name__ == "ExhaustedContext")
         assert (context.reason, context.terminal_message) == (result.reason, result.error)
         assert context.incident_id == row["incident"]["incident_id"]
+        assert context.recovery_kind == ("retry" if event is None else "continue")
         assert caplog.text.count("on_exhausted") == 1
 
 

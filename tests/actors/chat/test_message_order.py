@@ -108,7 +108,8 @@ def test_only_messages_of_people_are_dropped_or_skipped() -> None:
         await asyncio.sleep(0.5)
         saved, submitted = room.soon("save_messages", "words 1"), await room.do("submit_messages", "words 2")
         again = room.soon("continue_last_turn")
-        assert [(await job).status for job in (first, saved, again)] == ["completed"] * 3
+        anew = room.soon("regenerate")
+        assert [(await job).status for job in (first, saved, again, anew)] == ["completed"] * 4
         assert (await room.do("attach", submitted["request_id"])).ok
         assert await room.roles() == "uauaua"
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from perdure.actors import Agent, ChatRecovery, ChatRecoveryContext, KillPoint, RunContext, agent_tool
+from perdure.ledger import derived_run_id
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
@@ -254,7 +255,8 @@ class Foreman(Told):
 
 @pytest.mark.parametrize("how", ["loudly", "silently"])
 def test_the_progress_of_a_child_is_progress_of_the_turn_that_waits_for_it(how: str) -> None:
-    """A parent that is killed again and again lives on what its child shows, and on nothing else (C-0571, C-0572)."""
+    """A parent that is killed again and again lives on what its child shows, and on nothing else; the child runs once, under an id that
+    follows from the call (C-0571, C-0572, C-1053, C-1054, C-1410)."""
     script = Script(questions=(calls("dig", Call(name="dig", arguments={"input": how})),))
 
     async def story(room: Room) -> None:
@@ -271,6 +273,9 @@ def test_the_progress_of_a_child_is_progress_of_the_turn_that_waits_for_it(how: 
         if how == "loudly":
             assert ended.ok, ended
             assert outcomes(ended.message) == [("output-available", "dug")]
+            (call_id,) = [part["toolCallId"] for part in ended.message["parts"] if "toolCallId" in part]
+            (child,) = [run for run in room.view.runs.values() if run.agent_type.endswith("Digger")]
+            assert (child.run_id, child.attempt) == (derived_run_id("asked", "tool", call_id, 0), 1)
             assert [context.attempt for context in HEARD] == [1, 1, 1]
         else:
             assert (ended.status, ended.reason) == ("error", "no_progress_timeout")

@@ -116,11 +116,17 @@ def test_a_tool_at_work_is_nobodys_question() -> None:
     visit(Resting, story, ALL)
 
 
-def test_a_parked_turn_outlives_any_number_of_deaths_and_knows_its_clients_tools() -> None:
-    """It is not taken up before it is answered, so nothing is asked twice and no patience is spent (C-0580, C-0601, C-0602)."""
+@pytest.mark.parametrize(
+    ("question", "answer", "output"),
+    [("a question", ("resolve_tool_call", "blue"), "blue"), ("a risk", ("respond_to_approval", True), "done")],
+)
+def test_a_parked_turn_outlives_any_number_of_deaths_and_knows_its_clients_tools(
+    question: str, answer: tuple[Any, ...], output: str
+) -> None:
+    """It is not taken up before it is answered, so nothing is asked twice and no patience is spent (C-0580, C-0601, C-0602, C-0743)."""
 
     async def story(room: Room) -> None:
-        call_id = await asked(room, "a question")
+        call_id = await asked(room, question)
         await room.until(lambda: room.is_("parked"))
         for _ in range(3):
             room.kill()
@@ -129,13 +135,13 @@ def test_a_parked_turn_outlives_any_number_of_deaths_and_knows_its_clients_tools
         told = await room.do("inspect_turn", "asked")
         assert (told["status"], told["attempt"], told["incident"]) == ("parked", 1, None)
         assert len(Outside.provider.log()) == 1
-        assert await room.do("resolve_tool_call", call_id, "blue") is True
+        assert await room.do(answer[0], call_id, answer[1]) is True
         assert (await room.do("inspect_turn", "asked"))["status"] != "error"
         ended = await room.do("attach", "asked")
         while ended.status == "interrupted":
             ended = await room.do("attach", "asked", first=ended.next_event)
         assert ended.ok
-        assert outcomes(ended.message) == [("output-available", "blue")]
+        assert outcomes(ended.message) == [("output-available", output)]
 
     visit(Resting, story, ALL)
 

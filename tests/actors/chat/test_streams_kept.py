@@ -82,7 +82,7 @@ def test_a_stream_is_on_record_from_its_first_event_to_its_last() -> None:
 
 
 def test_whoever_attaches_late_or_twice_hears_everything_once_and_the_end() -> None:
-    """From any number, during the turn, after it, and in the next life (C-1198, C-1256, C-1259, C-1269, W-43)."""
+    """From any number, during the turn, after it, and in the next life (C-0771, C-1198, C-1256, C-1259, C-1269, W-43)."""
 
     async def story(room: Room) -> None:
         live = Listener()
@@ -92,6 +92,7 @@ def test_whoever_attaches_late_or_twice_hears_everything_once_and_the_end() -> N
         assert (await asking).message == during.message
         heard = [each[1] for each in live.heard if each[0] == "on_event"]
         assert (shown, ends) == (heard, ["on_done"])
+        assert shown[0] == {"type": "start", "messageId": during.message["id"]}
         assert _folded(shown) == during.message["parts"]
         for first in (0, 7, len(heard)):
             assert await _events(room, first=first) == (during, heard[first:], ["on_done"])

@@ -381,13 +381,21 @@ class Watching(Adder):
     @exposed
     async def begin(self, mode: str) -> None:
         """Begin a run."""
-        told = Detached(on_milestones={"names": ["halfway"], "mode": mode})
+        told = (
+            Detached(notify=True) if mode == "notify" else Detached(on_milestones={"names": ["halfway"], "mode": mode})
+        )
         await self.run_agent_tool(Milestones, "halfway", run_id=f"run-{mode}", detached=told)
 
 
-@pytest.mark.parametrize(("mode", "roles", "requests"), [("react", "ua", 1), ("narrate", "a", 0)])
-def test_a_milestone_is_told_once_however_often_it_is_delivered(mode: str, roles: str, requests: int) -> None:
-    """To the model as a turn, or to people only, as a line of the assistant; also by a second delivery (C-0642, C-0643)."""
+@pytest.mark.parametrize(
+    ("mode", "words", "roles", "requests"),
+    [("react", "halfway", "ua", 1), ("narrate", "halfway", "a", 0), ("notify", "over", "ua", 1)],
+)
+def test_a_milestone_is_told_once_however_often_it_is_delivered(
+    mode: str, words: str, roles: str, requests: int
+) -> None:
+    """To the model as a turn, or to people only, as a line of the assistant; also by a second delivery. So is an end (C-0642, C-0643,
+    C-0955)."""
     struck: list[str] = []
 
     def before_the_acknowledgement(process: str, point: KillPoint, _detail: str) -> bool:
@@ -403,7 +411,7 @@ def test_a_milestone_is_told_once_however_often_it_is_delivered(mode: str, roles
         assert await room.roles() == roles
         assert requests_to_the_model() == requests
         first, *_ = await room.do("get_messages")
-        assert "halfway" in first["parts"][0]["text"]
+        assert words in first["parts"][0]["text"]
         assert first["metadata"]["runId"] == f"run-{mode}"
 
     visit(Watching, story, kill_when=before_the_acknowledgement)

@@ -161,7 +161,8 @@ def test_a_tool_of_the_clients_may_need_approval_too() -> None:
     ],
 )
 def test_each_answer_makes_of_a_call_what_it_says(method: str, answer: Any, state: str, fields: dict[str, Any]) -> None:
-    """C-0419 to C-0421, C-0426, C-0436, C-0437, C-0439, C-0440, C-0443: an unknown call is not waited for, and a known one once."""
+    """C-0419 to C-0421, C-0426, C-0436, C-0437, C-0439, C-0440, C-0443, C-0792, C-0793: an unknown call is not
+    waited for, and a known one once."""
 
     async def story(client: Client) -> None:
         await call(client, Worker, "submit_messages", "go", request_id="asked")
@@ -169,12 +170,15 @@ def test_each_answer_makes_of_a_call_what_it_says(method: str, answer: Any, stat
         for unknown in ("", "another"):
             assert await call(client, Worker, method, unknown, *answer) is False
         assert await call(client, Worker, method, waiting, *answer) is True
-        assert await call(client, Worker, method, waiting, *answer) is False
+        for other in ((method, *answer), ("respond_to_approval", True), ("respond_to_approval", False)):
+            assert await call(client, Worker, other[0], waiting, *other[1:]) is False
         assert (await call(client, Worker, "attach", "asked")).ok
         part = await part_of(client, Worker, waiting)
         assert part["state"] == state
         assert fields.items() <= part.items()
         assert "inputText" not in part
+        told = [*fields.values(), *answer[1:]]
+        assert all(str(each) in bodies()[-1] for each in told), "the model goes on with it"
 
     tell(story, asks_for(RISKY))
     assert Outside.effects["risky", "it"] == int(answer == (True,))

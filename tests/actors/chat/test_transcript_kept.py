@@ -180,6 +180,26 @@ def test_a_message_that_is_replaced_is_looked_at_again() -> None:
     assert [(event.type, event.payload["toolCallIds"]) for event in heard] == [("chat:transcript:repaired", ["c"])]
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [('{"what": "it"}', {"what": "it"}), ("", {}), (None, {}), (["it"], {}), (7, {})],
+)
+def test_the_input_of_an_imported_call_is_put_right_and_stays_so(given: object, kept: dict[str, Any]) -> None:
+    """Before the next request, in the transcript itself; a settled call stays settled, and keeps its output (C-0784, C-0865)."""
+
+    async def story(room: Room) -> None:
+        imported = _with_call("output-available")
+        imported["parts"][0]["input"] = given
+        await room.do("add_messages", ["hello", imported])
+        assert (await room.do("chat", "words")).ok
+        await room.sleep()
+        (part,) = (await room.do("get_messages"))[1]["parts"]
+        assert (part["state"], part["input"], part["output"]) == ("output-available", kept, "done")
+
+    visit(Scribe, story, GO)
+    assert not Outside.effects
+
+
 def test_a_new_conversation_knows_nothing_of_the_calls_that_were_lost_in_the_old_one() -> None:
     """The guard against their repetition is part of the conversation, and is forgotten with it (invariant 10)."""
 

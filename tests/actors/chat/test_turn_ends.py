@@ -200,6 +200,38 @@ def test_the_hook_hears_of_every_turn_with_its_message_and_how_it_was_asked() ->
     visit(Told, story, pace=SLOW)
 
 
+def test_observers_are_told_of_each_turn_once_when_it_begins_and_once_when_it_ends() -> None:
+    """Whoever asked, in the order in which turns are played, and nothing of a wish that was refused (C-0693 – C-0697, C-0706, C-0708)."""
+    several = ["words", {"role": "user", "parts": [{"type": "text", "text": "words"}, {"type": "text", "text": "too"}]}]
+
+    async def story(room: Room) -> None:
+        accepted: list[int] = []
+        first = room.soon("chat", several, request_id="one")
+        await room.until(lambda: room.is_("running", "one"))
+        for number in range(2):
+            await room.do("submit_messages", "words", request_id=f"later-{number}")
+            accepted.append(len(named(events, "chat:turn:start")))
+        assert accepted == [1, 1], "a turn begins when it is played"
+        assert (await first).ok
+        assert (await room.do("attach", "later-1")).ok
+        assert (await room.do("continue_last_turn")).ok
+        with pytest.raises(BadRequest):
+            await room.do("chat", [])
+
+    with observed() as events:
+        visit(Adder, story, pace=SLOW)
+    edges = [event for event in events if event.type.startswith("chat:turn:")]
+    assert [event.type for event in edges] == ["chat:turn:start", "chat:turn:finish"] * 4
+    began, ended = edges[::2], edges[1::2]
+    asked = [event.payload["requestId"] for event in began]
+    assert asked == [event.payload["requestId"] for event in ended]
+    assert asked[:3] == ["one", "later-0", "later-1"]
+    assert asked[3] not in asked[:3]
+    told = [(event.payload["trigger"], event.payload["continuation"]) for event in began]
+    assert told == [("chat", False), ("submission", False), ("submission", False), ("continue", True)]
+    assert {event.payload["status"] for event in ended} == {"completed"}
+
+
 class Slow(Adder):
     """Takes its time after a turn."""
 

@@ -1,0 +1,198 @@
+"""Answers to calls that come at once, early, or after the tool is gone; calls that are asked for anew; tools of one request."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from perdure.actors import tool
+from perdure.scenarios.provider.faults import Pace
+from perdure.scenarios.provider.script import Call, Question, Round, Script
+from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
+from tests.actors.chat.room import Room, calls, outcomes, visit
+from tests.actors.chat.talk import Worker, streams
+
+IT, AGAIN, BROKEN = (Call(name="launch", arguments={"what": what}) for what in ("it", "again", "broken"))
+ASKS = tuple(Call(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
+
+
+@tool(needs_approval=True)
+async def launch(what: str) -> str:
+    """Launch something, if somebody allows it."""
+    Outside.effects["launch", what] += 1
+    if what == "broken":
+        raise ValueError("it does not fly")
+    return f"launched {what}"
+
+
+class Launcher(Worker):
+    """Launches, as long as it has the tool for it; and remembers with what each request was made."""
+
+    has_tool: ClassVar[bool] = True
+    metadata: ClassVar[list[Any]] = []
+
+    def tools(self) -> list[Any]:
+        """The tool, unless an author took it away."""
+        return [*super().tools(), launch] if self.has_tool else super().tools()
+
+    def get_instructions(self) -> str | None:
+        """Remember."""
+        assert self.active_turn is not None
+        self.metadata.append(self.active_turn.metadata)
+        return None
+
+
+async def _waiting(room: Room) -> list[str]:
+    """Wait until the turn waits; the ids of the calls that do."""
+    await room.until(lambda: room.is_("parked"))
+    parts = (await room.do("get_messages"))[-1]["parts"]
+    open_states = ("approval-requested", "input-available")
+    return [part["toolCallId"] for part in parts if part.get("state") in open_states]
+
+
+def test_of_contrary_answers_at_the_same_time_one_counts() -> None:
+    """And what it says is done (C-0794)."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "go", request_id="asked")
+        (call_id,) = await _waiting(room)
+        answers = [room.soon("respond_to_approval", call_id, approved) for approved in (False, True, False, True)]
+        counted = [await each for each in answers]
+        assert sorted(counted) == [False, False, False, True]
+        result = await room.do("attach", "asked")
+        approved = counted.index(True) % 2 == 1
+        assert [state for state, _ in outcomes(result.message)] == ["output-available" if approved else "output-denied"]
+        assert Outside.effects["launch", "it"] == int(approved)
+
+    visit(Launcher, story, Script(questions=(calls("go", IT),)))
+
+
+def test_answers_to_two_calls_at_the_same_time_both_stay() -> None:
+    """The turn goes on once, with both (C-0980, C-0984, C-1301)."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "go", request_id="asked")
+        first, second = await _waiting(room)
+        answers = [room.soon("resolve_tool_call", each, words) for each, words in ((first, "blue"), (second, "large"))]
+        assert [await each for each in answers] == [True, True]
+        result = await room.do("attach", "asked")
+        assert outcomes(result.message) == [("output-available", "blue"), ("output-available", "large")]
+
+    visit(Launcher, story, Script(questions=(calls("go", *ASKS),)))
+    assert len(Outside.provider.log()) == 2
+
+
+def test_a_call_whose_tool_is_gone_when_it_is_allowed_is_an_error_for_the_model() -> None:
+    """The turn goes on, and nothing is executed (C-0795)."""
+    Launcher.has_tool = True
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "go", request_id="asked")
+        (call_id,) = await _waiting(room)
+        await room.sleep()
+        Launcher.has_tool = False
+        assert await room.do("respond_to_approval", call_id, True) is True
+        result = await room.do("attach", "asked")
+        assert result.ok, result
+        ((state, words),) = outcomes(result.message)
+        assert (state, words.startswith("There is no tool of this name")) == ("output-error", True)
+        assert words in str(Outside.provider.log()[-1].body)
+
+    try:
+        visit(Launcher, story, Script(questions=(calls("go", IT),)))
+    finally:
+        Launcher.has_tool = True
+    assert not Outside.effects
+
+
+def test_each_further_call_of_a_turn_is_asked_for_anew() -> None:
+    """Each runs once, and one that fails when it was allowed is an error of its own (C-0802, C-0977)."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "go", request_id="asked")
+        for _ in range(3):
+            (call_id,) = await _waiting(room)
+            assert await room.do("respond_to_approval", call_id, True) is True
+            await room.until(lambda call_id=call_id: _has_gone_on(room, call_id))
+        result = await room.do("attach", "asked")
+        assert result.ok, result
+        *good, (state, words) = outcomes(result.message)
+        assert good == [("output-available", "launched it"), ("output-available", "launched again")]
+        assert (state, "it does not fly" in words) == ("output-error", True)
+        assert "it does not fly" in str(Outside.provider.log()[-1].body)
+
+    rounds = tuple(Round(calls=(each,)) for each in (IT, AGAIN, BROKEN))
+    visit(Launcher, story, Script(questions=(Question(asks="go", rounds=rounds),)))
+    assert Outside.effects == {("launch", what): 1 for what in ("it", "again", "broken")}
+
+
+async def _has_gone_on(room: Room, call_id: str) -> bool:
+    """Whether the turn has ended, or waits for another call."""
+    return await room.is_("completed") or (await room.is_("parked") and call_id not in await _waiting(room))
+
+
+def test_a_question_that_is_answered_while_the_model_speaks_is_not_waited_for() -> None:
+    """The turn goes on at the end of the answer, and was never put aside (C-0994)."""
+    work = Call(name="work", arguments={"what": "b", "seconds": 1})
+    seen: set[str] = set()
+
+    async def story(room: Room) -> None:
+        listener = Listener()
+        asking = room.soon("chat", "go", listener, request_id="asked")
+        await room.until(lambda: "tool-input-available" in listener.types)
+        assert await room.do("resolve_tool_call", "call-a", "blue") is True
+        assert Outside.provider.log()[0].ended is None, "the model speaks still"
+        while not asking.done():
+            seen.add((await room.do("inspect_turn", "asked"))["status"])
+            await asyncio.sleep(0.05)
+        assert (await asking).ok
+        assert outcomes((await asking).message) == [("output-available", "blue"), ("output-available", "worked on b")]
+
+    visit(Launcher, story, streams(ASKS[0], work), pace=Pace(between_ms=300))
+    assert seen <= {"running", "completed"}
+    assert len(Outside.provider.log()) == 2
+
+
+def test_the_tools_and_the_metadata_of_a_request_are_those_of_its_own_turn() -> None:
+    """They reach every request of it, also after an answer and a sleep; the next turn has none of them (C-0072, C-0997, C-0999, C-1000,
+    C-1011, C-1012, C-1288, C-1297, C-1299)."""
+    shows = {"name": "show", "description": "Show.", "parameters": {"type": "object", "properties": {}}}
+
+    async def story(room: Room) -> None:
+        Launcher.metadata.clear()
+        await room.do("submit_messages", "go", request_id="asked", client_tools=[shows], metadata={"page": 7})
+        (call_id,) = await _waiting(room)
+        await room.sleep()
+        assert await room.do("resolve_tool_call", call_id, "shown") is True
+        assert (await room.do("attach", "asked")).ok
+        assert (await room.do("chat", "words")).ok
+        await room.do("submit_messages", "words", request_id="cleared", client_tools=[shows])
+        await room.do("clear")
+        assert (await room.do("chat", "words")).ok
+        assert Launcher.metadata[:3] == [{"page": 7}, {"page": 7}, None]
+
+    visit(Launcher, story, Script(questions=(calls("go", Call(name="show")), *SCRIPT.questions)))
+    offered = [
+        "show" in [each["function"]["name"] for each in record.body["tools"]] for record in Outside.provider.log()
+    ]
+    assert (offered[:3], offered[-1]) == ([True, True, False], False)
+
+
+class Bare(Adder):
+    """Has no tools at all."""
+
+    double = None  # type: ignore[assignment]
+
+    def tools(self) -> list[Any]:
+        """None."""
+        return []
+
+
+def test_without_tools_none_are_offered() -> None:
+    """Neither an agent's nor a client's (C-0072)."""
+
+    async def story(room: Room) -> None:
+        assert (await room.do("chat", "words", client_tools=[])).ok
+
+    visit(Bare, story)
+    assert not Outside.provider.log()[0].body.get("tools")
