@@ -77,8 +77,10 @@ def _code(case: Case) -> Iterator[str]:
     package, newest = package_of(case.run.options.get("pool")), case.view.newest_code(case.run)
     if package:
         yield f"Its code is version {package[:8]}, with which it was {'tried again' if case.run.retried_at_ms else 'requested'}."
-    if newest is not None and newest != package and not case.run.is_hard:
-        yield f"Newer code has come since ({newest[:8] or 'installed'}); a run keeps its own until it is retried."
+    if case.run.begins_anew:
+        yield "No attempt has begun since: if newer code comes before that, it takes the newer one."
+    elif not (case.run.is_hard or case.view.code.is_newest(package, case.view.origin_of_code(case.run))):
+        yield f"Newer code has come since ({(newest or '')[:8] or 'installed'}); a run keeps its own until it is retried."
 
 
 def _parked(case: Case) -> Iterator[str]:

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 class CodeAdopted(NamedTuple):
     """From now on agents whose code is of these origins (`ids.origin_of`) take this package when they are woken, except for the children of
-    runs. It is empty for code that is installed."""
+    runs. It is empty for code that is installed. `digests` has that of each origin's part, in the same order: where it is that of the
+    package before, that one stays the newest."""
 
     package: str
     origins: list[str]
+    digests: list[str] = []  # noqa: RUF012 - a fact never changes
 
 
 class SupervisorStarted(NamedTuple):
@@ -170,8 +172,8 @@ class RunParked(NamedTuple):
 
 
 class RunRetried(NamedTuple):
-    """A person had the run tried again, or code came that a parked run waited for. It has all its attempts again, and the code of this
-    package unless that is None."""
+    """A person had the run tried again, or code came for a run that was parked, or tried again without an attempt since. It has all its
+    attempts again, and the code of this package unless that is None."""
 
     run_id: str
     package: str | None = None

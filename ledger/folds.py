@@ -92,9 +92,8 @@ def _supervisor_started(view: View, fact: SupervisorStarted, _seq: int, _at_ms: 
     view.epoch, view.limits = fact.epoch, fact.limits or view.limits
 
 
-def _code_adopted(view: View, fact: CodeAdopted, _seq: int, _at_ms: int) -> None:
-    view.code |= dict.fromkeys(fact.origins, fact.package)
-    view.warm = fact.package or view.warm
+def _code_adopted(view: View, fact: CodeAdopted, _seq: int, at_ms: int) -> None:
+    view.code.came(fact.package, dict(zip(fact.origins, fact.digests or [""] * len(fact.origins), strict=True)), at_ms)
 
 
 def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
@@ -109,6 +108,7 @@ def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> 
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
     view.dequeue(run)
+    view.begins_anew.pop(run.run_id, None)
     activation = view.move(run.child, fact.host_id)
     activation.incarnation, activation.run_id, activation.owes = fact.incarnation, run.run_id, False
     view.incarnation = max(view.incarnation, fact.incarnation)
@@ -180,7 +180,9 @@ def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | No
             view.move_mail(run.mail_id(slot), MailEvent.OVERTAKEN)
     run.forget_ends(seq)
     view.parked.pop(run.run_id, None)
+    view.dequeue(run)  # it may change its pool
     frame = view.advance(run, fact, seq, at_ms)
+    view.begins_anew[run.run_id] = None
     view.enqueue(run)
     return frame
 

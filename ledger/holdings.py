@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from typing import Any
 
 from perdure.ledger.activation import Activation, HostView, Lives, package_of, with_package
+from perdure.ledger.code import Code
 from perdure.ledger.families import Families, ancestors
 from perdure.ledger.ids import name_of, origin_of, root_of, type_of
 from perdure.ledger.lines import LineKey, Lines, line_for
@@ -31,9 +32,9 @@ class Holdings:
         self.incarnation = 0
         self.at_ms = 0
         self.awake_at_ms = 0
+        self.code_due_ms = 0  # until then the first program of this life may come, and bring code
         self.limits: dict[str, float] = {}
-        self.warm = ""  # the package that came last; hosts with it are kept warm
-        self.code: dict[str, str] = {}  # the newest package of code, by what it is the code of (`origin_of`)
+        self.code = Code()
         self.tally: dict[str, int] = dict.fromkeys(("enqueued", *map(str, _COUNTED)), 0)
         self.runs: dict[str, Run] = {}
         self.mail: dict[str, Mail] = {}
@@ -74,6 +75,7 @@ class Holdings:
         self.timers = Timers()
         self.cleared: dict[str, None] = {}
         self.parked: dict[str, None] = {}  # runs
+        self.begins_anew: dict[str, None] = {}  # runs that were tried again, and have begun no attempt since
         self.doomed: dict[str, None] = {}
 
     # runs
@@ -191,11 +193,11 @@ class Holdings:
         """What an agent's class asks of its host, as told by its last activation, or by the call or mail that waits for it; with the code
         that it takes now."""
         home = self._told_home(agent)
-        if not self.code:
+        if not self.code.newest:
             return home
         root = root_of(agent)
         run = self.runs.get(name_of(root))
-        package: str | None = self.code.get(origin_of(type_of(agent)))
+        package: str | None = self.code.newest.get(origin_of(type_of(agent)))
         if run is not None and run.child == root:
             package = package_of(run.options.get("pool"))
         return home if package is None else with_package(home, package)

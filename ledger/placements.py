@@ -30,7 +30,7 @@ def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note
     for line in view.wakes.keys:
         yield from _wake_agents(view, line, at_ms, limits, blame)
     for line in view.queues.keys:
-        yield from _seat_runs(view, line, limits, blame)
+        yield from _seat_runs(view, line, at_ms, limits, blame)
 
 
 def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
@@ -60,13 +60,15 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
         yield AgentActivated(agent, view.incarnation + 1, host.host_id, home)
 
 
-def _seat_runs(view: View, line: LineKey, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
+def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
     hosts = pool(view, line.pool)
     for run_id in view.queues.walk(line):
         run = view.runs[run_id]
         activation = view.agents.get(run.child)
         if activation is not None and activation.host_id:
             continue  # it is awake for other work, and is asked to leave (`outstanding`)
+        if run_id in view.begins_anew and at_ms < view.code_due_ms:
+            continue  # a person who mends the code of a run and has it tried again means the mended code
         most = run.options.get("limit")
         if most is not None and view.placed.get(run.parent, 0) >= most:
             yield RunHeld(run_id)
@@ -162,7 +164,7 @@ def pool(view: View, key: str) -> list[HostView]:
 
 def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[Any]:
     """The hosts to start now, one spec for each. The pool with the newest code is kept warm; others exist on demand."""
-    ahead = with_package(None, view.warm)
+    ahead = with_package(None, view.code.warm)
     specs: dict[str, Any] = {pool_key(ahead): ahead} if warm else {}
     demand: Counter[str] = Counter()
     alone: Counter[str] = Counter()

@@ -130,6 +130,11 @@ class Run:
         return not self.options.get("detached")
 
     @property
+    def begins_anew(self) -> bool:
+        """Whether it was tried again, and has begun no attempt since: its code is not settled yet."""
+        return bool(self.retried_at_ms) and self.status is Status.STARTING and self.attempt == self.begun_after
+
+    @property
     def wants_mail(self) -> bool:
         """Whether its ends must reach a handler of its parent."""
         options = self.options

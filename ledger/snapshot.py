@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from perdure.ledger.activation import Activation, Lives
+from perdure.ledger.code import Code
 from perdure.ledger.codec import decode, pack, unpack
 from perdure.ledger.folds import fold
 from perdure.ledger.mail import Mail, MailState
@@ -31,8 +32,9 @@ def meta_of(view: View) -> bytes:
             "at_ms": view.at_ms,
             "limits": view.limits,
             "lives": view.lives.to_plain(),
-            "code": view.code,
-            "warm": view.warm,
+            "code": view.code.newest,
+            "warm": view.code.warm,
+            "versions": view.code.to_plain(),
         }
     )
 
@@ -119,7 +121,7 @@ def restore(boot: Boot) -> View:
         view.epoch, view.seq, view.incarnation = meta["epoch"], meta["seq"], meta["incarnation"]
         view.tally.update(meta["tally"])
         view.at_ms, view.limits = meta["at_ms"], meta.get("limits", {})
-        view.code, view.warm = meta.get("code", {}), meta.get("warm", "")
+        view.code = Code(meta.get("code", {}), meta.get("warm", ""), *meta.get("versions", ()))
         view.lives = Lives(*meta.get("lives", [view.seq]))
     view.archived.update(boot.ended)
     for record in boot.records:
@@ -166,6 +168,8 @@ def _index(view: View) -> None:
             if run.parked:
                 view.parked[run.run_id] = None
                 continue
+            if run.begins_anew:
+                view.begins_anew[run.run_id] = None
             view.timers.arm(run.run_id, run.retry_at_ms)
             if not run.is_placed and not run.retry_at_ms:
                 view.enqueue(run)  # in the order of the requests, which timers of the same time do not keep

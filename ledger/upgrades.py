@@ -3,7 +3,7 @@
 | what | has the code |
 |---|---|
 | a run, its child and what belongs to that, in all attempts | with which it was requested |
-| a run that is tried again, and a parked one for which code comes | that came last for its type |
+| a run that is tried again, and a parked one for which code comes | that came last for its type before its next attempt began |
 | any other agent, each time that it is woken: for calls, mail, its fibers, schedules and turns | that came last for its type |
 
 Code comes with the programs that open the directory (`Adopt`). It is named by its package, so a host has one version of it, and two
@@ -14,17 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perdure.ledger.activation import package_of
 from perdure.ledger.facts import CodeAdopted, Fact, RunRetried
-from perdure.ledger.ids import origin_of
 from perdure.ledger.stimulus import Adopt
 from perdure.ledger.view import View
 
 
 def adopt(view: View, said: Adopt) -> Iterator[Fact]:
-    """Code came. Parked runs that have waited for it are tried with it: also if it is the same, because a person brought it again."""
-    news = [origin for origin in said.origins if view.code.get(origin) != said.package]
+    """Code came. Parked runs that have waited for it are tried with it: also if it is the same, because a person brought it again. So are
+    runs that were tried again with older code, and have not begun since."""
+    digests = said.digests or [""] * len(said.origins)
+    news = {
+        origin: digest
+        for origin, digest in zip(said.origins, digests, strict=True)
+        if not view.code.knows(said.package, origin, digest)
+    }
     if news:
-        yield CodeAdopted(said.package, news)
-    for run_id in list(view.parked):
-        if origin_of(view.runs[run_id].agent_type) in said.origins:
-            yield RunRetried(run_id, said.package)
+        yield CodeAdopted(said.package, list(news), list(news.values()) if said.digests else [])
+    for run_id in [*view.parked, *view.begins_anew]:
+        run = view.runs[run_id]
+        newest = view.newest_code(run)
+        if view.origin_of_code(run) in said.origins and (run.parked or package_of(run.options.get("pool")) != newest):
+            yield RunRetried(run_id, newest)

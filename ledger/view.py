@@ -224,8 +224,12 @@ class View(Holdings):
     def newest_code(self, run: Run) -> str | None:
         """The newest package with the code of a run; None if no code came since the run began. What is ours, such as a tool's run, has
         the code of its parent."""
-        mine = self.code.get(origin_of(run.agent_type))
-        return self.code.get(origin_of(type_of(run.parent))) if mine is None else mine
+        return self.code.newest.get(self.origin_of_code(run))
+
+    def origin_of_code(self, run: Run) -> str:
+        """What a run's code is sent with (`origin_of`)."""
+        mine = origin_of(run.agent_type)
+        return mine if mine in self.code.newest else origin_of(type_of(run.parent))
 
     def count_live(self, run: Run) -> None:
         """Update the indexes of its parent after a run became live or ended."""
@@ -236,6 +240,7 @@ class View(Holdings):
         else:
             family.pop(run.run_id, None)
             self.dequeue(run)
+            self.begins_anew.pop(run.run_id, None)
             if run.run_id not in self.agents:
                 self.timers.disarm(run.run_id)
             if run.child in self.wanted:

@@ -336,6 +336,12 @@ MUTANTS = (
     Mutant("ledger/holdings.py", "if run is not None and run.child == root:", "if False:",
            "the child of a run keeps the code that the run has", "ledger/test_upgrades.py"
            "::test_the_child_of_a_run_and_what_belongs_to_it_keep_the_code_of_the_run"),
+    Mutant("ledger/upgrades.py", "[*view.parked, *view.begins_anew]", "[*view.parked]",
+           "a run that is tried again follows the code that comes before its next attempt", "ledger/test_upgrades.py"
+           "::test_a_run_that_is_tried_again_takes_the_code_that_comes_before_its_next_attempt_begins"),
+    Mutant("ledger/code.py", "if not self.is_newest(package, origin, unless_unknown=False)", "if True",
+           "another package with the same part is not newer", "ledger/test_upgrades.py"
+           "::test_a_package_whose_part_for_a_type_is_the_same_is_not_newer_and_makes_no_other_pool_warm"),
     Mutant("ledger/folds.py", "    run.forget_ends(seq)", "    pass",
            "the end of a run that is tried again is told although an earlier one was", "ledger/test_retried_runs.py"
            "::test_a_parent_that_has_taken_the_failure_is_told_the_new_end_as_another_completion"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from perdure.actors.code.naming import refuse_while_loading
+from perdure.actors.ray_world.cluster_record import read_record
 from perdure.actors.ray_world.connection import exit_on_sigterm
 from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment, Implementations
@@ -38,6 +39,12 @@ class RayCluster:
     def __init__(self, deployment: Deployment, member: Member) -> None:
         self.deployment, self.own, self._member = deployment, deployment.own, member
         self._closed = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a program of this machine started its Ray for this directory: this one, or the one that it has joined."""
+        record = read_record(self.deployment.data)
+        return self.own or (record is not None and record.starter > 0 and record.address == self.address)
 
     @classmethod
     def start(

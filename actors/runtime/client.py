@@ -164,8 +164,8 @@ class Client:
 
     def offer_code(self) -> None:
         """Tell the supervisor with which code the agents of this process go on when they wake. It comes before what is asked for next."""
-        for package, origins in self._packer.offers() if self._packer is not None else ():
-            self.peer.push(Adopt(package, origins))
+        for package, digests in self._packer.offers() if self._packer is not None else ():
+            self.peer.push(Adopt(package, list(digests), list(digests.values())))
 
     # runs
 

@@ -58,20 +58,21 @@ class Packer:
         """
         if cls not in self._names:
             place = place_name(cls, self._code_dir)
-            self._names[cls] = self._packed_with(place) if self._files_for(place) else ""
+            self._names[cls] = self._packed_with(place) if not _comes_with_us(cls) and self._files_for(place) else ""
         return self._names[cls]
 
-    def offers(self) -> Iterator[tuple[str, list[str]]]:
-        """The code of the agents of this process that was not offered before: packages, and of what each is the code (`origin_of`)."""
-        origins: dict[str, list[str]] = {}
+    def offers(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """The code of the agents of this process that was not offered before: packages, and of what each is the code (`origin_of`), with
+        the digest of that part, which does not depend on what else the process has loaded. A process without agents offers nothing."""
+        origins: dict[str, dict[str, str]] = {}
         for place, theirs in self._loaded().items():
-            if not place.startswith("perdure."):
-                package = self._packed_with(place) if self._files_for(place) else ""
-                origins.setdefault(package, []).extend(theirs)
-        for package, theirs in origins.items():
-            if self._offered.get(tuple(theirs)) != package:
-                self._offered[tuple(theirs)] = package
-                yield package, theirs
+            files = self._files_for(place)
+            package = self._packed_with(place) if files else ""
+            origins.setdefault(package, {}).update(dict.fromkeys(theirs, digest_of_files(files) if files else ""))
+        for package, digests in origins.items():
+            if self._offered.get(tuple(digests)) != package:
+                self._offered[tuple(digests)] = package
+                yield package, digests
 
     def _packed_with(self, place: str) -> str:
         """The package with the code of this agent and of all others of this process, read anew when there is another class."""
@@ -87,10 +88,11 @@ class Packer:
         return {path: file for path, file in files.items() if file.suffix == ".py"} if self._sources_only else files
 
     def _loaded(self) -> dict[str, list[str]]:
-        """For each file or package whose agents another process could find the place of one, and of what types it is the code."""
+        """For each file or package whose agents another process could find the place of one, and of what types it is the code. What
+        comes with Perdure is left out."""
         places: dict[str, str] = {}
         origins: dict[str, dict[str, None]] = {}
-        for cls in _subclasses(Agent):
+        for cls in (each for each in _subclasses(Agent) if not _comes_with_us(each)):
             with contextlib.suppress(BadRequest):
                 place, name = place_name(cls, self._code_dir), type_name(cls, self._code_dir)
                 first = places.setdefault(origin_of(place), place)
@@ -104,6 +106,10 @@ def _subclasses(cls: type) -> list[type]:
     for each in found:  # grows while it is walked
         found += each.__subclasses__()
     return found
+
+
+def _comes_with_us(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "perdure"
 
 
 def files_for(name: str, code_dir: Path) -> dict[str, Path]:
@@ -168,11 +174,9 @@ def _is_litter(name: str) -> bool:
 def pack_up(files: dict[str, Path], code_dir: Path) -> str:
     """Write a package unless it exists, and return its name. Raises `BadRequest` if it is too large."""
     _check_size(files.values())
-    contents = {path: files[path].read_bytes() for path in sorted(files)}
-    digest = hashlib.blake2b(digest_size=10)
-    for path, content in contents.items():
-        digest.update(f"{path}\0{len(content)}\0".encode() + content)
-    package = package_file(digest.hexdigest(), code_dir)
+    contents = _contents(files)
+    digest = _digest(contents)
+    package = package_file(digest, code_dir)
     if not package.exists():
         package.parent.mkdir(parents=True, exist_ok=True)
         draft = package.with_name(f"{package.name}.{os.getpid()}")
@@ -181,7 +185,23 @@ def pack_up(files: dict[str, Path], code_dir: Path) -> str:
             file.flush()
             os.fsync(file.fileno())  # a durable run must not lose its code in a power cut
         draft.replace(package)
-    _note_places(files, places_file(digest.hexdigest(), code_dir))
+    _note_places(files, places_file(digest, code_dir))
+    return digest
+
+
+def digest_of_files(files: dict[str, Path]) -> str:
+    """The name that a package of these files alone would have."""
+    return _digest(_contents(files))
+
+
+def _contents(files: dict[str, Path]) -> dict[str, bytes]:
+    return {path: files[path].read_bytes() for path in sorted(files)}
+
+
+def _digest(contents: dict[str, bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=10)
+    for path, content in contents.items():
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 

@@ -182,7 +182,7 @@ class Runtime:
         loop.close()
 
     def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
-        packer = Packer(cluster.deployment.code_dir, sources_only=cluster.own)
+        packer = Packer(cluster.deployment.code_dir, sources_only=cluster.is_local)
         self._client = Client(system_world(), cluster.courier(), self.limits, cluster.deployment.code_dir, packer)
         if self._may_start:
             with suppress(BadRequest):  # then whoever asks for such an agent is told

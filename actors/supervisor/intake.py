@@ -108,7 +108,7 @@ class Intake:
             case Observe(wanted):
                 self._publisher.observe(session.peer_id, wanted=wanted)
             case ClientHello(waits):
-                self._sessions.are_attended = True
+                self._sessions.are_attended, self._view.code_due_ms = True, 0
                 self._wait_again(session, waits)
             case Adopt():
                 return [message]

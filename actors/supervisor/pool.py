@@ -144,7 +144,7 @@ class Pool:
 
         The last is not for the pool that is kept warm. Others come and go with the code that they serve.
         """
-        now_s, warm = asyncio.get_running_loop().time(), pool_key(with_package(None, self._view.warm))
+        now_s, warm = asyncio.get_running_loop().time(), pool_key(with_package(None, self._view.code.warm))
         hosts = self._view.hosts.values()
         idle = [host.host_id for host in hosts if pool_key(host.spec) != warm and not host.tenants]
         self._idle_since_s = {host_id: self._idle_since_s.get(host_id, now_s) for host_id in idle}

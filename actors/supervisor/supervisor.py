@@ -64,6 +64,7 @@ from perdure.policies import Limits, turn_size_after
 
 BRIEF_MAX: Final = 16  # facts that are encoded and written in less time than a thread takes to wake
 LOOK_MS: Final = 60_000  # until the timers are looked at again, whatever they say
+CODE_WAIT_MS: Final = 10_000  # after a boot, for the first program to come with its code
 
 
 class Supervisor:
@@ -108,7 +109,7 @@ class Supervisor:
         self.view = restore(boot)
         self._anchor_ms = max(self.world.clock.now_ms(), self.view.at_ms)
         self._anchor_s = asyncio.get_running_loop().time()
-        self.view.awake_at_ms = self._anchor_ms
+        self.view.awake_at_ms, self.view.code_due_ms = self._anchor_ms, self._anchor_ms + CODE_WAIT_MS
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
         world, view, sessions = self.world, self.view, self.sessions
         place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)

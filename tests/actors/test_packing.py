@@ -13,10 +13,12 @@ from textwrap import dedent
 import pytest
 
 from perdure.actors import Agent
-from perdure.actors.code.naming import cell_file, load_type
+from perdure.actors.chat.tool_run import ToolRun
+from perdure.actors.code.naming import cell_file, load_type, type_name
 from perdure.actors.life.class_options import pool_spec
 from perdure.actors.runtime.packing import Packer, files_for, package_file
 from perdure.ledger import BadRequest, pool_key
+from perdure.scenarios.stories.fan_out_agents import Reader
 from perdure.scenarios.swarm.workloads import Worker
 from tests.kit import Stage, play
 
@@ -93,6 +95,36 @@ def test_nothing_travels_for_what_is_installed_or_comes_with_perdure(code_dir: P
     packer = Packer(code_dir)
     assert [packer.package_for(cls) for cls in (Worker, pytest.MonkeyPatch, Path)] == ["", "", ""]
     assert not list(code_dir.glob("*.zip"))
+
+
+def test_a_process_without_agents_of_its_own_offers_nothing_whatever_lies_where_it_runs(
+    code_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code_dir.parent / "ledger").mkdir(
+        parents=True
+    )  # of format 1, where our agents have names that are folders of a checkout
+    folder = code_dir.parent.parent / "home/scenarios"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(folder.parent))
+    packer = Packer(code_dir)
+    monkeypatch.setattr("perdure.actors.runtime.packing._subclasses", lambda _cls: [ToolRun, Reader])
+    assert type_name(Reader, code_dir).startswith("scenarios.")
+    assert list(packer.offers()) == []
+    assert packer.package_for(Reader) == ""
+
+
+def test_the_part_of_an_agent_is_told_by_a_digest_that_does_not_depend_on_what_else_is_loaded(
+    author: Author, code_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = author("packed_l:Traveller", packed_l=AGENT, packed_r=AGENT)
+    right = load_type("packed_r:Traveller")
+    monkeypatch.setattr("perdure.actors.runtime.packing._subclasses", lambda _cls: [left])
+    ((narrow, alone),) = Packer(code_dir).offers()
+    monkeypatch.setattr("perdure.actors.runtime.packing._subclasses", lambda _cls: [left, right])
+    ((wide, both),) = Packer(code_dir).offers()
+    assert narrow != wide
+    assert alone["packed_l"] == both["packed_l"] != both["packed_r"]
 
 
 def test_the_data_directory_does_not_travel_though_it_lies_in_the_package(author: Author, tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from perdure.ledger import (
     Adopt,
     Boot,
+    HostView,
     Retry,
     RunFailed,
     Unstarted,
+    assign_hosts,
     explain,
     hosts_wanted,
     package_of,
@@ -16,7 +18,7 @@ from perdure.ledger import (
     with_package,
 )
 from perdure.ledger.codec import encode
-from perdure.ledger.facts import AgentActivated, AlarmSet, CodeAdopted, RunRetried
+from perdure.ledger.facts import AgentActivated, AlarmSet, AttemptStarted, CodeAdopted, RunRetried
 from perdure.ledger.ids import origin_of
 from perdure.ledger.store.store import FactRow
 from tests.kit import PARENT, TYPE, Ledger, asked, begun, child, placed
@@ -89,4 +91,53 @@ def test_hosts_with_the_newest_code_are_kept_warm_and_a_boot_knows_it() -> None:
     )
     kind, body = encode(CodeAdopted("new", [ORIGIN]))
     booted = restore(Boot(None, [], [FactRow(1, 5, "new", None, kind, body)], []))
-    assert (booted.code, booted.warm) == ({ORIGIN: "new"}, "new")
+    assert (booted.code.newest, booted.code.warm) == ({ORIGIN: "new"}, "new")
+
+
+def failed_with_old_code() -> Ledger:
+    """Tried again before the program with the mended code was started."""
+    ledger = Ledger().given(asked(pool=OLD), placed(), begun(), RunFailed("r", 1, "it broke", released=True))
+    ledger.given(CodeAdopted("old", [ORIGIN]))
+    assert ledger.when(Retry("r")) == [RunRetried("r", "old")]
+    return ledger
+
+
+def test_a_run_that_is_tried_again_takes_the_code_that_comes_before_its_next_attempt_begins() -> None:
+    ledger = failed_with_old_code()
+    said = " ".join(explain(ledger.view, ledger.run(), ledger.now_ms, ledger.limits))
+    assert "No attempt has begun since: if newer code comes before that, it takes the newer one." in said
+    assert ledger.when(Adopt("new", [ORIGIN])) == [CodeAdopted("new", [ORIGIN]), RunRetried("r", "new")]
+    assert ledger.run().retries == 1, "it is one retry"
+    ledger.view.hosts["h9"] = HostView("h9", NEW, up=True)
+    made = ledger.enact(assign_hosts(ledger.view, ledger.now_ms, ledger.limits))
+    assert [(fact.attempt, fact.host_id) for fact in made if isinstance(fact, AttemptStarted)] == [(2, "h9")]
+    assert ledger.when(Adopt("newer", [ORIGIN])) == [CodeAdopted("newer", [ORIGIN])], "now it is pinned"
+    assert ledger.run().options["pool"] == NEW
+    said = " ".join(explain(ledger.view, ledger.run(), ledger.now_ms, ledger.limits))
+    assert "Its code is version new, with which it was tried again. Newer code has come since (newer)" in said
+
+
+def test_the_same_code_again_changes_nothing_for_a_run_that_is_to_begin_anew() -> None:
+    assert failed_with_old_code().when(Adopt("old", [ORIGIN])) == []
+
+
+def test_after_a_boot_it_waits_for_the_first_program_but_not_for_ever() -> None:
+    ledger = failed_with_old_code()
+    ledger.view.hosts["h9"] = HostView("h9", OLD, up=True)
+    ledger.view.code_due_ms = ledger.now_ms + 10
+    assert ledger.enact(assign_hosts(ledger.view, ledger.now_ms + 9, ledger.limits)) == []
+    assert len(ledger.enact(assign_hosts(ledger.view, ledger.now_ms + 10, ledger.limits))) == 1
+
+
+def test_a_package_whose_part_for_a_type_is_the_same_is_not_newer_and_makes_no_other_pool_warm() -> None:
+    ledger = Ledger().given(asked(pool=OLD), placed(), begun(), CodeAdopted("old", [ORIGIN], ["same"]))
+    ledger.when(Adopt("wide", [ORIGIN, "more"], ["same", "other"]))
+    assert ledger.view.code.newest == {ORIGIN: "old", "more": "wide"}
+    ledger.when(Adopt("narrow", [ORIGIN], ["same"]))
+    assert ledger.view.code.newest[ORIGIN] == "old"
+    assert ledger.view.code.warm == "wide", "it brought something new"
+    assert ledger.when(Adopt("narrow", [ORIGIN], ["same"])) == [], "it is known by now"
+    said = " ".join(explain(ledger.view, ledger.run(), ledger.now_ms, ledger.limits))
+    assert "Newer code" not in said
+    ledger.when(Adopt("narrow", [ORIGIN], ["mended"]))
+    assert ledger.view.code.newest[ORIGIN] == "narrow"
