@@ -109,7 +109,8 @@ class Supervisor:
         self.view = restore(boot)
         self._anchor_ms = max(self.world.clock.now_ms(), self.view.at_ms)
         self._anchor_s = asyncio.get_running_loop().time()
-        self.view.awake_at_ms, self.view.code_due_ms = self._anchor_ms, self._anchor_ms + CODE_WAIT_MS
+        self.view.awake_at_ms = self._anchor_ms
+        self.view.code_due_ms = self._anchor_ms + CODE_WAIT_MS
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
         world, view, sessions = self.world, self.view, self.sessions
         place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
