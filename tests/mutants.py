@@ -973,6 +973,13 @@ MUTANTS = (
     Mutant("actors/chat/conversation.py", "and known != for_storage(each):", "and False:",
            "the id of a message with other content is a conflict",
            "actors/chat/test_edits.py::test_a_known_id_with_other_content_is_a_conflict"),
+    Mutant("actors/chat/conversation_state.py", 'return client_tools(turn.options.get("client_tools", ()))', "return []",
+           "a client's tools are offered in each request of their turn", "actors/chat/test_answered_calls.py"
+           "::test_the_tools_and_the_metadata_of_a_request_are_those_of_its_own_turn"),
+    Mutant("actors/chat/turn_recovery.py", 'stream.add({"type": "start", "messageId": turn.message_id})',
+           'stream.add({"type": "start", "messageId": turn.request_id})',
+           "the first event of a stream names the message that it writes", "actors/chat/test_streams_kept.py"
+           "::test_whoever_attaches_late_or_twice_hears_everything_once_and_the_end"),
     Mutant("actors/chat/client_answers.py", "        if turn is None or self._left_ms(turn) <= 0:",
            "        if turn is None:",
            "an answer after its deadline does not count",

@@ -381,12 +381,18 @@ class Chatty(ChatAgent):
     @exposed
     async def work(self) -> Any:
         async def work(fiber: FiberContext) -> str:
-            self.stash("one")
-            await asyncio.sleep(2)
-            self.stash("two")
+            for step in ("one", "two"):
+                self.stash(step)
+                self.asked.append(fiber.snapshot)
+                await asyncio.sleep(1)
             return "worked"
 
         return await self.run_fiber("unmanaged", work)
+
+    @exposed(repeatable=True)
+    async def rows(self) -> int:
+        """How many documents of fibers there are."""
+        return sum(len(self._perdure.storage.records().keys(kind)) for kind in ("fiber", "fiber_open", "fiber_stash"))
 
     @exposed
     async def begin(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import typing
 from typing import Any
 
@@ -135,6 +136,7 @@ def test_reason_and_child_still_running_are_told_apart_from_absent() -> None:
 def test_the_same_id_with_the_same_content_gives_the_same_result_and_runs_nothing_again() -> None:
     async def story(stage: Stage) -> None:
         first = await stage.client.run(Worker, {"steps": 2}, run_id="w")
+        assert first.output == json.loads(first.summary) == {"steps": [0, 1], "attempt": 1}
         assert await stage.client.run(Worker, {"steps": 2}, run_id="w") == first
         assert kinds(await frames_of(stage, "w")).count("started") == 1
 
@@ -143,8 +145,13 @@ def test_the_same_id_with_the_same_content_gives_the_same_result_and_runs_nothin
 
 def test_the_same_id_asked_for_at_the_same_time_is_one_run_with_one_end_for_everybody() -> None:
     async def story(stage: Stage) -> None:
-        results = await asyncio.gather(*(stage.client.run(Worker, {"steps": 2}, run_id="w") for _ in range(5)))
+        asked = [stage.client.run(Worker, {"steps": 2, "pause_ms": 1_000}, run_id="w") for _ in range(5)]
+        waiting = asyncio.gather(*asked)
+        await stage.until(lambda: stage.status("w") == "running")
+        stage.kill_host_of(address(Worker, "w"))
+        results = await waiting
         assert len({str(result) for result in results}) == 1
+        assert results[0].output == {"steps": [0, 1], "attempt": 2}, "it is recovered once, for all of them"
         assert kinds(await frames_of(stage, "w")).count("finished") == 1
 
     play(story)
@@ -407,3 +414,13 @@ def test_a_static_option_that_is_no_duration_is_refused_by_its_name(attribute: s
     with pytest.raises(BadRequest) as refused:
         class_options(Doubler, odd())
     assert refused.value.field == attribute
+
+
+@pytest.mark.parametrize("value", [0, 2_500, float("inf")])
+def test_the_static_options_of_a_wait_are_durations_and_infinity_is_one(value: float) -> None:
+    from perdure.actors.life.class_options import class_options  # noqa: PLC0415
+
+    names = ("agent_tool_reattach_no_progress_timeout_ms", "agent_tool_reattach_max_window_ms")
+    patient = type("Patient", (Agent,), dict.fromkeys(names, value))
+    told = class_options(Doubler, patient())
+    assert (told["reattach_no_progress_ms"], told["reattach_window_ms"]) == (value, value)

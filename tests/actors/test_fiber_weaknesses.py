@@ -128,6 +128,8 @@ def test_what_came_of_work_counts_although_its_end_could_not_be_written_down() -
 def test_a_chat_agent_has_fibers_like_any_other() -> None:
     async def story(stage: Stage) -> None:
         assert await stage.call(Chatty, "work") == "worked"
+        assert (Chatty.asked, await stage.call(Chatty, "rows")) == (["one", "two"], 0)
+        Chatty.asked.clear()
         await stage.call(Chatty, "begin")
         await asyncio.sleep(1)
         stage.kill_host_of(address(Chatty, "p"))

@@ -94,6 +94,7 @@ def test_an_item_that_always_raises_is_parked_and_the_others_go_on() -> None:
         assert await payloads(stage) == ["0", "1", "2"]
         (parked,) = await do(stage, "queued.list", status="parked")
         assert (parked["item_id"], parked["attempt"], parked["error"]) == (bad["item_id"], 2, "RuntimeError: never")
+        assert parked["retry"] == bad["retry"] == STUBBORN
         assert await do(stage, "queued.drop", bad["item_id"])
         assert not await do(stage, "queued.drop", bad["item_id"])
 

@@ -315,6 +315,8 @@ def test_what_is_left_open_is_as_the_defaults_have_it() -> None:
 def test_the_pause_is_drawn_from_the_whole_range_below_its_bound(failures: int, roll: float) -> None:
     bound = min(30_000, 200 * 2 ** (failures - 1))
     assert 0 <= full_jitter_ms(failures, 200, 30_000, roll) < bound
+    drawn = {full_jitter_ms(failures, 200, 30_000, tenth / 10) for tenth in range(10)}
+    assert len(drawn) == 10, "it depends on the roll"
 
 
 def test_the_bound_of_the_pause_doubles_up_to_its_limit() -> None:

@@ -48,6 +48,23 @@ def test_a_tool_that_fails_while_the_connection_is_gone_reports_its_own_error() 
     assert why.startswith("the connection was lost"), "that is the cause, and the tool's error is none (B10)"
 
 
+def test_a_tool_at_work_ends_its_work_though_the_provider_has_refused_for_good() -> None:
+    """Case 3: it is not aborted, its result is kept, and the turn ends with the refusal; no further request is made."""
+    wrong = Fault(
+        kind=FaultKind.ERROR, event=6, type="authentication_error", code="invalid_api_key", message="Wrong key"
+    )
+
+    async def story(client: Client) -> None:
+        result = await call(client, Worker, "chat", "go")
+        assert (result.status, "Wrong key" in result.error) == ("error", True)
+        assert values(result.message, "output") == ["worked on a"]
+        assert not values(result.message, "errorText")
+
+    tell(story, streams(A, B), FaultPlan.at({1: wrong}))
+    assert (Outside.effects["began", "a"], Outside.effects["done", "a"], Outside.effects["stopped", "a"]) == (1, 1, 0)
+    assert len(Outside.provider.log()) == 1
+
+
 class Impatient(Worker):
     """Gives no tool more than two seconds."""
 

@@ -119,7 +119,7 @@ def _done(text: str) -> dict[str, Any]:
 
 
 def test_new_thoughts_of_a_continuation_are_parts_of_their_own() -> None:
-    """A thought that is over is not added to, and half a thought is thought anew (C-1164)."""
+    """A thought that is over is not added to, and half a thought is thought anew (C-1164, case 21)."""
     thinking = Script(
         questions=(
             Question(
@@ -138,6 +138,7 @@ def test_new_thoughts_of_a_continuation_are_parts_of_their_own() -> None:
         assert thoughts == ["An old thought.", "Once more, at length."]
 
     visit(Adder, story, thinking, plan=FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=2)}))
+    assert len(Outside.provider.log()) == 3, "two for the thought, and one after its call"
 
 
 class Asker(Adder):

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from perdure.actors import Client
+from perdure.actors.sim_world.weather import Span, Weather
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from tests.actors.chat.desk import SCRIPT, WHOLE, Outside, play
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, ask, play
+from tests.actors.chat.talk import tell
 
 REQUESTS = (1, 2, 3)
-PLACES = range(0, 14, 3)
+EVENTS = 14
+SILENT = [FaultKind.RESET, FaultKind.HANG_UP, FaultKind.END, FaultKind.ERROR]
 
 
 def _faults(kind: FaultKind) -> list[tuple[int, Fault]]:
-    return [(request, Fault(kind=kind, event=place)) for request in REQUESTS for place in PLACES]
+    """Faults of a kind at every third event; each silent kind begins at another one, so that together they have been at every event."""
+    first = SILENT.index(kind) % 3 if kind in SILENT else 0
+    return [(request, Fault(kind=kind, event=place)) for request in REQUESTS for place in range(first, EVENTS, 3)]
 
 
-@pytest.mark.parametrize("kind", [FaultKind.RESET, FaultKind.HANG_UP, FaultKind.END, FaultKind.ERROR])
+def test_the_places_are_all_events_of_all_requests() -> None:
+    places = {(request, fault.event) for kind in SILENT for request, fault in _faults(kind)}
+    assert len(places) == len(REQUESTS) * EVENTS
+
+
+@pytest.mark.parametrize("kind", SILENT)
 def test_a_lost_connection_is_recovered_in_silence(kind: FaultKind) -> None:
     """Who watches sees one attempt and its end, wherever the connection broke (seed 004, cases 1-4, 21, 63, A1, A9)."""
     for request, fault in _faults(kind):
@@ -50,9 +63,10 @@ def test_a_passing_refusal_is_waited_out(status: int, after: str | None) -> None
     assert second.at_ms - first.at_ms >= (3_000 if after else 1_000)
 
 
-def test_a_provider_that_stays_away_ends_the_turn_with_a_notice() -> None:
+@pytest.mark.parametrize("away", [Fault(kind=FaultKind.REFUSED), Fault(kind=FaultKind.STATUS, status=503)])
+def test_a_provider_that_stays_away_ends_the_turn_with_a_notice(away: Fault) -> None:
     """Five recoveries, and no more; what had been done stays, and the notice says that something had (cases 26, 29, 45, 57, 61)."""
-    Outside.begin(SCRIPT, FaultPlan.at({2: Fault(kind=FaultKind.REFUSED)}))
+    Outside.begin(SCRIPT, FaultPlan.at(dict.fromkeys(range(2, 20), away)))
     result, listeners, _ = play("sum")
     assert (result.status, result.reason) == ("error", "recovery_exhausted")
     assert "already been carried out" in result.error
@@ -60,6 +74,24 @@ def test_a_provider_that_stays_away_ends_the_turn_with_a_notice() -> None:
     notice = result.message["parts"][-1]
     assert notice["type"] == "data-notice"
     assert notice["data"]["sideEffects"] is True
+    if away.kind is FaultKind.STATUS:
+        assert len(Outside.provider.log()) == 1 + 6, "the first request, and six tries at the second"
+
+
+def test_clocks_that_jump_by_hours_cost_no_patience() -> None:
+    """A laptop that sleeps: a lost connection is recovered as ever, and nothing is given up for its age (A19)."""
+    sleepy = replace(Weather.calm(), clock_jump_every_ms=300.0, clock_jump_ms=Span(7_200_000, 7_200_000))
+    plan = FaultPlan.at(dict.fromkeys((1, 3, 5), Fault(kind=FaultKind.RESET, event=3)))
+
+    async def story(client: Client) -> None:
+        result, listeners = await ask(client, Adder, "sum")
+        assert result.text == WHOLE
+        assert [each.ends for each in listeners] == [["on_done"]]
+
+    heard = tell(story, plan=plan, weather=sleepy)
+    assert heard[-1].at_ms - heard[0].at_ms > 7_200_000
+    assert [event.type for event in heard].count("chat:transport:recovery") == 3
+    assert set(Outside.effects.values()) == {1}
 
 
 def test_a_refusal_for_good_stops_at_once_and_says_why() -> None:

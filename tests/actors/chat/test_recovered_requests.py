@@ -74,6 +74,23 @@ def test_a_text_that_was_cut_off_is_gone_on_with_and_never_spliced_in_silence(ki
     assert [(each["phase"], each["mode"]) for each in recoveries(heard)] == [("P2", "continue")]
 
 
+@pytest.mark.parametrize(
+    ("error", "requests"),
+    [({"type": "server_error", "code": "server_is_overloaded"}, 2), ({"type": "odd", "code": "never_heard_of"}, 1)],
+)
+def test_an_error_in_the_stream_is_waited_out_only_if_it_is_known_to_pass(error: dict[str, str], requests: int) -> None:
+    """Case 36: one that nobody knows ends the turn with its words."""
+
+    async def story(client: Client) -> None:
+        result = await call(client, Adder, "chat", "words")
+        assert result.ok is (requests == 2)
+        assert result.ok or "Something happened" in result.error
+
+    failure = Fault(kind=FaultKind.ERROR, event=2, message="Something happened", **error)
+    tell(story, plan=FaultPlan.at({1: failure}))
+    assert len(Outside.provider.log()) == requests
+
+
 class Alert(Adder):
     """Waits a second for the first event, and a minute between two."""
 

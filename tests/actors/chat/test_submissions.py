@@ -382,7 +382,9 @@ class Watching(Adder):
     async def begin(self, mode: str) -> None:
         """Begin a run."""
         told = (
-            Detached(notify=True) if mode == "notify" else Detached(on_milestones={"names": ["halfway"], "mode": mode})
+            Detached(notify={"source": "research"})
+            if mode == "notify"
+            else Detached(on_milestones={"names": ["halfway"], "mode": mode})
         )
         await self.run_agent_tool(Milestones, "halfway", run_id=f"run-{mode}", detached=told)
 
@@ -412,6 +414,7 @@ def test_a_milestone_is_told_once_however_often_it_is_delivered(
         assert requests_to_the_model() == requests
         first, *_ = await room.do("get_messages")
         assert words in first["parts"][0]["text"]
+        assert mode != "notify" or first["metadata"]["source"] == "research"
         assert first["metadata"]["runId"] == f"run-{mode}"
 
     visit(Watching, story, kill_when=before_the_acknowledgement)

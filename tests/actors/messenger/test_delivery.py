@@ -49,6 +49,7 @@ def test_an_answer_grows_in_one_message_and_is_whole_in_the_end() -> None:
     assert min(later - earlier for earlier, later in itertools.pairwise(edits[:-1])) >= 0.2
     assert row["posts"][0]["intended"] == row["posts"][0]["acknowledged"] != ""
     assert row["stage"] == "completed"
+    assert heard[1].payload["requestId"] == row["request_id"] != "", "M73: whose answer it is"
     assert [event.type for event in heard] == [
         f"messenger:{each}" for each in ("accepted", "turn", "posted", "settled")
     ]
