@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from perdure.actors.chat.chat_agent import ChatAgent, ChatTurnFailed
     from perdure.actors.chat.delegated_tools import agent_tool, client_tool
     from perdure.actors.chat.durable_agent import DurableAgent
+    from perdure.actors.chat.feed import FeedEvent
     from perdure.actors.chat.model_lookup import UnusableModel, close_models, resolve_model
     from perdure.actors.chat.tool_schema import ToolContext
     from perdure.actors.chat.tools import BadToolOutput, tool

@@ -907,7 +907,7 @@ MUTANTS = (
            "            if turn",
            "a turn that waits for a person holds up nobody", "actors/chat/test_tool_answers.py"
            "::test_an_answer_finds_its_call_in_an_earlier_message_while_another_turn_plays"),
-    Mutant("actors/chat/turns.py", "            store.keep_guard([])", "            pass",
+    Mutant("actors/chat/store.py", "            self.keep_guard([])", "            pass",
            "a conversation that is cleared forgets the calls that may not be repeated",
            "actors/chat/test_durable_turns.py"
            "::test_a_conversation_that_is_cleared_forgets_the_calls_that_may_not_be_repeated"),
@@ -980,6 +980,11 @@ MUTANTS = (
            'stream.add({"type": "start", "messageId": turn.request_id})',
            "the first event of a stream names the message that it writes", "actors/chat/test_streams_kept.py"
            "::test_whoever_attaches_late_or_twice_hears_everything_once_and_the_end"),
+    Mutant("actors/chat/feed.py", """if event["number"] >= first]""", "]", "a follower of a feed is told nothing twice",
+           "actors/chat/test_feed.py::test_a_late_watcher_is_told_the_same_and_goes_on_anywhere"),
+    Mutant("actors/chat/feed_follower.py", "return not has_slept", "return True",
+           "an idle follower lets its agent sleep", "actors/chat/test_feed.py"
+           "::test_an_idle_follower_lets_the_agent_sleep_and_hears_when_somebody_wakes_it"),
     Mutant("actors/chat/client_answers.py", "        if turn is None or self._left_ms(turn) <= 0:",
            "        if turn is None:",
            "an answer after its deadline does not count",

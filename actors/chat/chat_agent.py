@@ -15,11 +15,10 @@ A turn survives the process, the provider and the network (`actors.chat.turns`, 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Unpack, cast
 
-from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
@@ -33,25 +32,29 @@ from perdure.actors.chat.callback import (
     submit,
 )
 from perdure.actors.chat.conversation import Conversation
+from perdure.actors.chat.feed import FeedEvent
+from perdure.actors.chat.feed_follower import Events, follow_feed
 from perdure.actors.chat.messages import Messages, as_messages, checked_data
 from perdure.actors.chat.model_lookup import load_library
+from perdure.actors.chat.notices import notice_of_end, notice_of_milestone
 from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.play import STALL_MS
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
-from perdure.actors.code.author_call import hook, without_middle
+from perdure.actors.code.author_call import hook
 from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import Secret, Status, pack, preview_of, unpack
+from perdure.ledger import Secret, pack, unpack
 from perdure.policies import ChatRecovery, Event, Json, Part, default_repair
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
 
-Answer = TypeVar("Answer", default=str)
+    from perdure.actors.agent.exposing import Exposed
 
-NOTICE_CHARS_MAX: Final = 8_000
-"""Of a structured result in the message that tells a chat of the end of a detached run."""
+Answer = TypeVar("Answer", default=str)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def afar(function: Callable[..., object]) -> Marking:
@@ -62,6 +65,18 @@ def afar(function: Callable[..., object]) -> Marking:
         return method
 
     return cast("Marking", mark)
+
+
+def followed(
+    function: Callable[Concatenate[Any, P], AsyncGenerator[T, None]],
+) -> Callable[[Callable[Concatenate[Any, P], AsyncGenerator[T, None]]], Exposed[P, AsyncGenerator[T, None], Events[T]]]:
+    """Give a method a function that runs at the caller's side, and whose events are iterated over."""
+
+    def mark(method: Any) -> Any:
+        method.__perdure_followed__ = function
+        return method
+
+    return mark
 
 
 class ChatAgent(Agent, Generic[Answer]):
@@ -158,14 +173,11 @@ class ChatAgent(Agent, Generic[Answer]):
 
     async def format_detached_completion(self, run: RunInfo, result: RunResult) -> str:
         """The message that tells this chat of the end of a detached run; an empty one is not sent."""
-        detail = _shown_result(result) if result.ok else result.error
-        what = f"The background run {run.run_id} ({_shown_name(run)}) {_ENDS.get(result.status, result.status)}."
-        return f"{what}\n\n{detail}" if detail else what
+        return notice_of_end(run, result)
 
     async def format_detached_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> str:
         """The message that tells this chat of a milestone; an empty one is not sent."""
-        what = f"The background run {run.run_id} ({_shown_name(run)}) reached {milestone.name}."
-        return f"{what} {milestone.message}" if milestone.message else what
+        return notice_of_milestone(run, milestone)
 
     @property
     def library_agent(self) -> LibraryAgent[Any, Any] | None:
@@ -231,6 +243,19 @@ class ChatAgent(Agent, Generic[Answer]):
         """Follow a turn from an event's number on, after an interruption or from elsewhere. `follow` is that of `chat`."""
         caller = self._perdure_conversation.local_caller
         return await follow_turn(caller, request_id, callback, first=first, follow=follow)
+
+    @followed(follow_feed)
+    def feed(self, first: int = 0) -> AsyncGenerator[FeedEvent, None]:
+        """Everything that happens in this conversation, whoever has begun it, from a number on: for `for` or `async for`, without an end.
+
+        First what is durable, then live, across deaths of the agent. A slow consumer holds nobody up. See `FeedEvent`.
+        """
+        return follow_feed(self._perdure_conversation.local_caller, first)
+
+    @exposed(repeatable=True)
+    async def _perdure_feed(self, first: int, hold_s: float) -> Any:
+        """The events of the feed from a number on."""
+        return await self._perdure_conversation.feed.page(first, hold_s)
 
     @exposed(repeatable=True)
     async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
@@ -391,32 +416,6 @@ class ChatAgent(Agent, Generic[Answer]):
         """Begin the conversation again from what is durable."""
         self._perdure.drop_part(Conversation)
         self._perdure_woken()
-
-
-_ENDS: dict[str, str] = {
-    Status.COMPLETED: "has completed",
-    Status.ERROR: "has failed",
-    Status.ABORTED: "was cancelled",
-    Status.INTERRUPTED: "was interrupted, and its end is not known",
-}
-
-
-def _shown_result(result: RunResult) -> str:
-    """The summary of a run, and its output if that is more: what the model knows of the result."""
-    output = result.output
-    if output is None or isinstance(output, str):
-        return result.summary or output or ""
-    whole = json.dumps(
-        to_jsonable_python(output, by_alias=True, fallback=str), ensure_ascii=False, separators=(",", ":")
-    )
-    if not result.summary or whole == result.summary or result.summary == preview_of(json.loads(whole)):
-        return without_middle(whole, NOTICE_CHARS_MAX)
-    return f"{result.summary}\n\n{without_middle(whole, NOTICE_CHARS_MAX)}"
-
-
-def _shown_name(run: RunInfo) -> str:
-    name = (run.display or {}).get("name")
-    return str(name) if name else run.agent_type.rpartition(":")[2]
 
 
 class ChatTurnFailed(Exception):

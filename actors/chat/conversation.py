@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
 from perdure.actors.chat.delegated_tools import client_tools
+from perdure.actors.chat.feed import Feed
 from perdure.actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data, for_storage
 from perdure.actors.chat.turn import Turn, TurnSettings
 from perdure.actors.chat.turns import AFTER_A_LOOK, Turns
@@ -36,6 +37,7 @@ class Conversation:
         self.agent, self.tenant = agent, tenant
         self.state = ConversationState(agent, tenant)
         self.turns = Turns(self.state, restart)
+        self.feed = Feed(self.state)
         self.local_caller = LocalCaller(self)
 
     # requests
@@ -278,6 +280,15 @@ class LocalCaller:
     async def call(self, method: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the agent."""
         return await getattr(self._conversation.agent, method)(*args, **kwargs)
+
+    @property
+    def idle_s(self) -> float:
+        """After how long without work the agent is put to sleep."""
+        return self._conversation.tenant.limits.idle_ms / 1000
+
+    async def is_awake(self) -> bool:
+        """It is: it asks itself."""
+        return True
 
 
 def _told_by(run: RunInfo, message_id: str, role: Role, text: str) -> Message:

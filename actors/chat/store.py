@@ -7,24 +7,31 @@
     chunks   <request id> <segment>   [number of the first event, [event, …]]
     guard                             the calls that may not be repeated blindly
     call     <request id> <call id>   an inline tool call that has begun
+    feed     accepted <request id>    [id, …]: a turn was accepted, with these messages
+    feed     deleted <position>       the id of a message that was deleted
+    feed     cleared                  the conversation was cleared
 
 Every `write` is one transaction, or part of the open one. Nothing is told to anybody before it returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from perdure.actors.chat.messages import REPLACED_BY, for_storage
 from perdure.actors.chat.turn import Turn
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
-from perdure.ledger.storage.cabinet import CALL, CHUNKS, GUARD, KEY, MESSAGE, OPEN, TURN, Transaction
+from perdure.ledger.storage.cabinet import CALL, CHUNKS, FEED, GUARD, KEY, MESSAGE, OPEN, TURN, Transaction
 from perdure.policies import Event, LossRow, Message, OurMetadata
 
 STREAMS_KEPT = 20
+ACCEPTED, DELETED, CLEARED = "accepted", "deleted", "cleared"
+"""The documents of the feed; a request id or a position follows the first two."""
 
 
 class InlineCall(TypedDict):
@@ -54,6 +61,8 @@ class ChatStore:
         self._chunks: Documents[tuple[int, list[Event]]] = Documents(life, CHUNKS)
         self._calls: Documents[InlineCall] = Documents(life, CALL)
         self._guard: Documents[list[LossRow]] = Documents(life, GUARD)
+        self._feed: Documents[Any] = Documents(life, FEED)
+        self._watchers: dict[asyncio.Future[None], None] = {}
 
     # reading
 
@@ -93,6 +102,60 @@ class ChatStore:
         """The rows of the repeat guard."""
         return self._guard.get("") or []
 
+    # the feed
+
+    def rows_from(self, number: int, most: int) -> list[tuple[int, str, str, Any]]:
+        """The first rows from a number on that the feed is made of: each one's number, kind, key and value.
+
+        The number of a row is that of its latest writing. It rises for ever, so whatever is written later comes later.
+        """
+        if not self._life.has_storage:
+            return []
+        told: tuple[Documents[Any], ...] = (self._feed, self._messages, self._chunks, self._turns)
+        with self._life.storage.committing:
+            found = [
+                (version, at, key)
+                for at, documents in enumerate(told)
+                for key, version in documents.versions().items()
+                if version >= number and not (documents is self._turns and self._open.version(key))
+            ]
+            chosen = sorted(found)[:most]
+            bodies = [documents.some(key for _, of, key in chosen if of == at) for at, documents in enumerate(told)]
+        return [(version, told[at].kind, key, bodies[at][key]) for version, at, key in chosen]
+
+    @property
+    def next_row(self) -> int:
+        """A number above those of all rows."""
+        return self._life.storage.records().clock if self._life.has_storage else 1
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a follower of the feed waits for the next change."""
+        return bool(self._watchers)
+
+    @contextmanager
+    def watched(self) -> Iterator[asyncio.Future[None]]:
+        """A future that ends with the next change."""
+        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watchers[watcher] = None
+        try:
+            yield watcher
+        finally:
+            self._watchers.pop(watcher, None)
+
+    @contextmanager
+    def _changing(self) -> Iterator[Transaction]:
+        """A transaction, or the open one, of whose commit the followers of the feed hear."""
+        with self._life.storage.transaction() as transaction:
+            yield transaction
+            transaction.then(lambda: self._life.on_loop(self._changed))
+
+    def _changed(self) -> None:
+        watchers, self._watchers = self._watchers, {}
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
     # writing
 
     def keep_guard(self, rows: list[LossRow]) -> None:
@@ -112,8 +175,16 @@ class ChatStore:
         calls: Iterable[tuple[str, InlineCall]] = (),
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Make all of this durable at once. `then` is done in memory after the commit."""
-        with self._life.storage.transaction() as transaction:
+        """Make all of this durable at once. `then` is done in memory after the commit.
+
+        The feed tells of it in the order of the rows: acceptance, messages, events, end.
+        """
+        placed = list(messages)
+        with self._changing() as transaction:
+            if turn is not None and not self._turns.stands(turn.request_id):
+                self._put_accepted(transaction, turn, placed)
+            for position, message in placed:
+                self._put_message(transaction, f"{position:010d}", message)
             if turn is not None:
                 if segment is not None:
                     self._chunks.put(transaction, f"{turn.request_id}\0{turn.segments:06d}", segment)
@@ -122,11 +193,6 @@ class ChatStore:
                 self._put_turn(transaction, turn)
                 for call_id, record in calls:
                     self._calls.put(transaction, f"{turn.request_id}\0{call_id}", record)
-            for position, message in messages:
-                if message is None:
-                    self._messages.drop(transaction, f"{position:010d}")
-                else:
-                    self._messages.put(transaction, f"{position:010d}", message)
             if turn is not None and turn.is_over:
                 self.prune_streams()
             if then is not None:
@@ -141,6 +207,33 @@ class ChatStore:
             if turn.idempotency_key:
                 self._keys.put(transaction, turn.idempotency_key, turn.request_id)
 
+    def _put_accepted(self, transaction: Transaction, turn: Turn, placed: Sequence[tuple[int, Message | None]]) -> None:
+        """`placed` has the messages of a turn that is accepted and begun in one commit."""
+        new = [each for _, each in placed if each is not None and each["role"] != "assistant" and is_current(each)]
+        asked = turn.messages or (new if turn.attempt else [])
+        self._feed.put(transaction, f"{ACCEPTED}\0{turn.request_id}", [each["id"] for each in asked])
+
+    def _put_message(self, transaction: Transaction, key: str, message: Message | None) -> None:
+        if message is not None:
+            self._messages.put(transaction, key, message)
+            return
+        known = self._messages.get(key)
+        if known is not None:
+            self._feed.put(transaction, f"{DELETED}\0{key}", known["id"])
+            self._messages.drop(transaction, key)
+
+    def clear(self, positions: Iterable[int], then: Callable[[], None]) -> None:
+        """Delete the messages and all that belongs to turns. Of what the feed has told only this is left."""
+        with self._changing() as transaction:
+            for position in positions:
+                self._messages.drop(transaction, f"{position:010d}")
+            self.drop([turn.request_id for turn in self.turns()])
+            self.keep_guard([])
+            for key in self._feed.versions():
+                self._feed.drop(transaction, key)
+            self._feed.put(transaction, CLEARED, None)
+            transaction.then(then)
+
     def drop(self, request_ids: Iterable[str]) -> None:
         """Delete ended turns with their streams and calls, at once."""
         with self._life.storage.transaction() as transaction:
@@ -154,6 +247,7 @@ class ChatStore:
             for key in [each for each in pieces.versions() if each.startswith(f"{turn.request_id}\0")]:
                 pieces.drop(transaction, key)
         self._open.drop(transaction, turn.request_id)
+        self._feed.drop(transaction, f"{ACCEPTED}\0{turn.request_id}")
         self._turns.drop(transaction, turn.request_id)
 
     def prune_streams(self, kept: int = STREAMS_KEPT) -> None:

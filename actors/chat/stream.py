@@ -21,8 +21,8 @@ broke off. `mend` repairs it (transport spec §4.1):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Unpack
 
 from perdure.actors.chat.plain_data import mended
 from perdure.actors.chat.store import Beside, ChatStore
@@ -48,6 +48,7 @@ GROUP, GROUP_S = 10, 0.05
 LINGER_S, LINGER_UNSEEN_S = 1.0, 5.0
 BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
 UTF8_MOST = 4  # bytes of one character
+Numbered = TypeVar("Numbered", bound=Mapping[str, Any])
 
 
 class Stream:
@@ -115,7 +116,7 @@ class Stream:
             self._credited_at_ms = self.turn.progress_at_ms = now_ms
             self.turn.work += 1
         now_s = asyncio.get_running_loop().time()
-        if self._followers:
+        if self._followers or self._store.is_watched:
             self._flush_at(now_s)
         elif len(self.events) - self.turn.events >= GROUP:
             self._flush_at(max(now_s, self._flushed_s + GROUP_S))
@@ -157,6 +158,11 @@ class Stream:
             if not follower.done():
                 follower.set_result(None)
 
+    def hasten(self) -> None:
+        """Flush soon what is pending, because somebody waits for it."""
+        if len(self.events) > self.turn.events:
+            self._flush_at(asyncio.get_running_loop().time())
+
     def rest(self) -> None:
         """Cancel the flush that is due."""
         if self._due is not None:
@@ -168,8 +174,7 @@ class Stream:
         if first >= self.turn.events and not self.turn.is_over:
             follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._followers[follower] = None
-            if len(self.events) > self.turn.events:
-                self._flush_at(asyncio.get_running_loop().time())
+            self.hasten()
             try:
                 async with asyncio.timeout(hold_s):
                     await follower
@@ -321,7 +326,7 @@ def _is_void(part: Part) -> bool:
 # lists of events
 
 
-def batch(events: list[Event]) -> list[Event]:
+def batch(events: list[Numbered]) -> list[Numbered]:
     """As many of the first events as one answer should carry, and at least one."""
     size = 0
     for count, event in enumerate(events[:BATCH_EVENTS_MAX]):

@@ -338,11 +338,10 @@ class Turns:
         """Delete messages, turns, streams, and the calls that may not be repeated. No turn is open any more."""
         if not self._tenant.has_storage:
             return
-        store = self.state.store
-        with self._tenant.storage.transaction() as transaction:
-            store.write(messages=[(position, None) for position in self.state.transcript.positions()])
-            store.drop([turn.request_id for turn in store.turns()])
-            store.keep_guard([])
-            for forget in (self.state.transcript.clear, self.state.lost_calls.forget, self.history.forget):
-                transaction.then(forget)
-            transaction.then(self.views.forget)
+        state = self.state
+
+        def then() -> None:
+            for forget in (state.transcript.clear, state.lost_calls.forget, self.history.forget, self.views.forget):
+                forget()
+
+        state.store.clear(state.transcript.positions(), then)

@@ -13,9 +13,10 @@ class that can be the child of a run is looked up there first, at the first call
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.life.activity import ACTIVITY
@@ -186,11 +187,20 @@ class Family:
 
     def _call(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         problem = self._missing(to)
+        begin = self._caller.followed(to, method, args, kwargs)
+        if begin is not None and problem is None:
+            return self._followed(to, begin)
         return self._life.bridge(_refused(problem) if problem else self._called(to, method, args, kwargs))
 
     async def _called(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         await self._enter(to.agent_id)
         return await self._caller.call(to, method, args, kwargs)
+
+    async def _followed(self, to: Address, begin: Callable[[], AsyncGenerator[Any, None]]) -> AsyncGenerator[Any, None]:
+        await self._enter(to.agent_id)
+        async with aclosing(begin()) as events:
+            async for event in events:
+                yield event
 
     def _missing(self, to: Address) -> BadRequest | None:
         """Why the agent of a handle cannot be reached: what was deleted does not come back by a handle from before."""

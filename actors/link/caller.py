@@ -8,12 +8,14 @@ ancestor asks its own `on_before_sub_agent` before it hands the call on.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import Shape, shapes_of
+from perdure.actors.link.keeping import ShowAgent
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Dice
@@ -87,6 +89,18 @@ class AgentCaller:
         reply = await self.send(to.agent_id, method, body, home, to.standalone, repeatable=repeatable)
         return returned.decode("return", reply)
 
+    def followed(
+        self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], AsyncGenerator[Any, None]] | None:
+        """Begins what a method gives that is followed instead of called (`__perdure_followed__`); None for any other method."""
+        function = getattr(getattr(to.agent_class, method, None), "__perdure_followed__", None)
+        return None if function is None else partial(function, CallerSide(self, to), *args, **kwargs)
+
+    def reach(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What `handle.method(…)` gives on this loop: an awaitable, or something to be iterated over."""
+        begin = self.followed(to, method, args, kwargs)
+        return self.call(to, method, args, kwargs) if begin is None else begin()
+
     async def send(
         self,
         agent: str,
@@ -151,3 +165,13 @@ class CallerSide:
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an exposed method of the agent."""
         return await self._caller.call(self._to, method, args, kwargs)
+
+    @property
+    def idle_s(self) -> float:
+        """After how long without work an agent is put to sleep."""
+        return self._caller.limits.idle_ms / 1000
+
+    async def is_awake(self) -> bool:
+        """Whether the agent is awake. The question does not wake it."""
+        about = cast("dict[str, Any] | None", await self._caller.supervisor.ask(ShowAgent(self._to.agent_id)))
+        return about is not None and about["host"] is not None

@@ -129,7 +129,7 @@ class Client:
 
     def agent(self, agent_class: type[A], name: str, of: object = None) -> A:
         """A typed handle of an agent, or of a sub-agent `of` another one. A call of an exposed method gives an awaitable."""
-        return cast("A", Handle(self.address(agent_class, name, of), self.caller.call, self.tell))
+        return cast("A", Handle(self.address(agent_class, name, of), self.caller.reach, self.tell))
 
     def address(self, agent_class: type[Agent], name: str, of: object = None) -> Address:
         """The address of a handle. Raises `BadRequest` for an invalid name."""

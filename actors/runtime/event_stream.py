@@ -1,4 +1,4 @@
-"""The events of a run, for a `for` or an `async for`. They arrive on the loop of another thread."""
+"""The events of a run or of a conversation, for a `for` or an `async for`. They arrive on the loop of another thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.actors.threads import wait_for
 
 T = TypeVar("T")
 Frame = Fields
-"""An event of a run, with its number."""
+"""An event, with its number."""
 
 
 class Submit(Protocol):
@@ -23,10 +23,10 @@ class Submit(Protocol):
 
 
 class EventStream:
-    """Every iteration starts at the requested number. It ends with the run.
+    """Every iteration starts at the requested number. That of a run ends with the run.
 
     Args:
-        follow: begins to follow the run, on the client's loop.
+        follow: begins to follow, on the client's loop.
         submit: runs a job on that loop.
         is_open: whether that loop still runs.
     """

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar, cast, overload
+from typing import Any, Final, Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.events.observability import Callback
@@ -239,8 +239,12 @@ class Runtime:
         """
         client = self.client
         to = client.address(agent_class, name, of)
-        call, tell = (lambda *call, way=way: self._settle(way(*call)) for way in (client.caller.call, client.tell))
-        return cast("type[A]", Handle(to, call, tell))
+
+        def call(*asked: Any) -> object:
+            begin = client.caller.followed(*asked)
+            return self._settle(client.caller.call(*asked)) if begin is None else self._stream(begin)
+
+        return cast("type[A]", Handle(to, call, lambda *asked: self._settle(client.tell(*asked))))
 
     @overload
     def run(
@@ -333,7 +337,10 @@ class Runtime:
 
         For `for` in sync code and for `async for` in async code. Raises `UnknownRun` when it is iterated over.
         """
-        return EventStream(lambda: self.client.follow(run_id, after), self._submit, lambda: self._loop is not None)
+        return self._stream(lambda: self.client.follow(run_id, after))
+
+    def _stream(self, begin: Callable[[], AsyncGenerator[Fields, None]]) -> EventStream:
+        return EventStream(begin, self._submit, lambda: self._loop is not None)
 
     def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
         """Hear of what happens on a channel in the whole runtime, from now on; see `observability.EventType`.

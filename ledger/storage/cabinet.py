@@ -30,6 +30,7 @@ from perdure.ledger.storage.file_disk import FileDisk
 from perdure.ledger.storage.records import (
     CALL,
     CHUNKS,
+    FEED,
     FIBER,
     FIBER_CARE,
     FIBER_INPUT,
@@ -60,6 +61,7 @@ from perdure.ledger.storage.transaction import Transaction, bound_to, unbound
 __all__ = [
     "CALL",
     "CHUNKS",
+    "FEED",
     "FIBER",
     "FIBER_CARE",
     "FIBER_INPUT",

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
 from typing import Any, Self, TypeVar, cast
 
 from perdure.actors import Address, Agent, Client, Courier, Fleet, Handle, Host, KillPoint, Supervisor, World
@@ -145,8 +146,23 @@ class Laboratory:
 
     def _call(self, *call: Any) -> Any:
         if self._client is not None:
-            return self._client.caller.call(*call)
+            return self._client.caller.reach(*call)
+        to, method, args, kwargs = call
+        if hasattr(getattr(to.agent_class, method, None), "__perdure_followed__"):
+            return self._followed(to, method, *args, **kwargs)
         return self.play(lambda client: client.caller.call(*call))
+
+    def _followed(self, to: Address, method: str, first: int = 0) -> Iterator[Any]:
+        """The events of a feed. The world goes on from one to the next."""
+
+        async def next_event(client: Client) -> Any:
+            async with aclosing(client.caller.reach(to, method, (first,), {})) as events:
+                return await anext(events)
+
+        while True:
+            event = self.play(next_event)
+            first = event["number"] + 1
+            yield event
 
     def _tell(self, *call: Any) -> Any:
         if self._client is not None:

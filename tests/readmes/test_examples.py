@@ -113,6 +113,7 @@ def test_every_module_is_played_here() -> None:
         "shelf",
         "shop",
         "test_research",
+        "watching",
     }
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from perdure import actors, ledger, messengers, policies, testing
 from perdure.actors import Agent, ChatAgent, ChatRecovery, Detached, RunContext, RunInfo, Runtime
+from perdure.actors.chat.feed import TurnEnded
 from perdure.actors.life.child_types import RunOptions
 from perdure.policies import Limits
 from perdure.scenarios.stories import engine
@@ -194,6 +195,7 @@ def test_limits_that_are_named_exist_and_have_the_value_that_is_said() -> None:
         | {each.name for each in fields(ChatRecovery)}
         | set(vars(ledger.Overloaded(1, 1, 1)))
         | set(actors.FiberInspection.__annotations__)
+        | set(TurnEnded.__annotations__)
     )
     named = {word for word in WORDS if re.fullmatch(r"[a-z][a-z_]+_(?:ms|max)", word)}
     assert named - elsewhere <= known.keys()

@@ -1,0 +1,188 @@
+"""The feed of one conversation: whoever began what happens in it, in order, from a number on, across deaths, edits and clears."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from perdure.actors import KillPoint
+from perdure.actors.chat.feed_follower import REST_AFTER_S
+from perdure.ledger import BadRequest
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
+from tests.actors.chat.room import SLOW, Room, visit
+from tests.kit import address
+
+
+async def watch(room: Room, until: Any, first: int = 0) -> list[dict[str, Any]]:
+    """What a follower is told from a number on, up to the first event of which this is true."""
+    heard: list[dict[str, Any]] = []
+    async with asyncio.timeout(7_200), aclosing(room.client.agent(room.agent, "somebody").feed(first)) as feed:
+        async for event in feed:
+            heard.append(event)
+            if until(event):
+                break
+    return heard
+
+
+def ends(turn: str) -> Any:
+    """Whether an event is the end of this turn."""
+    return lambda event: event["type"] == "turn-ended" and event["turn"] == turn
+
+
+def kinds(heard: Iterable[dict[str, Any]]) -> list[str]:
+    """The types of all but what was streamed."""
+    return [each["type"] for each in heard if each["type"] != "event"]
+
+
+def streamed(heard: Iterable[dict[str, Any]], turn: str) -> list[dict[str, Any]]:
+    """The events of the stream of a turn. Their numbers have no hole and no double."""
+    found = [each for each in heard if each["type"] == "event" and each["turn"] == turn]
+    assert [each["event_number"] for each in found] == list(range(len(found)))
+    return [each["event"] for each in found]
+
+
+def test_one_client_watches_what_another_one_asks() -> None:
+    """From the acceptance to the end, with the words of the user, each event once, and the message at the end."""
+
+    async def story(room: Room) -> None:
+        watching = asyncio.ensure_future(watch(room, ends("two")))
+        await asyncio.sleep(1)
+        result, listener = await room.follow("chat", "sum", request_id="one", metadata={"from": "a"})
+        assert (await room.do("chat", "words", request_id="two")).ok
+        heard = await watching
+        numbers = [each["number"] for each in heard]
+        assert numbers == sorted(set(numbers))
+        told = [each for each in heard if each.get("turn") == "one" and each["type"] != "event"]
+        assert [each["type"] for each in told] == ["turn-accepted", "turn-begun", "turn-ended"]
+        assert (told[0]["trigger"], told[0]["metadata"]) == ("chat", {"from": "a"})
+        assert [each["parts"][0]["text"] for each in told[0]["messages"]] == ["sum"]
+        assert told[1]["message_id"] == "one-answer"
+        assert told[2]["status"] == "completed"
+        own = [told[1] for told in listener.heard if told[0] == "on_event"]
+        assert streamed(heard, "one") == [*own, {"type": "finish"}]
+        messages = {each["position"]: each["message"] for each in heard if each["type"] == "message"}
+        assert [messages[at] for at in sorted(messages)] == await room.do("get_messages")
+        assert messages[2] == result.message
+
+    visit(Adder, story)
+
+
+def test_a_late_watcher_is_told_the_same_and_goes_on_anywhere() -> None:
+    """From the start, and from each number; what comes after is what came after."""
+
+    async def story(room: Room) -> None:
+        assert (await room.do("chat", "sum", request_id="one")).ok
+        assert (await room.do("chat", "words", request_id="two")).ok
+        whole = await watch(room, ends("two"))
+        assert [kind for kind in kinds(whole) if kind != "message"] == ["turn-accepted", "turn-begun", "turn-ended"] * 2
+        await room.sleep()
+        for at in range(0, len(whole) - 1, 7):
+            assert await watch(room, ends("two"), whole[at]["number"] + 1) == whole[at + 1 :]
+        with pytest.raises(BadRequest, match=r"first: .* is ahead of this conversation"):
+            await watch(room, ends("two"), 1 << 50)
+        with pytest.raises(BadRequest, match="first"):
+            await watch(room, ends("two"), -1)
+
+    visit(Adder, story)
+
+
+def test_a_death_in_the_midst_loses_nothing_and_tells_nothing_twice() -> None:
+    """The agent dies in its answer. The follower goes on with the next life, and is told of the other attempt."""
+    struck: list[str] = []
+
+    def in_the_answer(process: str, point: KillPoint, detail: str) -> bool:
+        hit = (
+            not struck and len(Outside.provider.log()) == 3 and (point, detail) == (KillPoint.MID_STREAM, "text-delta")
+        )
+        if hit:
+            struck.append(process)
+        return hit
+
+    async def story(room: Room) -> None:
+        watching = asyncio.ensure_future(watch(room, ends("asked")))
+        await room.do("submit_messages", "sum", request_id="asked")
+        heard = await watching
+        assert struck
+        assert kinds(heard).count("turn-begun") == 1
+        events = streamed(heard, "asked")
+        assert [each["data"]["attempt"] for each in events if each["type"] == "data-attempt"] == [2]
+        assert events[-1] == {"type": "finish"}
+        assert await watch(room, ends("asked")) == heard, "as one who comes late is told"
+        assert (await room.do("attach", "asked")).text == WHOLE
+
+    visit(Adder, story, kill_when=in_the_answer)
+
+
+def test_a_watcher_is_told_of_edits_deletions_and_of_a_clear() -> None:
+    """A late one is told of the deletions, and after a clear of the clear alone."""
+
+    async def story(room: Room) -> None:
+        watching = asyncio.ensure_future(watch(room, lambda event: event["type"] == "cleared"))
+        assert (await room.do("chat", "words one", request_id="one")).ok
+        assert (await room.do("chat", "words two", request_id="two", instead_of="one-0")).ok
+        await room.do("add_messages", {"id": "two-0", "role": "user", "parts": [{"type": "text", "text": "changed"}]})
+        await room.do("delete_messages", ["two-answer"])
+        late = await watch(room, lambda event: event.get("message_id") == "two-answer" and "position" in event)
+        await room.do("clear")
+        heard = await watching
+        for each in (heard, late):
+            gone = [event["message_id"] for event in each if event["type"] == "message-deleted"]
+            assert gone == ["one-0", "one-answer", "two-answer"]
+        shown = [event["message"] for event in heard if event["type"] == "message"]
+        assert [(each["id"], each["parts"][-1]["text"]) for each in shown if each["role"] == "user"] == [
+            ("one-0", "words one"),
+            ("two-0", "words two"),
+            ("two-0", "changed"),
+        ]
+        assert [event["message"]["id"] for event in late if event["type"] == "message"] == ["two-0"]
+        assert (await room.do("chat", "words three", request_id="one")).ok
+        assert kinds(await watch(room, ends("one")))[:2] == ["cleared", "turn-accepted"]
+        following = await watch(room, ends("one"), heard[-1]["number"] + 1)
+        assert kinds(following)[0] == "turn-accepted"
+
+    visit(Adder, story)
+
+
+def test_a_queued_turn_is_told_with_its_words_before_it_begins() -> None:
+    """And one that is cancelled before it began has an end without a beginning."""
+
+    async def story(room: Room) -> None:
+        first = room.soon("chat", "sum", request_id="one")
+        await room.until(lambda: room.is_("running", "one"))
+        await room.do("submit_messages", "words", request_id="two")
+        heard = await watch(room, lambda event: event.get("turn") == "two")
+        assert [each["parts"][0]["text"] for each in heard[-1]["messages"]] == ["words"]
+        await room.do("cancel_chat", "two")
+        await first
+        told = [each for each in await watch(room, ends("one")) if each.get("turn") == "two"]
+        assert [each["type"] for each in told] == ["turn-accepted", "event", "turn-ended"]
+        assert told[-1]["status"] == "aborted"
+
+    visit(Adder, story, SCRIPT, pace=SLOW)
+
+
+def test_an_idle_follower_lets_the_agent_sleep_and_hears_when_somebody_wakes_it() -> None:
+    """After a minute without a word it looks ever more rarely."""
+
+    async def story(room: Room) -> None:
+        agent, loop = address(Adder, "somebody"), asyncio.get_running_loop()
+        watching = asyncio.ensure_future(watch(room, ends("one")))
+        await asyncio.sleep(5)
+        await asyncio.sleep(REST_AFTER_S / 2)
+        assert agent in room.view.agents
+        awake = 0
+        for _ in range(1_800):
+            await asyncio.sleep(1)
+            awake += agent in room.view.agents
+        assert awake < 180
+        await room.until(lambda: agent not in room.view.agents)
+        asked_at_s = loop.time()
+        await room.do("chat", "words", request_id="one")
+        await watching
+        assert loop.time() - asked_at_s < 5
+
+    visit(Adder, story, timeout_ms=7_200_000)
