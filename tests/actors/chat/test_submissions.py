@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any, ClassVar
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from perdure.actors import Agent, Detached, KillPoint, RunContext, exposed, tool
 from perdure.ledger import BadRequest, ConflictingRequest, StorageError
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from perdure.scenarios.provider.script import Call, Script
+from perdure.scenarios.provider.script import Call, Question, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 
@@ -418,3 +419,31 @@ def test_a_milestone_is_told_once_however_often_it_is_delivered(
         assert first["metadata"]["runId"] == f"run-{mode}"
 
     visit(Watching, story, kill_when=before_the_acknowledgement)
+
+
+def test_an_end_that_comes_in_the_middle_of_a_turn_is_told_after_it() -> None:
+    """And begins a turn of its own, behind those that were asked for before (C-0644, C-0645)."""
+
+    async def story(room: Room) -> None:
+        for name in ("first", "second"):
+            await room.do("submit_messages", "words", request_id=name)
+        await room.until(lambda: room.is_("running", "first"))
+        await room.do("begin", "notify")
+        await room.until(lambda: "run-notify" in room.view.runs and room.view.runs["run-notify"].is_hard)
+        assert await room.is_("running", "first"), "it ended in the middle"
+        await room.until(lambda: _has_told(room))
+        assert await room.do("wait_until_stable") is True
+        assert await room.roles() == "uauaua"
+        assert "over" in (await room.do("get_messages"))[4]["parts"][0]["text"]
+        turns = await room.do("list_turns")
+        assert [turn["status"] for turn in turns] == ["completed"] * 3
+        assert all(earlier["ended_at_ms"] <= later["started_at_ms"] for earlier, later in itertools.pairwise(turns))
+        assert Outside.provider.counters().open_most == 1
+
+    script = Script(questions=(Question(asks="over", concludes="I see"), *SCRIPT.questions))
+    visit(Watching, story, script, pace=Pace(first_ms=3_000))
+
+
+async def _has_told(room: Room) -> bool:
+    """Whether the end of the run has its turn."""
+    return len(await room.do("list_turns")) == 3
