@@ -22,6 +22,9 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/chat/model_lookup.py", "with IMPORTING:", "with contextlib.suppress():",
+           "two threads do not import parts of one package at once",
+           "actors/test_code.py::test_two_threads_import_one_after_the_other"),
     Mutant("actors/link/wire.py", "known = loaded_class(place) if place else", "known =",
            "a caller catches an author's own exception by its class",
            "actors/test_errors_of_authors.py::test_a_caller_catches_an_authors_own_exception_by_its_class"),

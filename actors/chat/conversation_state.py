@@ -29,6 +29,7 @@ class ChatAuthor(Protocol):
     """What the turns of a chat ask of its author's class. `ChatAgent` says what each means."""
 
     max_steps: ClassVar[int]
+    model: ClassVar[Any]
     model_key: ClassVar[Secret | None]
     chat_recovery: ClassVar[ChatRecovery | bool]
     chat_stream_stall_timeout_ms: ClassVar[float]
@@ -149,9 +150,12 @@ class ConversationState:
         return client_tools(turn.options.get("client_tools", ()))
 
     async def model(self) -> Model:
-        """The model that the agent names now. Its library is loaded on a thread, once a life."""
-        wanted = await result_of(self.agent.get_model)
+        """The model that the agent names now. Its library is loaded on a thread, once a life, before `get_model` may import it."""
+        named = self.agent.model
         if self._model is None:
+            await self.tenant.threads.run(lambda: load_library(named))
+        wanted = await result_of(self.agent.get_model)
+        if self._model is None and wanted is not named:
             await self.tenant.threads.run(lambda: load_library(wanted))
         if self._model is None or self._model[0] is not wanted:
             self._model = (wanted, resolve_model(wanted, self.agent.model_key))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX
 from perdure.actors.chat.failures import too_long
+from perdure.actors.code.naming import IMPORTING
 from perdure.ledger import BadRequest, Secret, strike
 
 if TYPE_CHECKING:
@@ -76,9 +77,15 @@ def resolve_model(model: object, key: Secret | None = None) -> Model:
 def load_library(model: object) -> None:
     """Import what asking this model will need. That takes a second or two, so event loops leave it to a thread.
 
-    Optional. What cannot be imported is reported when the model is asked.
+    Code of authors that imports parts of the library waits for it, or is asked afterwards: see `IMPORTING`. What cannot be imported is
+    reported when the model is asked.
     """
-    import_module("pydantic_ai.direct")
+    with IMPORTING:
+        import_module("pydantic_ai.direct")
+        _load_provider(model)
+
+
+def _load_provider(model: object) -> None:
     provider = model.partition(":")[0].removeprefix("gateway/") if isinstance(model, str) else ""
     for name in (provider.partition("-")[0], "openai"):
         if name.isidentifier():

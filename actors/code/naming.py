@@ -46,7 +46,10 @@ _loading: ContextVar[bool] = ContextVar("perdure_loading", default=False)
 _origins: dict[str, str] = {}  # of modules that `load_type` made: the first parts of the names of their types
 _sent: list[Path] = []  # the folders of code that was sent to this process
 _origin_of: list[Callable[[Path], Path]] = []  # for code that is pinned: which file of the author this is a copy of
-_lock = threading.RLock()
+
+IMPORTING = threading.RLock()
+"""Held while code is imported on a thread. Two threads that import parts of one package, whose modules need each other, find these half
+made: Python breaks the deadlock so, and both raise an `ImportError`."""
 
 
 # ---------------------------------------------------------------- naming
@@ -270,7 +273,7 @@ def load_function(name: str, code_dir: Path | None = None) -> FunctionType:
 def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
     kind, _, rest = name.partition(":")
     place, _, qualname = rest.rpartition(":")
-    with _lock, _Loading(name, unknown):
+    with IMPORTING, _Loading(name, unknown):
         if kind == "script" and place:
             module = _script(place, unknown)
         elif kind == "cell" and place:

@@ -141,6 +141,25 @@ def test_a_module_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest
     assert load_type("mended_later:Agent", tmp_path).__name__ == "Agent"
 
 
+def test_two_threads_import_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package whose modules need each other cannot be imported by two threads at once."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "patient.py").write_text(
+        dedent("""
+            import threading
+            from perdure.actors.chat.model_lookup import load_library
+            load_library("")  # so that nothing but its turn is left to wait for
+            other = threading.Thread(target=load_library, args=("",))
+            other.start()
+            other.join(0.5)
+            class Waited: others = other.is_alive()
+        """)
+    )
+    waited = load_type("patient:Waited")
+    sys.modules["patient"].other.join()
+    assert vars(waited)["others"]
+
+
 def test_code_that_starts_a_runtime_when_it_is_imported_is_told_so(tmp_path: Path) -> None:
     refuse_while_loading()
     script = write(
