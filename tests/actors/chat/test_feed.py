@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from perdure.actors import KillPoint
+from perdure.actors import Agent, KillPoint, exposed
 from perdure.actors.chat.feed_follower import REST_AFTER_S
 from perdure.ledger import BadRequest
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
@@ -186,3 +186,29 @@ def test_an_idle_follower_lets_the_agent_sleep_and_hears_when_somebody_wakes_it(
         assert loop.time() - asked_at_s < 5
 
     visit(Adder, story, timeout_ms=7_200_000)
+
+
+class Watcher(Agent):
+    """Watches a chat of its own."""
+
+    @exposed
+    async def heard(self) -> list[str]:
+        """The types of what happens in one turn, but for what is streamed."""
+        chat, found = self.sub_agent(Adder, "its own"), list[dict[str, Any]]()
+        await chat.submit_messages("words", request_id="asked")
+        async with aclosing(chat.feed()) as feed:
+            async for event in feed:
+                found.append(cast("dict[str, Any]", event))
+                if ends("asked")(event):
+                    break
+        return kinds(found)
+
+
+def test_an_agent_watches_its_sub_agent() -> None:
+    """The handle of a sub-agent has a feed too."""
+
+    async def story(room: Room) -> None:
+        heard = await room.client.call(Watcher, "somebody", "heard", (), {})
+        assert heard == ["turn-accepted", "message", "turn-begun", "message", "turn-ended"]
+
+    visit(Adder, story)
