@@ -76,6 +76,7 @@ from perdure.ledger.ids import (
 from perdure.ledger.inspection import about_agent, audit, counts, inspection, lines, overview, parked
 from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
 from perdure.ledger.notes import Note
+from perdure.ledger.old_code import code_counts, code_standings, older_awake
 from perdure.ledger.outstanding import (
     DeliverMail,
     Effect,

@@ -9,6 +9,7 @@ from perdure.ledger.activation import Activation
 from perdure.ledger.codec import unpack
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailState
+from perdure.ledger.old_code import code_counts
 from perdure.ledger.outstanding import about
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.snapshot import run_from
@@ -76,6 +77,7 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
         "alarms": len(view.alarmed),
         "waiting": len(view.queues),
         "audit": audit(view),
+        "code": code_counts(view),
         "kept": {name: view.limits.get(name, INFINITY) for name in ("ended_kept_ms", "ended_kept_max")},
     }
 

@@ -70,6 +70,9 @@ class Commands(LazyGroup):
         "logs": Entry("perdure.scenarios.commands.logs:logs", "Show what agents printed and logged, by run."),
         "cancel": Entry("perdure.scenarios.commands.data:cancel", "Cancel a run and what its child waits for."),
         "retry": Entry("perdure.scenarios.commands.data:retry", "Try a failed run or a parked mail again."),
+        "upgrade": Entry(
+            "perdure.scenarios.commands.upgrade:upgrade", "Show which code stands where, and move agents on."
+        ),
         "clear": Entry("perdure.scenarios.commands.data:clear", "Forget runs and their children's storage."),
         "forget": Entry("perdure.scenarios.commands.data:forget", "Delete an agent and all that is its own."),
         "stop": Entry("perdure.scenarios.commands.stop:stop", "Stop the supervisor and the hosts of a directory."),

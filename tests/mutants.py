@@ -339,6 +339,9 @@ MUTANTS = (
     Mutant("ledger/holdings.py", "if run is not None and run.child == root:", "if False:",
            "the child of a run keeps the code that the run has", "ledger/test_upgrades.py"
            "::test_the_child_of_a_run_and_what_belongs_to_it_keep_the_code_of_the_run"),
+    Mutant("ledger/old_code.py", "if activation.host_id and not (run is not None and run.child == root):",
+           "if activation.host_id:", "the child of a run is never asked to leave for newer code",
+           "actors/test_moving_on.py::test_a_run_is_never_moved_and_is_listed_with_its_version"),
     Mutant("ledger/upgrades.py", "[*view.parked, *view.begins_anew]", "[*view.parked]",
            "a run that is tried again follows the code that comes before its next attempt", "ledger/test_upgrades.py"
            "::test_a_run_that_is_tried_again_takes_the_code_that_comes_before_its_next_attempt_begins"),

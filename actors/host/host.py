@@ -144,9 +144,10 @@ class Host:
         for each in types:
             await tried(self.world.threads.run(partial(_load_ahead, each, self.services.code_dir)))
 
-    def _passivate(self, _: Passivate) -> None:
+    def _passivate(self, wish: Passivate) -> None:
         """Let those go at once that have nothing to do."""
-        for tenant in list(self.tenants.values()):
+        meant = list(self.tenants) if wish.agents is None else wish.agents
+        for tenant in [self.tenants[agent] for agent in meant if agent in self.tenants]:
             if tenant.may_sleep:
                 tenant.leave()
 

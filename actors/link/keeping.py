@@ -15,6 +15,13 @@ class WindDown(NamedTuple):
     """Begin nothing new for a while. How many agents are at work?"""
 
 
+class Upgrade(NamedTuple):
+    """Which code stands where, of this type or of all? With `now`, agents that have older code and are at rest leave at once."""
+
+    agent_type: str | None = None
+    now: bool = False
+
+
 class Keep(NamedTuple):
     """A wish with its arguments: `storages`, `hold`, or `cut` (see `actors.supervisor.keeping`)."""
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
-from perdure.actors.link.keeping import Keep, ShowAgent, WindDown
+from perdure.actors.link.keeping import Keep, ShowAgent, Upgrade, WindDown
 from perdure.ledger import (
     Adopt,
     Alarm,
@@ -219,7 +219,9 @@ class Prepare(NamedTuple):
 
 
 class Passivate(NamedTuple):
-    """Let idle agents go at once."""
+    """Let idle agents go at once: these, or all."""
+
+    agents: list[str] | None = None
 
 
 class Retire(NamedTuple):
@@ -345,7 +347,8 @@ class ShowLimits(NamedTuple):
 
 Question: TypeAlias = (
     Call | Abort | Cancel | Clear | Retry | Tell | Forget
-    | Known | Inspect | Show | ShowAgent | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown | Keep
+    | Known | Inspect | Show | ShowAgent | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown
+    | Upgrade | Keep
 )  # fmt: skip
 
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled

@@ -9,9 +9,10 @@ from typing import Any, Final
 from perdure.actors.chat.turn import Turn
 from perdure.actors.jobs.callback_rows import Row
 from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.life.migration import FIRST
 from perdure.ledger import unpack
 from perdure.ledger.keeping.looking import Looked
-from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, STATE, TURN
+from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, STATE, TURN, VERSION
 from perdure.policies import CallbackStatus, FiberStatus, TurnStatus
 
 Told = dict[str, Any]
@@ -19,6 +20,12 @@ Told = dict[str, Any]
 NOT_AWAKE: Final = -1
 _OF_AUTHORS: Final = ("snapshot", "accepted")  # what is not read, and what is of the call that begins a fiber
 RECORDS_OF_WORK: Final = (FIBER, SCHEDULE, QUEUED, TURN)
+
+
+def version_in(found: Looked) -> int:
+    """The version of what the agent keeps (`class Till(Agent, version=2)`)."""
+    kept = found.records[VERSION].get("")
+    return FIRST if kept is None else int(unpack(kept))
 
 
 def state_in(found: Looked) -> Told:

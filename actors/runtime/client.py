@@ -18,7 +18,7 @@ from perdure.actors.life.dispatch import encoded_input, preview, result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.link.caller import Address, AgentCaller
-from perdure.actors.link.keeping import Keep, ShowAgent, WindDown
+from perdure.actors.link.keeping import Keep, ShowAgent, Upgrade, WindDown
 from perdure.actors.link.messages import (
     Audit,
     ClientHello,
@@ -212,7 +212,8 @@ class Client:
         return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
 
     async def ask(self, name: str, *args: Plain) -> Plain:
-        """Ask the supervisor: `ps`, `show`, `agent`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `retry`."""
+        """Ask the supervisor: `ps`, `show`, `agent`, `explain`, `list`, `frames`, `audit`, `limits`, `cancel`, `clear`, `retry`,
+        `upgrade`."""
         question = QUESTIONS.get(name)
         if question is None:
             raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
@@ -310,6 +311,7 @@ QUESTIONS: Final[dict[str, type[Question]]] = {
     "audit": Audit,
     "limits": ShowLimits,
     "wind_down": WindDown,
+    "upgrade": Upgrade,
     "keep": Keep,
 }
 """The questions that operators ask by a name."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TypeAlias
 
-from perdure.actors.link.keeping import Keep, ShowAgent, WindDown
+from perdure.actors.link.keeping import Keep, ShowAgent, Upgrade, WindDown
 from perdure.actors.link.messages import (
     Audit,
     Explain,
@@ -36,10 +36,12 @@ from perdure.ledger import (
     View,
     about_agent,
     audit,
+    code_standings,
     explain,
     frame_of,
     inspection,
     lines,
+    older_awake,
     overview,
     parked,
     unpack,
@@ -47,7 +49,19 @@ from perdure.ledger import (
 from perdure.policies import Limits
 
 Query: TypeAlias = (
-    Known | Inspect | Show | ShowAgent | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown | Keep
+    Known
+    | Inspect
+    | Show
+    | ShowAgent
+    | Explain
+    | Frames
+    | ListRuns
+    | Overview
+    | Audit
+    | ShowLimits
+    | WindDown
+    | Upgrade
+    | Keep
 )
 
 
@@ -130,6 +144,11 @@ class Queries:
                 return await self._keeping.answer(query)
             case WindDown():
                 return self._winding_down.ask()
+            case Upgrade(agent_type, now):
+                standings = code_standings(self._view, agent_type)
+                if now:
+                    self._sessions.let_go((each.host_id, each.agent_id) for each in older_awake(self._view, agent_type))
+                return standings
 
     def _run(self, run_id: str) -> Run:
         run = self._view.runs.get(run_id)

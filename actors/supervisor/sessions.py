@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from perdure.actors.link.link import Link
-from perdure.actors.link.messages import Fields, FromSupervisor, Message, Plain, RunEnded
+from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, Plain, RunEnded
 from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode, encode
 from perdure.ledger import pack, unpack
 
@@ -174,6 +174,16 @@ class Sessions:
             session = self.by_peer.get(peer_id)
             if session is not None:
                 session.say(RunEnded(run_id, outcome))
+
+    def let_go(self, agents: Iterable[tuple[str, str]]) -> None:
+        """Tell hosts to let these agents go, those of them that are at rest."""
+        by_host: dict[str, list[str]] = {}
+        for host_id, agent in agents:
+            by_host.setdefault(host_id, []).append(agent)
+        for host_id, theirs in by_host.items():
+            session = self.by_peer.get(host_id)
+            if session is not None:
+                session.say(Passivate(theirs))
 
     def drop(self, peer_id: str) -> None:
         """Forget a peer that is gone."""

@@ -23,6 +23,8 @@ from perdure.ledger import (
     UnknownRun,
     about_agent,
     audit,
+    code_counts,
+    code_standings,
     decide,
     enact,
     explain,
@@ -120,7 +122,11 @@ class ColdLedger:
         return run
 
     def _ps(self, live_max: int = 200) -> dict[str, Any]:
-        return {**overview(self._view, live_max), "supervisor": None}
+        return {**overview(self._view, live_max), "supervisor": None, "code": code_counts(self._view, served=False)}
+
+    def _upgrade(self, agent_type: str | None = None, _now: bool = False) -> list[dict[str, Any]]:
+        """Nobody is awake, so nobody can be asked to leave: whoever wakes next has the newest code."""
+        return code_standings(self._view, agent_type, served=False)
 
     def _show(self, run_id: str) -> dict[str, Any]:
         run = self._run(run_id)

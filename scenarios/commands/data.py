@@ -63,6 +63,8 @@ def ps(
     The background work is that of the 100 storages that were written last: what is open, and what has failed. They are read from copies,
     and no agent is woken. `perdure fibers`, `schedules` and `turns` list it for all agents.
 
+    Agents and runs that have older code than came last, and runs that are parked for their input, are counted if there are any.
+
     Examples:
         perdure ps
         perdure ps "anna@desk.agents:Assistant"
@@ -108,11 +110,23 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
     if said:
         print(f"kept   ended runs {', '.join(said)}; older ones that nobody needs are cleared")
     print(f"work   {_background(told['background'])}")
+    if any(told["code"].values()):
+        print(f"code   {_code(told['code'])}")
     print_hosts(told["hosts"])
     print_live(told["live"])
     left = runs["starting"] + runs["running"] - len(told["live"])
     if left > 0:
         print(f"\nThere are {left} more: `perdure ps --status running --status starting` lists them by pages.")
+
+
+def _code(told: dict[str, int]) -> str:
+    agents, runs, parked = (told[each] for each in ("agents_with_older_code", "runs_with_older_code", "parked_runs"))
+    older = f"{_some(agents, 'agent')} awake and {_some(runs, 'live run')} with older code"
+    return f"{older}, {_some(parked, 'run')} parked (`perdure upgrade` tells more)"
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _background(told: dict[str, Any]) -> str:

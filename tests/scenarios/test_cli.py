@@ -112,6 +112,7 @@ COMMANDS = [
     "turns",
     "cancel",
     "retry",
+    "upgrade",
     "clear",
     "forget",
     "stop",
@@ -178,6 +179,7 @@ LOOKS = {
     "fibers": ["fibers"],
     "schedules": ["schedules"],
     "turns": ["turns"],
+    "upgrade": ["upgrade"],
     "audit": ["audit"],
     "doctor": ["doctor"],
 }

@@ -1,0 +1,55 @@
+"""Agents with older code are asked to leave, and those that are at work stay (`perdure upgrade --now`)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from perdure.ledger import Adopt
+from tests.actors.cast import Boss
+from tests.kit import Stage, address, play
+
+
+def test_who_is_at_rest_leaves_and_wakes_with_the_newest_code_and_who_is_at_work_stays_with_the_reason() -> None:
+    async def story(stage: Stage) -> None:
+        busy = asyncio.ensure_future(stage.call(Boss, "wait_for", "Sleeper", 60_000, "child", name="busy"))
+        await stage.until(lambda: stage.status("child") == "running")
+        await stage.call(Boss, "told", name="idle")
+        stage.client.peer.push(Adopt("new", ["tests"], ["digest"]))
+        kind = "tests.actors.cast:Boss"
+
+        async def boss(*, now: bool = False, asked: str | None = None) -> dict[str, Any]:
+            rows = await stage.client.ask("upgrade", asked, now)
+            return next(row for row in rows if row["agent_type"] == kind)
+
+        assert {key: (await boss())[key] for key in ("newest", "awake", "awake_older")} == {
+            "newest": "new", "awake": 2, "awake_older": 2,
+        }  # fmt: skip
+        assert stage.host_of(address(Boss, "idle")), "to look changes nothing"
+        await boss(now=True, asked=kind)
+        await stage.until(lambda: not stage.host_of(address(Boss, "idle")))
+        (stays,) = (await boss(now=True))["agents_with_older_code"]
+        assert stays == {"agent": address(Boss, "busy"), "version": "", "because": "it waits for a run"}
+        assert not busy.done()
+        await stage.call(Boss, "told", name="idle")
+        now = await boss()
+        assert (now["awake"], now["awake_older"]) == (2, 1), "it has the newest code"
+        assert (await busy)["status"] == "completed"
+
+    play(story)
+
+
+def test_a_run_is_never_moved_and_is_listed_with_its_version() -> None:
+    async def story(stage: Stage) -> None:
+        waiting = asyncio.ensure_future(stage.call(Boss, "wait_for", "Sleeper", 5_000, "child"))
+        await stage.until(lambda: stage.status("child") == "running")
+        stage.client.peer.push(Adopt("new", ["tests"], ["digest"]))
+        rows = {row["agent_type"]: row for row in await stage.client.ask("upgrade", None, True)}
+        assert rows["tests.actors.cast:Sleeper"]["runs_with_older_code"] == [{"run_id": "child", "version": ""}]
+        assert rows["tests.actors.cast:Sleeper"]["awake"] == 0, "the child of a run has the code of the run"
+        assert (await stage.client.ask("ps", 0))["code"] == {
+            "parked_runs": 0, "agents_with_older_code": 1, "runs_with_older_code": 1,
+        }  # fmt: skip
+        assert (await waiting)["status"] == "completed"
+
+    play(story)

@@ -1,0 +1,73 @@
+"""`perdure upgrade` and `perdure ps` say which code stands where, also of a directory that nobody serves, and change nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from perdure.ledger import with_package
+from perdure.ledger.facts import AgentActivated, CodeAdopted, RunParked, SupervisorStarted
+from perdure.ledger.ids import agent_id
+from perdure.scenarios.cli import app
+from tests.kit import TYPE, asked, begun, placed
+from tests.ledger.directories import recorded, written
+
+OLD = with_package(None, "old")
+SLEEPER = agent_id("shop:Till", "anna")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """One run at work with older code, one parked, an agent that was awake with older code, and one that sleeps."""
+    parked = [
+        asked("unfit", pool=OLD),
+        placed("unfit", incarnation=2),
+        RunParked("unfit", 1, "input: months: Field required"),
+    ]
+    came = [CodeAdopted("old", ["tests"]), asked(pool=OLD), placed(), begun(), *parked]
+    later = [AgentActivated(agent_id(TYPE, "cut off"), 3, "h1", OLD), CodeAdopted("new", ["tests"])]
+    recorded(tmp_path, SupervisorStarted(1), *came, *later)
+    written(tmp_path, SLEEPER, 4, "kept")
+    return tmp_path
+
+
+def perdure(*words: object) -> Any:
+    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_it_shows_versions_runs_with_older_code_and_parked_ones_and_changes_nothing(data: Path) -> None:
+    before = {path: path.read_bytes() for path in data.rglob("*.db") if "agents" in path.parts}
+    rows = {row["agent_type"]: row for row in perdure("upgrade", "--data", data)["types"]}
+    row = rows[TYPE]
+    assert (row["newest"], row["since_at_ms"], row["runs"]) == ("new", 1_000, 2)
+    assert row["runs_with_older_code"] == [{"run_id": "r", "version": "old"}]
+    assert row["parked_runs"] == [{"run_id": "unfit", "version": "old", "error": "input: months: Field required"}]
+    assert row["awake"] == 0, "nobody is awake where nothing serves"
+    assert rows["shop:Till"]["kept"] == {"version 1": 1}
+    said = CliRunner().invoke(app, ["upgrade", "--data", str(data)]).stdout
+    for words in ("older   run r of", "parked  run unfit: input: months", "1 of version 1", "perdure retry RUN"):
+        assert words in said
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_with_now_nobody_has_to_leave_where_nothing_serves(data: Path) -> None:
+    assert perdure("upgrade", "--now", "--data", data)["moved"] == 0
+
+
+def test_one_type_is_shown_alone_and_an_unknown_one_is_refused(data: Path) -> None:
+    assert [row["agent_type"] for row in perdure("upgrade", "shop:Till", "--data", data)["types"]] == ["shop:Till"]
+    done = CliRunner().invoke(app, ["upgrade", "shop:Tilt", "--data", str(data)])
+    assert done.exit_code != 0
+    assert "nothing of 'shop:Tilt' is known here" in str(done.exception)
+
+
+def test_ps_counts_parked_runs_and_older_code(data: Path) -> None:
+    assert perdure("ps", "--data", data)["code"]["parked_runs"] == 1
+    said = CliRunner().invoke(app, ["ps", "--data", str(data)]).stdout
+    assert "0 agents awake and 1 live run with older code, 1 run parked (`perdure upgrade` tells more)" in said
