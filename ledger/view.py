@@ -213,10 +213,11 @@ class View(Holdings):
         return awake is None or not awake.host_id
 
     def forget_run(self, run_id: str) -> None:
-        """Drop a cleared run that was deleted, and the activation of its child."""
+        """Drop a cleared run that was deleted, and the activation of its child, unless somebody has called that agent meanwhile."""
         run = self.remove_run(run_id)
         self.cleared.pop(run_id, None)
-        if run is not None:
+        child = None if run is None else self.agents.get(run.child)
+        if run is not None and (child is None or not child.host_id):
             self.remove_agent(run.child)
             self.asleep.pop(run.child, None)
             self.want_no_more(run.child)

@@ -112,7 +112,7 @@ class Host:
             vitals.rss_mb(),
             tenants=[
                 *((tenant.agent_id, tenant.incarnation) for tenant in self.tenants.values()),
-                *self.services.leaving.items(),
+                *sorted(self.services.leaving),
             ],
             farewells=[
                 said.incarnation for said in self.peer.pending if isinstance(said, Ended | Unstarted | Released)
@@ -207,7 +207,7 @@ class Host:
     def _stop(self, said: Stop) -> None:
         agent_id, incarnation = said
         tenant = self._current(agent_id, incarnation)
-        if self.services.leaving.get(agent_id) == incarnation:
+        if (agent_id, incarnation) in self.services.leaving:
             return  # its goodbye is on its way
         if tenant is None:
             self._left[agent_id] = max(incarnation, self._left.get(agent_id, 0))  # its wake-up may come after its stop

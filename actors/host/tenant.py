@@ -203,7 +203,7 @@ class Tenant(Life):
         self.is_leaving = True
         self._gone(self)
         if self.is_storage_open and self.services.is_crowded:
-            self.services.leaving[self.agent_id] = self.incarnation
+            self.services.leaving.add((self.agent_id, self.incarnation))
             self.services.tasks.start(self._close_and_say(farewell))
         else:
             self.close()
@@ -211,7 +211,7 @@ class Tenant(Life):
 
     async def _close_and_say(self, farewell: Report) -> None:
         await self.threads.write(self.close, Rank.WORK)
-        self.services.leaving.pop(self.agent_id)
+        self.services.leaving.discard((self.agent_id, self.incarnation))
         self._say(farewell)
 
     def _say(self, farewell: Report) -> None:

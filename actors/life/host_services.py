@@ -48,7 +48,7 @@ class HostServices:
         calls: the calls that were handed to this host.
         is_followed: whether anybody follows runs, here or elsewhere.
         agents: those who live here.
-        leaving: those whose storages are being closed, with their incarnations; they have yet to say goodbye.
+        leaving: the lives whose storages are being closed, as agent and incarnation; they have yet to say goodbye.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class HostServices:
         self.calls = CallLog()
         self.is_followed = False
         self.agents: Sized = ()
-        self.leaving: dict[str, int] = {}
+        self.leaving: set[tuple[str, int]] = set()
         self._ups: dict[str, Up] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -127,6 +127,7 @@ class Checkpoints:
         for run_id in forgotten:
             view.dirty_runs.pop(run_id, None)
             view.dirty_agents.pop(view.runs[run_id].child, None)
+            view.want_no_more(view.runs[run_id].child)  # its storage is gone, so nobody wakes it to tidy up
             for key in view.runs[run_id].mail_ids:  # a superseded mail must not come back by way of the snapshot
                 view.mail.pop(key, None)
         await self._recollection.look_up_reports(view.dirty_agents)

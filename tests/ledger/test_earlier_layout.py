@@ -26,7 +26,8 @@ def boot(directory: Path) -> Boot:
 
 def test_what_a_killed_process_left_is_brought_forward_once(tmp_path: Path) -> None:
     directory = of_layout_1(tmp_path / "ledger")
-    (finding,) = examine(directory)
+    lock, finding = examine(directory)
+    assert "ledger.lock was missing" in lock.what  # the former version's files were kept without it
     assert (finding.severity, finding.what) == ("warning", "its layout has the older version 1")
     read = boot(directory)
     assert (read.facts, read.meta, read.findings) == ([fact(seq) for seq in EVERYTHING], b"meta", [])

@@ -49,7 +49,7 @@ storage.close()
 
 def test_every_file_is_attached_by_its_type_so_that_its_headers_are_read_under_the_lock() -> None:
     statements = [found for file in sources("ledger") for found in ATTACH.findall(file.text)]
-    assert len(statements) == 3
+    assert len(statements) == 4
     assert all("TYPE" in each for each in statements), statements
 
 
