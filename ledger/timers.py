@@ -54,8 +54,7 @@ class Timers:
             del line[key]
             if not line:
                 del self._keys[instant]
-        while self._instants and self._instants[0] not in self._keys:
-            heapq.heappop(self._instants)
+        self._drop_spare()
         if len(self._instants) > 2 * len(self._keys) + _SPARE_MAX:
             self._instants = sorted(self._keys)
 
@@ -69,6 +68,12 @@ class Timers:
             if later:
                 self.armed[key] = later
         self.fired = list(keys)
+        self._drop_spare()
+
+    def _drop_spare(self) -> None:
+        """Nothing is due any more at the times with which the heap begins: they go."""
+        while self._instants and self._instants[0] not in self._keys:
+            heapq.heappop(self._instants)
 
     def clear(self) -> None:
         """Disarm everything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_timers_fire_what_is_armed_and_nothing_else(story: list[tuple[str, str, 
             armed = {each for each in armed if each[0] > now_ms}
         else:
             (timers.arm if move == "arm" else timers.arm_by)(key, at_ms)
-        assert timers.next_at_ms == min((time for time, _ in armed), default=None)
+        assert timers.next_at_ms == min((time for time, _ in armed), default=math.inf)
         assert {(time, other) for other, times in timers.armed.items() for time in times} == armed
 
 

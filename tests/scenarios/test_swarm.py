@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
@@ -74,9 +75,17 @@ def test_the_same_seed_gives_the_same_digest_under_another_hash_seed() -> None:
     assert digests == {f"{play(10_007).digest} {play(11, 'chats').digest}"}
 
 
-def test_plays_leave_nothing_behind_and_change_none_of_those_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _unlogged() -> Iterator[None]:
+    """Nothing is logged, because pytest keeps each record."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("_unlogged")
+def test_plays_leave_nothing_behind_and_change_none_of_those_after_them() -> None:
     """Of the model's and of the messenger's libraries too, whose generators die in the middle of an answer."""
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps each record
     rounds = []
     for _ in range(3):  # what stays after the first one is what modules remember of all plays
         digests = [play(seed, story).digest for seed, story in ((6, "chats"), (0, "letters"), (10_007, "crowds"))]
