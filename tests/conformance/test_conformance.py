@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit import is_test
+from tests.tidy import ROOT
 
 Row = dict[str, str]
 
@@ -102,6 +103,15 @@ def test_cases_that_are_not_yet_built_only_ever_become_fewer(table: str) -> None
     assert counts["not_yet"] <= NOT_YET[table], (
         f"{counts['not_yet']} rows of {table} are not yet; there were {NOT_YET[table]}"
     )
+
+
+def test_the_guide_counts_the_cases() -> None:
+    counts = Counter(row["status"] for table in CASES for row in rows_of(table))
+    said = (
+        f"Of {counts.total():,} cases {counts['covered']:,} are covered by a named test, {counts['differs']:,} differ on "
+        f"purpose, and {counts['not_yet']:,} are not yet built"
+    )
+    assert said in " ".join((ROOT / "tests/README.md").read_text("utf-8").split())
 
 
 GOOD = {"case": "1", "suite": "s", "title": "t", "status": "not_yet", "covered_by": "", "reason": "no gateway yet"}
