@@ -78,7 +78,7 @@ def test_the_end_of_a_process_is_told_in_words_wherever_it_is_asked_for(tmp_path
         assert "test_exits_ray.py:" in runtime.run(Ends, "exit", run_id="exit").error
         assert "os._exit(3)" in "\n".join(runtime.explain("exit"))
         assert runtime.run(Ends, "import", run_id="import").error.startswith("ModuleNotFoundError: No module named")
-        assert "import nothing_of_that_name" in _logged(followed, "import", "failed in attempt 1")[-1]["text"]
+        assert 'import_module("nothing_of_that_name")' in _logged(followed, "import", "failed in attempt 1")[-1]["text"]
         with pytest.raises(OutcomeUnknown, match=r"its code called os\._exit\(3\)"):
             runtime.agent(Ends, "called").end("exit")
         runtime.agent(Ends, "works").begin()
