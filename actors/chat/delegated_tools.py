@@ -10,7 +10,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.plain_data import checked
-from perdure.actors.chat.tool_schema import intake_of_type, is_object
+from perdure.actors.chat.tool_schema import intake_of_schema, intake_of_type, is_object
 from perdure.actors.chat.tools import Hook, Tool, check_description, check_hook, check_name
 from perdure.actors.code.schema import run_shapes
 from perdure.actors.life.results import Detached
@@ -98,11 +98,9 @@ def client_tool(
     """A tool that the client executes. The turn waits for its answer. `parameters` is a JSON schema of type `object`."""
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
         raise BadRequest("parameters", f"{parameters!r:.200} is not a JSON schema of type object")
-    schema = {"properties": {}, **checked("parameters", parameters), "type": "object"}
-    if not isinstance(schema["properties"], dict):
-        raise BadRequest("parameters.properties", f"{schema['properties']!r:.200} is not an object")
-    intake = intake_of_type(dict[str, Any], wrapped_as=None)
-    intake.schema = schema
+    intake = intake_of_schema(checked("parameters", parameters))
+    if not isinstance(intake.schema["properties"], dict):
+        raise BadRequest("parameters.properties", f"{intake.schema['properties']!r:.200} is not an object")
     return Tool(
         name=check_name("name", name),
         description=check_description(description),

@@ -11,7 +11,6 @@ validators and preparations of tools are called again; they have no effects to r
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_request
 from perdure.actors.chat.stream import step_ends
 from perdure.actors.chat.tools import Tool
-from perdure.actors.chat.toolsets import library_tool
+from perdure.actors.chat.toolsets import HasDeps, deps_of, library_tool
 from perdure.actors.chat.turn import OUTPUT, last_text
 from perdure.actors.chat.turn_ends import Outcome
 from perdure.actors.chat.watchdog import Watchdog
@@ -43,13 +42,10 @@ if TYPE_CHECKING:
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 
 
-class TurnAuthor(Protocol):
+class TurnAuthor(HasDeps, Protocol):
     """What such a turn asks of its author's class."""
 
     max_steps: ClassVar[int]
-
-    @classmethod
-    def _perdure_deps(cls) -> object: ...
 
 
 @dataclass
@@ -110,9 +106,6 @@ class LibraryTurn:
         from pydantic_ai.capabilities import ReinjectSystemPrompt  # noqa: PLC0415 - as above
         from pydantic_ai.usage import UsageLimits  # noqa: PLC0415 - as above
 
-        deps = self._author._perdure_deps()  # noqa: SLF001 - the runtime's own
-        if inspect.isawaitable(deps):
-            deps = await deps
         toolsets = [_wrapped(each, self, at) for at, each in enumerate(self._library.toolsets)]
         given = self._live.client_tools()
         if given:
@@ -121,7 +114,7 @@ class LibraryTurn:
             result = await self._library.run(
                 None,
                 message_history=self._history(),
-                deps=deps,
+                deps=await deps_of(self._author),
                 usage_limits=UsageLimits(request_limit=self._author.max_steps),
                 capabilities=[ReinjectSystemPrompt()],
                 infer_name=False,

@@ -188,6 +188,13 @@ def intake_of_type(annotation: Any, *, wrapped_as: str | None) -> Intake:
     return Intake(lambda: TypeAdapter(model()), (wrapped_as,), dict)
 
 
+def intake_of_schema(schema: JsonObject) -> Intake:
+    """The input of a tool that brings its own JSON schema of type `object`; what the model sends is not checked against it."""
+    intake = intake_of_type(dict[str, Any], wrapped_as=None)
+    intake.schema = {"properties": {}, **schema, "type": "object"}
+    return intake
+
+
 def is_object(annotation: Any) -> bool:
     """Whether JSON writes values of this type as objects."""
     if annotation is Any:

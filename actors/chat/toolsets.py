@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 from perdure.actors.chat.plain_data import checked
-from perdure.actors.chat.tool_schema import ToolContext, intake_of_type
+from perdure.actors.chat.tool_schema import ToolContext, intake_of_schema
 from perdure.actors.chat.tools import Effect, Kind, Tool
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.naming import load_type, type_name
 from perdure.ledger import BadRequest, UnknownTool
-from perdure.policies import JsonObject
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext, ToolDefinition
@@ -35,13 +34,18 @@ LIBRARY = "library"
 _KINDS: dict[str, Kind] = {"external": "client"}
 
 
-class HasToolsets(Protocol):
+class HasDeps(Protocol):
+    """A class whose tools get dependencies."""
+
+    @classmethod
+    def _perdure_deps(cls) -> object: ...
+
+
+class HasToolsets(HasDeps, Protocol):
     """A class of chat agents, as its toolsets are found by it."""
 
     @classmethod
     def _perdure_toolsets(cls) -> Toolsets: ...
-    @classmethod
-    def _perdure_deps(cls) -> object: ...
 
 
 class ToldToModel(Exception):
@@ -84,19 +88,13 @@ def library_tool(agent_class: type, at: int, definition: ToolDefinition, code_di
         name=definition.name,
         description=definition.description or "",
         kind=_KINDS.get(definition.kind, "function"),
-        intake=_intake(cast("JsonObject", definition.parameters_json_schema)),
+        intake=intake_of_schema(checked("parameters", definition.parameters_json_schema)),
         effect=effect_of(definition.metadata),
         timeout_ms=None if definition.timeout is None else definition.timeout * 1000,
         needs_approval=definition.kind == "unapproved",
         call=partial(_call, agent_class, at, definition.name),
         found_as=f"{LIBRARY}#{at}#{definition.name}#{type_name(agent_class, code_dir)}",
     )
-
-
-def _intake(schema: JsonObject) -> Any:
-    intake = intake_of_type(dict[str, Any], wrapped_as=None)
-    intake.schema = {"properties": {}, **checked("parameters", schema), "type": "object"}
-    return intake
 
 
 def effect_of(metadata: Mapping[str, Any] | None) -> Effect:
@@ -122,12 +120,11 @@ def find_library_tool(reference: str, code_dir: Path | None) -> Tool:
     toolsets = checked_toolsets(agent_class._perdure_toolsets())  # noqa: SLF001 - the runtime's own
     if int(at) >= len(toolsets):
         raise UnknownTool("tool", f"{class_name} has no toolset number {at} any more, and {name!r} was in it")
-    intake = intake_of_type(dict[str, Any], wrapped_as=None)
     return Tool(
         name=name,
         description=name,
         kind="function",
-        intake=intake,
+        intake=intake_of_schema({}),  # the toolset itself checks what the model sent
         call=partial(_call, agent_class, int(at), name),
         found_as=reference,
     )
@@ -153,6 +150,12 @@ async def _call(
             raise ToldToModel(told.message) from told
 
 
+async def deps_of(author: HasDeps | type[HasDeps]) -> object:
+    """What the tools of a class get as `ctx.deps`, made now."""
+    deps = author._perdure_deps()  # noqa: SLF001 - the runtime's own
+    return await deps if inspect.isawaitable(deps) else deps
+
+
 async def _context(
     agent_class: type[HasToolsets], name: str | None = None, call: ToolContext | None = None
 ) -> RunContext[Any]:
@@ -161,8 +164,6 @@ async def _context(
     from pydantic_ai.models.test import TestModel  # noqa: PLC0415 - stands for the model, which is not asked here
     from pydantic_ai.usage import RunUsage  # noqa: PLC0415 - as above
 
-    deps = agent_class._perdure_deps()  # noqa: SLF001 - the runtime's own
-    if inspect.isawaitable(deps):
-        deps = await deps
+    deps = await deps_of(agent_class)
     told: dict[str, Any] = {} if call is None else {"tool_call_id": call.call_id, "run_id": call.run_id}
     return RunContext(deps=deps, model=TestModel(), usage=RunUsage(), tool_name=name, tool_call_approved=True, **told)
