@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from perdure.actors import ChatAgent, Client, tool
+from perdure.actors import ChatAgent, Client, KillPoint, tool
 from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 from perdure.scenarios.provider.sim import SimProvider
@@ -114,6 +115,19 @@ class Listener:
     def types(self) -> list[str]:
         """The types of the events that it was told."""
         return [each[1]["type"] for each in self.heard if each[0] == "on_event"]
+
+
+def in_third_answer(struck: list[str]) -> Callable[[str, KillPoint, str], bool]:
+    """Where to kill: once, while the answer to the third request is being written. `struck` is given the process."""
+
+    def at(process: str, point: KillPoint, detail: str) -> bool:
+        place = (point, detail) == (KillPoint.MID_STREAM, "text-delta") and len(Outside.provider.log()) == 3
+        hit = place and not struck
+        if hit:
+            struck.append(process)
+        return hit
+
+    return at
 
 
 async def ask(client: Client, agent: type[ChatAgent], question: str, **options: Any) -> tuple[Any, list[Listener]]:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from perdure.actors import KillPoint
 from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Call, Question, Round, Script
-from tests.actors.chat.desk import SCRIPT, Adder, Outside
+from tests.actors.chat.desk import SCRIPT, Adder, Outside, in_third_answer
 from tests.actors.chat.room import Room, texts, visit
 from tests.actors.chat.test_questions import SCRIPT_ASKS, Asker
 
@@ -92,21 +91,13 @@ def test_a_replacement_is_whole_or_not_at_all_whatever_dies() -> None:
     """A death while the new answer is given leaves the new message and its answer, once."""
     struck: list[str] = []
 
-    def in_the_answer(process: str, point: KillPoint, detail: str) -> bool:
-        hit = (
-            not struck and len(Outside.provider.log()) == 3 and (point, detail) == (KillPoint.MID_STREAM, "text-delta")
-        )
-        if hit:
-            struck.append(process)
-        return hit
-
     async def story(room: Room) -> None:
         await talk(room)
         assert (await room.do("chat", "words three", request_id="three", instead_of="one-0")).ok
         assert struck
         assert await shown(room) == ["three-0", "three-answer"]
 
-    visit(Adder, story, kill_when=in_the_answer)
+    visit(Adder, story, kill_when=in_third_answer(struck))
 
 
 def test_a_question_that_was_replaced_waits_for_nobody() -> None:

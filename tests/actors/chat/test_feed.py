@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from perdure.actors import Agent, KillPoint, exposed
+from perdure.actors import Agent, exposed
 from perdure.actors.chat.feed_follower import REST_AFTER_S
 from perdure.ledger import BadRequest
-from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, in_third_answer
 from tests.actors.chat.room import SLOW, Room, visit
 from tests.kit import address
 
@@ -94,14 +94,6 @@ def test_a_death_in_the_midst_loses_nothing_and_tells_nothing_twice() -> None:
     """The agent dies in its answer. The follower goes on with the next life, and is told of the other attempt."""
     struck: list[str] = []
 
-    def in_the_answer(process: str, point: KillPoint, detail: str) -> bool:
-        hit = (
-            not struck and len(Outside.provider.log()) == 3 and (point, detail) == (KillPoint.MID_STREAM, "text-delta")
-        )
-        if hit:
-            struck.append(process)
-        return hit
-
     async def story(room: Room) -> None:
         watching = asyncio.ensure_future(watch(room, ends("asked")))
         await room.do("submit_messages", "sum", request_id="asked")
@@ -114,7 +106,7 @@ def test_a_death_in_the_midst_loses_nothing_and_tells_nothing_twice() -> None:
         assert await watch(room, ends("asked")) == heard, "as one who comes late is told"
         assert (await room.do("attach", "asked")).text == WHOLE
 
-    visit(Adder, story, kill_when=in_the_answer)
+    visit(Adder, story, kill_when=in_third_answer(struck))
 
 
 def test_a_watcher_is_told_of_edits_deletions_and_of_a_clear() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from perdure.actors import Client, KillPoint
+from perdure.actors import Client
 from perdure.actors.chat.turn_ends import Outcome
 from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
-from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
+from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask, in_third_answer
 from tests.actors.chat.talk import call, status_of, tell
 
 REFUSED = Fault(kind=FaultKind.STATUS, status=401, type="invalid_request_error", message="Wrong key")
@@ -55,14 +55,6 @@ def test_who_comes_to_an_orphan_is_told_all_of_it_and_it_goes_on() -> None:
     """C-0334: the life that streamed it is dead; what it had made durable is told again, and the rest follows in the same message."""
     struck: list[str] = []
 
-    def in_the_answer(process: str, point: KillPoint, detail: str) -> bool:
-        hit = (
-            not struck and len(Outside.provider.log()) == 3 and (point, detail) == (KillPoint.MID_STREAM, "text-delta")
-        )
-        if hit:
-            struck.append(process)
-        return hit
-
     async def story(client: Client) -> None:
         await call(client, Adder, "submit_messages", "sum", request_id="asked")
         while not struck:
@@ -77,7 +69,7 @@ def test_who_comes_to_an_orphan_is_told_all_of_it_and_it_goes_on() -> None:
         assert events_of(again) == events_of(late)
         assert [each["id"] for each in await call(client, Adder, "get_messages")] == ["asked-0", "asked-answer"]
 
-    tell(story, kill_when=in_the_answer)
+    tell(story, kill_when=in_third_answer(struck))
     assert set(Outside.effects.values()) == {1}
 
 
