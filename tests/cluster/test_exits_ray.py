@@ -42,12 +42,14 @@ class Ends(Agent):
         os.kill(os.getpid(), signal.SIGKILL)
 
     @exposed
-    def begin(self) -> None:
-        """In a fiber."""
-        self.start_fiber("ends", self.job, fiber_id="ends", retry=FiberRetry(attempts_max=1))
+    def begin(self, answered: str) -> None:
+        """In a fiber, which ends the process only when this file says that the call was answered."""
+        once = FiberRetry(attempts_max=1)
+        self.start_fiber("ends", self.job, fiber_id="ends", metadata={"answered": answered}, retry=once)
 
     def job(self, fiber: FiberContext) -> None:
         """On a thread."""
+        _until(Path(fiber.metadata["answered"]).exists)
         self.end("exit")
 
     @exposed(repeatable=True)
@@ -81,7 +83,9 @@ def test_the_end_of_a_process_is_told_in_words_wherever_it_is_asked_for(tmp_path
         assert 'import_module("nothing_of_that_name")' in _logged(followed, "import", "failed in attempt 1")[-1]["text"]
         with pytest.raises(OutcomeUnknown, match=r"its code called os\._exit\(3\)"):
             runtime.agent(Ends, "called").end("exit")
-        runtime.agent(Ends, "works").begin()
+        answered = tmp_path / "answered"
+        runtime.agent(Ends, "works").begin(str(answered))
+        answered.touch()
         told = _until(lambda: runtime.agent(Ends, "works").ended())
         assert told.startswith(
             "its process died while it ran, and had 1 attempt without a finished step in between; the last"
