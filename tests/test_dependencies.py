@@ -17,6 +17,7 @@ OURS = {"perdure", "tests", *FOLDERS}
 USED_OTHERWISE = {
     "uvloop": "the event loop of Ray's actors, which take it when it is there",
     "tzdata": "the data of zoneinfo, where the system has none",
+    "websockets": "uvicorn's WebSockets",
     "ruff": "a command",
     "mypy": "a command",
     "pyright": "a command",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from perdure.actors import Client, Host, PoolSpec, Supervisor, World
 from perdure.actors.ports import Pulse
@@ -28,13 +28,13 @@ PATIENCE_S = 60.0
 class OneProcess:
     """A courier and a fleet for everybody in this process."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, store: Any = None, disk: Any = None) -> None:
         self.limits = limits
-        self.disk = MemoryDisk()
+        self.disk = disk or MemoryDisk()
         self.hosts: dict[str, Host] = {}
         self.ended: list[str] = []
         self._lives: dict[str, asyncio.Task[str]] = {}
-        self.supervisor = Supervisor(system_world(), self, MemoryStore(), Cabinet(self.disk), limits)
+        self.supervisor = Supervisor(system_world(), self, store or MemoryStore(), Cabinet(self.disk), limits)
         self.client = Client(system_world(), self, limits)
 
     @property
@@ -68,10 +68,10 @@ class OneProcess:
         while not condition():
             await asyncio.sleep(0.01)
 
-    async def play(self, story: Callable[[OneProcess], Awaitable[T]]) -> T:
+    async def play(self, story: Callable[[OneProcess], Awaitable[T]], patience_s: float | None = PATIENCE_S) -> T:
         serving = [asyncio.create_task(each.serve()) for each in (self.supervisor, self.client)]
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 return await story(self)
         finally:
             ending = [*serving, *self._lives.values()]

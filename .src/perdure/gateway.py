@@ -1,0 +1,9 @@
+"""How browsers and programs of other languages reach agents: one ASGI application, and who may do what."""
+
+from __future__ import annotations
+
+from perdure.actors.gateway.registry import NoSuchAgent, kebab
+from perdure.actors.gateway.security import Forbidden, Principal, Scope, Unauthenticated, bearer
+from perdure.actors.serve.app import Gateway
+
+__all__ = ["Forbidden", "Gateway", "NoSuchAgent", "Principal", "Scope", "Unauthenticated", "bearer", "kebab"]

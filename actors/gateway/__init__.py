@@ -1,0 +1,12 @@
+"""What a browser, `curl` and other languages have of Perdure: the core behind every protocol.
+
+    connection   a client of the runtime, on the loop that serves the requests
+    registry     which agents have an address, and under which name
+    security     who asks, and what that one may
+    problems     errors of Perdure as HTTP statuses and close codes
+    run_feed     the events of a run, encoded once for any number of watchers
+    streaming    event streams over HTTP
+    backend      the parts together: what each protocol is given
+
+The protocols stand in `actors.protocols`, and `actors.serve` makes one ASGI application of all.
+"""

@@ -1,0 +1,105 @@
+"""What each protocol is given: the client, the registry, who asks, and the events of runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from inspect import isawaitable
+from typing import Any, NamedTuple, TypeVar, cast
+
+from starlette.requests import HTTPConnection
+
+from perdure.actors.agent.agent import Agent
+from perdure.actors.gateway.connection import Connection, Opener
+from perdure.actors.gateway.problems import AgentRaised
+from perdure.actors.gateway.registry import NoSuchAgent, Registry, Step
+from perdure.actors.gateway.run_feed import Encoded, RunFeeds
+from perdure.actors.gateway.security import Principal, Scope, Security
+from perdure.actors.life.handle import Handle, address_of
+from perdure.actors.runtime.client import Client
+from perdure.ledger import PerdureError
+
+T = TypeVar("T")
+
+MayAddress = Callable[[Principal, type[Agent], str], bool | Awaitable[bool]]
+"""An author's word on whether a principal may address an agent, of a class and a name. A refusal is told as if nothing were there."""
+
+
+class Reached(NamedTuple):
+    """An agent that somebody has addressed: its handle for this loop, its class, its name, and its address in the ledger."""
+
+    handle: Any
+    agent_class: type[Agent]
+    name: str
+    agent_id: str
+    steps: Sequence[Step]
+
+
+class Backend:
+    """What is behind every protocol of one gateway.
+
+    Args:
+        registry: the classes that have an address.
+        security: how requests are checked.
+        opener: opens the client, on the first request.
+        may_address: an author's word on who may address whom; by default everybody who has the scope.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        security: Security,
+        opener: Opener,
+        may_address: MayAddress | None = None,
+    ) -> None:
+        self.registry, self.security = registry, security
+        self._connection = Connection(opener)
+        self._may_address = may_address
+        self._feeds = RunFeeds()
+
+    async def client(self) -> Client:
+        """The client of the runtime, on this loop."""
+        return await self._connection.client()
+
+    async def close(self) -> None:
+        """Leave the runtime."""
+        await self._connection.close()
+
+    def principal(self, connection: HTTPConnection, scope: Scope) -> Principal:
+        """Who asks. Raises `Forbidden` without this scope. The guard has named the principal before any route is entered."""
+        who = cast("Principal", connection.state.principal)
+        who.check(scope)
+        return who
+
+    async def reach(self, who: Principal, segments: Sequence[str]) -> tuple[Reached, list[str]]:
+        """The agent at an address, and the segments that follow it. Nothing is created: a call of the handle wakes the agent.
+
+        Raises `NoSuchAgent`. The gates of ancestors (`on_before_sub_agent`) are asked when the handle is called.
+        """
+        steps, rest = self.registry.path(segments)
+        root = steps[0]
+        if self._may_address is not None:
+            said = self._may_address(who, root.agent_class, root.name)
+            if not (await said if isawaitable(said) else said):
+                raise NoSuchAgent(f"nothing is addressed as /{'/'.join(segments[:2])} here")
+        client = await self.client()
+        handle: Any = client.agent(root.agent_class, root.name)
+        for step in steps[1:]:
+            handle = client.agent(step.agent_class, step.name, handle)
+        address = address_of(cast("Handle", handle))
+        assert address is not None
+        return Reached(handle, steps[-1].agent_class, steps[-1].name, address.agent_id, steps), rest
+
+    async def watch(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Encoded], None]:
+        """The events of a run after a number, in encoded batches, until its hard end. Raises `UnknownRun`."""
+        async for batch in self._feeds.watch(await self.client(), run_id, after):
+            yield batch
+
+
+async def asked(call: Awaitable[T]) -> T:
+    """Await a call of an author's method. What the author's code raises becomes `AgentRaised`; errors of Perdure stay."""
+    try:
+        return await call
+    except PerdureError:
+        raise
+    except Exception as problem:
+        raise AgentRaised(problem) from problem

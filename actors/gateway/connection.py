@@ -1,0 +1,88 @@
+"""A client of the runtime, on the loop that serves the requests.
+
+An application that is mounted in another one is never told that it begins, so the client is opened by the first request. All requests of
+one loop share it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+
+from perdure.actors.ray_world.system import system_world
+from perdure.actors.ray_world.world import RayCluster
+from perdure.actors.runtime.client import Client
+from perdure.actors.runtime.packing import Packer
+from perdure.actors.tasks import awaited
+from perdure.ledger import BadRequest, SupervisorUnreachable
+from perdure.policies import Limits
+
+Opener = Callable[[], AbstractAsyncContextManager[Client]]
+"""Opens a client on the running loop, and closes it."""
+
+
+def joining(data: str | Path, *, address: str | None = None, limits: Limits | None = None) -> Opener:
+    """Start the cluster that serves a directory, or join it, as `Runtime` does. What it raises is what `Runtime.open` raises."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Client, None]:
+        cluster = await asyncio.to_thread(RayCluster.start, Path(data), address=address, limits=limits)
+        try:
+            packer = Packer(cluster.deployment.code_dir, sources_only=cluster.is_local)
+            client = Client(system_world(), cluster.courier(), limits or Limits(), cluster.deployment.code_dir, packer)
+            with suppress(BadRequest):  # then whoever asks for such an agent is told
+                client.offer_code()
+            async with served(client):
+                yield client
+        finally:
+            await asyncio.to_thread(cluster.close)
+
+    return opened
+
+
+@asynccontextmanager
+async def served(client: Client) -> AsyncGenerator[Client, None]:
+    """Serve the conversation of a client with its supervisor, and take the limits that are in force there."""
+    serving = awaited(client.serve())
+    try:
+        client.take(Limits.recorded(await client.ask("limits")))
+        yield client
+    finally:
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+
+class Connection:
+    """The client of one application. It is opened once, by whoever needs it first, and closed at the end of the application."""
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener = opener
+        self._client: Client | None = None
+        self._open: AbstractAsyncContextManager[Client] | None = None
+        self._lock: asyncio.Lock | None = None
+        self._is_closed = False
+
+    async def client(self) -> Client:
+        """The client. Raises `SupervisorUnreachable` after the end, and whatever kept it from being opened."""
+        if self._client is not None:
+            return self._client
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        async with self._lock:
+            if self._is_closed:
+                raise SupervisorUnreachable("the gateway is being stopped; ask again in a moment")
+            if self._client is None:
+                opened = self._opener()
+                self._client = await opened.__aenter__()
+                self._open = opened
+            return self._client
+
+    async def close(self) -> None:
+        """Close the client. Nothing is opened again."""
+        self._is_closed = True
+        opened, self._open, self._client = self._open, None, None
+        if opened is not None:
+            await opened.__aexit__(None, None, None)

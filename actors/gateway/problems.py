@@ -1,0 +1,96 @@
+"""Errors of Perdure as HTTP statuses and WebSocket close codes.
+
+A refusal of a status 4xx closes a WebSocket by 4000 + status, which clients take as final. One of 5xx closes it by 1011, after which they
+try again (client protocols A.3).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from starlette.responses import JSONResponse
+
+from perdure.actors.gateway.registry import NoSuchAgent
+from perdure.actors.gateway.security import Forbidden, Unauthenticated
+from perdure.actors.link.wire import RemoteError
+from perdure.ledger import (
+    AdmissionRefused,
+    AgentAborted,
+    AgentUnreachable,
+    BadRequest,
+    ConflictingRequest,
+    OutcomeUnknown,
+    Overloaded,
+    PerdureError,
+    RetryRefused,
+    StorageLost,
+    SupervisorUnreachable,
+    TooLarge,
+    UnknownRun,
+)
+
+
+class AgentRaised(PerdureError):
+    """The author's code raised. The words are those of its exception, without a traceback."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__(f"{type(problem).__name__}: {problem}")
+
+
+logger = logging.getLogger("perdure.gateway")
+
+STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (Unauthenticated, 401),
+    (Forbidden, 403),
+    (NoSuchAgent, 404),
+    (UnknownRun, 404),
+    (TooLarge, 413),
+    (ConflictingRequest, 409),
+    (RetryRefused, 409),
+    (AgentAborted, 409),
+    (AdmissionRefused, 429),
+    (Overloaded, 429),
+    (BadRequest, 400),
+    (StorageLost, 503),
+    (SupervisorUnreachable, 503),
+    (AgentUnreachable, 503),
+    (OutcomeUnknown, 502),
+    (RemoteError, 422),
+    (AgentRaised, 422),
+)
+"""The first row that fits is taken."""
+INTERNAL: Final = 500
+REASON_BYTES: Final = 123
+
+
+def status_of(problem: Exception) -> int:
+    """The HTTP status of an error."""
+    return next((status for kind, status in STATUSES if isinstance(problem, kind)), INTERNAL)
+
+
+def told(problem: Exception) -> dict[str, str]:
+    """What the one who asked is told: the type, the words, and the field if one is at fault. Of a bug of ours only that it was logged."""
+    if status_of(problem) == INTERNAL:
+        logger.error("a request failed", exc_info=problem)
+        return {"type": "InternalError", "message": "this is an error of the gateway; its log has the details"}
+    found = {"type": type(problem).__name__, "message": str(problem)}
+    field = getattr(problem, "field", None)
+    return found | ({"field": str(field)} if field else {})
+
+
+def refusal(problem: Exception) -> JSONResponse:
+    """The answer to a request that failed: `{"error": {"type", "message", "field"?}}`."""
+    return JSONResponse({"error": told(problem)}, status_code=status_of(problem))
+
+
+def close_code(problem: Exception) -> tuple[int, str]:
+    """The code and the reason by which a WebSocket is closed."""
+    status = status_of(problem)
+    reason = told(problem)["message"].encode()[:REASON_BYTES].decode(errors="ignore")
+    return (4000 + status if status < INTERNAL else 1011), reason
+
+
+def is_known(problem: Exception) -> bool:
+    """Whether an error is one that the asker may read, and no bug of ours."""
+    return isinstance(problem, PerdureError) and status_of(problem) != INTERNAL

@@ -1,0 +1,121 @@
+"""Who asks, and what that one may.
+
+Every request and every connection has a principal, which `authenticate` names. A principal has scopes; each route and each frame asks for
+one. Before that come the checks that browsers make necessary: which host name was asked for (DNS rebinding), and from which page
+(`Origin`).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from inspect import isawaitable
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from perdure.ledger import BadRequest, PerdureError
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+
+
+class Scope(StrEnum):
+    """What a principal may. Each includes nothing of the others."""
+
+    READ = "read"  # see runs, events, transcripts, states
+    CHAT = "chat"  # call agents: turns, exposed methods, states
+    OPERATE = "operate"  # start, cancel, retry, clear
+    ADMIN = "admin"  # forget, kill, upgrade
+
+
+class Unauthenticated(PerdureError):
+    """Nobody knows who asks."""
+
+
+class Forbidden(PerdureError):
+    """Who asks may not do this."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who asks. `name` is told to gates and stands in logs; it is no secret."""
+
+    name: str = "anyone"
+    scopes: frozenset[Scope] = field(default_factory=lambda: frozenset(Scope))
+
+    def check(self, scope: Scope) -> None:
+        """Raises `Forbidden` if the principal has not this scope."""
+        if scope not in self.scopes:
+            raise Forbidden(f"{self.name} has not the scope {scope.value!r}")
+
+
+Authenticate = Callable[[HTTPConnection], Principal | Awaitable[Principal | None] | None]
+"""Names the principal of a request or a connection; None if it is nobody's."""
+
+
+def bearer(tokens: dict[str, Principal]) -> Authenticate:
+    """Principals by their tokens: `Authorization: Bearer TOKEN`, or `?token=TOKEN` where a browser can send no headers. Every token is
+    compared, each in constant time."""
+    if not all(tokens):
+        raise BadRequest("tokens", "a token is empty")
+
+    def authenticate(connection: HTTPConnection) -> Principal | None:
+        kind, _, said = connection.headers.get("authorization", "").partition(" ")
+        given = said.strip() if kind.lower() == "bearer" else connection.query_params.get("token", "")
+        found = [who for token, who in tokens.items() if hmac.compare_digest(token.encode(), given.encode())]
+        return found[0] if found else None
+
+    return authenticate
+
+
+@dataclass(frozen=True)
+class Security:
+    """How requests are checked.
+
+    Args:
+        authenticate: names the principal; None lets in whoever reaches the address, which must then be one of loopback.
+        hosts: the host names that may be asked for, beside those of loopback; `*` for any.
+        origins: the pages that may ask, as `https://example.org`, beside those of the host that is asked; `*` for any.
+    """
+
+    authenticate: Authenticate | None = None
+    hosts: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+
+    def check_host(self, host: str) -> None:
+        """Raises `Forbidden` for a host name that is not ours: a page elsewhere had its own name point to us."""
+        name = urlsplit(f"//{host}").hostname or ""
+        if name not in LOOPBACK and "*" not in self.hosts and name not in self.hosts:
+            raise Forbidden(f"the host {host!r} is not one of this gateway's; name it in `hosts`")
+
+    def allows_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of this origin may ask."""
+        return "*" in self.origins or origin in self.origins or urlsplit(origin).netloc == host
+
+    async def principal(self, connection: HTTPConnection) -> Principal:
+        """Who asks. Raises `Unauthenticated` and `Forbidden`."""
+        host, origin = connection.headers.get("host", ""), connection.headers.get("origin")
+        self.check_host(host)
+        if origin is not None and not self.allows_origin(origin, host):
+            raise Forbidden(f"pages of {origin} may not ask this gateway; name them in `origins`")
+        if self.authenticate is None:
+            return Principal()
+        found = self.authenticate(connection)
+        who = await found if isawaitable(found) else found
+        if who is None:
+            raise Unauthenticated("the request names nobody: it has no valid token")
+        return who
+
+
+def check_exposed(host: str, security: Security) -> None:
+    """Raises `BadRequest` if everybody on a network would be let in."""
+    if host not in LOOPBACK and security.authenticate is None:
+        raise BadRequest("host", f"{host} is reachable from elsewhere: give a token or an `authenticate` hook first")
+
+
+def names(given: Iterable[str]) -> frozenset[str]:
+    """A set of host names or origins."""
+    return frozenset(each.rstrip("/").lower() for each in given)

@@ -1,0 +1,1 @@
+"""How others speak with agents: one module or more for each protocol, each with a function `routes(backend)`."""

@@ -1,0 +1,1 @@
+"""One ASGI application of all protocols, and the server that `perdure serve` starts."""

@@ -1,0 +1,70 @@
+"""The gateway as one ASGI application: under `perdure serve`, any ASGI server, Ray Serve, or mounted in an author's own application.
+
+app = Gateway(agents=[Assistant], data="./perdure-data")
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.types import Receive, Scope, Send
+
+from perdure.actors.agent.agent import Agent
+from perdure.actors.gateway.backend import Backend, MayAddress
+from perdure.actors.gateway.connection import Opener, joining
+from perdure.actors.gateway.registry import Registry
+from perdure.actors.gateway.security import Authenticate, Security, names
+from perdure.actors.protocols import rest
+from perdure.actors.serve.guard import Guard
+
+PROTOCOLS = (rest.routes,)
+
+
+class Gateway:
+    """An ASGI application by which browsers and other programs reach agents.
+
+    Args:
+        agents: the classes that have an address: `/agents/{class}/{name}`, with the class in kebab case.
+        data: the data directory. What serves it is joined, else started, by the first request.
+        address: the Ray cluster to join, as for `Runtime`.
+        authenticate: names the principal of each request; by default everybody who reaches the address may do everything.
+        may_address: whether a principal may address an agent.
+        hosts: further host names by which the gateway is asked, beside those of loopback.
+        origins: pages elsewhere that may ask, as `https://example.org`.
+        opener: opens the client in another way; for servers that are part of a cluster already, and for tests.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[type[Agent]] = (),
+        *,
+        data: str | Path = "./perdure-data",
+        address: str | None = None,
+        authenticate: Authenticate | None = None,
+        may_address: MayAddress | None = None,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        opener: Opener | None = None,
+    ) -> None:
+        security = Security(authenticate, names(hosts), names(origins))
+        self.backend = Backend(Registry(agents), security, opener or joining(data, address=address), may_address)
+        self._app = Starlette(
+            routes=[route for routes in PROTOCOLS for route in routes(self.backend)],
+            middleware=[Middleware(Guard, security=security)],
+            lifespan=self._lifespan,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request or serve a connection."""
+        await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.backend.close()
