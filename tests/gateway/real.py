@@ -1,10 +1,9 @@
-"""A real gateway as a process of its own, which a test may kill and start again, and programs that run under Node."""
+"""A real gateway as a process of its own, which a test may kill and start again."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,10 +86,3 @@ def real_gateway(data: Path, agents: list[str], **given: Any) -> Iterator[RealGa
 def client(gateway: RealGateway) -> httpx.Client:
     """A plain client of it."""
     return httpx.Client(base_url=gateway.url, timeout=60, trust_env=False)
-
-
-def node() -> str:
-    """The program of Node. These tests fail without it: they are about clients that run there."""
-    found = shutil.which("node")
-    assert found, "Node is missing; install it, for instance Debian's package nodejs"
-    return found
