@@ -42,6 +42,7 @@ class Backend:
         security: how requests are checked.
         opener: opens the client, on the first request.
         may_address: an author's word on who may address whom; by default everybody who has the scope.
+        allows_kill: whether whoever has the scope `admin` may kill processes, to watch what recovers.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class Backend:
         security: Security,
         opener: Opener,
         may_address: MayAddress | None = None,
+        *,
+        allows_kill: bool = False,
     ) -> None:
-        self.registry, self.security = registry, security
+        self.registry, self.security, self.allows_kill = registry, security, allows_kill
         self._connection = Connection(opener)
         self._may_address = may_address
         self._feeds = RunFeeds()

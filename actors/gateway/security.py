@@ -19,6 +19,8 @@ from starlette.requests import HTTPConnection
 
 from perdure.ledger import BadRequest, PerdureError
 
+PUBLIC: Final = ("/tray/",)
+"""Where files are that hold no data. Who asks for them may be nobody, who has no scope."""
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
@@ -105,9 +107,16 @@ class Security:
             return Principal()
         found = self.authenticate(connection)
         who = await found if isawaitable(found) else found
+        if who is None and _path(connection).startswith(PUBLIC):
+            return Principal("nobody", frozenset())
         if who is None:
             raise Unauthenticated("the request names nobody: it has no valid token")
         return who
+
+
+def _path(connection: HTTPConnection) -> str:
+    """The path within the application, which may be mounted in another one."""
+    return str(connection.scope["path"]).removeprefix(connection.scope.get("root_path", ""))
 
 
 def check_exposed(host: str, security: Security) -> None:

@@ -20,8 +20,9 @@ from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import Authenticate, Security, names
 from perdure.actors.protocols import rest
 from perdure.actors.serve.guard import Guard
+from perdure.actors.tray import page
 
-PROTOCOLS = (rest.routes,)
+PROTOCOLS = (rest.routes, page.routes)
 
 
 class Gateway:
@@ -35,6 +36,7 @@ class Gateway:
         may_address: whether a principal may address an agent.
         hosts: further host names by which the gateway is asked, beside those of loopback.
         origins: pages elsewhere that may ask, as `https://example.org`.
+        allows_kill: whether whoever has the scope `admin` may kill processes, to watch what recovers.
         opener: opens the client in another way; for servers that are part of a cluster already, and for tests.
     """
 
@@ -48,10 +50,13 @@ class Gateway:
         may_address: MayAddress | None = None,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
+        allows_kill: bool = False,
         opener: Opener | None = None,
     ) -> None:
         security = Security(authenticate, names(hosts), names(origins))
-        self.backend = Backend(Registry(agents), security, opener or joining(data, address=address), may_address)
+        self.backend = Backend(
+            Registry(agents), security, opener or joining(data, address=address), may_address, allows_kill=allows_kill
+        )
         self._app = Starlette(
             routes=[route for routes in PROTOCOLS for route in routes(self.backend)],
             middleware=[Middleware(Guard, security=security)],

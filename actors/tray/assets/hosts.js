@@ -1,0 +1,45 @@
+// The processes: the supervisor and the hosts, and for those who may, a button that kills one.
+
+import { ask } from "./api.js";
+import { h, say, sync } from "./dom.js";
+import { state, watch } from "./live.js";
+
+export function show(main) {
+  const body = h("tbody"), trouble = h("p.notice", { role: "status", hidden: true });
+  const head = ["process", "pid", "node", "state", "agents", "at work", "memory", ""];
+  const numbers = new Set(["pid", "agents", "at work", "memory"]);
+  main.append(h("h1", {}, "Hosts"), trouble, h("div.wide", {}, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((name) => h(numbers.has(name) ? "th.number" : "th", { scope: "col" }, name)))), body)));
+  let mayKill = false;
+
+  async function kill(target) {
+    trouble.hidden = false;
+    try {
+      const told = await ask("api/kill", { method: "POST", body: target });
+      say(trouble, told.told ?? "It was killed. Watch its agents recover.");
+    } catch (problem) { say(trouble, problem.message); }
+  }
+
+  function processes() {
+    const overview = state.overview;
+    if (!overview) return [];
+    const supervisor = overview.supervisor ?? {};
+    return [{ name: "supervisor", target: { supervisor: true }, pid: supervisor.pid, node: supervisor.node, state: `life ${overview.epoch ?? ""}`, tenants: "", load: "", rss: supervisor.rss_mb },
+      ...(overview.hosts ?? []).map((each) => ({ name: each.host, target: { host: each.host }, pid: each.pid, node: each.node, state: each.up ? "up" : "starting", tenants: each.tenants, load: each.load, rss: each.rss_mb }))];
+  }
+
+  function line(each) {
+    return h("tr", {}, h("th.mono", { scope: "row" }), h("td.number"), h("td"), h("td"), h("td.number"), h("td.number"), h("td.number"),
+      h("td", {}, h("button.danger", { hidden: true, "aria-label": `Kill ${each.name}`, onclick: () => kill(each.target) }, "Kill")));
+  }
+
+  function draw() {
+    sync(body, processes(), (each) => each.name, line, (element, each) => {
+      [each.name, each.pid, each.node, each.state, each.tenants, each.load, each.rss ? `${Math.round(each.rss)} MB` : ""].forEach((value, at) => say(element.children[at], String(value ?? "")));
+      element.lastElementChild.firstElementChild.hidden = !mayKill;
+    });
+  }
+
+  ask("tray/served").then((told) => { mayKill = told.may_kill; draw(); }, (problem) => { trouble.hidden = false; say(trouble, problem.message); });
+  draw();
+  return watch(draw);
+}
