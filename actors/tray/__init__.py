@@ -1,1 +1,1 @@
-"""The tray: a page that shows what happens in a runtime. It is plain HTML, CSS and JavaScript, and reads what the gateway tells everybody."""
+"""The tray: a page that shows what happens in a runtime. It is plain HTML, CSS and JavaScript, and reads what the gateway tells."""
