@@ -79,18 +79,17 @@ function chunk(run, body) {
   const [family, part] = [body.type.split("-")[0], body.type.split("-").pop()];
   if (family === "text" || family === "reasoning") {
     const key = `${family} ${body.id}`;
-    if (part === "start") {
-      const item = { kind: family, text: "", done: false };
+    if (part === "end") { run.open.delete(key); return; }
+    if (part === "start" || !run.open.has(key)) {
+      const item = { kind: family, text: "", attempt: run.attempt };
       run.open.set(key, item);
       run.items.push(item);
-    } else if (run.open.has(key)) {
-      if (part === "delta") run.open.get(key).text += body.delta ?? "";
-      else { run.open.get(key).done = true; run.open.delete(key); }
     }
+    run.open.get(key).text += body.delta ?? "";
   } else if (family === "tool" && body.toolCallId) {
     let call = run.calls.get(body.toolCallId);
     if (!call) {
-      call = { kind: "call", id: body.toolCallId, name: body.toolName ?? "tool", input: undefined, typed: "", output: undefined, state: "input" };
+      call = { kind: "call", id: body.toolCallId, name: body.toolName ?? "tool", input: undefined, typed: "", output: undefined, state: "input", attempt: run.attempt };
       run.calls.set(call.id, call);
       run.items.push(call);
     }
