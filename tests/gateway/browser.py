@@ -1,0 +1,35 @@
+"""A headless Chromium, Debian's, on pages of a gateway."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Page, sync_playwright
+
+PATIENCE_MS = 60_000
+
+
+@contextmanager
+def browser_page(**options: object) -> Iterator[Page]:
+    """A page. What its scripts report as an error fails the test at the end, violations of its content policy among them."""
+    program = shutil.which("chromium")
+    assert program, "Chromium is missing; install Debian's package chromium"
+    told: list[str] = []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        try:
+            page = browser.new_context(**options).new_page()  # type: ignore[arg-type]
+            page.set_default_timeout(PATIENCE_MS)
+            page.on("pageerror", lambda problem: told.append(str(problem)))
+            page.on("console", lambda said: told.append(said.text) if _is_ours(said.type, said.text) else None)
+            yield page
+            assert not told, told
+        finally:
+            browser.close()
+
+
+def _is_ours(kind: str, text: str) -> bool:
+    """Whether what the console says is an error of the page. A line that is lost is told there, too, and is none."""
+    return kind == "error" and "net::ERR" not in text and "status of 50" not in text
