@@ -28,6 +28,7 @@ HELP: Final = """Perdure: durable AI agents on Ray. Whichever process dies, ever
 
 \b
 Begin:    perdure run fan-out
+Serve:    serve                              agents over HTTP, for browsers and others
 Play:     run, list                          scenarios, with kills
 Look:     ps, show, explain, audit, doctor   a directory, served or cold
           logs, inspect                      what agents printed, and keep
@@ -60,6 +61,7 @@ class Commands(LazyGroup):
 
     entries: ClassVar = {
         "list": Entry("perdure.scenarios.commands.catalog:list_scenarios", "Name the scenarios that `run` can play."),
+        "serve": Entry("perdure.scenarios.commands.serve:serve", "Serve agents over HTTP, with what runs them."),
         "ps": Entry("perdure.scenarios.commands.data:ps", "Show live runs, mail and hosts, or list runs."),
         "show": Entry("perdure.scenarios.commands.data:show", "Show everything about a run, or about the directory."),
         "explain": Entry("perdure.scenarios.commands.data:explain", "Say where a run is and why, and what comes next."),

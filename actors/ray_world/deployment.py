@@ -20,6 +20,7 @@ class Implementations(NamedTuple):
 
     supervisor: str = "perdure.actors.supervisor.supervisor:Supervisor"
     host: str = "perdure.actors.host.host:Host"
+    gateway: str = "perdure.actors.serve.server:GatewayServer"
     store: str = "perdure.ledger.store.duckdb_store:DuckDBStore"
     cabinet: str = "perdure.ledger.storage.cabinet:Cabinet"
     disk: str = "perdure.ledger.storage.file_disk:FileDisk"
@@ -64,6 +65,18 @@ class Deployment(NamedTuple):
     @property
     def _hosts(self) -> str:
         return f"host-{self.key}-"
+
+    def gateway(self, port: int, number: int) -> str:
+        """The name of an actor that is one process of the gateway at a port. No name is used twice: a dead actor may still have it."""
+        return f"{self._gateways}{port}-{number}"
+
+    def is_gateway(self, name: str) -> bool:
+        """Whether this is the name of one of the directory's gateways."""
+        return name.startswith(self._gateways)
+
+    @property
+    def _gateways(self) -> str:
+        return f"gateway-{self.key}-"
 
     @property
     def ledger_dir(self) -> Path:

@@ -25,8 +25,8 @@ CALLS_MAX: Final = 100_000  # calls that one actor holds open
 
 def create(cls: Callable[..., Process], *arguments: object, **options: object) -> Handle:
     """Ask Ray for an actor. Ray repeats none of its calls: what is to be done again is for the ledger to say."""
-    fixed = {"namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": CALLS_MAX}
-    found: Handle = _actor_class(cls).options(**fixed, **options).remote(*arguments)
+    usual = {"namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": CALLS_MAX}
+    found: Handle = _actor_class(cls).options(**usual | options).remote(*arguments)
     return found
 
 

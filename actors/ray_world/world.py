@@ -157,10 +157,9 @@ class RayCluster:
 
     def neighbours(self) -> list[str]:
         """The names of actors in this Ray that serve other directories."""
-        known = _within_life(names, STOP_S)
-        return [
-            name for name in known if name != self.deployment.supervisor and not self.deployment.hosts_among([name])
-        ]
+        known, ours = _within_life(names, STOP_S), self.deployment
+        others = [name for name in known if name != ours.supervisor and not ours.is_gateway(name)]
+        return [name for name in others if not ours.hosts_among([name])]
 
 
 def _within_life(work: Callable[[], T], timeout_s: float | None = None) -> T:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -53,15 +54,22 @@ class Gateway:
         allows_kill: bool = False,
         opener: Opener | None = None,
     ) -> None:
-        security = Security(authenticate, names(hosts), names(origins))
-        self.backend = Backend(
-            Registry(agents), security, opener or joining(data, address=address), may_address, allows_kill=allows_kill
-        )
+        self._given: dict[str, Any] = {
+            "data": data, "address": address, "authenticate": authenticate, "may_address": may_address,
+            "hosts": tuple(hosts), "origins": tuple(origins), "allows_kill": allows_kill, "opener": opener,
+        }  # fmt: skip
+        security = Security(authenticate, names(self._given["hosts"]), names(self._given["origins"]))
+        opener = opener or joining(data, address=address)
+        self.backend = Backend(Registry(agents), security, opener, may_address, allows_kill=allows_kill)
         self._app = Starlette(
             routes=[route for routes in PROTOCOLS for route in routes(self.backend)],
             middleware=[Middleware(Guard, security=security)],
             lifespan=self._lifespan,
         )
+
+    def again(self, more: Iterable[type[Agent]] = (), **changes: Any) -> Gateway:
+        """Another gateway for the same agents and `more` of them, with these options instead of its own."""
+        return Gateway([*self.backend.registry.roots.values(), *more], **{**self._given, **changes})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request or serve a connection."""

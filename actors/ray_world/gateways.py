@@ -1,0 +1,175 @@
+"""The processes of a gateway as actors of Ray. They share one port, and whoever started them keeps them alive.
+
+The actors belong to the process that asked for them (`perdure serve`) and end with it, whatever ends it. When one of them dies, the others
+go on, and another takes its place at once. A Ray that dies and begins anew gets all of them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, Final
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from perdure.actors.ray_world.connection import cause_of
+from perdure.actors.ray_world.courier import RayCourier
+from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.driver import DRIVER
+from perdure.actors.ray_world.lifetime import on_own_thread
+from perdure.actors.ray_world.named_actors import Handle, Remote, call, create, kill
+from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.processes import Process
+from perdure.actors.ray_world.ray_internals import LOST
+from perdure.actors.ray_world.supervisors import find_again
+from perdure.actors.ray_world.world import RayCluster
+from perdure.actors.tasks import awaited
+from perdure.ledger import HostUnavailable, PerdureError, SupervisorUnreachable
+from perdure.policies import backoff_ms
+
+BRIEF_S: Final = 10.0  # a process that dies sooner would likely die again
+STOP_S: Final = 15.0  # for one to drain
+Say = Callable[[str], None]
+
+
+class RayGateway(Process):
+    """One process of a gateway."""
+
+    def __init__(self, deployment: Deployment, name: str, plan: object, is_local: bool) -> None:
+        die_with_parent()
+        super().__init__(deployment, name)
+        courier = RayCourier(functools.partial(find_again, deployment))
+        self._server: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._life = awaited(self._live(deployment, plan, courier, is_local))
+
+    async def _live(self, deployment: Deployment, *given: object) -> None:
+        server = deployment.part("gateway", deployment, *given)
+        self._server.set_result(server)
+        await server.serve()
+
+    async def started(self) -> None:
+        """Wait until it serves. Raises what keeps it from that."""
+        started = awaited(self._started())
+        await asyncio.wait({started, self._life}, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if self._life.done():
+            await self._life
+
+    async def _started(self) -> None:
+        await (await asyncio.shield(self._server)).started()
+
+    async def watch(self) -> None:
+        """Wait until it ends."""
+        await asyncio.shield(self._life)
+
+    async def stop(self) -> None:
+        """Drain, and end."""
+        if self._server.done():
+            self._server.result().stop()
+        await asyncio.wait({self._life})
+
+
+class Gateways:
+    """Keeps some processes of one gateway alive. Its methods are coroutines of one loop.
+
+    Args:
+        cluster: where they run.
+        plan: what they serve; handed to each of them.
+        port: where they serve it; it stands in their names.
+        count: how many there are.
+        say: told in words what happens to them.
+    """
+
+    def __init__(self, cluster: RayCluster, plan: object, port: int, count: int, say: Say) -> None:
+        self._cluster, self._plan, self._port, self._count, self._say = cluster, plan, port, count, say
+        self._handles: dict[int, Handle] = {}
+        self._begun = itertools.count()
+        self._keeping: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start them, and keep them from then on. Raises what keeps the first of them from serving."""
+        started = [awaited(self._begin(number)) for number in range(self._count)]
+        try:
+            for each in started:
+                await each
+        except BaseException:
+            for each in started:
+                each.cancel()
+            await asyncio.gather(*started, return_exceptions=True)
+            for handle in self._handles.values():
+                kill(handle)
+            raise
+        self._keeping = [awaited(self._keep(number)) for number in range(self._count)]
+
+    async def kept(self) -> None:
+        """Wait for ever; raises if keeping them fails."""
+        await asyncio.gather(*self._keeping)
+
+    async def stop(self) -> None:
+        """Drain them and let them end."""
+        for each in self._keeping:
+            each.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await asyncio.gather(*map(self._stop, list(self._handles)))
+
+    async def _begin(self, number: int) -> None:
+        handle = await self._within(on_own_thread(functools.partial(self._create, number)))
+        self._handles[number] = handle
+        try:
+            await self._answer(call(handle, "started"))
+        except RayError as problem:
+            kill(handle)
+            if isinstance(problem, RayTaskError) and isinstance(problem.cause, PerdureError):
+                raise problem.cause from None
+            raise HostUnavailable(f"gateway {number} cannot be started: {cause_of(problem)}") from problem
+
+    async def _keep(self, number: int) -> None:
+        """Watch one, and begin it again whenever it ends."""
+        clock, brief = asyncio.get_running_loop().time, 0
+        while True:
+            began_s = clock()
+            why = await self._end_of(number)
+            brief = brief + 1 if clock() - began_s < BRIEF_S else 0
+            self._say(f"gateway {number} has ended: {why}")
+            await asyncio.sleep(backoff_ms(brief - 1, 200, 5_000) / 1000 if brief > 1 else 0)
+            try:
+                await self._begin(number)
+            except (PerdureError, ValueError) as problem:
+                self._say(str(problem))
+
+    async def _end_of(self, number: int) -> str:
+        try:
+            await self._answer(call(self._handles[number], "watch"))
+        except (RayError, SupervisorUnreachable) as problem:
+            said = cause_of(problem)
+            return "its process was killed by a signal, most likely SIGKILL" if LOST in said else said
+        return "it was stopped"
+
+    async def _stop(self, number: int) -> None:
+        handle = self._handles.pop(number)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._answer(call(handle, "stop"))
+        except (RayError, SupervisorUnreachable, TimeoutError) as problem:
+            self._say(f"gateway {number} did not stop by itself: {cause_of(problem)}")
+        kill(handle)
+
+    def _create(self, number: int) -> Handle:
+        deployment = self._cluster.deployment
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        options: dict[str, Any] = {"lifetime": None, "max_restarts": 0, "num_cpus": 0, "scheduling_strategy": here}
+        name = f"gateway-{self._port}-{number}"  # of its log
+        options |= {"name": deployment.gateway(self._port, next(self._begun))}
+        return create(RayGateway, deployment, name, self._plan, self._cluster.is_local, **options)
+
+    @staticmethod
+    async def _answer(reference: Remote) -> Any:
+        return await asyncio.wrap_future(DRIVER.living().bound(reference.future()))
+
+    @staticmethod
+    async def _within(future: Any) -> Any:
+        return await asyncio.wrap_future(DRIVER.living().bound(future))

@@ -1,0 +1,96 @@
+"""`perdure serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from perdure.actors import Gateways, Runtime, ServePlan, bound
+from perdure.ledger import BadRequest
+from perdure.scenarios.commands.options import HERE, Data
+from perdure.scenarios.demo.agents import PLACE, Repeater
+from perdure.scenarios.exits import heed_sigterm
+
+DEMO: Final = "perdure.scenarios.demo.agents:AGENTS"
+DEMO_DATA: Final = Path("perdure-demo")
+
+
+def serve(
+    targets: Annotated[
+        list[str] | None, typer.Argument(help="module, module:app or module:agents; several are served together.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 for a free one.")] = 8787,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes that share the port.")] = 2,
+    data: Data = HERE,
+    address: Annotated[str | None, typer.Option(help="The Ray cluster to join, host:port.")] = None,
+    allow_kill: Annotated[
+        bool, typer.Option("--allow-kill", help="Let whoever has the scope admin kill hosts and the supervisor.")
+    ] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Serve agents that need no key, and have them work.")] = False,
+) -> None:
+    """Serve agents over HTTP, for browsers, curl and programs in any language; and start what runs them, or join it.
+
+    A target is a module with agents, a list or class in it, or a `perdure.gateway.Gateway`, whose options are taken. It is imported from
+    the current directory. Ctrl-C or SIGTERM ends the command with 0: nothing new is accepted, answers that are under way get a moment to
+    end, and who follows a stream is told to connect again.
+
+    Examples:
+        perdure serve my_agents
+        perdure serve my_agents:app --port 9000 --workers 4
+        perdure serve --demo
+    """
+    given = [*(targets or ()), *([DEMO] if demo else ())]
+    if not given:
+        raise BadRequest("target", "name a module with agents, such as my_agents or my_agents:app, or give --demo")
+    data = DEMO_DATA if demo and data == HERE else data
+    plan = ServePlan(tuple(given), str(Path.cwd()), host, port, allow_kill or demo)
+    plan.application()  # so that a mistake is told at once
+    with bound(host, port, shared=False):
+        """Nobody else listens there."""
+    with bound(host, port) as reserved:
+        plan = plan._replace(port=reserved.getsockname()[1])
+        heed_sigterm()
+        with Runtime(data, address=address) as runtime:
+            if demo:
+                runtime.agent(Repeater, PLACE).begin()
+            asyncio.run(_serve(runtime, plan, workers, data))
+
+
+async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) -> None:
+    gateways = Gateways(runtime.cluster, plan, plan.port, workers, _say)
+    stopped = _on_signals()
+    await gateways.start()
+    try:
+        host = f"[{plan.host}]" if ":" in plan.host else plan.host
+        print(f"Perdure serves {data} at http://{host}:{plan.port} (Ctrl-C ends it)", flush=True)
+        await _first(stopped.wait(), gateways.kept())
+    finally:
+        print("Draining.", file=sys.stderr, flush=True)
+        await gateways.stop()
+
+
+def _on_signals() -> asyncio.Event:
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, stopped.set)
+    return stopped
+
+
+async def _first(*jobs: Any) -> None:
+    tasks = [asyncio.ensure_future(each) for each in jobs]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for each in tasks:
+        each.cancel()
+    for each in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(each, BaseException) and not isinstance(each, asyncio.CancelledError):
+            raise each
+
+
+def _say(what: str) -> None:
+    print(f"perdure: {what}", file=sys.stderr, flush=True)
