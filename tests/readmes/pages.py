@@ -18,6 +18,7 @@ PATHS = (
     "README.md",
     "actors/README.md",
     "actors/chat/README.md",
+    "actors/gateway/README.md",
     "actors/messenger/README.md",
     "ledger/README.md",
     "policies/README.md",
@@ -71,7 +72,7 @@ class Page:
 
 
 PAGES = {path: Page(path) for path in PATHS}
-FRONT, GUIDE, CHAT, MESSENGER, LEDGER, LIMITS, SCENARIOS, WORK = PAGES.values()
+FRONT, GUIDE, CHAT, GATEWAY, MESSENGER, LEDGER, LIMITS, SCENARIOS, WORK = PAGES.values()
 PYTHON = [block for page in PAGES.values() for block in page.blocks("python")]
 SHELL = "".join(block for page in PAGES.values() for block in page.blocks("sh"))
 WORDS = [word for page in PAGES.values() for word in page.words]

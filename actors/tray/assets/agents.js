@@ -2,7 +2,8 @@
 
 import { ask } from "./api.js";
 import { h, say, short, sync } from "./dom.js";
-import { state, watch } from "./live.js";
+
+const EVERY_MS = 3000;
 
 export function show(main) {
   const list = h("ul.rows"), trouble = h("p.notice.bad", { role: "alert", hidden: true }), none = h("p.faint", {}, "No agent is awake.");
@@ -11,8 +12,10 @@ export function show(main) {
   const served = h("ul");
   main.append(h("h1", {}, "Agents"), h("form.tools", { onsubmit: go }, name, h("button", {}, "Open")), trouble, h("section", {}, h("h2", {}, "Chat with"), served), h("h2", {}, "Awake"), none, h("section.group", {}, list));
 
-  function draw() {
-    const agents = (state.overview?.agents ?? []).slice(0, 500).map((each) => (Array.isArray(each) ? { agent: each[0], host: each[1] } : each));
+  async function draw() {
+    const told = await ask("api/overview?live=0").catch(() => null);
+    if (!told) return;
+    const agents = told.agents.slice(0, 500).map(([agent, host]) => ({ agent, host }));
     none.hidden = agents.length > 0;
     sync(list, agents, (each) => each.agent,
       (each) => h("li", {}, h("a.row", { href: `#/agents/${encodeURIComponent(each.agent)}` }, h("span.state.running", {}, "awake"), h("b.name", {}, short(each.agent)), h("span.said.mono", {}, each.agent), h("span"), h("span.when.mono"))),
@@ -27,5 +30,6 @@ export function show(main) {
     } catch (problem) { trouble.hidden = false; say(trouble, problem.message); }
   })();
   draw();
-  return watch(draw);
+  const drawing = setInterval(draw, EVERY_MS);
+  return () => clearInterval(drawing);
 }

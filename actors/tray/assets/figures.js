@@ -7,10 +7,9 @@ const SPAN_MS = 5 * 60_000;
 const SVG = "http://www.w3.org/2000/svg";
 
 const FIGURES = [
-  { name: "runs ended per second", unit: "/s", value: rate((point) => point.done) },
+  { name: "runs ended per second", unit: "/s", value: rate((point) => point.ended) },
   { name: "runs at work", unit: "", value: (point) => point.live },
-  { name: "commit", unit: " ms", value: (point) => point.commit },
-  { name: "recoveries per minute", unit: "/min", value: (point, before) => { const found = rate((each) => each.recoveries)(point, before); return found === null ? null : found * 60; } },
+  { name: "recoveries per minute", unit: "/min", value: rate((point) => point.recoveries * 60) },
 ];
 
 /** How fast a count grows, a second. */

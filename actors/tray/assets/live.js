@@ -1,11 +1,14 @@
 // What happens now, in the whole runtime: counts, hosts, live runs. One line to the gateway; whoever is interested is told once a frame.
+//
+// `runs` are the live ones; `fresh` are those that have changed since the last frame, `gone` those that were cleared. `ended` and
+// `recoveries` count what this page has seen.
 
 import { follow } from "./api.js";
 
 const LIVE = new Set(["starting", "running", "interrupted"]);
 const KEPT_MS = 15 * 60_000;
 
-export const state = { overview: null, runs: new Map(), history: [], isUp: false, recoveries: 0, ended: 0 };
+export const state = { overview: null, runs: new Map(), history: [], isUp: false, recoveries: 0, ended: 0, resets: 0, fresh: new Map(), gone: new Set() };
 const listeners = new Set();
 let told = false;
 
@@ -18,7 +21,12 @@ export function watch(listener) {
 function changed() {
   if (told) return;
   told = true;
-  const tell = () => { told = false; for (const listener of [...listeners]) listener(); };
+  const tell = () => {
+    told = false;
+    for (const listener of [...listeners]) listener();
+    state.fresh.clear();
+    state.gone.clear();
+  };
   if (document.visibilityState === "visible") requestAnimationFrame(tell); else setTimeout(tell, 250);
 }
 
@@ -30,23 +38,18 @@ function takeRun(run) {
   if (before && run.attempt > before.attempt) state.recoveries += run.attempt - before.attempt;
   if (isLive(run)) state.runs.set(run.run_id, { ...before, ...run });
   else {
-    if (before) state.ended += 1;
+    state.ended += 1;
     state.runs.delete(run.run_id);
   }
-  state.newest = run;
+  state.fresh.set(run.run_id, run);
 }
 
-function takeOverview(overview) {
-  state.overview = overview;
+function takeCounts(told) {
+  state.overview = { ...state.overview, ...told };
   const now = Date.now();
-  const done = ["completed", "error", "aborted"].reduce((sum, name) => sum + (overview.runs?.[name] ?? 0), 0);
-  state.history.push({ at: now, done, live: (overview.runs?.running ?? 0) + (overview.runs?.starting ?? 0), commit: overview.commit_ms ?? null, recoveries: overview.recoveries ?? state.recoveries });
-  while (state.history.length && state.history[0].at < now - KEPT_MS) state.history.shift();
-  if (overview.live) {
-    const named = new Set(overview.live.map((run) => run.run_id));
-    for (const run of overview.live) takeRun(run);
-    if (overview.live_is_whole) for (const id of state.runs.keys()) if (!named.has(id)) state.runs.delete(id);
-  }
+  const count = (...names) => names.reduce((sum, name) => sum + (told.runs?.[name] ?? 0), 0);
+  state.history.push({ at: now, ended: state.ended, live: count("running", "starting"), recoveries: state.recoveries });
+  while (state.history[0].at < now - KEPT_MS) state.history.shift();
 }
 
 /** Begin. */
@@ -55,9 +58,18 @@ export function begin(line) {
     up() { state.isUp = true; line("up", "live"); },
     down() { state.isUp = false; line("down", "the line is lost; trying again"); },
     refused(problem) { line("down", problem.status === 401 ? "a token is needed: open /?token=…" : problem.message); },
-    overview(told) { takeOverview(told); changed(); },
-    run(told) { takeRun(told); changed(); },
-    cleared(told) { state.runs.delete(told.run_id); changed(); },
-    reset() { state.runs.clear(); changed(); },
+    overview(told) {
+      state.runs = new Map(told.live.map((run) => [run.run_id, run]));
+      takeCounts(told);
+      changed();
+    },
+    counts(told) { takeCounts(told); changed(); },
+    runs(told) {
+      for (const run of told.runs) takeRun(run);
+      for (const id of told.gone) { state.runs.delete(id); state.gone.add(id); }
+      changed();
+    },
+    state(told) { line(told.supervisor === "silent" ? "down" : "up", told.supervisor === "silent" ? "the supervisor is silent; it is started again" : "live"); },
+    reset() { state.resets += 1; changed(); },
   });
 }

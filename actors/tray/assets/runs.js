@@ -6,6 +6,7 @@ import { isLive, state, watch } from "./live.js";
 
 const SHOWN = 300;
 const PAGE = 50;
+const KEPT = 200;
 const STATUSES = ["", "completed", "error", "aborted", "interrupted", "running", "starting"];
 
 /** The name of a run for a person. */
@@ -33,7 +34,7 @@ export function update(item, run) {
       ...(run.progress?.phase ? [h("span.chip", {}, run.progress.phase)] : []),
       ...marks.slice(-3).map((mark) => h("span.chip.mark", {}, mark.name ?? mark)));
   }
-  say(said, isLive(run) ? run.progress?.message ?? "" : run.error || run.summary || run.outcome?.error || run.outcome?.summary || "");
+  say(said, isLive(run) ? run.progress?.message ?? "" : run.outcome?.error || run.outcome?.summary || "");
   const fraction = run.status === "completed" ? 1 : run.progress?.fraction;
   bar.firstElementChild.hidden = !isLive(run) || fraction === undefined;
   if (fraction !== undefined) bar.firstElementChild.value = fraction;
@@ -74,7 +75,7 @@ export function show(main) {
   const text = h("input", { type: "search", placeholder: "Agent type or the beginning of a run's id", "aria-label": "Agent type or run id", oninput: () => { clearTimeout(typing); typing = setTimeout(() => load(true), 250); } });
   main.append(h("h1", {}, "Runs"), live, none, more, h("h2", {}, "History ", h("small", {}, "newest first")),
     h("div.tools", {}, text, status), trouble, h("section.group", {}, list), next);
-  let runs = [], cursor = null, typing, loading = new AbortController(), fresh = null;
+  let runs = [], cursor = null, typing, loading = new AbortController(), resets = state.resets;
 
   async function load(anew) {
     if (anew) { runs = []; cursor = null; }
@@ -105,12 +106,16 @@ export function show(main) {
     more.hidden = found.length <= SHOWN;
     say(more, `${(found.length - SHOWN).toLocaleString()} more are at work.`);
     sync(live, groups(found.sort(byOrder).slice(0, SHOWN)), (each) => each.key, group, updateGroup);
-    if (state.newest && state.newest !== fresh) {
-      fresh = state.newest;
-      const at = runs.findIndex((run) => run.run_id === fresh.run_id);
-      if (at >= 0) { runs[at] = { ...runs[at], ...fresh }; draw(); }
-      else if (!status.value && !text.value && !isLive(fresh)) { runs.unshift(fresh); runs.length = Math.min(runs.length, 500); draw(); }
+    const open = !status.value && !text.value;
+    if (state.resets !== resets) { resets = state.resets; load(true); return; }
+    if (!state.fresh.size && !state.gone.size) return;
+    runs = runs.filter((run) => !state.gone.has(run.run_id)).map((run) => ({ ...run, ...state.fresh.get(run.run_id) }));
+    if (open) {
+      const known = new Set(runs.map((run) => run.run_id));
+      const added = [...state.fresh.values()].filter((run) => !known.has(run.run_id) && run.started_at_ms >= (runs[0]?.started_at_ms ?? 0));
+      runs = [...added.sort((one, two) => two.started_at_ms - one.started_at_ms), ...runs].slice(0, Math.max(KEPT, runs.length));
     }
+    draw();
   }
 
   const unwatch = watch(drawLive);

@@ -1,0 +1,150 @@
+"""The tray in a real browser: what happens is shown as it happens, and stays whole when the gateway is killed and the page reloaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.gateway.browser import PATIENCE_MS, browser_page
+from tests.gateway.real import RealGateway, client, real_gateway
+
+AGENTS = ["tests.gateway.cast:Walker", "tests.gateway.cast:Talker", "tests.gateway.cast:Counter"]
+WALKER = "tests.gateway.cast:Walker"
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealGateway]:
+    setup = {"setup": "tests.gateway.cast:script", "setup_options": {"between_ms": 20}}
+    with real_gateway(tmp_path_factory.mktemp("tray"), AGENTS, **setup) as started:
+        yield started
+
+
+def begin(gateway: RealGateway, run_id: str, steps: int) -> None:
+    """Start a run that takes a second for each step."""
+    with client(gateway) as asked:
+        told = asked.post("/api/runs", json={"type": WALKER, "input": steps, "run_id": run_id})
+        assert told.status_code in {200, 201, 202}, told.text
+
+
+def row(page: Page, run_id: str) -> Locator:
+    """The first row of a run in the list."""
+    return page.locator(f'a.row[href="#/runs/{run_id}"]').first
+
+
+def notes(page: Page) -> list[str]:
+    """The timeline of a run, without its times."""
+    return page.locator("ol.timeline > li").evaluate_all(
+        "items => items.map((item) => [...item.childNodes].filter((each) => each.nodeName !== 'TIME').map((each) => each.textContent).join(''))"
+    )
+
+
+def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(gateway: RealGateway) -> None:
+    begin(gateway, "shown", 4)
+    with browser_page() as page:
+        page.goto(gateway.url)
+        expect(page.locator("#line")).to_have_class("up")
+        expect(row(page, "shown").locator(".state")).to_have_text("running")
+        expect(row(page, "shown").locator("progress")).to_be_visible()
+        page.keyboard.press("j")
+        expect(row(page, "shown")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_contain_text("Walker")
+        expect(page.locator("main .state")).to_have_text("completed")
+        expect(page.locator("pre").filter(has_text="there")).to_be_visible()
+        assert notes(page) == ["requested", "completed"]
+        page.get_by_role("button", name="Explain").click()
+        expect(page.get_by_label("Explanation")).to_contain_text("shown")
+        page.keyboard.press("u")
+        expect(row(page, "shown").locator(".state")).to_have_text("completed")
+
+
+def test_the_page_goes_on_after_the_gateway_was_killed_and_tells_nothing_twice(gateway: RealGateway) -> None:
+    begin(gateway, "long", 8)
+    with browser_page() as page:
+        page.goto(f"{gateway.url}/#/runs/long")
+        expect(page.locator("progress")).to_be_visible()
+        gateway.kill()
+        expect(page.locator("#line")).to_have_class("down")
+        gateway.start()
+        expect(page.locator("#line")).to_have_class("up")
+        expect(page.locator("main .state")).to_have_text("completed")
+        told = notes(page)
+        assert told[0] == "requested"
+        assert told[-1] == "completed"
+        assert len(told) == len(set(told))
+        assert any("attempt" in each for each in told), told
+        page.reload()
+        expect(page.locator("main .state")).to_have_text("completed")
+        assert notes(page) == told
+
+
+def test_a_run_is_cancelled_and_found_in_the_history_by_its_status(gateway: RealGateway) -> None:
+    begin(gateway, "unwanted", 600)
+    with browser_page() as page:
+        page.goto(f"{gateway.url}/#/runs/unwanted")
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator("main .state")).to_have_text("aborted")
+        expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
+        page.goto(f"{gateway.url}/#/runs")
+        page.get_by_label("Status").select_option("aborted")
+        expect(row(page, "unwanted")).to_be_visible()
+        page.get_by_label("Status").select_option("completed")
+        expect(row(page, "unwanted")).to_have_count(0)
+        page.get_by_label("Status").select_option("")
+        page.get_by_label("Agent type or run id").fill("unwant")
+        expect(row(page, "unwanted")).to_be_visible()
+
+
+def test_a_run_that_does_not_exist_is_told_so(gateway: RealGateway) -> None:
+    with browser_page() as page:
+        page.goto(f"{gateway.url}/#/runs/nobody")
+        expect(page.get_by_role("alert")).to_contain_text(re.compile("nobody"))
+
+
+def test_someone_talks_to_a_chat_agent_and_finds_the_conversation_again(gateway: RealGateway) -> None:
+    with browser_page() as page:
+        page.goto(f"{gateway.url}/#/agents")
+        page.get_by_role("link", name="talker").click()
+        page.get_by_label("Message").fill("sum")
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("log")).to_contain_text("That is all.")
+        expect(page.locator(".message")).to_have_count(2)
+        page.reload()
+        expect(page.locator(".message")).to_have_count(2)
+        expect(page.get_by_role("log")).to_contain_text("That is all.")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_has_a_heading_and_fits_on_a_narrow_screen(gateway: RealGateway, scheme: Any) -> None:
+    with browser_page(color_scheme=scheme, viewport={"width": 360, "height": 700}) as page:
+        for name in ("runs", "agents", "hosts", "figures"):
+            page.goto(f"{gateway.url}/#/{name}")
+            expect(page.locator("h1")).to_contain_text(name.title())
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
+            unnamed = page.evaluate(
+                "[...document.querySelectorAll('button, input, select, a')].filter((each) => "
+                "!(each.textContent.trim() || each.ariaLabel || each.labels?.length)).map((each) => each.outerHTML)"
+            )
+            assert unnamed == []
+
+
+def test_the_files_of_the_page_are_given_to_everybody_and_are_asked_for_again_cheaply(gateway: RealGateway) -> None:
+    with client(gateway) as asked:
+        first = asked.get("/")
+        assert first.headers["content-security-policy"].startswith("default-src 'none'")
+        assert asked.get("/", headers={"if-none-match": first.headers["etag"]}).status_code == 304
+        assert asked.get("/tray/nothing.js").status_code == 404
+        assert asked.get("/tray/..%2fpage.py").status_code == 404
+
+
+def test_the_wheel_of_the_tray_has_all_files() -> None:
+    folder = Path(__file__).resolve().parents[2] / "actors/tray/assets"
+    named = set(re.findall(r'"\./([\w.]+)"', "\n".join(each.read_text() for each in folder.glob("*.js"))))
+    assert named <= {each.name for each in folder.iterdir()}
