@@ -30,6 +30,7 @@
 | `delivery` | what is shown at last, and what follows a post that went wrong? |
 | `liveness` | when does silence count against a host? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
+| `strikes` | which process is killed next, in a drill? |
 | `turns` | whose turn is it on a host? |
 | `turn_size` | how many messages does the supervisor decide at once? |
 """
@@ -147,6 +148,7 @@ from perdure.policies.schedule import (
     moment_ms,
     next_tick,
 )
+from perdure.policies.strikes import Carrier, Target, carriers, from_here, in_turns, share_of, victims
 from perdure.policies.transitions import Cell, IllegalTransition, Transitions
 from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
 from perdure.policies.turn_size import turn_size_after

@@ -35,6 +35,7 @@ Look:     ps, show, explain, audit, doctor   a directory, served or cold
           fibers, schedules, turns           what they do beside runs
 Steer:    cancel, retry, clear, stop         its runs, mail and processes
 Keep:     backup, restore                    copies of it
+Break:    kill, chaos                        its processes, whoever started them
 Prove:    swarm, replay, explore             simulated worlds
 Measure:  bench
 
@@ -75,6 +76,7 @@ class Commands(LazyGroup):
         "upgrade": Entry(
             "perdure.scenarios.commands.upgrade:upgrade", "Show which code stands where, and move agents on."
         ),
+        "kill": Entry("perdure.scenarios.commands.kill:kill", "Kill a process that serves a directory."),
         "clear": Entry("perdure.scenarios.commands.data:clear", "Forget runs and their children's storage."),
         "forget": Entry("perdure.scenarios.commands.data:forget", "Delete an agent and all that is its own."),
         "stop": Entry("perdure.scenarios.commands.stop:stop", "Stop the supervisor and the hosts of a directory."),
@@ -84,6 +86,9 @@ class Commands(LazyGroup):
         ),
         "backup": Entry("perdure.scenarios.commands.backup:backup", "Back a directory up, served or cold."),
         "restore": Entry("perdure.scenarios.commands.backup:restore", "Bring a directory back from a backup."),
+        "chaos": Entry(
+            "perdure.scenarios.commands.chaos:chaos", "Kill processes for a while, and account for the work."
+        ),
         "swarm": Entry("perdure.scenarios.commands.proof:swarm_command", "Play many simulated worlds with faults."),
         "replay": Entry("perdure.scenarios.commands.proof:replay", "Play one seed of the swarm again."),
         "explore": Entry(

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 from ray.util import list_named_actors
 
 from perdure.actors.ray_world.connection import NAMESPACE
-from perdure.actors.ray_world.os_processes import ProcessInfo
+from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo
 from perdure.actors.ray_world.processes import Process
 
 Remote = Any  # what `ray.remote` makes, and the answers of its calls: no type of Ray's fits them
@@ -50,6 +50,11 @@ def ask_info(handle: Handle) -> Remote:
     return cast("Remote", handle).info.options(concurrency_group="control").remote()
 
 
+def ask_to_die(handle: Handle, process: ProcessId) -> Remote:
+    """Ask an actor to kill itself if it is this process, on that other loop too."""
+    return cast("Remote", handle).die.options(concurrency_group="control").remote(process)
+
+
 def ask_pulse(handle: Handle) -> Remote:
     """Ask a host for its `Pulse`, on that other loop too."""
     return cast("Remote", handle).pulse.options(concurrency_group="control").remote()
@@ -62,10 +67,10 @@ def find(name: str) -> Handle | None:
     return None
 
 
-def kill(handle: Handle) -> None:
-    """End an actor. Idempotent."""
+def kill(handle: Handle, *, for_good: bool = True) -> None:
+    """End an actor. Idempotent. If it is not meant for good, Ray restarts one that it would restart after any other death."""
     with contextlib.suppress(RayError, ValueError):
-        ray.kill(handle)
+        ray.kill(handle, no_restart=for_good)
 
 
 def names() -> list[str]:
@@ -75,9 +80,15 @@ def names() -> list[str]:
 
 def infos(handles: Mapping[K, Handle], timeout_s: float) -> dict[K, ProcessInfo]:
     """Who these actors are. Those that fail, or do not answer in time, are left out."""
+    return {key: info for key, info in answers(handles, timeout_s).items() if info is not None}
+
+
+def answers(handles: Mapping[K, Handle], timeout_s: float) -> dict[K, ProcessInfo | None]:
+    """The same, with None for those that do not answer in time. Those that fail are dead, or on their way to another life."""
     asked = {key: ask_info(handle) for key, handle in handles.items()}
-    found = {}
-    for key in wait_for(asked, timeout_s):
+    ready = wait_for(asked, timeout_s)
+    found: dict[K, ProcessInfo | None] = {key: None for key in asked if key not in ready}
+    for key in ready:
         with contextlib.suppress(RayError):
             found[key] = ProcessInfo(*ray.get(asked[key]))
     return found

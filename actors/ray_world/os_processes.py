@@ -90,9 +90,23 @@ def is_alive(process: ProcessId) -> bool:
 def kill(processes: Iterable[ProcessId]) -> None:
     """`SIGKILL` these processes. One that has ended already is passed over, and so is whoever has its number since."""
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if (found := _find(process)) is not None:
-                found.kill()
+        _kill(process)
+
+
+def strike(process: ProcessId) -> bool:
+    """`SIGKILL` one process, and say whether it was still there. Raises `PermissionError` if it belongs to another user."""
+    try:
+        return is_alive(process) and _kill(process)
+    except psutil.AccessDenied as problem:
+        raise PermissionError(f"process {process.pid} belongs to another user") from problem
+
+
+def _kill(process: ProcessId) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if (found := _find(process)) is not None:
+            found.kill()
+            return True
+    return False
 
 
 def wait_until_gone(processes: Iterable[ProcessId], timeout_s: float) -> list[ProcessId]:

@@ -15,7 +15,7 @@ from perdure.actors.ports import Courier, Fleet, Pulse, World
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.last_words import EXIT, keep_last_words
 from perdure.actors.ray_world.loop_watch import LoopWatch
-from perdure.actors.ray_world.os_processes import ProcessInfo, this_process_info
+from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, strike, this_process, this_process_info
 from perdure.actors.ray_world.process_log import ProcessLog, listen
 from perdure.actors.ray_world.turnstile import Turnstile
 from perdure.actors.tasks import awaited
@@ -43,6 +43,10 @@ class Process:
     async def info(self) -> ProcessInfo:
         """Which process this is. It is answered on an event loop of its own, even while the life is busy."""
         return this_process_info()
+
+    async def die(self, process: ProcessId) -> bool:
+        """End by `SIGKILL`, if this is the process that is meant. Returns False if it is another one."""
+        return strike(this_process()) if this_process() == ProcessId(*process) else False
 
     async def stop(self) -> None:
         """Cancel the life and wait until it has closed everything."""

@@ -8,24 +8,30 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
+from ray.exceptions import RayError
+
 from perdure.actors.code.naming import refuse_while_loading
 from perdure.actors.ray_world.cluster_record import read_record
-from perdure.actors.ray_world.connection import exit_on_sigterm
+from perdure.actors.ray_world.connection import cause_of, exit_on_sigterm
 from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment, Implementations
 from perdure.actors.ray_world.driver import DRIVER, Life, Member
 from perdure.actors.ray_world.lifetime import on_own_thread
-from perdure.actors.ray_world.named_actors import Handle, call, find, infos, kill, names, wait_for
-from perdure.actors.ray_world.os_processes import ProcessInfo, wait_until_gone
+from perdure.actors.ray_world.named_actors import Handle, answers, call, find, infos, kill, names, wait_for
+from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, wait_until_gone, with_command
 from perdure.actors.ray_world.os_processes import kill as kill_processes
+from perdure.actors.ray_world.ray_internals import GCS, RAYLET
+from perdure.actors.ray_world.strikes import Struck, strike_actor
 from perdure.actors.ray_world.supervisors import ensure_supervisor, find_again, find_served, no_longer_served
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Limits
 
+ANSWER_S: Final = 5.0  # for a process to say who it is, before it is struck
+STRIKE_S: Final = 60.0  # for all that are struck at once
 STOP_S: Final = 5.0  # for a process to put everything away
 DEATH_S: Final = 2.0  # for a killed process to be gone
 SUPERVISOR: Final = "supervisor"  # its key among the ids of hosts
@@ -109,6 +115,39 @@ class RayCluster:
     def pids(self) -> list[int]:
         """The numbers of these processes, to measure them by."""
         return [info.pid for info in self.processes().values()]
+
+    def strike(self, victims: Mapping[str, int]) -> list[Struck]:
+        """Kill processes by `supervisor` or id of host, if they still have these numbers; 0 stands for whichever it has.
+
+        Returns those that were there. Ray restarts the supervisor, and the supervisor replaces hosts. Raises `SupervisorUnreachable` if
+        that Ray does not answer.
+        """
+        try:
+            return _within_life(lambda: self._strike(victims), STRIKE_S)
+        except (RayError, TimeoutError) as problem:
+            raise SupervisorUnreachable(f"the Ray at {self.address} does not answer: {cause_of(problem)}") from problem
+
+    def _strike(self, victims: Mapping[str, int]) -> list[Struck]:
+        handles = {name: handle for name, handle in self._handles().items() if name in victims}
+        known = answers(handles, ANSWER_S)
+        meant = [name for name, info in known.items() if info is None or victims[name] in (0, info.pid)]
+        struck = [strike_actor(name, handles[name], known[name]) for name in meant]
+        return [each for each in struck if each is not None]
+
+    def vital(self) -> dict[str, ProcessId]:
+        """The GCS and the raylet of a Ray that a program of this machine has started for this directory alone.
+
+        Raises `BadRequest` for any other Ray: its processes are not ours to kill.
+        """
+        if not self.is_local:
+            raise BadRequest(
+                "ray", f"no program of this machine has started the Ray at {self.address} for this directory"
+            )
+        if others := self.neighbours():
+            raise BadRequest("ray", f"the Ray at {self.address} also serves other directories ({len(others)} actors)")
+        of_ray = set(with_command(self.session))
+        found = {name: of_ray & set(with_command(mark)) for name, mark in (("gcs", GCS), ("raylet", RAYLET))}
+        return {name: min(processes) for name, processes in found.items() if processes}
 
     def close(self) -> None:
         """Leave. In a Ray of our own the supervisor and the hosts put everything away first, and the last one to leave ends it."""

@@ -37,7 +37,8 @@ from perdure.scenarios.stories.chat_turns import Told, ask
 from perdure.scenarios.stories.chat_workspace import Workspace
 from perdure.scenarios.stories.engine import Play, Scenario, in_words, simulate_in_one_world
 from perdure.scenarios.stories.environment import MODEL, SCRIPTED, SIMULATED, simulated_model, with_environment
-from perdure.scenarios.stories.stage import Stage, Victim, home_of, hosts_in, supervisor_in
+from perdure.scenarios.stories.stage import Stage
+from perdure.scenarios.stories.victims import Victim, home_of, hosts_in, supervisor_in
 from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.testing.laboratory import Laboratory
 

@@ -13,11 +13,14 @@ import random
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
+from perdure.policies import in_turns
 from perdure.scenarios.stories.engine import Scenario
-from perdure.scenarios.stories.stage import Stage, Victim, hosts_in, supervisor_in
+from perdure.scenarios.stories.loss import Loss
+from perdure.scenarios.stories.stage import Stage
+from perdure.scenarios.stories.victims import Victim, hosts_in, supervisor_in
 from perdure.scenarios.stories.watchers import Scene
 
 LOOK_S: Final = 0.25  # between two looks when nothing is due
@@ -61,10 +64,8 @@ class Directed(Scenario):
 def draw_kills(kinds: Sequence[str], count: int, work: int, seed: int) -> Due:
     """Draw kills over the first part of the work. Every kind comes once before any comes twice."""
     die = random.Random(seed)
-    drawn: list[str] = []
-    while len(drawn) < count:
-        drawn += die.sample(kinds, len(kinds))
-    return [(int((index + die.random()) / count * work * DUE_SHARE), kind) for index, kind in enumerate(drawn[:count])]
+    drawn = list(islice(in_turns(kinds, lambda each: die.sample(each, len(each))), count))
+    return [(int((index + die.random()) / count * work * DUE_SHARE), kind) for index, kind in enumerate(drawn)]
 
 
 def left_of(due: Due, struck: Sequence[str]) -> Due:
@@ -125,7 +126,7 @@ class Director:
             self._plot.wake({kind for _, kind in self.due})
             return
         self._take_turn(place)
-        loss = Loss.of(kind, victim.name, scene.overview)
+        loss = Loss.of(kind, {victim.name}, scene.overview)
         killed_s = self._stage.now_s()
         self._killed.add(victim.name)
         await self._plot.strike(self._stage, kind, victim, f": {loss.told}")
@@ -156,54 +157,3 @@ class Director:
         hosts = hosts_in(overview)
         found = sorted(self._plot.hosts_of(kind, overview) & hosts.keys() - self._killed)
         return hosts[self._die.choice(found)] if found else None
-
-
-@dataclass
-class Loss:
-    """What a killed process carried, which must run again."""
-
-    epoch: int | None
-    runs: dict[str, int]
-    agents: dict[str, int]
-
-    @classmethod
-    def of(cls, kind: str, name: str, overview: dict[str, Any]) -> Loss:
-        """By the last look before the kill."""
-        if kind == "supervisor":
-            return cls(overview["epoch"], {}, {})
-        everything = kind == "cluster"
-        runs = {
-            row["run_id"]: row["attempt"]
-            for row in overview["live"]
-            if row["host"] and (everything or row["host"] == name)
-        }
-        parents = {row["parent"] for row in overview["live"]}
-        agents = {
-            agent: incarnation
-            for agent, host, incarnation in overview["agents"]
-            if agent in parents and host and (everything or host == name)
-        }
-        return cls(overview["epoch"] if everything else None, runs, agents)
-
-    @property
-    def told(self) -> str:
-        """In words."""
-        if self.epoch is not None and not self.runs:
-            return "nothing is decided until it is back"
-        runs = "1 run was" if len(self.runs) == 1 else f"{len(self.runs)} runs were"
-        return f"{runs} on it" + (", and their parent" if self.agents else "")
-
-    def is_mended(self, overview: dict[str, Any]) -> bool:
-        """Whether all of it runs again or has ended."""
-        if self.epoch is not None and overview["epoch"] <= self.epoch:
-            return False
-        rows = {row["run_id"]: row for row in overview["live"]}
-        lives = {agent: incarnation for agent, host, incarnation in overview["agents"] if host}
-        again = all(_is_again(rows.get(run_id), attempt) for run_id, attempt in self.runs.items())
-        return again and all(
-            lives.get(agent, incarnation) > incarnation or not rows for agent, incarnation in self.agents.items()
-        )
-
-
-def _is_again(row: dict[str, Any] | None, attempt: int) -> bool:
-    return row is None or (row["attempt"] > attempt and row["status"] == "running")

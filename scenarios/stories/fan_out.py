@@ -19,7 +19,8 @@ from perdure.scenarios.stories.engine import in_words, percentiles, rate
 from perdure.scenarios.stories.fan_out_agents import Census, CensusOrder, SourceFile, files_for
 from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
 from perdure.scenarios.stories.fan_out_record import Logbook, Order, Progress, begin, read
-from perdure.scenarios.stories.stage import RayStage, Stage, Victim
+from perdure.scenarios.stories.stage import RayStage, Stage
+from perdure.scenarios.stories.victims import Victim
 from perdure.scenarios.stories.watchers import Scene, Watcher
 
 KINDS: Final = ("child", "parent", "supervisor", "cluster")

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import platform
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, Self
 
 from perdure import actors
 from perdure.actors import Address, Agent, Client, RunResult
-from perdure.actors.ray_world.os_processes import kill
-from perdure.ledger import BadRequest
 from perdure.scenarios.exits import heed_sigterm
+from perdure.scenarios.stories.victims import Victim, struck
 from perdure.scenarios.testing.laboratory import Laboratory
 
-ANSWER_S: Final = 5.0  # for a process to say who it is, before it is killed
+ANSWER_S: Final = 5.0  # for a process to say who it is
 POWER_CUT_S: Final = 1.0  # how long the simulated cluster stays dark
-
-
-class Victim(NamedTuple):
-    """A process that can be killed: `supervisor` or the id of a host."""
-
-    name: str
-    pid: int
-    node: str
-
-
-def supervisor_in(overview: dict[str, Any]) -> Victim:
-    """The supervisor, as its overview (`ps`) shows it."""
-    return Victim("supervisor", overview["supervisor"]["pid"], overview["supervisor"]["node"])
-
-
-def hosts_in(overview: dict[str, Any]) -> dict[str, Victim]:
-    """The hosts that are up, by their ids."""
-    return {host["host"]: Victim(host["host"], host["pid"], host["node"]) for host in overview["hosts"] if host["up"]}
-
-
-def home_of(overview: dict[str, Any], agent_id: str) -> str:
-    """The id of the host of an agent, or an empty string while it sleeps."""
-    return next((host for agent, host, _ in overview["agents"] if agent == agent_id), "")
 
 
 class Stage(ABC):
@@ -59,7 +34,8 @@ class Stage(ABC):
     def _code_dir(self) -> Path | None: ...
 
     @abstractmethod
-    async def kill(self, victim: Victim) -> None: ...
+    async def kill(self, victim: Victim) -> str:
+        """Kill a process, and say how. Empty if it had ended before."""
 
     @abstractmethod
     async def cold_restart(self) -> None:
@@ -131,14 +107,9 @@ class RayStage(Stage):
     def _code_dir(self) -> Path | None:
         return self._runtime.client.code_dir
 
-    async def kill(self, victim: Victim) -> None:
-        """Send the signal, unless the process has ended since. Only processes of this machine can be reached."""
-        if victim.node != platform.node():
-            raise BadRequest(
-                "kills", f"{victim.name} runs on {victim.node}, out of reach of this machine; use --kills 0"
-            )
-        found = await asyncio.to_thread(self._runtime.cluster.processes, ANSWER_S)
-        kill([info.process for key, info in found.items() if (key, info.pid) == (victim.name, victim.pid)])
+    async def kill(self, victim: Victim) -> str:
+        """`SIGKILL`, here or on another machine, unless the process has ended since."""
+        return await struck(self._runtime, victim)
 
     async def pids(self) -> list[int]:
         """The numbers of the supervisor's and the hosts' processes, to measure them by."""
@@ -168,8 +139,9 @@ class SimStage(Stage):
     def _code_dir(self) -> Path | None:
         return self._client.code_dir
 
-    async def kill(self, victim: Victim) -> None:
+    async def kill(self, victim: Victim) -> str:
         self._simulation.kill(victim.name)
+        return "in the simulation"
 
     async def cold_restart(self) -> None:
         """Cut the power for a second."""

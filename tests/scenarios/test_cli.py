@@ -113,6 +113,7 @@ COMMANDS = [
     "cancel",
     "retry",
     "upgrade",
+    "kill",
     "clear",
     "forget",
     "stop",
@@ -120,6 +121,7 @@ COMMANDS = [
     "doctor",
     "backup",
     "restore",
+    "chaos",
     "swarm",
     "replay",
     "explore",
@@ -197,6 +199,8 @@ OTHERS = {
     "bench",
     "backup",
     "restore",
+    "kill",
+    "chaos",
 }
 
 

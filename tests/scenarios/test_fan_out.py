@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from perdure.actors import RunFailed
-from perdure.scenarios.stories.director import Due, Loss, left_of
+from perdure.scenarios.stories.director import Due, left_of
 from perdure.scenarios.stories.engine import percentiles, simulate_in_one_world, simulated
 from perdure.scenarios.stories.fan_out import KINDS, FanOut, kills_of, pace_for
 from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
 from perdure.scenarios.stories.fan_out_record import Order, Progress
+from perdure.scenarios.stories.loss import Loss
 from perdure.scenarios.stories.watchers import Scene, Watcher
 from perdure.scenarios.testing.laboratory import Laboratory
 

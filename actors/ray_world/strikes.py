@@ -1,0 +1,66 @@
+"""Killing one process of a directory on purpose, wherever it runs: for drills, and for a process that has to go.
+
+A process is told apart by its number *and* its start time, so whoever has the number since is never struck.
+
+    on this machine             `SIGKILL`
+    elsewhere, or not ours      it is asked through Ray to send `SIGKILL` to itself, if it is the one that is meant
+    it answers nothing          Ray is asked to end its actor
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import ray
+from ray.exceptions import RayError
+
+from perdure.actors.ray_world.named_actors import Handle, ask_to_die, kill, wait_for
+from perdure.actors.ray_world.os_processes import ProcessInfo, strike
+
+DEATH_S: Final = 5.0  # for a process elsewhere to have killed itself
+
+
+class Way(StrEnum):
+    """How a process was ended."""
+
+    SIGNAL = "SIGKILL"
+    ITSELF = "SIGKILL by itself, asked through Ray"
+    RAY = "the end of its actor by Ray"
+
+
+class Struck(NamedTuple):
+    """A process that was ended.
+
+    Args:
+        name: `supervisor`, or the id of a host.
+        process: which one; None if it did not say who it is.
+        way: how.
+    """
+
+    name: str
+    process: ProcessInfo | None
+    way: Way
+
+
+def strike_actor(name: str, handle: Handle, process: ProcessInfo | None) -> Struck | None:
+    """End the process of an actor. Returns None if that process has ended before. Blocks."""
+    way = _by_itself(handle, process) if process is not None else Way.RAY
+    if way is Way.RAY:
+        kill(handle, for_good=False)
+    return Struck(name, process, way) if way is not None else None
+
+
+def _by_itself(handle: Handle, process: ProcessInfo) -> Way | None:
+    for here in process.here:
+        try:
+            return Way.SIGNAL if strike(here) else None
+        except PermissionError:
+            break
+    asked = ask_to_die(handle, process.process)
+    if not wait_for({process: asked}, DEATH_S):
+        return Way.RAY
+    try:
+        return Way.ITSELF if ray.get(asked) else None
+    except RayError:  # what a caller sees of a death
+        return Way.ITSELF

@@ -1,0 +1,214 @@
+"""`perdure kill`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from perdure.ledger import LIVE, BadRequest, SupervisorUnreachable, name_of
+from perdure.policies import Target
+from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
+from perdure.scenarios.commands.shown import json_of
+from perdure.scenarios.stories.chaos import LIVE_MAX, some
+from perdure.scenarios.stories.loss import Loss
+from perdure.scenarios.stories.onlooker import Onlooker
+from perdure.scenarios.stories.strikes import aimed, carried, in_detail, kind_of
+from perdure.scenarios.stories.victims import Victim, hosts_in
+
+WAIT_MAX_MS: Final = 3_600_000
+ANSWER_S: Final = 10.0
+LOOK_S: Final = 0.05
+
+
+class What(StrEnum):
+    """What is struck."""
+
+    HOST = "host"
+    AGENT = "agent"
+    RUN = "run"
+    SUPERVISOR = "supervisor"
+
+
+class Order(NamedTuple):
+    """What was asked for. `name` is that of a host, an agent or a run."""
+
+    what: What | None
+    name: str | None
+    fraction: float | None
+    all_hosts: bool
+    seed: int
+
+
+def kill(
+    what: Annotated[
+        What | None, typer.Argument(help="A host, the host of an agent or of a run, or the supervisor.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Which host, agent (its address, or its name) or run.")
+    ] = None,
+    fraction: Annotated[float | None, typer.Option(help="Kill this share of the hosts, drawn at random: 0.3.")] = None,
+    all_hosts: Annotated[bool, typer.Option("--all-hosts", help="Kill all hosts.")] = False,
+    seed: Annotated[int, typer.Option(help="Decides what --fraction draws.")] = 0,
+    wait: Annotated[
+        str, typer.Option(help="How long to look whether everything is at work again; 0s for not at all.")
+    ] = "10s",
+    data: Data = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Kill a process that serves a directory, at once, and see how the work goes on.
+
+    Nothing durable is lost. Runs that were on a killed host get their next attempt on another one, and agents that had work are woken
+    again. A supervisor is started again by Ray, while hosts and agents go on. A run has attempts_max attempts without progress in between.
+
+    A process is killed by SIGKILL. It is told apart by its number and its start time, so nobody who has the number by now is struck. On
+    another machine it is asked through Ray to kill itself; if it does not answer, Ray ends its actor.
+
+    It is printed what was killed, what that carried, when all of it was at work again, and `perdure explain` of one of its runs.
+
+    Examples:
+        perdure kill supervisor
+        perdure kill host 3f0c9a1e77ab
+        perdure kill agent "anna@desk.agents:Assistant"
+        perdure kill run import-7
+        perdure kill --fraction 0.3 --seed 7
+        perdure kill --all-hosts --wait 0s --json
+    """
+    order, wait_s = Order(what, name, fraction, all_hosts, seed), duration_ms(wait, "wait", WAIT_MAX_MS) / 1000
+    _check(order)
+    if not data.exists():
+        raise BadRequest("data", f"there is no directory {data}")
+    told = asyncio.run(_carry_out(data, order, wait_s, print if not as_json else lambda _said: None))
+    if as_json:
+        print(json_of(told))
+
+
+def _check(order: Order) -> None:
+    chosen = [order.what is not None, order.fraction is not None, order.all_hosts]
+    if sum(chosen) != 1:
+        raise BadRequest("what", "say one of host, agent, run, supervisor, --fraction and --all-hosts")
+    if order.fraction is not None and not 0 < order.fraction <= 1:
+        raise BadRequest("fraction", f"{order.fraction:g} is not above 0 and at most 1")
+    is_named = order.what in (What.HOST, What.AGENT, What.RUN)
+    if is_named and not order.name:
+        raise BadRequest("name", f"which {order.what} is meant? `perdure ps` shows them")
+    if order.name and not is_named:
+        raise BadRequest("name", f"{order.name!r} goes with host, agent or run alone")
+
+
+async def _carry_out(data: Path, order: Order, wait_s: float, say: Callable[[str], None]) -> dict[str, Any]:
+    async with Onlooker(data, ANSWER_S) as onlooker:
+        overview = await onlooker.ask("ps", LIVE_MAX)
+        target, aims = await _aimed(onlooker, order, overview)
+        killed_s = onlooker.now_s()
+        hit = {victim: way for victim in aims if (way := await onlooker.kill(victim))}
+        if not hit:
+            raise BadRequest(order.what or "hosts", f"{some(list(map(in_detail, aims)))} ended before it was struck")
+        names = {each.name for each in hit}
+        (runs, agents), loss = carried(overview, names), Loss.of(kind_of(target), names, overview)
+        for victim, way in hit.items():
+            say(f"Killed {in_detail(victim)}: {way}.")
+        say(_burden(target, [row["run_id"] for row in runs], agents))
+        say(_next(target, overview))
+        took_ms, left = await _mended(onlooker, loss, killed_s, wait_s)
+        if wait_s:
+            say(_outcome(took_ms, left, wait_s))
+        struck = [row["run_id"] for row in runs][:1]
+        if order.what is What.RUN:
+            struck = [str(order.name)]
+        explained = {run_id: await onlooker.ask("explain", run_id) for run_id in struck}
+    for sentences in explained.values():
+        say("\n" + "\n".join(sentences))
+    return {
+        "killed": [{**victim._asdict(), "way": way} for victim, way in hit.items()],
+        "runs": [row["run_id"] for row in runs],
+        "agents": agents,
+        "recovered_ms": None if took_ms is None else round(took_ms, 1),
+        "left": left,
+        "explain": explained,
+    }
+
+
+async def _aimed(onlooker: Onlooker, order: Order, overview: dict[str, Any]) -> tuple[Target, list[Victim]]:
+    """Whom it hits. Raises `BadRequest` if there is nobody of that name, or no process has it."""
+    if order.what is What.SUPERVISOR:
+        return Target.SUPERVISOR, aimed(Target.SUPERVISOR, overview, None, random.random, [])
+    hosts = hosts_in(overview)
+    if order.what is None:
+        fraction = 1.0 if order.all_hosts else order.fraction
+        found = aimed(Target.HOST, overview, fraction, random.Random(order.seed).random, [])
+        if not found:
+            raise BadRequest("hosts", "no host is up; they come with the work")
+        return Target.HOST, found
+    home = order.name if order.what is What.HOST else await _home(onlooker, order, overview)
+    if home not in hosts:
+        known = f"those that are: {', '.join(sorted(hosts))}" if hosts else "none is"
+        raise BadRequest("host", f"no host {home!r} is up; {known}")
+    return Target.HOST, [hosts[home]]
+
+
+async def _home(onlooker: Onlooker, order: Order, overview: dict[str, Any]) -> str:
+    """The host of an agent, or of a run."""
+    name = str(order.name)
+    if order.what is What.RUN:
+        run = await onlooker.ask("show", name)
+        if run["status"] not in LIVE:
+            raise BadRequest("run", f"{name} has ended: {run['status']}")
+        if not run["host"]:
+            raise BadRequest("run", f"{name} is {run['status']} and on no host; `perdure explain` says why")
+        return str(run["host"])
+    living = {agent: host for agent, host, _ in overview["agents"] if host}
+    found = [name] if name in living else [agent for agent in living if name_of(agent) == name]
+    if len(found) > 1:
+        raise BadRequest("agent", f"several agents are called {name!r}; give the address: {some(found)}")
+    if found:
+        return str(living[found[0]])
+    about = await onlooker.ask("agent", name)
+    if about is None:
+        known = f"those that are: {some(sorted(living))}" if living else "none is"
+        raise BadRequest("agent", f"no agent {name!r} is awake; {known}")
+    if not about["host"]:
+        raise BadRequest("agent", f"{name} is asleep, so no process carries it")
+    return str(about["host"])
+
+
+def _burden(target: Target, runs: list[str], agents: list[str]) -> str:
+    if target is Target.SUPERVISOR:
+        return "It carried no run and no agent: those live on hosts, and go on."
+    on = f"{len(runs)} live run{'s' * (len(runs) != 1)}" + (f" ({some(runs)})" if runs else "")
+    return f"It carried {on} and {len(agents)} agent{'s' * (len(agents) != 1)}" + (
+        f" ({some(agents)})." if agents else "."
+    )
+
+
+def _next(target: Target, overview: dict[str, Any]) -> str:
+    if target is Target.SUPERVISOR:
+        return f"Ray starts it again. Nothing is decided until its life {overview['epoch'] + 1} has read the ledger."
+    return (
+        "The supervisor gives the runs their next attempts on other hosts, and wakes the agents that have work again."
+    )
+
+
+async def _mended(onlooker: Onlooker, loss: Loss, killed_s: float, wait_s: float) -> tuple[float | None, list[str]]:
+    """After how many milliseconds everything was at work again; or what was not, when the patience was over."""
+    left: list[str] = []
+    while onlooker.now_s() < killed_s + wait_s:
+        try:
+            left = loss.left(await onlooker.ask("ps", LIVE_MAX))
+        except SupervisorUnreachable:
+            left = ["supervisor"]
+        if not left:
+            return (onlooker.now_s() - killed_s) * 1000, []
+        await asyncio.sleep(LOOK_S)
+    return None, left
+
+
+def _outcome(took_ms: float | None, left: list[str], wait_s: float) -> str:
+    if took_ms is not None:
+        return f"All of it is at work again, or has ended, after {took_ms:.0f} ms."
+    return f"After {wait_s:g} s this is not at work again: {some(left)}."

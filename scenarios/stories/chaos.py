@@ -1,0 +1,273 @@
+"""`perdure chaos`: strikes at the processes of anybody's work, by the clock, and an account of it at the end.
+
+What a strike hits follows from the seed and from who is there: the kind of the n-th strike and its dice depend on nothing that happened
+before. A strike does not wait for the recovery from the one before it. While no supervisor answers nobody can be aimed at, so a strike that
+is due then comes as soon as one does.
+
+Perdure promises that every completion takes effect once and that whatever was cut off goes on. So three things are wrong at the end: an
+audit that does not balance, a completion that was parked meanwhile, and a run or agent that was struck and is not at work again. Runs
+that ended in an error are counted and named. Whether that is wrong is for their author to say: an agent that may be tried once only, for
+example, fails when it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from perdure.ledger import SupervisorUnreachable
+from perdure.policies import Target, from_here, in_turns
+from perdure.scenarios.stories.loss import Loss
+from perdure.scenarios.stories.strikes import Ground, aimed, in_detail, kind_of
+from perdure.scenarios.stories.victims import Victim
+
+LOOK_S: Final = 0.25
+LIVE_MAX: Final = 1_000  # runs that are looked at
+GONE_S: Final = 20.0  # without anybody who serves the directory, until the drill is over
+RAY_GONE_S: Final = 120.0  # the same if Ray itself is struck, which takes a while to start
+ARTICLES: Final = {Target.SUPERVISOR: "the ", Target.AGENT: "an agent's ", Target.RAY: "Ray's "}
+MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
+NAMED_MAX: Final = 3
+FAILED_MAX: Final = 1_000  # failed runs that are known from before
+
+
+Vital = Callable[[], Awaitable[list[Victim]]]
+"""Finds the processes of Ray that may be hit."""
+
+
+class Plan(NamedTuple):
+    """What a drill does.
+
+    Args:
+        targets: the kinds of strikes; each comes once before any comes twice.
+        fraction: a strike at hosts hits this share of them, instead of one.
+        settle_s: the longest wait for what is live at the end.
+    """
+
+    every_s: float
+    for_s: float
+    seed: int = 0
+    targets: Sequence[Target] = (Target.HOST, Target.AGENT, Target.SUPERVISOR)
+    fraction: float | None = None
+    settle_s: float = 60.0
+
+
+@dataclass
+class Strike:
+    """One strike: what it hit and how, what that carried, and when all of it was at work again."""
+
+    number: int
+    target: Target
+    at_s: float
+    victims: dict[Victim, str]
+    loss: Loss
+    mended_s: float | None = None
+    left: list[str] = field(default_factory=list)
+
+
+class Over(Exception):
+    """Nobody serves the directory any more."""
+
+
+class Chaos:
+    """One drill. `tell` gets a line for each event. `stopped` ends the strikes, and the wait after them."""
+
+    def __init__(self, ground: Ground, plan: Plan, tell: Callable[[str], None], vital: Vital | None = None) -> None:
+        self.strikes: list[Strike] = []
+        self.wrong: list[str] = []
+        self.stopped = asyncio.Event()
+        self.seconds = 0.0
+        self.is_over = False
+        self._ground, self._plan, self._tell, self._vital = ground, plan, tell, vital
+        self._silent_s: float | None = None  # since when nobody answers
+        self._why = ""
+
+    async def play(self) -> None:
+        """Strike until the time is over, and wait until everything is at rest. Raises `SupervisorUnreachable` if nobody answers."""
+        self._began_s = self._ground.now_s()
+        self.before = await self._ground.ask("ps", LIVE_MAX)
+        self.failed_before = {
+            row["run_id"] for row in await self._ground.ask("list", None, ["error"], None, FAILED_MAX, "newest")
+        }
+        self._parked = {mail["mail_id"] for mail in (await self._ground.ask("audit"))["parked_mail"]}
+        self._overview = self.before
+        try:
+            await self._strike_on()
+            await self._settle()
+        except Over:
+            self.is_over = True
+            self._tell(f"nothing serves the directory any more ({self._why}), so the drill is over")
+        self.seconds = self._ground.now_s() - self._began_s
+
+    # strikes
+
+    async def _strike_on(self) -> None:
+        plan, die = self._plan, random.Random(f"{self._plan.seed} kinds")
+        kinds = in_turns(plan.targets, lambda each: die.sample(each, len(each)))
+        for number in range(1, int(plan.for_s / plan.every_s + 1e-9) + 1):
+            overview = await self._watch(self._began_s + number * plan.every_s)
+            if overview is None:
+                return
+            await self._strike(number, next(kinds), overview)
+
+    async def _strike(self, number: int, drawn: Target, overview: dict[str, Any]) -> None:
+        at_s, target, hit = self._ground.now_s(), drawn, dict[Victim, str]()
+        try:
+            target, aims = await self._aim(number, drawn, overview)
+            for victim in aims:
+                if way := await self._ground.kill(victim):
+                    hit[victim] = way
+        except SupervisorUnreachable as problem:
+            self._tell(f"strike {number} met nobody: {problem}")
+        if not hit:
+            self._tell(f"strike {number}: nobody is there any more to be struck")
+            return
+        loss = Loss.of(kind_of(target), {each.name for each in hit}, overview)
+        self._tell(f"strike {number}: {ARTICLES.get(target, '')}{', '.join(map(in_detail, hit))}: {loss.told}")
+        self.strikes.append(Strike(number, target, at_s - self._began_s, hit, loss))
+
+    async def _aim(self, number: int, drawn: Target, overview: dict[str, Any]) -> tuple[Target, list[Victim]]:
+        """Whom it hits. The next kind is taken if there is nobody of this one."""
+        roll = random.Random(f"{self._plan.seed} strike {number}").random
+        vital = await self._vital() if self._vital is not None and drawn is Target.RAY else []
+        found = (
+            (each, aimed(each, overview, self._plan.fraction, roll, vital))
+            for each in from_here(self._plan.targets, drawn)
+        )
+        return next((each for each in found if each[1]), (drawn, []))
+
+    # looks
+
+    async def _watch(self, until_s: float) -> dict[str, Any] | None:
+        """Look until then, and until somebody answers. Returns what was seen last; None if the drill was stopped."""
+        while True:
+            overview = await self._look()
+            left_s = until_s - self._ground.now_s()
+            if self.stopped.is_set():
+                return None
+            if left_s <= 0 and overview is not None:
+                return overview
+            await self._pause(min(LOOK_S, max(left_s, LOOK_S / 10)))
+
+    async def _look(self) -> dict[str, Any] | None:
+        asked_s = self._ground.now_s()
+        try:
+            overview: dict[str, Any] = await self._ground.ask("ps", LIVE_MAX)
+        except SupervisorUnreachable as problem:
+            self._nobody_answers(asked_s, str(problem))
+            return None
+        now_s = self._ground.now_s()
+        if self._silent_s is not None:
+            self._tell(
+                f"the supervisor answers again after {now_s - self._silent_s:.1f} s, in life {overview['epoch']}"
+            )
+            self._silent_s = None
+        for strike in self._open:
+            strike.left = strike.loss.left(overview)
+            if not strike.left:
+                strike.mended_s = now_s - self._began_s
+                took_ms = (strike.mended_s - strike.at_s) * 1000
+                self._tell(f"what strike {strike.number} hit is at work again after {took_ms:.0f} ms")
+        self._overview = overview
+        return overview
+
+    def _nobody_answers(self, asked_s: float, why: str) -> None:
+        if self._silent_s is None:
+            self._silent_s = asked_s
+        if why != self._why:
+            self._tell(why)
+        self._why = why
+        if self._ground.now_s() - self._silent_s > (RAY_GONE_S if Target.RAY in self._plan.targets else GONE_S):
+            raise Over
+
+    @property
+    def _open(self) -> list[Strike]:
+        return [strike for strike in self.strikes if strike.mended_s is None]
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.stopped.wait()
+        except TimeoutError:
+            return
+
+    async def _settle(self) -> None:
+        """Wait until everything that was struck is at work again, and nothing is live or in the mail; or until the patience is over."""
+        until_s, told = self._ground.now_s() + self._plan.settle_s, False
+        while True:
+            overview = await self._look()
+            if overview is not None and not self._open and not live_in(overview) and not overview["audit"]["pending"]:
+                return
+            if self.stopped.is_set() or self._ground.now_s() >= until_s:
+                return
+            if not told:
+                self._tell(f"no more strikes; waiting for up to {self._plan.settle_s:g} s for what is under way")
+                told = True
+            await self._pause(LOOK_S)
+
+    # the end
+
+    def judge(self, overview: dict[str, Any], audit: dict[str, Any]) -> dict[str, Any]:
+        """The account, as `--json` prints it, by the last overview and the audit. Fills `wrong`."""
+        before = self.before["audit"]
+        mail = {key: audit[key] - before[key] for key in MAIL}
+        self.wrong += self._differences(audit)
+        recoveries = [1000 * (each.mended_s - each.at_s) for each in self.strikes if each.mended_s is not None]
+        ended = {
+            status: max(0, overview["runs"][status] - self.before["runs"][status])
+            for status in ("completed", "error", "aborted", "interrupted")
+        }
+        return {
+            "seed": self._plan.seed,
+            "seconds": round(self.seconds, 3),
+            "stopped": self.stopped.is_set(),
+            "strikes": [_told(each) for each in self.strikes],
+            "kills": dict(Counter(str(each.target) for each in self.strikes)),
+            "runs": {**ended, "live": live_in(overview)},
+            "deliveries": {**mail, "balanced": audit["balanced"]},
+            "recovery_ms": recoveries,
+            "verified": not self.wrong,
+        }
+
+    def _differences(self, audit: dict[str, Any]) -> Iterator[str]:
+        if not audit["balanced"]:
+            yield f"the audit does not balance: {', '.join(f'{key} {audit[key]}' for key in MAIL)}"
+        parked = [mail for mail in audit["parked_mail"] if mail["mail_id"] not in self._parked]
+        if parked:
+            mails = [f"{mail['mail_id']} ({mail['error']})" for mail in parked]
+            yield f"{counted(len(parked), 'completion')} parked meanwhile: {some(mails)}"
+        for strike in () if self.stopped.is_set() or self.is_over else self._open:
+            yield f"what strike {strike.number} hit is not at work again: {some(strike.left)}"
+
+
+def live_in(overview: dict[str, Any]) -> int:
+    """How many runs are live."""
+    return int(overview["runs"]["starting"] + overview["runs"]["running"])
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 run was`, `2 runs were`."""
+    return f"1 {noun} was" if number == 1 else f"{number} {noun}s were"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few of them."""
+    return ", ".join(names[:NAMED_MAX]) + (f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
+
+
+def _told(strike: Strike) -> dict[str, Any]:
+    victims = [{**each._asdict(), "way": way} for each, way in strike.victims.items()]
+    took_ms = None if strike.mended_s is None else round(1000 * (strike.mended_s - strike.at_s), 1)
+    carried = {"runs": len(strike.loss.runs), "agents": len(strike.loss.agents)}
+    return {
+        "number": strike.number,
+        "target": str(strike.target),
+        "at_s": round(strike.at_s, 3),
+        "victims": victims,
+        "carried": carried,
+        "recovered_ms": took_ms,
+    }
