@@ -28,14 +28,14 @@ HELP: Final = """Perdure: durable AI agents on Ray. Whichever process dies, ever
 
 \b
 Begin:    perdure run fan-out
-Serve:    serve                              agents over HTTP, for browsers and others
+Serve:    serve                              agents over HTTP
 Play:     run, list                          scenarios, with kills
 Look:     ps, show, explain, audit, doctor   a directory, served or cold
           logs, inspect                      what agents printed, and keep
           fibers, schedules, turns           what they do beside runs
 Steer:    cancel, retry, clear, stop         its runs, mail and processes
 Keep:     backup, restore                    copies of it
-Break:    kill, chaos                        its processes, whoever started them
+Break:    kill, chaos                        its processes
 Prove:    swarm, replay, explore             simulated worlds
 Measure:  bench
 
