@@ -265,13 +265,14 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @exposed(repeatable=True)
     async def _perdure_begin_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
-        """`_perdure_accept_turn` and the first `_perdure_follow_turn` in one call."""
+        """`_perdure_accept_turn` and the first `_perdure_follow_turn` in one call. `accepted` says whether the turn is new."""
         given = cast("Mapping[str, Any]", options)
         accepted = self._perdure_conversation.accept_request(trigger, messages, request_id, given)
         if accepted["reason"] == "dropped":
             return cast("Json", accepted)
         views = self._perdure_conversation.turns.views
-        return cast("Json", views.told(*await views.opening(str(accepted["request_id"]))))
+        told = views.told(*await views.opening(str(accepted["request_id"])))
+        return cast("Json", {**told, "accepted": accepted["accepted"]})
 
     @exposed(repeatable=True)
     async def _perdure_follow_turn(self, request_id: str, first: int) -> Any:

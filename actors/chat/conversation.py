@@ -75,7 +75,7 @@ class Conversation:
                 raise BadRequest("messages", "is empty; at least one message is needed")
         self._check_roles(added)
         if self.turns.views.find(request_id) is None:
-            self._check_known(added, request_id)
+            self._check_known(added, request_id, options)
             self._check_replaced(trigger, options)
         metadata = checked_data("metadata", options.get("metadata"), METADATA_BYTES_MAX)
         told = {name: options[name] for name in ("client_tools", STALL, "instead_of", "keep") if name in options}
@@ -102,9 +102,12 @@ class Conversation:
             if known is not None and known["role"] != each["role"]:
                 raise BadRequest(f"messages[{at}].id", f"{each['id']} is a message of the {known['role']}")
 
-    def _check_known(self, messages: Sequence[Message], request_id: str) -> None:
-        """A message that comes with the id of another one is that one. Other content is a conflict."""
+    def _check_known(self, messages: Sequence[Message], request_id: str, options: Mapping[str, Any]) -> None:
+        """A message that comes with the id of another one is that one. Other content is a conflict, unless it takes its place."""
+        replaced = None if options.get("keep") else options.get("instead_of")
         for at, each in enumerate(messages):
+            if each["id"] == replaced:
+                continue
             known = self.state.transcript.get(each["id"])
             if known is not None and not each["id"].startswith(f"{request_id}-") and known != for_storage(each):
                 words = f"{each['id']} is a message with other content; replace it by `instead_of` or add_messages"
@@ -231,7 +234,7 @@ class Conversation:
     def _told(self, turn: Turn) -> dict[str, object]:
         names = ("request_id", "status", "trigger", "idempotency_key", "metadata", "error", "reason", "attempt")
         instants = ("accepted_at_ms", "started_at_ms", "ended_at_ms", "progress_at_ms")
-        told = {name: getattr(turn, name) for name in (*names, *instants, "events", "message_id", "work")}
+        told = {name: getattr(turn, name) for name in (*names, *instants, "events", "message_id", "base", "work")}
         return {**told, "incident": turn.incident, "cancelled": turn.cancelled}
 
     def list(self, status: object, limit: int) -> list[dict[str, object]]:

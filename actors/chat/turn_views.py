@@ -107,7 +107,8 @@ class TurnViews:
     def _retold(self, turn: Turn) -> list[Event]:
         message = self._state.transcript.get(turn.message_id)
         events: list[Event] = [{"type": "start", "messageId": turn.message_id}]
-        for number, part in enumerate(message["parts"] if message is not None else ()):
+        parts = message["parts"] if message is not None else []
+        for number, part in enumerate(parts[turn.base :]):
             events += _events_of(part, f"part-{number}")
         last: Event = {"type": _LAST.get(turn.status, "error")}
         if last["type"] == "error":

@@ -38,6 +38,10 @@ class AgentRaised(PerdureError):
         super().__init__(f"{type(problem).__name__}: {problem}")
 
 
+class NotNow(PerdureError):
+    """What is asked for does not fit to the present state of the agent."""
+
+
 logger = logging.getLogger("perdure.gateway")
 
 STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
@@ -48,6 +52,7 @@ STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (TooLarge, 413),
     (ConflictingRequest, 409),
     (RetryRefused, 409),
+    (NotNow, 409),
     (AgentAborted, 409),
     (AdmissionRefused, 429),
     (Overloaded, 429),

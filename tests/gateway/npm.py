@@ -71,4 +71,4 @@ def play(script: Path, *arguments: object, which: str = "", patience_s: float = 
     assert told.returncode == 0, (
         f"{script.name} ended with {told.returncode}\n{told.stdout[-4000:]}\n{told.stderr[-8000:]}"
     )
-    return [json.loads(line) for line in told.stdout.splitlines()]
+    return [json.loads(line) for line in told.stdout.split("\n") if line]  # other line ends may stand in a text
