@@ -148,6 +148,18 @@ def name_of_method(agent: object, field: str, given: object) -> str:
     return name
 
 
+def check_takes(agent: object, field: str, name: str, *named: str) -> None:
+    """Raises `BadRequest` if a method cannot be called with these arguments, by position: it would fail each time."""
+    method = getattr(agent, name)
+    try:
+        inspect.signature(method).bind(*named)
+    except TypeError as problem:
+        wanted = f"{type(agent).__name__}.{name}() is called with ({', '.join(named)})"
+        raise BadRequest(field, f"{wanted}, which it does not take: {problem}") from None
+    except ValueError:  # a callable without a signature
+        return
+
+
 def overrides(agent_class: type, name: str) -> bool:
     """Whether an author's class has its own version of a hook."""
     method = getattr(agent_class, name)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NotRequired, TypedDict, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from perdure.actors.code.author_call import name_of_method
+from perdure.actors.code.author_call import check_takes, name_of_method
 from perdure.actors.code.schema import Shape
 from perdure.actors.jobs.callback_rows import Row, RowKind
 from perdure.actors.life.life import Life
@@ -83,11 +83,13 @@ def queued(life: Life, callback: object, payload: object, now_ms: int, told: Ask
 
 def _row(life: Life, kind: RowKind, callback: object, payload: object, now_ms: int, told: Asked) -> Row:
     """The row of a callback that is due now. Its id is empty if the author gave neither an id nor a key."""
+    name = name_of_method(life.agent, "callback", callback)
+    check_takes(life.agent, "callback", name, "payload", "occurrence")
     return Row(
         id=_id(life, told),
         number=0,
         kind=kind,
-        callback=name_of_method(life.agent, "callback", callback),
+        callback=name,
         payload=_ANYTHING.encode("payload", payload, life.limits.callback_payload_bytes_max),
         retry=_retry(life, told["retry"]),
         created_at_ms=now_ms,

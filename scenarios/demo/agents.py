@@ -37,7 +37,7 @@ class Repeater(Agent):
             self.next_round()
         return Told(rounds=self.state["rounds"])
 
-    def next_round(self) -> None:
+    def next_round(self, _payload: object = None, _occurrence: object = None) -> None:
         """Ask for one more census."""
         with self.transaction():
             number = self.state["rounds"] = self.state.get("rounds", 0) + 1

@@ -22,7 +22,7 @@ BAD: list[tuple[str, list[Any], dict[str, Any], str]] = [
     *(("schedule", [when, "note"], {}, "when") for when in (math.nan, math.inf, -5, True, None, "61 * * * *", "")),
     *(("schedule", [when, "note"], {}, "when") for when in ("at 2026-01-01T00:00:00", "at 9999-01-01T00:00:00+00:00")),
     *(("schedule_every", [every, "note"], {}, "interval_s") for every in (0, -1, math.nan, 1e9, True, "1")),
-    *(("schedule", [1, callback], {}, "callback") for callback in ("nope", 5, "failures", None)),
+    *(("schedule", [1, callback], {}, "callback") for callback in ("nope", 5, "failures", None, "notes", "do")),
     *(("schedule_every", [1, callback], {}, "callback") for callback in ("nope", 5)),
     *(
         ("schedule", [1, "note"], {"time_zone": zone}, "time_zone")
@@ -41,7 +41,7 @@ BAD: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("queue", ["note"], {"retry": {"attempts_max": 1.5}}, "retry.attempts_max"),
     *(("schedule", [1, "note"], {"retry": retry}, "retry") for retry in (3, {"tries": 3})),
     ("schedule", [1, "note"], {"retry": {"first_ms": 60_000}}, "retry.first_ms"),
-    *(("queue", [callback], {}, "callback") for callback in ("nope", None, 7)),
+    *(("queue", [callback], {}, "callback") for callback in ("nope", None, 7, "notes")),
     *(("queue", ["note"], {"key": key}, "key") for key in ("", 5)),
     *(("schedules.list", [], {name: "x"}, name) for name in ("type", "status", "between", "limit")),
     *(("schedules.list", [], {"limit": limit}, "limit") for limit in (0, 1_001, True)),

@@ -26,12 +26,12 @@ export function update(item, run) {
   const [status, name, said, bar, when] = item.firstElementChild.children;
   status.className = `state ${run.status}`;
   say(status, run.status);
-  const marks = run.milestones ?? [], key = `${title(run)} ${run.run_id} ${run.attempt} ${marks.length} ${run.progress?.phase}`;
+  const marks = run.milestones ?? [], key = `${title(run)} ${run.run_id} ${run.attempt} ${marks.length} ${run.progress?.phase} ${isLive(run)}`;
   if (name.dataset.key !== key) {
     name.dataset.key = key;
-    name.replaceChildren(h("b", {}, title(run)), " ", h("span.faint.mono", {}, run.run_id.slice(0, 24)), " ",
+    name.replaceChildren(h("b", {}, title(run)), " ", h("span.faint.mono", {}, run.run_id.slice(0, 20)), " ",
       ...(run.attempt > 1 ? [h("span.chip.again", {}, `attempt ${run.attempt}`)] : []),
-      ...(run.progress?.phase ? [h("span.chip", {}, run.progress.phase)] : []),
+      ...(isLive(run) && run.progress?.phase ? [h("span.chip", {}, run.progress.phase)] : []),
       ...marks.slice(-3).map((mark) => h("span.chip.mark", {}, mark.name ?? mark)));
   }
   say(said, isLive(run) ? run.progress?.message ?? "" : run.outcome?.error || run.outcome?.summary || "");
