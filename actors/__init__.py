@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from perdure.actors.code.known_types import mistakable
     from perdure.actors.events.message_parts import apply_chunk
     from perdure.actors.events.reducer import AgentToolEvents
+    from perdure.actors.gateway.security import token_digest
     from perdure.actors.host.host import Host
     from perdure.actors.jobs.fiber import FiberInspection, FiberPage
     from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
@@ -73,8 +74,8 @@ if TYPE_CHECKING:
     from perdure.actors.runtime.client import Client
     from perdure.actors.runtime.runtime import Runtime
     from perdure.actors.runtime.stopping import Stopped, stop_serving
+    from perdure.actors.serve.listening import bound, check_certificate
     from perdure.actors.serve.plan import ServePlan
-    from perdure.actors.serve.server import bound
     from perdure.actors.supervisor.supervisor import Supervisor
     from perdure.policies import ChatRecovery, FiberResult, FiberRetry, Retries
 

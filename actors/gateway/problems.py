@@ -7,10 +7,12 @@ try again (client protocols A.3).
 from __future__ import annotations
 
 import logging
+import math
 from typing import Final
 
 from starlette.responses import JSONResponse
 
+from perdure.actors.gateway.limits import TooManyRequests, TooSlow
 from perdure.actors.gateway.registry import NoSuchAgent
 from perdure.actors.gateway.security import Forbidden, Unauthenticated
 from perdure.actors.link.wire import RemoteError
@@ -54,6 +56,8 @@ STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (RetryRefused, 409),
     (NotNow, 409),
     (AgentAborted, 409),
+    (TooSlow, 408),
+    (TooManyRequests, 429),
     (AdmissionRefused, 429),
     (Overloaded, 429),
     (BadRequest, 400),
@@ -67,6 +71,8 @@ STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
 """The first row that fits is taken."""
 INTERNAL: Final = 500
 REASON_BYTES: Final = 123
+AGAIN: Final = 1013
+"""The close code after which clients connect again in a while."""
 
 
 def status_of(problem: Exception) -> int:
@@ -86,14 +92,21 @@ def told(problem: Exception) -> dict[str, str]:
 
 def refusal(problem: Exception) -> JSONResponse:
     """The answer to a request that failed: `{"error": {"type", "message", "field"?}}`."""
-    return JSONResponse({"error": told(problem)}, status_code=status_of(problem))
+    return JSONResponse({"error": told(problem)}, status_code=status_of(problem), headers=_advice(problem))
+
+
+def _advice(problem: Exception) -> dict[str, str]:
+    if isinstance(problem, Unauthenticated):
+        return {"www-authenticate": "Bearer"}
+    return {"retry-after": str(math.ceil(problem.again_s))} if isinstance(problem, TooManyRequests) else {}
 
 
 def close_code(problem: Exception) -> tuple[int, str]:
     """The code and the reason by which a WebSocket is closed."""
     status = status_of(problem)
+    code = AGAIN if isinstance(problem, TooManyRequests) else 4000 + status if status < INTERNAL else 1011
     reason = told(problem)["message"].encode()[:REASON_BYTES].decode(errors="ignore")
-    return (4000 + status if status < INTERNAL else 1011), reason
+    return code, reason
 
 
 def is_known(problem: Exception) -> bool:

@@ -7,13 +7,15 @@ one. Before that come the checks that browsers make necessary: which host name w
 
 from __future__ import annotations
 
+import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable
+from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.requests import HTTPConnection
 
@@ -21,7 +23,9 @@ from perdure.ledger import BadRequest, PerdureError
 
 PUBLIC: Final = ("/tray/",)
 """Where files are that hold no data. Who asks for them may be nobody, who has no scope."""
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+IN_QUERY: Final = "token"
+"""The name of the token in a query."""
 
 
 class Scope(StrEnum):
@@ -58,19 +62,36 @@ Authenticate = Callable[[HTTPConnection], Principal | Awaitable[Principal | None
 """Names the principal of a request or a connection; None if it is nobody's."""
 
 
-def bearer(tokens: dict[str, Principal]) -> Authenticate:
+def bearer(tokens: Mapping[str, Principal]) -> Authenticate:
     """Principals by their tokens: `Authorization: Bearer TOKEN`, or `?token=TOKEN` where a browser can send no headers. Every token is
-    compared, each in constant time."""
+    compared, each in constant time. Raises `BadRequest` for an empty token."""
     if not all(tokens):
         raise BadRequest("tokens", "a token is empty")
+    return by_digest({token_digest(token): who for token, who in tokens.items()})
+
+
+def token_digest(token: str) -> str:
+    """What may be kept and handed on of a token: it can be compared, and not be used."""
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+
+
+def by_digest(digests: Mapping[str, Principal]) -> Authenticate:
+    """As `bearer`, by `token_digest` of each token. Digests are of one length, so not even the length of a token is told by the time."""
 
     def authenticate(connection: HTTPConnection) -> Principal | None:
         kind, _, said = connection.headers.get("authorization", "").partition(" ")
-        given = said.strip() if kind.lower() == "bearer" else connection.query_params.get("token", "")
-        found = [who for token, who in tokens.items() if hmac.compare_digest(token.encode(), given.encode())]
-        return found[0] if found else None
+        given = said.strip() if kind.lower() == "bearer" else connection.query_params.get(IN_QUERY, "")
+        asked = token_digest(given)
+        found = [who for digest, who in digests.items() if hmac.compare_digest(digest, asked)]
+        return found[0] if found and given else None
 
     return authenticate
+
+
+def without_token(query: bytes) -> bytes:
+    """A query string without the token that may be in it, so that no log has it. Pure."""
+    kept = (each for each in query.split(b"&") if unquote_to_bytes(each.partition(b"=")[0]) != IN_QUERY.encode())
+    return b"&".join(kept)
 
 
 @dataclass(frozen=True)
@@ -88,21 +109,23 @@ class Security:
     origins: frozenset[str] = frozenset()
 
     def check_host(self, host: str) -> None:
-        """Raises `Forbidden` for a host name that is not ours: a page elsewhere had its own name point to us."""
-        name = urlsplit(f"//{host}").hostname or ""
-        if name not in LOOPBACK and "*" not in self.hosts and name not in self.hosts:
-            raise Forbidden(f"the host {host!r} is not one of this gateway's; name it in `hosts`")
+        """Raises `Forbidden` for a host name that is not ours: a page elsewhere had its own name point to us. An address in numbers
+        is no name that somebody could point elsewhere."""
+        name = _name_of(host)
+        if name not in LOOPBACK and "*" not in self.hosts and name not in self.hosts and not _is_number(name):
+            raise Forbidden(f"the host {host!r:.80} is not one of this gateway's; name it in `hosts`")
 
     def allows_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin may ask."""
-        return "*" in self.origins or origin in self.origins or urlsplit(origin).netloc == host
+        """Whether a page of this origin may ask: one of the host that is asked, or one that was named."""
+        origin = origin.lower()
+        return "*" in self.origins or origin in self.origins or origin.partition("://")[2] == host.lower()
 
     async def principal(self, connection: HTTPConnection) -> Principal:
         """Who asks. Raises `Unauthenticated` and `Forbidden`."""
         host, origin = connection.headers.get("host", ""), connection.headers.get("origin")
         self.check_host(host)
         if origin is not None and not self.allows_origin(origin, host):
-            raise Forbidden(f"pages of {origin} may not ask this gateway; name them in `origins`")
+            raise Forbidden(f"pages of {origin:.80} may not ask this gateway; name them in `origins`")
         if self.authenticate is None:
             return Principal()
         found = self.authenticate(connection)
@@ -112,6 +135,24 @@ class Security:
         if who is None:
             raise Unauthenticated("the request names nobody: it has no valid token")
         return who
+
+
+def _name_of(host: str) -> str:
+    """The name in a `Host` header, without the port; empty if it is none."""
+    if "@" in host:
+        return ""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_number(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _path(connection: HTTPConnection) -> str:

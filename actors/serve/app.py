@@ -12,11 +12,13 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.gateway.backend import Backend, MayAddress
 from perdure.actors.gateway.connection import Opener, joining
+from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import Authenticate, Security, names
 from perdure.actors.protocols import ai_sdk, rest
@@ -24,6 +26,11 @@ from perdure.actors.serve.guard import Guard
 from perdure.actors.tray import page
 
 PROTOCOLS = (rest.routes, ai_sdk.routes, page.routes)
+
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+EXPOSED = ("retry-after", "x-vercel-ai-ui-message-stream", "www-authenticate")
+ASKED_AGAIN_S = 600
 
 
 class Gateway:
@@ -38,6 +45,7 @@ class Gateway:
         hosts: further host names by which the gateway is asked, beside those of loopback.
         origins: pages elsewhere that may ask, as `https://example.org`.
         allows_kill: whether whoever has the scope `admin` may kill processes, to watch what recovers.
+        limits: how much is taken from those who ask, and how often.
         opener: opens the client in another way; for servers that are part of a cluster already, and for tests.
     """
 
@@ -52,18 +60,21 @@ class Gateway:
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
         allows_kill: bool = False,
+        limits: GatewayLimits | None = None,
         opener: Opener | None = None,
     ) -> None:
         self._given: dict[str, Any] = {
             "data": data, "address": address, "authenticate": authenticate, "may_address": may_address,
-            "hosts": tuple(hosts), "origins": tuple(origins), "allows_kill": allows_kill, "opener": opener,
+            "hosts": tuple(hosts), "origins": tuple(origins), "allows_kill": allows_kill, "limits": limits,
+            "opener": opener,
         }  # fmt: skip
         security = Security(authenticate, names(self._given["hosts"]), names(self._given["origins"]))
         opener = opener or joining(data, address=address)
+        self.limits = limits or GatewayLimits()
         self.backend = Backend(Registry(agents), security, opener, may_address, allows_kill=allows_kill)
         self._app = Starlette(
             routes=[route for routes in PROTOCOLS for route in routes(self.backend)],
-            middleware=[Middleware(Guard, security=security)],
+            middleware=[*_cors(security), Middleware(Guard, security=security, limits=self.limits)],
             lifespan=self._lifespan,
         )
 
@@ -81,3 +92,21 @@ class Gateway:
             yield
         finally:
             await self.backend.close()
+
+
+def _cors(security: Security) -> list[Middleware]:
+    """Tells browsers that pages of the named origins may read answers, with cookies if they are named one by one."""
+    if not security.origins:
+        return []
+    is_open = "*" in security.origins
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=["*"] if is_open else sorted(security.origins),
+            allow_credentials=not is_open,
+            allow_methods=METHODS,
+            allow_headers=["*"],
+            expose_headers=["*"] if is_open else EXPOSED,
+            max_age=ASKED_AGAIN_S,
+        )
+    ]

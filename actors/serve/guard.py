@@ -1,71 +1,186 @@
-"""Stands before every route: names the principal, and tells errors in one way."""
+"""Stands before every route: checks what is asked for against the limits, names the principal, and tells errors in one way."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
+from perdure.actors.gateway.limits import GatewayLimits, Rates, TooManyRequests, TooSlow
 from perdure.actors.gateway.problems import close_code, refusal, status_of
-from perdure.actors.gateway.security import Security
+from perdure.actors.gateway.security import Principal, Security, Unauthenticated, without_token
+from perdure.ledger import TooLarge
 
 logger = logging.getLogger("perdure.gateway")
+
+HEADERS: Final = {
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cache-control": b"no-store",
+}
+"""What every answer has, unless its route says something else: it is no page, and nobody else's to frame, to guess about or to keep."""
+STREAM: Final = b"text/event-stream"
+DIGITS: Final = 20  # of a length that is looked at
+IS_STREAM: Final = "perdure_is_stream"
 
 
 class Guard:
     """Middleware. A request that fails gets a JSON error, and a connection that fails is closed by a code. One that is refused is accepted
     first, because clients take a failed upgrade for a failed network (client protocols A.3)."""
 
-    def __init__(self, app: ASGIApp, security: Security) -> None:
-        self._app, self._security = app, security
+    def __init__(self, app: ASGIApp, security: Security, limits: GatewayLimits) -> None:
+        self._app, self._security, self._limits = app, security, limits
+        self._rates = Rates(limits.requests_per_s, limits.requests_burst)
+        self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, and hand on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        said: list[str] = []
-        heard: list[str] = []
-
-        async def hearing() -> Message:
-            message = await receive()
-            heard[:] = [message["type"]]
-            return message
-
-        async def noted(message: Message) -> None:
-            said.append(message["type"])
-            del said[1:-1]
-            await send(message)
-
+        line = _Line(scope, receive, send, self._limits)
         try:
-            scope.setdefault("state", {})["principal"] = await self._security.principal(HTTPConnection(scope))
-            await self._app(scope, hearing, noted)
+            who = await self._principal(scope)
+            name = _name_for(who, scope)
+            with self._admitted(name):
+                line.throttle = lambda: self._rates.take(name, _now_s())
+                await self._app(scope, line.hear, line.say)
         except WebSocketDisconnect:
             return
         except Exception as problem:
             if scope["type"] == "http":
-                await _refuse_request(problem, said, scope, receive, send)
+                await line.refuse_request(problem)
             else:
-                await _close(problem, said, heard, receive, send)
+                await line.close(problem)
+
+    async def _principal(self, scope: Scope) -> Principal:
+        """Who asks. Nobody's requests are counted by where they come from."""
+        state = scope.setdefault("state", {})
+        try:
+            who = await self._security.principal(HTTPConnection(scope))
+        except Unauthenticated:
+            with self._admitted(f"nobody@{_client(scope)}"):
+                raise
+        finally:
+            scope["query_string"] = without_token(scope.get("query_string", b""))  # in place: servers log what is here
+        state["principal"] = who
+        return who
+
+    @contextmanager
+    def _admitted(self, name: str) -> Iterator[None]:
+        """Count a request or a connection while it is open. Raises `TooManyRequests`."""
+        wait_s = self._rates.take(name, _now_s())
+        if wait_s > 0:
+            self._rates.give_back(name)
+            raise TooManyRequests(f"more than {self._limits.requests_per_s:g} requests a second came from here", wait_s)
+        if self._open[name] >= self._limits.open_max:
+            raise TooManyRequests(f"{self._limits.open_max} requests and connections are open from here")
+        self._open[name] += 1
+        try:
+            yield
+        finally:
+            self._open[name] -= 1
+            if not self._open[name]:
+                del self._open[name]
 
 
-async def _refuse_request(problem: Exception, said: list[str], scope: Scope, receive: Receive, send: Send) -> None:
-    if not said:
-        await refusal(problem)(scope, receive, send)
-        return
-    if status_of(problem) >= 500:  # noqa: PLR2004 - ours
-        logger.error("an answer broke off", exc_info=problem)
-    raise problem  # the server cuts the line, so that nobody takes the answer for whole
+class _Line:
+    """One request or connection: what was heard and said on it, within the limits."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: GatewayLimits) -> None:
+        self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
+        self._until_s = _now_s() + limits.body_s
+        self._heard: str = ""
+        self._said: list[str] = []
+        self._bytes, self._is_whole = 0, False
+        self.throttle: Callable[[], float] = lambda: 0.0
+
+    async def hear(self) -> Message:
+        """What the client says next. Raises `TooLarge`, and `TooSlow` for a body that does not come."""
+        message = await (self._receive() if self._is_whole else self._in_time())
+        self._heard = message["type"]
+        if self._heard == "http.request":
+            self._bytes += len(message.get("body", b""))
+            self._is_whole = not message.get("more_body", False)
+            self._check("body", self._bytes, self._limits.body_bytes_max)
+        elif self._heard == "websocket.receive":
+            size = len(message.get("bytes") or b"") or len((message.get("text") or "").encode(errors="surrogatepass"))
+            self._check("frame", size, self._limits.frame_bytes_max)
+            if (wait_s := self.throttle()) > 0:
+                await asyncio.sleep(wait_s)  # nothing more is read meanwhile, so the client has to wait, too
+        return message
+
+    async def _in_time(self) -> Message:
+        if self._scope["type"] != "http":
+            return await self._receive()
+        length = _header(self._scope, b"content-length")[:DIGITS]
+        self._check("body", int(length) if length.isdecimal() else 0, self._limits.body_bytes_max)
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + max(0.0, self._until_s - _now_s())):
+                return await self._receive()
+        except TimeoutError:
+            raise TooSlow(f"the body did not arrive within {self._limits.body_s:g} s") from None
+
+    @staticmethod
+    def _check(what: str, size: int, most: int) -> None:
+        if size > most:
+            raise TooLarge(what, f"it has {size} bytes; {most} are the most that is taken")
+
+    async def say(self, message: Message) -> None:
+        """Send something, with the headers that every answer has."""
+        self._said.append(message["type"])
+        del self._said[1:-1]
+        if message["type"] == "http.response.start":
+            headers = message.setdefault("headers", [])
+            known = {bytes(name).lower(): value for name, value in headers}
+            message = {**message, "headers": [*headers, *((n, v) for n, v in HEADERS.items() if n not in known)]}
+            self._scope["state"][IS_STREAM] = known.get(b"content-type", b"").startswith(STREAM)
+        await self._send(message)
+
+    async def refuse_request(self, problem: Exception) -> None:
+        """Answer with an error, or break the answer off."""
+        if not self._said:
+            await refusal(problem)(self._scope, self._receive, self.say)
+            return
+        if status_of(problem) >= 500:  # noqa: PLR2004 - ours
+            logger.error("an answer broke off", exc_info=problem)
+        raise problem  # the server cuts the line, so that nobody takes the answer for whole
+
+    async def close(self, problem: Exception) -> None:
+        """Close a WebSocket by the code of an error."""
+        code, reason = close_code(problem)
+        if "websocket.close" in self._said:
+            return
+        if not self._said:
+            if not self._heard:
+                await self._receive()  # the client's wish to connect
+            await self._send({"type": "websocket.accept"})
+        await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
 
-async def _close(problem: Exception, said: list[str], heard: list[str], receive: Receive, send: Send) -> None:
-    code, reason = close_code(problem)
-    if "websocket.close" in said:
-        return
-    if not said:
-        if not heard:
-            await receive()  # the client's wish to connect
-        await send({"type": "websocket.accept"})
-    await send({"type": "websocket.close", "code": code, "reason": reason})
+def _name_for(who: Principal, scope: Scope) -> str:
+    """Under which name requests are counted. Everybody has the same name where nobody is asked for one."""
+    return who.name if who != Principal() else f"{who.name}@{_client(scope)}"
+
+
+def _client(scope: Scope) -> str:
+    return str((scope.get("client") or ["?"])[0])
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    found: Any = next((value for key, value in scope["headers"] if key == name), b"")
+    return str(found.decode("latin-1"))
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -9,6 +9,7 @@ from inspect import getmembers, isclass
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.agent.agent import Agent
+from perdure.actors.gateway.security import Principal, Security, by_digest, check_exposed
 from perdure.actors.serve.app import Gateway
 from perdure.ledger import BadRequest
 
@@ -25,6 +26,12 @@ class ServePlan(NamedTuple):
         host: the address that is listened on.
         port: its port.
         allows_kill: whether processes may be killed through the gateway.
+        token_digest: of the token that everybody must have (`token_digest`); empty for none.
+        certfile: a certificate, with which TLS is spoken.
+        keyfile: its key, if that is in another file.
+        forwarded_allow_ips: the proxies whose word on where a request comes from is taken, separated by commas.
+        hosts: further host names by which it is asked.
+        origins: pages elsewhere that may ask.
     """
 
     targets: tuple[str, ...]
@@ -32,13 +39,23 @@ class ServePlan(NamedTuple):
     host: str = "127.0.0.1"
     port: int = 8787
     allows_kill: bool = False
+    token_digest: str = ""
+    certfile: str = ""
+    keyfile: str = ""
+    forwarded_allow_ips: str = ""
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """Where it is reached from this machine."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.certfile else 'http'}://{host}:{self.port}"
 
     def application(self, **options: Any) -> Gateway:
-        """The application. Raises `BadRequest` for a target without agents."""
+        """The application. Raises `BadRequest` for a target without agents, and if strangers would be let in."""
         if self.place and self.place not in sys.path:
             sys.path.insert(0, self.place)
-        if self.allows_kill:
-            options["allows_kill"] = True
         apps: list[Gateway] = []
         agents: list[type[Agent]] = []
         for target in self.targets:
@@ -49,7 +66,20 @@ class ServePlan(NamedTuple):
                 agents += _agents(target, found)
         if len(apps) > 1:
             raise BadRequest(FIELD, "two of the targets are a Gateway; serve each by a command of its own")
-        return apps[0].again(agents, **options) if apps else Gateway(agents, **options)
+        app = apps[0].again(agents, **self._options(apps[0]), **options) if apps else None
+        app = app or Gateway(agents, **self._options(None), **options)
+        check_exposed(self.host, app.backend.security)
+        return app
+
+    def _options(self, app: Gateway | None) -> dict[str, Any]:
+        """What the plan says of the application's options. What it says nothing of is as the author has it."""
+        security = Security() if app is None else app.backend.security
+        if self.token_digest and security.authenticate is not None:
+            raise BadRequest("token", "the Gateway has a hook `authenticate`, which decides; leave the token out")
+        told: dict[str, Any] = {"hosts": {*security.hosts, *self.hosts}, "origins": {*security.origins, *self.origins}}
+        if self.token_digest:
+            told["authenticate"] = by_digest({self.token_digest: Principal("token")})
+        return told | ({"allows_kill": True} if self.allows_kill else {})
 
 
 def _found(target: str) -> object:

@@ -1,14 +1,9 @@
-"""The gateway as a server: uvicorn, with what a server that strangers can reach needs beside it."""
+"""One process of a gateway: its application, a client of the runtime, and a server on the port that it shares with others."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from typing import Final
-
-import uvicorn
 
 from perdure.actors.gateway.connection import served
 from perdure.actors.ports import Courier
@@ -16,15 +11,13 @@ from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.packing import Packer
+from perdure.actors.serve.listening import Server, bound
 from perdure.actors.serve.plan import ServePlan
 from perdure.ledger import BadRequest
 
-BACKLOG: Final = 2048
-DRAIN_S: Final = 5  # for answers that are under way to end
-
 
 class GatewayServer:
-    """One process of a gateway. Several may share a port: the kernel spreads the connections over them.
+    """Serves a plan. Several processes may do so on one port: the kernel spreads the connections over them.
 
     Args:
         deployment: the data directory.
@@ -36,19 +29,7 @@ class GatewayServer:
     def __init__(self, deployment: Deployment, plan: ServePlan, courier: Courier, is_local: bool) -> None:
         self._plan, self._deployment, self._courier, self._is_local = plan, deployment, courier, is_local
         self._app = plan.application(opener=self._opened)
-        self._server = _Server(
-            uvicorn.Config(
-                self._app,
-                ws="websockets-sansio",
-                ws_per_message_deflate=False,
-                lifespan="on",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                backlog=BACKLOG,
-                timeout_graceful_shutdown=DRAIN_S,
-            )
-        )
+        self._server = Server(self._app, plan)
 
     @asynccontextmanager
     async def _opened(self) -> AsyncGenerator[Client, None]:
@@ -72,39 +53,3 @@ class GatewayServer:
     def stop(self) -> None:
         """Accept nothing more, and let `serve` end."""
         self._server.should_exit = True
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.is_up.set()
-
-
-def bound(host: str, port: int, *, shared: bool = True) -> socket.socket:
-    """A socket that is bound to this address. Raises `BadRequest` if it cannot be.
-
-    Args:
-        host: a name or an address.
-        port: its port; 0 for a free one.
-        shared: other processes may be bound to it, too.
-    """
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        found = socket.socket(family, kind)
-    except OSError as problem:
-        raise BadRequest("host", f"{host} cannot be listened on: {problem.strerror or problem}") from problem
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        found.bind(address)
-    except OSError as problem:
-        found.close()
-        raise BadRequest("port", f"{host}:{port} cannot be listened on: {problem.strerror}") from problem
-    return found

@@ -10,13 +10,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from perdure.actors import Gateways, Runtime, ServePlan, bound
+from perdure.actors import Gateways, Runtime, ServePlan, bound, check_certificate, token_digest
 from perdure.ledger import BadRequest
 from perdure.scenarios.commands.options import HERE, Data
 from perdure.scenarios.demo.agents import PLACE, Repeater
 from perdure.scenarios.exits import heed_sigterm
 
 DEMO: Final = "perdure.scenarios.demo.agents:AGENTS"
+TOKEN_CHARS_MIN: Final = 16
 DEMO_DATA: Final = Path("perdure-demo")
 
 
@@ -29,6 +30,21 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, max=64, help="Processes that share the port.")] = 2,
     data: Data = HERE,
     address: Annotated[str | None, typer.Option(help="The Ray cluster to join, host:port.")] = None,
+    token: Annotated[
+        str | None, typer.Option(help="What everybody must know who asks. Others can see it here: prefer a file.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="A file with the token.", metavar="FILE")] = None,
+    certfile: Annotated[str, typer.Option(help="A certificate: TLS is spoken.", metavar="FILE")] = "",
+    keyfile: Annotated[str, typer.Option(help="Its key, if that is in a file of its own.", metavar="FILE")] = "",
+    forwarded_allow_ips: Annotated[
+        str, typer.Option(help="Proxies whose X-Forwarded headers are believed, with commas.", metavar="ADDRESSES")
+    ] = "",
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A further name by which the gateway is asked; repeatable.", metavar="NAME")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="Pages elsewhere that may ask; repeatable.", metavar="ORIGIN")
+    ] = None,
     allow_kill: Annotated[
         bool, typer.Option("--allow-kill", help="Let whoever has the scope admin kill hosts and the supervisor.")
     ] = False,
@@ -37,22 +53,27 @@ def serve(
     """Serve agents over HTTP, for browsers, curl and programs in any language; and start what runs them, or join it.
 
     A target is a module with agents, a list or class in it, or a `perdure.gateway.Gateway`, whose options are taken. It is imported from
-    the current directory. Ctrl-C or SIGTERM ends the command with 0: nothing new is accepted, answers that are under way get a moment to
-    end, and who follows a stream is told to connect again.
+    the current directory. Beyond this machine a token is needed, or the Gateway's hook `authenticate`. Ctrl-C or SIGTERM ends the command
+    with 0: nothing new is accepted, answers that are under way get a moment to end, and who follows a stream is told to connect again.
 
     Examples:
         perdure serve my_agents
         perdure serve my_agents:app --port 9000 --workers 4
+        perdure serve my_agents --host 0.0.0.0 --token-file token --allow-host agents.example.org
         perdure serve --demo
     """
     given = [*(targets or ()), *([DEMO] if demo else ())]
     if not given:
         raise BadRequest("target", "name a module with agents, such as my_agents or my_agents:app, or give --demo")
     data = DEMO_DATA if demo and data == HERE else data
-    plan = ServePlan(tuple(given), str(Path.cwd()), host, port, allow_kill or demo)
+    check_certificate(certfile, keyfile)
+    plan = ServePlan(
+        tuple(given), str(Path.cwd()), host, port, allow_kill or demo, _digest(token, token_file),
+        certfile and str(Path(certfile).resolve()), keyfile and str(Path(keyfile).resolve()), forwarded_allow_ips,
+        tuple(allow_host or ()), tuple(allow_origin or ()),
+    )  # fmt: skip
     plan.application()  # so that a mistake is told at once
-    with bound(host, port, shared=False):
-        """Nobody else listens there."""
+    bound(host, port, shared=False).close()  # nobody else listens there
     with bound(host, port) as reserved:
         plan = plan._replace(port=reserved.getsockname()[1])
         heed_sigterm()
@@ -62,13 +83,28 @@ def serve(
             asyncio.run(_serve(runtime, plan, workers, data))
 
 
+def _digest(token: str | None, file: Path | None) -> str:
+    """The digest of the token that was given in one way or the other; empty for none. Raises `BadRequest` for one that could be guessed."""
+    if token is not None and file is not None:
+        raise BadRequest("token", "give it by --token or by --token-file, not by both")
+    if file is not None:
+        try:
+            token = file.read_text("utf-8").strip()
+        except (OSError, UnicodeError) as problem:
+            raise BadRequest("token_file", f"{file} cannot be read: {problem}") from problem
+    if token is None:
+        return ""
+    if len(token) < TOKEN_CHARS_MIN:
+        raise BadRequest("token", f"it has fewer than {TOKEN_CHARS_MIN} characters, so it could be guessed")
+    return token_digest(token)
+
+
 async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) -> None:
     gateways = Gateways(runtime.cluster, plan, plan.port, workers, _say)
     stopped = _on_signals()
     await gateways.start()
     try:
-        host = f"[{plan.host}]" if ":" in plan.host else plan.host
-        print(f"Perdure serves {data} at http://{host}:{plan.port} (Ctrl-C ends it)", flush=True)
+        print(f"Perdure serves {data} at {plan.url} (Ctrl-C ends it)", flush=True)
         await _first(stopped.wait(), gateways.kept())
     finally:
         print("Draining.", file=sys.stderr, flush=True)

@@ -19,10 +19,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from perdure.actors import Client
 from perdure.actors.serve.app import Gateway
+from perdure.actors.serve.listening import Server, bound
+from perdure.actors.serve.plan import ServePlan
 from perdure.ledger.storage.file_disk import FileDisk
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
@@ -55,13 +55,11 @@ async def serve(given: dict[str, Any]) -> None:
 
         options = {name: named(value) for name, value in given.get("hooks", {}).items()}
         app = Gateway([named(each) for each in given["agents"]], opener=opened, **options, **given.get("options", {}))
-        server = uvicorn.Server(
-            uvicorn.Config(app, host="127.0.0.1", port=given.get("port", 0), log_level="warning", lifespan="on")
-        )
-        serving = asyncio.ensure_future(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        print("listening on", server.servers[0].sockets[0].getsockname()[1], flush=True)  # noqa: T201
+        listening = bound("127.0.0.1", given.get("port", 0))
+        server = Server(app, ServePlan(()))
+        serving = asyncio.ensure_future(server.serve([listening]))
+        await server.is_up.wait()
+        print("listening on", listening.getsockname()[1], flush=True)  # noqa: T201
         await asyncio.to_thread(sys.stdin.read)
         server.should_exit = True
         await serving

@@ -1,0 +1,95 @@
+"""A server of one gateway's application on one socket: uvicorn, as `perdure serve` has it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Final
+
+import uvicorn
+
+from perdure.actors.serve.app import Gateway
+from perdure.actors.serve.lines import HttpLine, lines
+from perdure.actors.serve.plan import ServePlan
+from perdure.ledger import BadRequest
+
+BACKLOG: Final = 2048
+
+
+class Server(uvicorn.Server):
+    """Serves an application as a plan says. `is_up` is set once connections are accepted.
+
+    At its end it accepts nothing more, breaks event streams off, closes WebSockets by 1012, and gives other answers a moment to end.
+    """
+
+    def __init__(self, app: Gateway, plan: ServePlan) -> None:
+        self.is_up = asyncio.Event()
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=BACKLOG,
+                proxy_headers=bool(plan.forwarded_allow_ips),
+                forwarded_allow_ips=plan.forwarded_allow_ips or "127.0.0.1",
+                ssl_certfile=plan.certfile or None,
+                ssl_keyfile=plan.keyfile or None,
+                **lines(app.limits),
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin."""
+        await super().startup(sockets)
+        self.is_up.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain."""
+        for each in self.servers:
+            each.close()
+        for line in list(self.server_state.connections):
+            if isinstance(line, HttpLine):
+                line.end_stream()
+        await super().shutdown(sockets)
+
+
+def check_certificate(certfile: str, keyfile: str) -> None:
+    """Raises `BadRequest` if these are no certificate and its key."""
+    if keyfile and not certfile:
+        raise BadRequest("certfile", "there is a key, and no certificate")
+    if not certfile:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile or None)
+    except (OSError, ssl.SSLError) as problem:
+        told = problem.strerror if isinstance(problem, FileNotFoundError) else problem
+        raise BadRequest("certfile", f"{certfile} is no certificate with its key: {told}") from problem
+
+
+def bound(host: str, port: int, *, shared: bool = True) -> socket.socket:
+    """A socket that is bound to this address. Raises `BadRequest` if it cannot be.
+
+    Args:
+        host: a name or an address.
+        port: its port; 0 for a free one.
+        shared: other processes may be bound to it, too.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        found = socket.socket(family, kind)
+    except OSError as problem:
+        raise BadRequest("host", f"{host} cannot be listened on: {problem.strerror or problem}") from problem
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        found.bind(address)
+    except OSError as problem:
+        found.close()
+        raise BadRequest("port", f"{host}:{port} cannot be listened on: {problem.strerror}") from problem
+    return found

@@ -1,0 +1,398 @@
+"""The threat model of the gateway (actors/gateway/README.md), line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as ASGIScope
+
+from perdure.actors import Agent, ServePlan
+from perdure.actors.gateway.limits import GatewayLimits, Rates
+from perdure.actors.gateway.security import Principal, Scope, Security, bearer, names, token_digest, without_token
+from perdure.actors.serve.app import Gateway
+from perdure.actors.serve.guard import Guard
+from perdure.ledger import BadRequest
+from perdure.scenarios.testing.laboratory import Laboratory
+from tests.gateway.cast import Counter
+from tests.gateway.door import Door
+from tests.gateway.world import visit
+from tests.tidy import imports, sources
+
+SECRET = "correct-horse-battery"
+READER = Principal("reader", frozenset({Scope.READ}))
+NOBODY = Principal("nobody", frozenset())
+HOOK = {"authenticate": bearer({SECRET: Principal("anna"), "another-one-of-them": READER})}
+
+
+def at(story: Callable[[Door], Awaitable[Any]], agents: tuple[type[Agent], ...] = (Counter,), **options: Any) -> Any:
+    """Play a story in front of a gateway with these options."""
+
+    async def played(door: Door, laboratory: Laboratory) -> Any:
+        return await story(door)
+
+    return visit(agents, played, gateway_options=options)
+
+
+def guarded(app: ASGIApp, security: Security | None = None, **limits: Any) -> Door:
+    """An application behind the guard alone."""
+    return Door(Guard(app, security or Security(), GatewayLimits(**limits)))
+
+
+async def echo(scope: ASGIScope, receive: Receive, send: Send) -> None:
+    """Answers with the length of the body."""
+    body = await Request(scope, receive).body()
+    await JSONResponse(len(body))(scope, receive, send)
+
+
+# strangers
+
+
+def test_beyond_loopback_it_does_not_start_without_a_token_or_a_hook() -> None:
+    plan = ServePlan(("tests.gateway.cast:Counter",), host="0.0.0.0")
+    with pytest.raises(BadRequest, match="reachable from elsewhere: give a token"):
+        plan.application()
+    assert plan._replace(token_digest=token_digest(SECRET)).application().backend.security.authenticate
+    assert plan._replace(host="127.0.0.1").application()
+
+
+def test_whoever_has_no_token_is_told_so_and_nothing_else() -> None:
+    async def story(door: Door) -> None:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {SECRET}"}):
+            answer = await door.get("/api/runs/x", headers=headers)
+            assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+        for path, headers in (
+            ("/api/runs/x", {"authorization": f"Bearer {SECRET}"}),
+            (f"/api/runs/x?token={SECRET}", {}),
+        ):
+            assert (await door.get(path, headers=headers)).status == 404
+        async with door.socket("/agents/counter/a") as socket:
+            assert await socket.receive() is None
+            assert socket.closed
+            assert socket.closed[0] == 4401
+
+    at(story, **HOOK)
+
+
+def test_tokens_are_compared_as_digests_of_one_length_and_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[int, int]] = []
+
+    def compare(left: str, right: str) -> bool:
+        compared.append((len(left), len(right)))
+        return left == right
+
+    monkeypatch.setattr("perdure.actors.gateway.security.hmac.compare_digest", compare)
+    authenticate = bearer({"a" * 20: Principal("a"), "b" * 40: Principal("b")})
+    for given, name in (("a" * 20, "a"), ("b" * 40, "b"), ("c", None), ("", None), ("ü", None)):
+        header = (b"authorization", b"Bearer " + given.encode())
+        found: Any = authenticate(HTTPConnection({"type": "http", "headers": [header], "query_string": b""}))
+        assert (found and found.name) == name
+    assert compared == [(64, 64)] * 10
+    with pytest.raises(BadRequest, match="a token is empty"):
+        bearer({"": Principal("a")})
+
+
+# what one may do
+
+
+def test_no_route_and_no_frame_is_open_to_a_principal_without_scopes() -> None:
+    async def story(door: Door) -> None:
+        for method, path in _every_route():
+            answer = await door.ask(method, path, json_body={} if method != "GET" else None)
+            is_page = path == "/" or (path.startswith("/tray/") and answer.headers.get("etag"))
+            assert is_page or answer.status in {401, 403, 404, 405}, (method, path, answer)
+
+    at(story, authenticate=lambda _: NOBODY)
+
+
+def _every_route() -> list[tuple[str, str]]:
+    routes: Any = Gateway((Counter,))._app.routes
+    found: list[tuple[str, str]] = []
+    for route in routes:
+        path = "/".join("counter" if "{" in part else part for part in route.path.split("/"))
+        found += [(method, path) for method in getattr(route, "methods", None) or ()]
+    assert len(found) > 5
+    return [(method, path) for method, path in found if method not in {"HEAD", "OPTIONS"}]
+
+
+def test_a_guessed_run_or_agent_is_not_found_and_not_created() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        client: Any = laboratory._client  # noqa: SLF001 - the story's own
+        before = await client.ask("ps")
+        for path in ("/api/runs/guessed", "/api/runs/guessed/events", "/agents/unknown/x", "/agents/counter"):
+            assert (await door.get(path)).status == 404
+        after = await client.ask("ps")
+        assert (before["runs"], before["agents"]) == (after["runs"], after["agents"])
+
+    visit([Counter], story)
+
+
+# pages elsewhere
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://127.0.0.1:8787", True),
+        ("https://127.0.0.1:8787", True),
+        ("https://shop.example", True),
+        ("HTTPS://Shop.Example", True),
+        ("https://shop.example.evil.example", False),
+        ("http://127.0.0.1:3000", False),
+        ("null", False),
+        ("", False),
+        ("http://[", False),
+    ],
+)
+def test_pages_of_other_origins_may_ask_only_if_they_are_named(origin: str, allowed: bool) -> None:
+    async def story() -> None:
+        door = guarded(echo, Security(origins=names(["https://shop.example"])))
+        assert (await door.post("/", headers={"origin": origin})).status == (200 if allowed else 403)
+        if not allowed:
+            async with door.socket("/", headers={"origin": origin}) as socket:
+                assert await socket.receive() is None
+                assert socket.closed
+                assert socket.closed[0] == 4403
+
+    asyncio.run(story())
+
+
+def test_a_browser_is_told_which_pages_may_read_an_answer() -> None:
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "content-type,x-mine"}
+
+    async def story(door: Door) -> None:
+        headers = {"origin": "https://shop.example"}
+        told = await door.ask("OPTIONS", "/api/runs/x", headers=headers | asked)
+        assert told.status == 200
+        assert told.headers["access-control-allow-origin"] == "https://shop.example"
+        assert told.headers["access-control-allow-credentials"] == "true"
+        assert "x-mine" in told.headers["access-control-allow-headers"]
+        refused = await door.get("/api/runs/x", headers=headers)
+        assert refused.status == 401
+        assert refused.headers["access-control-allow-origin"] == "https://shop.example"
+        evil = await door.ask("OPTIONS", "/api/runs/x", headers={"origin": "https://evil.example"} | asked)
+        assert evil.status == 400
+        assert "access-control-allow-origin" not in evil.headers
+
+    at(story, origins=["https://shop.example"], **HOOK)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1:8787", True),
+        ("localhost", True),
+        ("LOCALHOST:1", True),
+        ("[::1]:8787", True),
+        ("192.0.2.7:8787", True),
+        ("agents.example", True),
+        ("evil.example", False),
+        ("localhost.evil.example", False),
+        ("evil.example@localhost", False),
+        ("[::1", False),
+        ("", False),
+    ],
+)
+def test_a_name_that_somebody_could_have_pointed_here_is_refused(host: str, allowed: bool) -> None:
+    async def story() -> None:
+        door = guarded(echo, Security(hosts=names(["agents.example"])))
+        assert (await door.post("/", headers={"host": host})).status == (200 if allowed else 403)
+
+    asyncio.run(story())
+
+
+def test_every_answer_says_that_it_is_nobodys_to_frame_or_to_guess_about() -> None:
+    async def story(door: Door) -> None:
+        for path in ("/", "/api/runs/x", "/nowhere", "/tray/main.js"):
+            answer = await door.get(path)
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "frame-ancestors 'none'" in policy
+            assert "unsafe" not in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["x-frame-options"] == "DENY"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+        assert (await door.get("/api/runs/x")).headers["cache-control"] == "no-store"
+
+    at(story)
+
+
+# too much
+
+
+def test_a_principal_that_asks_too_often_is_told_when_to_ask_again_and_others_go_on() -> None:
+    async def story() -> None:
+        door = guarded(echo, Security(**HOOK), requests_per_s=2, requests_burst=3)
+        anna, reader = ({"authorization": f"Bearer {token}"} for token in (SECRET, "another-one-of-them"))
+        assert [(await door.post("/", headers=anna)).status for _ in range(5)] == [200, 200, 200, 429, 429]
+        assert (await door.post("/", headers=anna)).headers["retry-after"] == "1"
+        assert (await door.post("/", headers=reader)).status == 200
+        assert [(await door.post("/")).status for _ in range(5)] == [401, 401, 401, 429, 429]
+        assert (await door.post("/", headers=reader)).status == 200, "failures of others cost it nothing"
+
+    asyncio.run(story())
+
+
+def test_rates_let_so_many_through_in_the_long_run_and_forget_names_that_do_not_come_again() -> None:
+    rates = Rates(per_s=10, burst=5)
+    assert [rates.take("a", 0.0) for _ in range(7)] == [0, 0, 0, 0, 0, pytest.approx(0.1), pytest.approx(0.2)]
+    assert rates.take("a", 0.3) == 0
+    assert rates.take("a", 100.0) == 0
+    for number in range(10_001):
+        rates.take(f"name {number}", 100.0)
+    assert len(rates._left) == 10_000
+
+
+def test_frames_that_come_too_fast_wait_and_none_is_lost() -> None:
+    heard: list[float] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] == "websocket.receive":
+            heard.append(asyncio.get_running_loop().time())
+
+    async def story(laboratory_door: Door) -> None:
+        door = guarded(app, requests_per_s=10, requests_burst=3)
+        async with door.socket("/") as socket:
+            for number in range(12):
+                socket.send({"number": number})
+            while len(heard) < 12:
+                await asyncio.sleep(0.05)
+        assert heard[-1] - heard[0] == pytest.approx(1.0, abs=0.15)
+
+    at(story)
+
+
+def test_open_connections_of_one_principal_are_counted() -> None:
+    async def story() -> None:
+        release = asyncio.Event()
+
+        async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            await release.wait()
+            await send({"type": "websocket.close"})
+
+        door = guarded(app, open_max=2)
+        async with door.socket("/"), door.socket("/"):
+            async with door.socket("/") as third:
+                assert await third.receive() is None
+                assert third.closed
+                assert third.closed[0] == 1013
+            release.set()
+        async with door.socket("/") as fourth:
+            assert await fourth.receive() is None
+            assert fourth.closed == (1000, "")
+
+    asyncio.run(story())
+
+
+def test_a_body_or_a_frame_that_is_too_large_is_refused_before_it_is_whole() -> None:
+    async def story() -> None:
+        door = guarded(echo, body_bytes_max=1000)
+        assert (await door.post("/", body=b"x" * 1000)).json() == 1000
+        assert (await door.post("/", body=b"x" * 1001)).status == 413
+        assert (await door.post("/", headers={"content-length": "1001"})).status == 413
+        assert (await door.post("/", headers={"content-length": "9" * 5000})).status == 413
+
+        async def listening(scope: ASGIScope, receive: Receive, send: Send) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            await receive()
+            raise AssertionError("the frame came through")
+
+        async with guarded(listening, frame_bytes_max=10).socket("/") as socket:
+            socket.send("x" * 11)
+            assert await socket.receive() is None
+            assert socket.closed
+            assert socket.closed[0] == 4413
+
+    asyncio.run(story())
+
+
+def test_a_body_that_never_ends_is_waited_for_only_so_long() -> None:
+    async def story(door: Door) -> None:
+        told: list[Any] = []
+        guard = Guard(echo, Security(), GatewayLimits(body_s=5))
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+
+        async def drip() -> Any:
+            await asyncio.sleep(1)
+            return {"type": "http.request", "body": b"x", "more_body": True}
+
+        async def say(message: Any) -> None:
+            told.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/",
+            "query_string": b"",
+            "headers": [(b"host", b"localhost")],
+        }
+        await guard(scope, drip, say)
+        assert told[0]["status"] == 408
+        assert clock() - began_s == pytest.approx(5, abs=0.1)
+
+    at(story)
+
+
+# what leaks
+
+
+def test_a_token_in_a_query_is_struck_out_before_anybody_else_sees_the_query() -> None:
+    assert without_token(b"a=1&token=s&b=2") == b"a=1&b=2"
+    assert without_token(b"token=s") == b""
+    assert without_token(b"%74oken=s&tokens=3&token") == b"tokens=3"
+    seen: list[bytes] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        seen.append(scope["query_string"])
+        await Response()(scope, receive, send)
+
+    async def story() -> None:
+        door = guarded(app, Security(**HOOK))
+        assert (await door.get(f"/?x=1&token={SECRET}")).status == 200
+        assert (await door.get(f"/?x=2&token={SECRET}a")).status == 401
+
+    asyncio.run(story())
+    assert seen == [b"x=1"]
+
+
+def test_of_a_bug_the_asker_hears_nothing_but_that_there_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        raise KeyError("where the treasure lies")
+
+    async def story() -> None:
+        answer = await guarded(app).get("/")
+        assert answer.status == 500
+        assert b"treasure" not in answer.body
+        async with guarded(app).socket("/") as socket:
+            assert await socket.receive() is None
+            assert socket.closed
+            assert (socket.closed[0], "treasure" in socket.closed[1]) == (1011, False)
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(story())
+    assert "treasure" in caplog.text
+
+
+def test_a_plan_that_goes_to_other_processes_has_no_token_in_it() -> None:
+    plan = ServePlan(("tests.gateway.cast:Counter",), token_digest=token_digest(SECRET))
+    assert SECRET not in repr(plan)
+
+
+def test_nothing_from_outside_is_unpickled() -> None:
+    folders = ("actors/gateway/", "actors/protocols/", "actors/serve/", "actors/tray/")
+    loaders = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml", "msgpack"}
+    files = [file for file in sources("actors") if file.path.startswith(folders)]
+    assert len(files) > 10
+    assert not [(file.path, each.top) for file in files for each in imports(file) if each.top in loaders]
