@@ -73,6 +73,9 @@ class Rates:
         self._per_s, self._burst = per_s, burst
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # how many are left, and when that was so
 
+    def __len__(self) -> int:
+        return len(self._left)
+
     def take(self, name: str, now_s: float) -> float:
         """Count one, and return for how many seconds the name should have waited: 0 if it asks not too often.
 

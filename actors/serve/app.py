@@ -13,6 +13,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from perdure.actors.agent.agent import Agent
@@ -77,6 +78,11 @@ class Gateway:
             middleware=[*_cors(security), Middleware(Guard, security=security, limits=self.limits)],
             lifespan=self._lifespan,
         )
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """All routes."""
+        return self._app.routes
 
     def again(self, more: Iterable[type[Agent]] = (), **changes: Any) -> Gateway:
         """Another gateway for the same agents and `more` of them, with these options instead of its own."""
