@@ -21,7 +21,7 @@ TESTS = sources("tests")
 FILE_LINES_MAX = 400
 FILE_LINES_LONGER = {
     "actors/agent/agent.py": (
-        660,
+        670,
         "all that an author may say to an agent; cut in two by inheritance nobody finds a verb",
     ),
     "actors/chat/chat_agent.py": (430, "the same for a chat"),

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 
 from pydantic_core import to_jsonable_python
 
+from perdure.actors.agent.exposing import exposed
 from perdure.actors.agent.groups import (
     FiberGroup,
     OwnStorage,
@@ -214,6 +215,11 @@ class Agent:
 
     def _perdure_woken(self) -> None:
         """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""
+
+    @exposed(repeatable=True)
+    async def _perdure_state(self) -> dict[str, Any]:
+        """The state, for watchers."""
+        return dict(self.state)
 
     # agents as tools
 

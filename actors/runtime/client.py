@@ -240,10 +240,20 @@ class Client:
                 if is_newest and frame["event"]["kind"] in _LAST:
                     return
         finally:
-            self._frames[run_id].remove(arrived.put_nowait)
-            if not self._frames[run_id]:
-                del self._frames[run_id]
-                self.peer.push(Follow(run_id, wanted=False))
+            self._unheard(run_id, arrived.put_nowait)
+
+    def hear(self, topic: str, callback: Callable[[Fields | None], None]) -> Callable[[], None]:
+        """Have new events of a run, or of all runs of an agent (by its address), told to a callback; None says that some may have been
+        missed. Returns the way to end it."""
+        self._frames.setdefault(topic, []).append(callback)
+        self.peer.push(Follow(topic, wanted=True))
+        return lambda: self._unheard(topic, callback)
+
+    def _unheard(self, topic: str, callback: Callable[[Fields | None], None]) -> None:
+        self._frames[topic].remove(callback)
+        if not self._frames[topic]:
+            del self._frames[topic]
+            self.peer.push(Follow(topic, wanted=False))
 
     async def _unbroken(
         self, run_id: str, last: int, arrived: asyncio.Queue[Fields | None]

@@ -1,0 +1,306 @@
+"""AG-UI over the gateway: whole runs, deaths, people's answers, children, state, and runs that are asked for again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
+from perdure.scenarios.testing.laboratory import Laboratory
+from tests.actors.chat.desk import WHOLE, Outside, in_third_answer
+from tests.gateway.ag_ui_rules import verify
+from tests.gateway.clerk import CLERK, Clerk, script
+from tests.gateway.door import Answer, Door, events
+from tests.gateway.world import visit
+
+Told = list[dict[str, Any]]
+
+
+def body(text: str = "", run_id: str = "r1", **more: Any) -> dict[str, Any]:
+    """A request as the client makes it."""
+    messages = [{"id": f"u-{run_id}", "role": "user", "content": text}] if text else []
+    empty = {"state": {}, "tools": [], "context": [], "forwardedProps": {}}
+    return {"threadId": "t1", "runId": run_id, "messages": messages, **empty, **more}
+
+
+async def ask(door: Door, given: dict[str, Any]) -> Told:
+    """A whole run, which the client would accept."""
+    answer = await door.post("/ag-ui/clerk", given)
+    assert answer.status == 200, answer.body
+    return accepted(answer)
+
+
+def accepted(answer: Answer) -> Told:
+    """The events of an answer, verified."""
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert b"\r" not in answer.body
+    found = events(answer.body)
+    verify(found)
+    return found
+
+
+def text_of(told: Told, **of: Any) -> str:
+    """What was said, without what children said."""
+    deltas = [each for each in told if each["type"] == "TEXT_MESSAGE_CONTENT"]
+    return "".join(each["delta"] for each in deltas if each.get("subagentRunId") == of.get("subagent"))
+
+
+def kinds(told: Told) -> list[str]:
+    return [each["type"] for each in told]
+
+
+def of_kind(told: Told, kind: str) -> Told:
+    return [each for each in told if each["type"] == kind]
+
+
+def play(story: Callable[[Door, Laboratory], Awaitable[Any]], **more: Any) -> Any:
+    script()
+    return visit([Clerk], story, **more)
+
+
+def test_a_run_is_told_whole_and_stands_in_the_transcript() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        told = await ask(door, body("sum"))
+        assert kinds(told)[:2] == ["RUN_STARTED", "STATE_SNAPSHOT"]
+        assert told[-1]["outcome"] == {"type": "success"}
+        assert told[-1]["usage"][0]["outputTokens"] > 0
+        assert text_of(told) == WHOLE
+        results = {each["toolCallId"]: each["content"] for each in of_kind(told, "TOOL_CALL_RESULT")}
+        assert sorted(results.values()) == ["14", "2", "3", "4"]
+        arguments = {each["toolCallId"]: each["delta"] for each in of_kind(told, "TOOL_CALL_ARGS")}
+        assert arguments.keys() == results.keys()
+        handle: Any = laboratory._client.agent(Clerk, "t1")  # noqa: SLF001 - the story's own
+        user, answer = await handle.get_messages()
+        assert user["id"] == "u-r1"
+        assert "".join(part["text"] for part in answer["parts"] if part["type"] == "text") == WHOLE
+
+    play(story)
+
+
+def test_what_dies_in_an_answer_is_told_to_the_end_in_one_run() -> None:
+    struck: list[str] = []
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        told = await ask(door, body("sum"))
+        assert told[-1]["outcome"] == {"type": "success"}
+        kept = of_kind(told, "MESSAGES_SNAPSHOT")
+        assert [each["name"] for each in of_kind(told, "CUSTOM")][:1] == ["data-interrupted"] or kept
+        shown = client_messages(told)
+        assert (
+            "".join(each["content"] for each in shown if each["role"] == "assistant" and each.get("content")) == WHOLE
+        )
+
+    play(story, kill_when=in_third_answer(struck))
+    assert struck
+
+
+def client_messages(told: Told) -> Told:
+    """The messages that the client has at the end, without those of children."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in told:
+        if each["type"] == "MESSAGES_SNAPSHOT":
+            found = {message["id"]: dict(message) for message in each["messages"]}
+        elif each["type"] == "TEXT_MESSAGE_START":
+            found[each["messageId"]] = {"id": each["messageId"], "role": "assistant", "content": ""}
+        elif each["type"] == "TEXT_MESSAGE_CONTENT":
+            found[each["messageId"]]["content"] += each["delta"]
+    return list(found.values())
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_an_approval_is_an_interrupt_and_its_answer_goes_on_with_the_turn(allowed: bool) -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        told = await ask(door, body("please risk"))
+        (question,) = told[-1]["outcome"]["interrupts"]
+        assert (question["reason"], question["metadata"]["toolName"]) == ("tool_call", "risky")
+        assert question["toolCallId"] in {each["toolCallId"] for each in of_kind(told, "TOOL_CALL_END")}
+        wrong = await ask(door, body(run_id="r2", resume=[{"interruptId": "x/y", "status": "resolved"}]))
+        assert wrong[-1]["type"] == "RUN_ERROR"
+        none = await ask(door, body(run_id="r2", resume=[{"interruptId": "xy", "status": "cancelled"}]))
+        assert (none[-1]["type"], none[-1]["code"]) == ("RUN_ERROR", "BadRequest")
+        entry = {"interruptId": question["id"], "status": "resolved" if allowed else "cancelled"}
+        payload = {"payload": {"approved": True}} if allowed else {}
+        answer = body(run_id="r2", resume=[entry | payload])
+        rest = await ask(door, answer)
+        assert [each["content"] for each in of_kind(rest, "TOOL_CALL_RESULT")] == [
+            "done" if allowed else "A person did not allow this call."
+        ]
+        assert rest[-1]["outcome"] == {"type": "success"}
+        assert text_of(rest).startswith("Done")
+        assert Outside.effects["risky", 1] == int(allowed)
+        again = await ask(door, answer)
+        assert text_of(again) == text_of(rest)
+
+    play(story)
+
+
+def test_every_open_interrupt_has_to_be_answered() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        told = await ask(door, body("please both"))
+        questions = told[-1]["outcome"]["interrupts"]
+        assert [each["reason"] for each in questions] == ["tool_call", "client_tool"]
+        entries = [{"interruptId": each["id"], "status": "resolved"} for each in questions]
+        half = await ask(door, body(run_id="r2", resume=entries[:1]))
+        assert half[-1]["type"] == "RUN_ERROR"
+        assert Outside.effects["risky", 1] == 0
+        entries[1]["payload"] = {"said": "blue"}
+        rest = await ask(door, body(run_id="r3", resume=entries))
+        assert {each["content"] for each in of_kind(rest, "TOOL_CALL_RESULT")} == {"done", '{"said": "blue"}'}
+        assert rest[-1]["outcome"] == {"type": "success"}
+
+    play(story)
+
+
+def test_a_tool_of_the_front_end_ends_the_run_and_its_result_begins_the_next() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        tools = [{"name": "paint", "description": "Paint.", "parameters": {"type": "object", "properties": {}}}]
+        told = await ask(door, body("please front", tools=tools))
+        (call,) = of_kind(told, "TOOL_CALL_START")
+        assert told[-1]["outcome"] == {"type": "success", "pendingToolCallIds": [call["toolCallId"]]}
+        assert not of_kind(told, "TOOL_CALL_RESULT")
+        result = {"id": "m9", "role": "tool", "toolCallId": call["toolCallId"], "content": '{"painted":true}'}
+        next_run = body(run_id="r2", tools=tools, messages=[*body("please front")["messages"], result])
+        rest = await ask(door, next_run)
+        assert text_of(rest).startswith("Done")
+        assert rest[-1]["outcome"] == {"type": "success"}
+
+    play(story)
+
+
+def test_children_are_subagents_with_their_words_and_their_progress() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        told = await ask(door, body("please talk"))
+        (started,) = of_kind(told, "SUBAGENT_STARTED")
+        (call,) = [each for each in of_kind(told, "TOOL_CALL_START") if "subagentRunId" not in each]
+        assert (started["name"], started["parentToolCallId"]) == ("Speaker", call["toolCallId"])
+        (ended,) = of_kind(told, "SUBAGENT_FINISHED")
+        assert ended["result"] == text_of(told, subagent=started["subagentRunId"])
+        assert kinds(told).index("SUBAGENT_FINISHED") < kinds(told).index("TOOL_CALL_RESULT")
+        walked = await ask(door, body("please walk", "r2"))
+        (strider,) = of_kind(walked, "SUBAGENT_STARTED")
+        shown = of_kind(walked, "ACTIVITY_SNAPSHOT")
+        assert [each["subagentRunId"] for each in shown] == [strider["subagentRunId"]] * len(shown)
+        assert shown[-1]["content"]["milestones"][0]["name"] == "there"
+        assert of_kind(walked, "SUBAGENT_FINISHED")[0]["result"] == "arrived"
+
+    play(story)
+
+
+def test_another_attempt_of_a_child_is_another_subagent() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with door.stream("POST", "/ag-ui/clerk", json_body=body("please walk")) as (_, pieces):
+            told = b""
+            killed = False
+            async for piece in pieces:
+                told += piece
+                if b"ACTIVITY_SNAPSHOT" in told and not killed:
+                    killed = True
+                    for host in list(laboratory.hosts):
+                        laboratory.simulation.kill(host)
+        found = events(told)
+        verify(found)
+        tags = [each["subagentRunId"] for each in of_kind(found, "SUBAGENT_STARTED")]
+        assert len(tags) == len(set(tags)) == 2
+        assert [each["subagentRunId"] for each in of_kind(found, "SUBAGENT_ERROR")] == tags[:1]
+        assert found[-1]["outcome"] == {"type": "success"}
+
+    play(story)
+
+
+def test_the_state_is_told_whole_and_then_its_changes() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        told = await ask(door, body("please note"))
+        assert of_kind(told, "STATE_SNAPSHOT")[0]["snapshot"] == {}
+        assert of_kind(told, "STATE_DELTA")[0]["delta"] == [{"op": "add", "path": "/notes", "value": ["milk"]}]
+        again = await ask(door, body("please note", "r2"))
+        assert of_kind(again, "STATE_SNAPSHOT")[0]["snapshot"] == {"notes": ["milk"]}
+        assert of_kind(again, "STATE_DELTA")[0]["delta"][0]["op"] == "replace"
+
+    play(story)
+
+
+def test_a_client_that_leaves_detaches_and_the_same_run_is_told_from_its_beginning() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with door.stream("POST", "/ag-ui/clerk", json_body=body("sum")) as (_, pieces):
+            async for piece in pieces:
+                if b"TEXT_MESSAGE_CONTENT" in piece:
+                    break
+        told = await ask(door, body("sum"))
+        assert text_of(told) == WHOLE
+        other = await ask(door, body("sum"))
+        assert text_of(other) == WHOLE
+        handle: Any = laboratory._client.agent(Clerk, "t1")  # noqa: SLF001 - the story's own
+        assert len(await handle.list_turns()) == 1
+
+    play(story)
+
+
+def test_a_cancelled_run_ends_as_cancelled_with_all_that_was_open_closed() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with door.stream("POST", "/ag-ui/clerk", json_body=body("please walk")) as (_, pieces):
+            told = b""
+            async for piece in pieces:
+                if b"SUBAGENT_STARTED" in piece:
+                    said = await door.post("/ag-ui/clerk/t1/r1/cancel")
+                    assert said.json() == {"cancelled": True}
+                told += piece
+        found = events(told)
+        verify(found)
+        assert of_kind(found, "SUBAGENT_ERROR")
+        assert found[-1]["outcome"] == {"type": "cancelled"}
+        late = await door.post("/ag-ui/clerk/t1/r1/cancel")
+        assert late.json() == {"cancelled": False}
+
+    play(story)
+
+
+def test_a_turn_that_fails_ends_the_run_by_an_error() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        told = await ask(door, body("sum"))
+        assert told[-1]["type"] == "RUN_ERROR"
+        assert "Wrong key" in told[-1]["message"]
+
+    refused = Fault(kind=FaultKind.STATUS, status=401, type="invalid_request_error", message="Wrong key")
+    Outside.begin(CLERK, FaultPlan.at({2: refused}))
+    visit([Clerk], story)
+
+
+def test_a_client_that_asks_for_nothing_gets_the_conversation_and_the_turn_under_way() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        told = await ask(door, body("words"))
+        shown = await ask(door, body(run_id="r2"))
+        (snapshot,) = of_kind(shown, "MESSAGES_SNAPSHOT")
+        assert [each["role"] for each in snapshot["messages"]] == ["user", "assistant"]
+        assert snapshot["messages"][1]["content"] == text_of(told)
+        assert snapshot["messages"][1]["id"] == of_kind(told, "TEXT_MESSAGE_START")[0]["messageId"]
+        async with door.stream("POST", "/ag-ui/clerk", json_body=body("sum", "r3")) as (_, pieces):
+            await anext(pieces)
+            await anext(pieces)
+            await anext(pieces)
+            joined = await ask(door, body(run_id="r4"))
+        assert text_of(joined) == WHOLE
+
+    play(story)
+
+
+def test_a_known_question_is_answered_anew() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        first = await ask(door, body("words"))
+        again = await ask(door, body("words", "r2", messages=body("words")["messages"]))
+        assert text_of(again) == text_of(first)
+        handle: Any = laboratory._client.agent(Clerk, "t1")  # noqa: SLF001 - the story's own
+        assert [each["role"] for each in await handle.get_messages()] == ["user", "assistant"]
+
+    play(story)
+
+
+def test_what_cannot_be_read_is_refused_before_a_run_begins() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        assert (await door.post("/ag-ui/nobody", body("words"))).status == 404
+        bad = await door.post("/ag-ui/clerk", {"threadId": "t1"})
+        assert (bad.status, bad.json()["error"]["field"]) == (400, "runId")
+        assert (await door.post("/ag-ui/clerk", body=b"{")).status == 400
+
+    play(story)
