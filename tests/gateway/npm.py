@@ -12,6 +12,8 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,28 @@ def npm_tree(which: str = "") -> Path:
             assert told.returncode == 0, told.stderr
             (tree / "done").touch()
     return tree
+
+
+@contextmanager
+def started(script: Path, *arguments: object, which: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A program under Node with these packages, which is spoken with line by line. Leaving ends it."""
+    tree = npm_tree(which)
+    here = tree / f"{script.stem}-{os.getpid()}-started{script.suffix}"
+    here.write_bytes(script.read_bytes())
+    process = subprocess.Popen(
+        [program("node"), here.name, *(json.dumps(each) for each in arguments)],
+        cwd=tree,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with process:
+            yield process
+            process.kill()
+    finally:
+        process.kill()
+        here.unlink()
 
 
 def play(script: Path, *arguments: object, which: str = "", patience_s: float = PATIENCE_S) -> list[dict[str, Any]]:

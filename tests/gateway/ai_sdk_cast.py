@@ -1,0 +1,44 @@
+"""The chat agents that real clients of the AI SDK talk with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.actors import client_tool
+from perdure.actors.gateway.security import Principal, Scope
+from perdure.scenarios.provider.faults import Pace
+from perdure.scenarios.provider.script import Call, Question, Round, Script
+from tests.actors.chat.desk import SCRIPT, Adder, Outside
+from tests.actors.chat.talk import NOTHING, risky
+
+
+class Talker(Adder):
+    """A chat agent with tools. It has one that needs approval, and one of the client's."""
+
+    def tools(self) -> list[Any]:
+        return [*super().tools(), risky, client_tool("ask_user", "Ask the user.", NOTHING)]
+
+
+class Dropper(Talker):
+    """Takes no messages while a turn is under way."""
+
+    message_concurrency = "drop"
+
+
+def begin(between_ms: float) -> None:
+    """Give the provider its script, at this pace."""
+    color = Question(asks="color", rounds=(Round(says="Which one? ", calls=(Call(name="ask_user"),)),))
+    wish = Question(asks="wish", rounds=(Round(says="May I? ", calls=(Call(name="risky", arguments={"what": "it"}),)),))
+    Outside.begin(Script(questions=(color, wish, *SCRIPT.questions)), pace=Pace(between_ms=between_ms))
+
+
+def may_address(_who: Principal, _kind: type, name: str) -> bool:
+    """Nobody may address what is somebody else's."""
+    return not name.startswith("other")
+
+
+def reader(connection: Any) -> Principal | None:
+    """Whoever sends `x-reader` may only read; whoever sends `x-nobody` is nobody."""
+    if "x-nobody" in connection.headers:
+        return None
+    return Principal("reader", frozenset({Scope.READ})) if "x-reader" in connection.headers else Principal()

@@ -1,0 +1,109 @@
+"""Unmodified clients of the AI SDK, under Node, in front of a real gateway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.actors.chat.desk import WHOLE
+from tests.gateway.npm import play, started
+from tests.gateway.real import RealGateway, real_gateway
+
+CAST = "tests.gateway.ai_sdk_cast"
+PROGRAM = Path(__file__).with_suffix(".mjs")
+WITHOUT_DEATH = "plain held stopped reloaded cut cancelled edited asking approving refused together".split()
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealGateway]:
+    """A gateway for all stories but those that kill it."""
+    hooks = {"may_address": f"{CAST}:may_address", "authenticate": f"{CAST}:reader"}
+    with serving(tmp_path_factory.mktemp("data"), hooks=hooks) as found:
+        yield found
+
+
+def serving(data: Path, **given: Any) -> Any:
+    agents = [f"{CAST}:Talker", f"{CAST}:Dropper"]
+    return real_gateway(data, agents, setup=f"{CAST}:begin", setup_options={"between_ms": 30}, **given)
+
+
+@pytest.mark.parametrize("which", ["", "six"])
+def test_unmodified_clients_hold_conversations(gateway: RealGateway, which: str) -> None:
+    given = {"url": gateway.url, "query": "" if which else "?ai=7", "stories": WITHOUT_DEATH, "prefix": f"{which}-"}
+    seen = {each.pop("story"): each for each in play(PROGRAM, given, which=which)}
+    whole = {"status": "ready", "roles": ["user", "assistant"], "text": WHOLE}
+    for story in "plain held resumed idle reloaded mended regenerated edited again".split():
+        assert whole.items() <= seen[story].items(), story
+    assert (seen["plain"]["finishes"], seen["plain"]["errors"]) == (["stop"], [])
+    assert seen["plain"]["kept"] == ["sum", WHOLE]
+    assert {(state, output) for _, state, output in seen["tools"]["tools"]} == {
+        ("output-available", output) for output in ("2", "3", "4", "14")
+    }
+    assert seen["stopped"]["status"] == "ready"
+    assert len(seen["stopped"]["text"]) < len(WHOLE)
+    assert all(seen[story]["isSame"] for story in ("resumed", "reloaded", "mended"))
+    assert (seen["cut"]["status"], seen["cut"]["finishes"]) == ("error", ["error"])
+    assert (seen["cancelled"]["status"], seen["cancelled"]["finishes"]) == (
+        "ready",
+        ["other" if which else "interrupted"],
+    )
+    assert seen["edited"]["kept"] == ["sum", WHOLE]
+    assert seen["again"]["isNew"]
+    check_answered_calls(seen)
+    check_refusals(seen)
+    assert seen["together"]["one"]["text"].startswith("Only words")
+    assert seen["together"]["two"]["text"] == WHOLE
+    assert sorted(seen["together"]["kept"][::2]) == ["sum", "words"]
+
+
+def check_answered_calls(seen: dict[str, Any]) -> None:
+    """Results and approvals reach the agent, and the answer goes on in the same message."""
+    states = {"asking": None, "approving-true": "output-available", "approving-false": "output-denied"}
+    for story, state in states.items():
+        told = seen[story]
+        assert (told["roles"], told["finishes"], told["errors"]) == (["user", "assistant"], ["tool-calls", "stop"], [])
+        assert told["text"].endswith("That is all. ∎")
+        assert told["kept"][1] == told["text"]
+        assert told.get("tool") == state
+
+
+def check_refusals(seen: dict[str, Any]) -> None:
+    """The words of a refusal reach the person."""
+    words = {
+        "nobody": "it has no valid token",
+        "reader": "reader has not the scope 'chat'",
+        "other": "nothing is addressed as",
+        "missing": "/chat/talker, /chat/dropper",
+        "large": "has more than 32000000 bytes",
+        "metadata": "the limit is 65536",
+        "major": "known are 6, 7",
+        "meanwhile": "takes no messages meanwhile",
+    }
+    for name, expected in words.items():
+        told = seen[f"refused {name}"]
+        assert told["status"] == "error", name
+        assert expected in told["errors"][0], name
+
+
+def test_a_gateway_that_is_killed_in_an_answer_tells_it_whole_when_it_is_back(tmp_path: Path) -> None:
+    with serving(tmp_path) as gateway:
+        given = {"url": gateway.url, "query": "?ai=7", "stories": ["killed"], "prefix": ""}
+        with started(PROGRAM, given) as program:
+            assert program.stdin is not None
+            assert program.stdout is not None
+            assert json.loads(program.stdout.readline()) == {"story": "streaming"}
+            gateway.kill()
+            killed = json.loads(program.stdout.readline())
+            gateway.start()
+            program.stdin.write("again\n")
+            program.stdin.flush()
+            revived = json.loads(program.stdout.readline())
+    assert (killed["status"], killed["finishes"]) == ("error", ["error"])
+    assert len(killed["text"]) < len(WHOLE)
+    assert (revived["status"], revived["roles"], revived["text"]) == ("ready", ["user", "assistant"], WHOLE)
+    assert revived["isSame"]
+    assert revived["kept"] == ["sum", WHOLE]
