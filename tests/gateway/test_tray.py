@@ -40,9 +40,9 @@ def row(page: Page, run_id: str) -> Locator:
 
 def notes(page: Page) -> list[str]:
     """The timeline of a run, without its times."""
-    return page.locator("ol.timeline > li").evaluate_all(
-        "items => items.map((item) => [...item.childNodes].filter((each) => each.nodeName !== 'TIME').map((each) => each.textContent).join(''))"
-    )
+    times = page.locator("ol.timeline > li > time").all_text_contents()
+    items = page.locator("ol.timeline > li").all_text_contents()
+    return [item.removeprefix(time) for item, time in zip(items, times, strict=True)]
 
 
 def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(gateway: RealGateway) -> None:

@@ -36,9 +36,9 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
   return told;
 }
 
-/** Query parameters from an object, without what is empty. */
+/** Query parameters from an object, without what is empty. Each item of a list is a parameter. */
 export function query(given) {
-  const found = Object.entries(given).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const found = Object.entries(given).flatMap(([name, value]) => [value].flat().map((each) => [name, each])).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   return found.length ? `?${new URLSearchParams(found)}` : "";
 }
 

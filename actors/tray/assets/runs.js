@@ -7,7 +7,8 @@ import { isLive, state, watch } from "./live.js";
 const SHOWN = 300;
 const PAGE = 50;
 const KEPT = 200;
-const STATUSES = ["", "completed", "error", "aborted", "interrupted", "running", "starting"];
+const ENDED = ["completed", "error", "aborted"];
+const STATUSES = ["", ...ENDED, "interrupted", "running", "starting"];
 
 /** The name of a run for a person. */
 export const title = (run) => run.display?.name ?? short(run.agent_type);
@@ -71,7 +72,7 @@ function updateGroup(element, { parent, call, runs }) {
 export function show(main) {
   const live = h("div"), none = h("p.faint", {}, "Nothing is at work."), more = h("p.faint");
   const list = h("ul.rows"), next = h("button", { onclick: () => load(false) }, "Older runs"), trouble = h("p.notice.bad", { role: "alert", hidden: true });
-  const status = h("select", { "aria-label": "Status", onchange: () => load(true) }, ...STATUSES.map((each) => h("option", { value: each }, each || "any status")));
+  const status = h("select", { "aria-label": "Status", onchange: () => load(true) }, ...STATUSES.map((each) => h("option", { value: each }, each || "ended")));
   const text = h("input", { type: "search", placeholder: "Agent type or the beginning of a run's id", "aria-label": "Agent type or run id", oninput: () => { clearTimeout(typing); typing = setTimeout(() => load(true), 250); } });
   main.append(h("h1", {}, "Runs"), live, none, more, h("h2", {}, "History ", h("small", {}, "newest first")),
     h("div.tools", {}, text, status), trouble, h("section.group", {}, list), next);
@@ -82,7 +83,7 @@ export function show(main) {
     loading.abort();
     loading = new AbortController();
     try {
-      const told = await ask(`api/runs${query({ status: status.value, q: text.value.trim(), before: cursor, limit: PAGE })}`, { signal: loading.signal });
+      const told = await ask(`api/runs${query({ status: status.value ? [status.value] : ENDED, q: text.value.trim(), before: cursor, limit: PAGE })}`, { signal: loading.signal });
       const known = new Set(runs.map((run) => run.run_id));
       runs = runs.concat(told.runs.filter((run) => !known.has(run.run_id)));
       cursor = told.next;
@@ -112,7 +113,7 @@ export function show(main) {
     runs = runs.filter((run) => !state.gone.has(run.run_id)).map((run) => ({ ...run, ...state.fresh.get(run.run_id) }));
     if (open) {
       const known = new Set(runs.map((run) => run.run_id));
-      const added = [...state.fresh.values()].filter((run) => !known.has(run.run_id) && run.started_at_ms >= (runs[0]?.started_at_ms ?? 0));
+      const added = [...state.fresh.values()].filter((run) => !isLive(run) && !known.has(run.run_id) && run.started_at_ms >= (runs[0]?.started_at_ms ?? 0));
       runs = [...added.sort((one, two) => two.started_at_ms - one.started_at_ms), ...runs].slice(0, Math.max(KEPT, runs.length));
     }
     draw();
