@@ -24,6 +24,10 @@ MayAddress = Callable[[Principal, type[Agent], str], bool | Awaitable[bool]]
 """An author's word on whether a principal may address an agent, of a class and a name. A refusal is told as if nothing were there."""
 
 
+Striker = Callable[[str, int], Awaitable[str | None]]
+"""Ends the supervisor or a host, by its name and its number, and tells how; None if it had ended before."""
+
+
 class Reached(NamedTuple):
     """An agent that somebody has addressed: its handle for this loop, its class, its name, and its address in the ledger."""
 
@@ -42,7 +46,7 @@ class Backend:
         security: how requests are checked.
         opener: opens the client, on the first request.
         may_address: an author's word on who may address whom; by default everybody who has the scope.
-        allows_kill: whether whoever has the scope `admin` may kill processes, to watch what recovers.
+        striker: ends a process on behalf of whoever has the scope `admin`; None if nobody may.
     """
 
     def __init__(
@@ -52,9 +56,9 @@ class Backend:
         opener: Opener,
         may_address: MayAddress | None = None,
         *,
-        allows_kill: bool = False,
+        striker: Striker | None = None,
     ) -> None:
-        self.registry, self.security, self.allows_kill = registry, security, allows_kill
+        self.registry, self.security, self.striker = registry, security, striker
         self._connection = Connection(opener)
         self._may_address = may_address
         self._feeds = RunFeeds()

@@ -25,6 +25,7 @@ from perdure.actors.ray_world.named_actors import Handle, Remote, call, create, 
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.processes import Process
 from perdure.actors.ray_world.ray_internals import LOST
+from perdure.actors.ray_world.strikes import strike_processes
 from perdure.actors.ray_world.supervisors import find_again
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.tasks import awaited
@@ -47,7 +48,7 @@ class RayGateway(Process):
         self._life = awaited(self._live(deployment, plan, courier, is_local))
 
     async def _live(self, deployment: Deployment, *given: object) -> None:
-        server = deployment.part("gateway", deployment, *given)
+        server = deployment.part("gateway", deployment, *given, functools.partial(_strike, deployment))
         self._server.set_result(server)
         await server.serve()
 
@@ -173,3 +174,9 @@ class Gateways:
     @staticmethod
     async def _within(future: Any) -> Any:
         return await asyncio.wrap_future(DRIVER.living().bound(future))
+
+
+async def _strike(deployment: Deployment, name: str, pid: int) -> str | None:
+    """End a process of the directory, for somebody who asked the gateway."""
+    struck = await asyncio.to_thread(strike_processes, deployment, {name: pid})
+    return struck[0].way if struck else None

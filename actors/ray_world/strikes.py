@@ -9,15 +9,19 @@ A process is told apart by its number *and* its start time, so whoever has the n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 import ray
 from ray.exceptions import RayError
 
-from perdure.actors.ray_world.named_actors import Handle, ask_to_die, kill, wait_for
+from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.named_actors import Handle, answers, ask_to_die, find, kill, names, wait_for
 from perdure.actors.ray_world.os_processes import ProcessInfo, strike
 
+SUPERVISOR: Final = "supervisor"  # its key among the ids of hosts
+ANSWER_S: Final = 5.0  # for a process to say who it is, before it is struck
 DEATH_S: Final = 5.0  # for a process elsewhere to have killed itself
 
 
@@ -41,6 +45,25 @@ class Struck(NamedTuple):
     name: str
     process: ProcessInfo | None
     way: Way
+
+
+def processes_of(deployment: Deployment) -> dict[str, Handle]:
+    """The actors of a directory by `supervisor` or id of host."""
+    hosts = deployment.hosts_among(names())
+    named = {SUPERVISOR: deployment.supervisor, **{key: deployment.host(key, hosts[key]) for key in hosts}}
+    return {key: handle for key, name in named.items() if (handle := find(name)) is not None}
+
+
+def strike_processes(deployment: Deployment, victims: Mapping[str, int]) -> list[Struck]:
+    """End processes by `supervisor` or id of host, if they still have these numbers; 0 stands for whichever it has. Blocks.
+
+    Returns those that were there.
+    """
+    handles = {name: handle for name, handle in processes_of(deployment).items() if name in victims}
+    known = answers(handles, ANSWER_S)
+    meant = [name for name, info in known.items() if info is None or victims[name] in (0, info.pid)]
+    struck = [strike_actor(name, handles[name], known[name]) for name in meant]
+    return [each for each in struck if each is not None]
 
 
 def strike_actor(name: str, handle: Handle, process: ProcessInfo | None) -> Struck | None:

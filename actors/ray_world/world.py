@@ -21,20 +21,18 @@ from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment, Implementations
 from perdure.actors.ray_world.driver import DRIVER, Life, Member
 from perdure.actors.ray_world.lifetime import on_own_thread
-from perdure.actors.ray_world.named_actors import Handle, answers, call, find, infos, kill, names, wait_for
+from perdure.actors.ray_world.named_actors import call, infos, kill, names, wait_for
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, wait_until_gone, with_command
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
-from perdure.actors.ray_world.strikes import Struck, strike_actor
+from perdure.actors.ray_world.strikes import SUPERVISOR, Struck, processes_of, strike_processes
 from perdure.actors.ray_world.supervisors import ensure_supervisor, find_again, find_served, no_longer_served
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Limits
 
-ANSWER_S: Final = 5.0  # for a process to say who it is, before it is struck
 STRIKE_S: Final = 60.0  # for all that are struck at once
 STOP_S: Final = 5.0  # for a process to put everything away
 DEATH_S: Final = 2.0  # for a killed process to be gone
-SUPERVISOR: Final = "supervisor"  # its key among the ids of hosts
 
 T = TypeVar("T")
 
@@ -110,7 +108,7 @@ class RayCluster:
 
     def processes(self, timeout_s: float = 1.0) -> dict[str, ProcessInfo]:
         """The processes by `supervisor` or id of host. Those that do not answer, or are not up yet, are left out."""
-        return _within_life(lambda: infos(self._handles(), timeout_s))
+        return _within_life(lambda: infos(processes_of(self.deployment), timeout_s))
 
     def pids(self) -> list[int]:
         """The numbers of these processes, to measure them by."""
@@ -123,16 +121,9 @@ class RayCluster:
         that Ray does not answer.
         """
         try:
-            return _within_life(lambda: self._strike(victims), STRIKE_S)
+            return _within_life(lambda: strike_processes(self.deployment, victims), STRIKE_S)
         except (RayError, TimeoutError) as problem:
             raise SupervisorUnreachable(f"the Ray at {self.address} does not answer: {cause_of(problem)}") from problem
-
-    def _strike(self, victims: Mapping[str, int]) -> list[Struck]:
-        handles = {name: handle for name, handle in self._handles().items() if name in victims}
-        known = answers(handles, ANSWER_S)
-        meant = [name for name, info in known.items() if info is None or victims[name] in (0, info.pid)]
-        struck = [strike_actor(name, handles[name], known[name]) for name in meant]
-        return [each for each in struck if each is not None]
 
     def vital(self) -> dict[str, ProcessId]:
         """The GCS and the raylet of a Ray that a program of this machine has started for this directory alone.
@@ -166,14 +157,6 @@ class RayCluster:
         self._closed = True
         DRIVER.kill(self._member)
 
-    def _handles(self) -> dict[str, Handle]:
-        hosts = self.deployment.hosts_among(names())
-        named = {
-            SUPERVISOR: self.deployment.supervisor,
-            **{key: self.deployment.host(key, hosts[key]) for key in hosts},
-        }
-        return {key: handle for key, name in named.items() if (handle := find(name)) is not None}
-
     def stop_actors(self) -> dict[str, ProcessInfo | None]:
         """Stop the supervisor and the hosts. Returns who they were by `supervisor` or id of host; None for one that did not answer.
 
@@ -183,7 +166,7 @@ class RayCluster:
 
     def _stop_actors(self) -> dict[str, ProcessInfo | None]:
         """The supervisor first, or it would replace the hosts. Returns when their processes on this machine are gone."""
-        handles = self._handles()
+        handles = processes_of(self.deployment)
         known = infos(handles, STOP_S)
         for group in (handles.keys() & {SUPERVISOR}, handles.keys() - {SUPERVISOR}):
             wait_for({key: call(handles[key], "stop") for key in group}, STOP_S)

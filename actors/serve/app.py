@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.gateway.backend import Backend, MayAddress
+from perdure.actors.gateway.backend import Backend, MayAddress, Striker
 from perdure.actors.gateway.connection import Opener, joining
 from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.registry import Registry
@@ -45,9 +45,10 @@ class Gateway:
         may_address: whether a principal may address an agent.
         hosts: further host names by which the gateway is asked, beside those of loopback.
         origins: pages elsewhere that may ask, as `https://example.org`.
-        allows_kill: whether whoever has the scope `admin` may kill processes, to watch what recovers.
+        allows_kill: whether whoever has the scope `admin` may kill processes, to watch what recovers. It needs a `striker`.
         limits: how much is taken from those who ask, and how often.
         opener: opens the client in another way; for servers that are part of a cluster already, and for tests.
+        striker: ends processes; `perdure serve` has one.
     """
 
     def __init__(
@@ -63,16 +64,18 @@ class Gateway:
         allows_kill: bool = False,
         limits: GatewayLimits | None = None,
         opener: Opener | None = None,
+        striker: Striker | None = None,
     ) -> None:
         self._given: dict[str, Any] = {
             "data": data, "address": address, "authenticate": authenticate, "may_address": may_address,
             "hosts": tuple(hosts), "origins": tuple(origins), "allows_kill": allows_kill, "limits": limits,
-            "opener": opener,
+            "opener": opener, "striker": striker,
         }  # fmt: skip
         security = Security(authenticate, names(self._given["hosts"]), names(self._given["origins"]))
         opener = opener or joining(data, address=address)
         self.limits = limits or GatewayLimits()
-        self.backend = Backend(Registry(agents), security, opener, may_address, allows_kill=allows_kill)
+        striker = striker if allows_kill else None
+        self.backend = Backend(Registry(agents), security, opener, may_address, striker=striker)
         self._app = Starlette(
             routes=[route for routes in PROTOCOLS for route in routes(self.backend)],
             middleware=[*_cors(security), Middleware(Guard, security=security, limits=self.limits)],

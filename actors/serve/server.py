@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
+from perdure.actors.gateway.backend import Striker
 from perdure.actors.gateway.connection import served
 from perdure.actors.ports import Courier
 from perdure.actors.ray_world.deployment import Deployment
@@ -24,11 +25,14 @@ class GatewayServer:
         plan: what was asked for.
         courier: the way to its supervisor.
         is_local: whether the hosts find the code of agents where this process does.
+        striker: ends processes of the directory.
     """
 
-    def __init__(self, deployment: Deployment, plan: ServePlan, courier: Courier, is_local: bool) -> None:
+    def __init__(
+        self, deployment: Deployment, plan: ServePlan, courier: Courier, is_local: bool, striker: Striker | None = None
+    ) -> None:
         self._plan, self._deployment, self._courier, self._is_local = plan, deployment, courier, is_local
-        self._app = plan.application(opener=self._opened)
+        self._app = plan.application(opener=self._opened, striker=striker)
         self._server = Server(self._app, plan)
 
     @asynccontextmanager

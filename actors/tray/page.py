@@ -65,7 +65,7 @@ def routes(backend: Backend) -> list[BaseRoute]:
             {"class": name, "type": type_name(each, client.code_dir)}
             for name, each in backend.registry.chat_roots().items()
         ]
-        return JSONResponse({"chat": chat, "may_kill": backend.allows_kill and Scope.ADMIN in who.scopes})
+        return JSONResponse({"chat": chat, "may_kill": backend.striker is not None and Scope.ADMIN in who.scopes})
 
     return [Route("/", page), Route("/tray/served", served), Route("/tray/{name}", asset)]
 
