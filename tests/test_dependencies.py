@@ -21,7 +21,6 @@ USED_OTHERWISE = {
     "ruff": "a command",
     "mypy": "a command",
     "pyright": "a command",
-    "pytest-xdist": "a plugin of pytest",
 }
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.tidy import ROOT
+
 FILES = sorted((ROOT / "tests" / "typed").glob("*.py"))
 EXPECTED = re.compile(r"# error:(.*)")
 OF_MYPY = re.compile(r"(?P<path>[^:]+):(?P<line>\d+): error: .*\[(?P<code>[a-z-]+)\]")
