@@ -20,8 +20,10 @@ from perdure.ledger.storage.cabinet import Transaction
 from perdure.scenarios.swarm.runner import MIXTURE, SWIFT, SeedReport, SwarmReport, play, story_of, weather_of
 from perdure.scenarios.swarm.stories import STORIES
 
-KILLS_MIN = 10_000
-PARTS = 6  # so that those who test in several processes share the work
+KILLS_MIN = 3_000
+PARTS = 3  # so that those who test in several processes share the work
+KILLS_LONG = 10_000
+PARTS_LONG = 6
 FIRST_SEED = 10_000
 LEISURELY = ("desks", "families", "letters")  # few deaths in much time; each part plays one seed of each
 REPLAY = "from perdure.scenarios.swarm.runner import play; print(play(10_007).digest, play(11, 'chats').digest)"
@@ -29,9 +31,20 @@ REPLAY = "from perdure.scenarios.swarm.runner import play; print(play(10_007).di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
+def test_a_swarm_of_seeds_with_thousands_of_kills_breaks_no_invariant(part: int) -> None:
+    play_seeds(part, KILLS_MIN / PARTS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS_LONG))
 def test_a_swarm_of_seeds_with_ten_thousand_kills_breaks_no_invariant(part: int) -> None:
+    play_seeds(part, KILLS_LONG / PARTS_LONG)
+
+
+def play_seeds(part: int, kills_min: float) -> None:
+    """Play seeds of this part until so many processes were killed."""
     total, seeds = SwarmReport(), count(FIRST_SEED * (part + 1))
-    while total.kills < KILLS_MIN / PARTS:
+    while total.kills < kills_min:
         seed = next(seeds)
         if story_of(seed) not in total.stories or story_of(seed) not in LEISURELY:
             total.add(play(seed))
@@ -90,10 +103,18 @@ def test_plays_leave_nothing_behind_and_change_none_of_those_after_them() -> Non
     for _ in range(3):  # what stays after the first one is what modules remember of all plays
         digests = [play(seed, story).digest for seed, story in ((6, "chats"), (0, "letters"), (10_007, "crowds"))]
         gc.collect()
-        rounds.append((digests, Counter(str(type(each)) for each in gc.get_objects())))
+        rounds.append((digests, objects()))
     (first, _), (second, before), (third, after) = rounds
     assert first == second == third
     assert (after - before).total() < 20, (after - before).most_common(20)
+
+
+def objects() -> Counter[str]:
+    """How many objects there are, by the names of their types."""
+    named = Counter[str]()
+    for kind, number in Counter(map(type, gc.get_objects())).items():
+        named[str(kind)] += number
+    return named
 
 
 def test_different_seeds_live_different_lives() -> None:
