@@ -32,9 +32,21 @@
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 | `strikes` | which process is killed next, in a drill? |
 | `turns` | whose turn is it on a host? |
+| `agents_client` | what do the frames of Cloudflare's clients ask for, and what are they told? |
 | `turn_size` | how many messages does the supervisor decide at once? |
 """
 
+from perdure.policies.agents_client import (
+    OUTCOMES,
+    PROGRESS_EVERY_S,
+    Plan,
+    ProbeAnswer,
+    Situation,
+    plan_request,
+    probe_answer,
+    run_events,
+    shown_chunk,
+)
 from perdure.policies.callback_status import (
     CALLBACK_DUE,
     CALLBACK_TRANSITIONS,

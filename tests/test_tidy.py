@@ -21,10 +21,10 @@ TESTS = sources("tests")
 FILE_LINES_MAX = 400
 FILE_LINES_LONGER = {
     "actors/agent/agent.py": (
-        670,
+        700,
         "all that an author may say to an agent; cut in two by inheritance nobody finds a verb",
     ),
-    "actors/chat/chat_agent.py": (430, "the same for a chat"),
+    "actors/chat/chat_agent.py": (450, "the same for a chat"),
 }
 FILE_LINES_MEDIAN_MAX = 220
 BODY_LINES_MAX = 50

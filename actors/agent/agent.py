@@ -221,6 +221,31 @@ class Agent:
         """The state, for watchers."""
         return dict(self.state)
 
+    @exposed(repeatable=True)
+    async def _perdure_watch_state(self, seen: Any, hold_s: float) -> Any:
+        """The state, as soon as it is another than what was seen."""
+        return await self._perdure.state_watch.page(seen, hold_s)
+
+    @exposed(repeatable=True)
+    async def _perdure_set_state(self, state: Any) -> str:
+        """Replace the state; `validate_state` is asked. Returns its version."""
+        return self._perdure.state_watch.replace(state)
+
+    @exposed
+    async def _perdure_begin_stream(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+        """Open the generator of an exposed method."""
+        return self._perdure.call_streams.begin(method, args, kwargs)
+
+    @exposed
+    async def _perdure_next_of_stream(self, stream_id: str) -> Any:
+        """The next values of it."""
+        return await self._perdure.call_streams.next(stream_id)
+
+    @exposed
+    async def _perdure_end_stream(self, stream_id: str) -> None:
+        """Close it."""
+        await self._perdure.call_streams.end(stream_id)
+
     # agents as tools
 
     @overload

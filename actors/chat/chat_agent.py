@@ -258,6 +258,17 @@ class ChatAgent(Agent, Generic[Answer]):
         return await self._perdure_conversation.feed.page(first, hold_s)
 
     @exposed(repeatable=True)
+    async def _perdure_standing(self, request_id: str = "") -> Any:
+        """How the conversation stands, for who follows the feed from here on."""
+        return self._perdure_conversation.standing(request_id)
+
+    @exposed(repeatable=True)
+    async def _perdure_replace_messages(self, messages: Messages) -> None:
+        """Make this the transcript; messages of turns under way stay."""
+        new_id = self._perdure.dice.token
+        self._perdure_conversation.replace_messages(as_messages(messages, new_id=new_id))
+
+    @exposed(repeatable=True)
     async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
         """Make a turn durable, or find it. What `submit_messages` does."""
         given = cast("Mapping[str, Any]", options)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
 from perdure.actors.chat.delegated_tools import client_tools
-from perdure.actors.chat.feed import Feed
+from perdure.actors.chat.feed import PER_ROW, Feed
 from perdure.actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data, for_storage
 from perdure.actors.chat.turn import Turn, TurnSettings
 from perdure.actors.chat.turns import AFTER_A_LOOK, Turns
@@ -131,7 +131,7 @@ class Conversation:
         """Delete messages. Those of a turn that is under way cannot be deleted."""
         if not isinstance(message_ids, list | tuple) or not all(isinstance(each, str) for each in message_ids):
             raise BadRequest("message_ids", f"{message_ids!r:.200} is not a list of ids")
-        busy = {each for turn in self.state.open.values() for each in (turn.message_id, turn.user_message_id)}
+        busy = self._busy()
         for at, each in enumerate(message_ids):
             if each in busy:
                 raise BadRequest(f"message_ids[{at}]", f"{each} belongs to a turn under way; cancel that first")
@@ -141,6 +141,61 @@ class Conversation:
             messages=gone, then=lambda: self.tenant.on_loop(lambda: self.state.transcript.remove(found))
         )
         return len(found)
+
+    def replace_messages(self, messages: Sequence[Message]) -> None:
+        """Make this the transcript, in one commit. Messages of turns that are under way stay as they are."""
+        self._check_roles(messages)
+        busy = self._busy()
+        kept = {each["id"] for each in messages} | busy
+        gone = [each["id"] for each in self.state.transcript.messages if each["id"] not in kept]
+        changed = [
+            each for each in messages if each["id"] not in busy and each != self.state.transcript.get(each["id"])
+        ]
+        placed = self.state.transcript.placed(changed)
+        removed = [(self.state.transcript.position(each), None) for each in gone]
+
+        def then() -> None:
+            self.state.transcript.remove(gone)
+            for position, each in placed:
+                self.state.transcript.put(position, each)
+                self.turns.history.changed(each["id"])
+
+        if removed or placed:
+            self.state.store.write(messages=[*removed, *placed], then=lambda: self.tenant.on_loop(then))
+
+    def _busy(self) -> set[str]:
+        """The messages of the turns that are under way."""
+        return {each for turn in self.state.open.values() for each in (turn.message_id, turn.user_message_id)}
+
+    def standing(self, request_id: str) -> dict[str, object]:
+        """How the conversation stands, for who follows its feed from here on: the number to go on from, the ids and roles of all messages,
+        the open turns and the newest ended one, and the turn of a request, or None."""
+        store, known = self.state.store, self.turns.views.find(request_id) if request_id else None
+        ended = max(store.turns(), key=lambda turn: (turn.is_over, turn.ended_at_ms), default=None)
+        return {
+            "next": store.next_row * PER_ROW,
+            "messages": [[each["id"], each["role"]] for each in self.state.transcript.messages],
+            "turns": [
+                self._standing_of(each) for each in sorted(self.state.open.values(), key=lambda turn: turn.number)
+            ],
+            "last": None if ended is None or not ended.is_over else self._standing_of(ended),
+            "known": None if known is None else self._standing_of(known),
+        }
+
+    def _standing_of(self, turn: Turn) -> dict[str, object]:
+        events = self.state.streams[turn.request_id].events if turn.request_id in self.state.streams else []
+        last = events[turn.events - 1]["type"] if 0 < turn.events <= len(events) else ""
+        is_recovering = turn.status is TurnStatus.RUNNING and (
+            turn.request_id not in self.state.ours or last in ("data-attempt", "data-interrupted")
+        )
+        waiting = [each["id"] for each in turn.messages]
+        return {
+            **self._told(turn),
+            "waiting": turn.messages,
+            "message_ids": waiting or self.state.store.asked_with(turn.request_id),
+            "is_continuation": bool(turn.continues),
+            "is_recovering": is_recovering,
+        }
 
     def unnested(self, method: str, *, is_waiting: bool = True) -> Conversation:
         """The conversation. Raises `BadRequest` inside a turn of this agent or a transaction, where a turn could never begin."""
@@ -234,7 +289,8 @@ class Conversation:
     def _told(self, turn: Turn) -> dict[str, object]:
         names = ("request_id", "status", "trigger", "idempotency_key", "metadata", "error", "reason", "attempt")
         instants = ("accepted_at_ms", "started_at_ms", "ended_at_ms", "progress_at_ms")
-        told = {name: getattr(turn, name) for name in (*names, *instants, "events", "message_id", "base", "work")}
+        counts = ("events", "parked_events", "message_id", "base", "work")
+        told = {name: getattr(turn, name) for name in (*names, *instants, *counts)}
         return {**told, "incident": turn.incident, "cancelled": turn.cancelled}
 
     def list(self, status: object, limit: int) -> list[dict[str, object]]:

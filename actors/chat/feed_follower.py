@@ -55,16 +55,16 @@ class FeedCaller(Protocol):
 async def follow_feed(caller: FeedCaller, first: int = 0) -> AsyncGenerator[FeedEvent, None]:
     """The events of a conversation from a number on, without an end. The first look wakes the agent."""
     check_whole("first", first, 0)
-    rest = _Rest(caller)
+    rest = Rest(caller)
     while True:
         page: FeedPage = await caller.call("_perdure_feed", first, rest.hold_s)
         first = page["next"]
         for event in page["events"]:
             yield event
-        await rest.after(page)
+        await rest.after(is_resting=page["is_resting"])
 
 
-class _Rest:
+class Rest:
     """When the follower looks next, and how long an answer may be held open."""
 
     def __init__(self, caller: FeedCaller) -> None:
@@ -73,9 +73,9 @@ class _Rest:
         self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * caller.idle_s)
         self._told_at_s = self._loop.time()
 
-    async def after(self, page: FeedPage) -> None:
-        """Wait until it is time for the next look."""
-        if not page["is_resting"]:
+    async def after(self, *, is_resting: bool) -> None:
+        """Wait until it is time for the next look. `is_resting`: the agent has said nothing new, and nothing is under way."""
+        if not is_resting:
             self._told_at_s, self._pause_s, self.hold_s = self._loop.time(), self._first_pause_s, HOLD_S
         elif self._loop.time() - self._told_at_s >= REST_AFTER_S:
             is_used = await self._is_used()

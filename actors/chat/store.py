@@ -123,6 +123,11 @@ class ChatStore:
             bodies = [documents.some(key for _, of, key in chosen if of == at) for at, documents in enumerate(told)]
         return [(version, told[at].kind, key, bodies[at][key]) for version, at, key in chosen]
 
+    def asked_with(self, request_id: str) -> list[str]:
+        """The ids of the messages that a turn was accepted with."""
+        found: list[str] | None = self._feed.get(f"{ACCEPTED}\0{request_id}") if self._life.has_storage else None
+        return found or []
+
     @property
     def next_row(self) -> int:
         """A number above those of all rows."""

@@ -59,6 +59,7 @@ class Turn(StoredRow):
         base: the parts of that message before.
         user_message_id: the newest message of the user when it began. A turn recovers only while it is the newest.
         events: the durable events of its stream, in `segments` documents.
+        parked_events: the events that it had when it last began to wait for a person; 0 if it never has.
         attempt: which life of the turn this is, from 1.
         failures: lost connections since the last durable progress; `failures_total` never decreases.
         work: pieces of progress over its whole life.
@@ -87,6 +88,7 @@ class Turn(StoredRow):
     ended_at_ms: int = 0
     progress_at_ms: int = 0
     parked_at_ms: int = 0
+    parked_events: int = 0
     events: int = 0
     segments: int = 0
     attempt: int = 0

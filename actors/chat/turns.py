@@ -288,6 +288,7 @@ class Turns:
             told = self._recovery.over(turn)
         else:
             turn.parked_at_ms = turn.parked_at_ms or now_ms
+            turn.parked_events = len(stream.events)
         message = self.history.final_message(stream, is_over=turn.is_over)
         placed = self.state.transcript.placed([message] if message is not None else [])
         stream.flush(messages=placed)

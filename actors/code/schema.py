@@ -78,11 +78,22 @@ def _words(problem: Exception) -> str:
 
 @cache
 def shapes_of(method: Callable[..., object]) -> tuple[dict[str, Shape], Shape]:
-    """The shapes of a method's parameters (without `self`) and of its return value."""
+    """The shapes of a method's parameters (without `self`) and of its return value, or of each value that its generator gives."""
     hints, parameters = _hints(method)
     kinds = {name: each.kind for name, each in inspect.signature(method).parameters.items()}
     found = {name: Shape(_of_kind(hints.get(name, Any), kinds[name])) for name in parameters}
-    return found, Shape(hints.get("return", Any))
+    returned = hints.get("return", Any)
+    return found, Shape(_given_by(returned) if gives_bit_by_bit(method) else returned)
+
+
+def gives_bit_by_bit(method: Callable[..., object]) -> bool:
+    """Whether a call of the method gives a generator."""
+    return inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method)
+
+
+def _given_by(generator: object) -> object:
+    """The type of the values of a generator of this type."""
+    return next(iter(get_args(generator)), Any)
 
 
 def _of_kind(hint: object, kind: object) -> object:

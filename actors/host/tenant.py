@@ -21,6 +21,7 @@ from perdure.actors.jobs.schedules import Schedules
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import AlarmClock
 from perdure.actors.life.attempt import carry
+from perdure.actors.life.call_streams import CallStreams
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.family import FORGET, Family
 from perdure.actors.life.host_services import HostServices
@@ -128,8 +129,18 @@ class Tenant(Life):
             self.overrides("on_start") or self.agent.__perdure_version__ > FIRST or not (fresh or not self.has_storage)
         )
 
+    @once
+    def state_watch(self) -> StateWatch:
+        """Who is told of changes of the state."""
+        return StateWatch(self)
+
+    @once
+    def call_streams(self) -> CallStreams:
+        """What exposed methods give bit by bit."""
+        return CallStreams(self)
+
     def _watch_over(self, state: State) -> None:
-        StateWatch(self).begin(state)
+        self.state_watch.begin(state)
 
     async def _come_up(self) -> None:
         if self.agent is None:  # its code is imported on a thread, so that the host goes on answering meanwhile

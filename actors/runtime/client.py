@@ -273,6 +273,27 @@ class Client:
             else:
                 frames = [live] if live["sequence"] == last + 1 else []
 
+    async def starts_of(self, parent: str) -> AsyncGenerator[list[str], None]:
+        """The ids of the runs that an agent has asked for: first of all that are kept, oldest first, then of each new one. Some may come
+        twice."""
+        arrived: asyncio.Queue[Fields | None] = asyncio.Queue()
+        self._frames.setdefault(parent, []).append(arrived.put_nowait)
+        try:
+            await self.peer.durable(Follow(parent, wanted=True))
+            yield await self._runs_of(parent)
+            while True:
+                frame = await arrived.get()
+                yield await self._runs_of(parent) if frame is None else [frame["run_id"]]
+        finally:
+            self._frames[parent].remove(arrived.put_nowait)
+            if not self._frames[parent]:
+                del self._frames[parent]
+                self.peer.push(Follow(parent, wanted=False))
+
+    async def _runs_of(self, parent: str) -> list[str]:
+        runs = cast("list[Fields]", await self.ask("list", parent, None, None, RUNS_MAX))
+        return [run["run_id"] for run in runs]
+
     def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
         """Hear of everything that happens on a channel, in the whole runtime; see `Channels.subscribe`. Returns the way to end it."""
         leave = self._channels.subscribe(channel, callback)
@@ -304,6 +325,7 @@ class Client:
 def _done() -> None: ...
 
 
+RUNS_MAX: Final = 100_000
 _LAST = {"finished", "error", "aborted", "cleared"}
 
 QUESTIONS: Final[dict[str, type[Question]]] = {

@@ -22,11 +22,11 @@ from perdure.actors.gateway.connection import Opener, joining
 from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import Authenticate, Security, names
-from perdure.actors.protocols import ag_ui, ai_sdk, rest
+from perdure.actors.protocols import ag_ui, agents_client, ai_sdk, rest
 from perdure.actors.serve.guard import Guard
 from perdure.actors.tray import page
 
-PROTOCOLS = (rest.routes, ai_sdk.routes, ag_ui.routes, page.routes)
+PROTOCOLS = (rest.routes, ai_sdk.routes, ag_ui.routes, agents_client.routes, page.routes)
 
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

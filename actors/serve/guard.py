@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import HTTPConnection
@@ -66,8 +67,10 @@ class Guard:
     async def _principal(self, scope: Scope) -> Principal:
         """Who asks. Nobody's requests are counted by where they come from."""
         state = scope.setdefault("state", {})
+        asked = HTTPConnection(dict(scope))
+        state["principal_again"] = partial(self._security.principal, asked)
         try:
-            who = await self._security.principal(HTTPConnection(scope))
+            who = await self._security.principal(asked)
         except Unauthenticated:
             with self._admitted(f"nobody@{_client(scope)}"):
                 raise

@@ -89,6 +89,15 @@ class State(MutableMapping[str, Any]):
         """Assign all, or nothing if one value cannot be stored."""
         self._write(dict(*others, **more))
 
+    def replace(self, values: Mapping[str, Any]) -> None:
+        """Assign all and remove every other key, in one transaction; nothing changes if one value cannot be stored."""
+        bodies: dict[str, bytes | None] = {key: _encoded(key, value) for key, value in values.items()}
+        self._ask({**dict.fromkeys(self._keys()), **bodies})
+        with self._storage.transaction() as transaction:
+            for key, body in {**dict.fromkeys(self._keys()), **bodies}.items():
+                if body != transaction.read_state(key):
+                    self._put(transaction, key, body)
+
     def pop(self, key: str, *default: Any) -> Any:
         """Remove a key and return its value, in one transaction."""
         body = self._take(key)

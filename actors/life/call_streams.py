@@ -1,0 +1,143 @@
+"""What an exposed generator gives to a caller elsewhere, bit by bit.
+
+The caller opens the generator and asks for its next values, again and again. The generator goes on only when it is asked, so it is at most
+one page ahead of its caller. One that nobody asks is closed, because its caller has gone. An open one keeps the agent awake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import suppress
+from typing import Any, Final, TypedDict
+
+from perdure.actors.code.schema import Shape, exposed_call, gives_bit_by_bit
+from perdure.actors.life.life import Life
+from perdure.ledger import BadRequest, pack, unpack
+
+HOLD_S: Final = 10.0
+GATHER_S: Final = 0.02
+PAGE_MAX: Final = 64
+LEFT_AFTER_S: Final = 60.0
+
+
+class Values(TypedDict):
+    """The next values, and whether there are no more."""
+
+    values: list[Any]
+    is_over: bool
+
+
+class CallStreams:
+    """The open generators of one life of an agent."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._open: dict[str, _Open] = {}
+
+    def begin(self, method_name: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+        """Open the generator of an exposed method. Returns its id. Raises `BadRequest` for any other method."""
+        agent = self._life.agent
+        arguments, given = exposed_call(type(agent), method_name, pack([args, kwargs]))
+        method = getattr(agent, method_name)
+        if not gives_bit_by_bit(method):
+            raise BadRequest("method", f"{method_name} gives its result at once")
+        stream_id = self._life.dice.token()
+        generator = method(*arguments.args[1:], **arguments.kwargs)
+        self._open[stream_id] = opened = _Open(self._life, generator, given)
+        self._life.spawn(self._watch(stream_id, opened))
+        return stream_id
+
+    async def next(self, stream_id: str) -> Values:
+        """The next values; after a while none. What the generator raises comes after the values before it. Raises `BadRequest` if it is
+        not open."""
+        opened = self._open.get(stream_id)
+        if opened is None:
+            raise BadRequest("stream", "is not open any more: the agent was started anew, or nobody asked for a while")
+        return await opened.page()
+
+    async def end(self, stream_id: str) -> None:
+        """Close a generator. One that is not open is passed over."""
+        opened = self._open.get(stream_id)
+        if opened is not None:
+            await opened.close()
+
+    async def _watch(self, stream_id: str, opened: _Open) -> None:
+        """Put a generator away when it is over, or when nobody has asked for long."""
+        try:
+            await opened.left()
+        finally:
+            self._open.pop(stream_id, None)
+            await opened.close()
+
+
+class _Open:
+    """One open generator, with at most one value under way."""
+
+    def __init__(
+        self, life: Life, generator: AsyncGenerator[Any, None] | Generator[Any, None, None], given: Shape
+    ) -> None:
+        self._life, self._generator, self._given = life, generator, given
+        self._upcoming: asyncio.Task[Any] | None = None
+        self._is_closed = False
+        self._asked = asyncio.Event()
+
+    async def page(self) -> Values:
+        self._asked.set()
+        found: list[Any] = []
+        while len(found) < PAGE_MAX and not self._is_closed:
+            if self._upcoming is None:
+                self._upcoming = self._life.spawn_awaited(self._next())
+            done, _ = await asyncio.wait({self._upcoming}, timeout=GATHER_S if found else HOLD_S)
+            if not done or (found and self._upcoming.exception() is not None):
+                break
+            upcoming, self._upcoming = self._upcoming, None
+            if upcoming.exception() is not None:
+                await self.close()
+            value = upcoming.result()
+            if value is _OVER:
+                await self.close()
+            else:
+                found.append(self._checked(value))
+        return {"values": found, "is_over": self._is_closed}
+
+    def _checked(self, value: object) -> Any:
+        return unpack(self._given.encode("yield", value, self._life.limits.output_bytes_max))
+
+    async def _next(self) -> Any:
+        generator = self._generator
+        if isinstance(generator, Generator):
+            return await self._life.threads.run(lambda: next(generator, _OVER))
+        return await anext(generator, _OVER)
+
+    async def left(self) -> None:
+        """Wait until the generator is closed, or nobody has asked for it in a while."""
+        while not self._is_closed:
+            self._asked.clear()
+            try:
+                async with asyncio.timeout(LEFT_AFTER_S):
+                    await self._asked.wait()
+            except TimeoutError:
+                return
+
+    async def close(self) -> None:
+        """Stop the generator where it is; its `finally` runs."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._asked.set()
+        if self._upcoming is not None:
+            self._upcoming.cancel()
+            await asyncio.wait({self._upcoming})
+        with suppress(ValueError):  # a thread is in the midst of it, and leaves it there
+            await self._closed_generator()
+
+    async def _closed_generator(self) -> None:
+        generator = self._generator
+        if isinstance(generator, Generator):
+            await self._life.threads.run(generator.close)
+        else:
+            await generator.aclose()
+
+
+_OVER: Final = object()

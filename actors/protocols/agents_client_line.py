@@ -1,0 +1,105 @@
+"""One connection of a client of the npm package `agents`: how its frames are read and written.
+
+Frames are texts of one JSON object each. Several tasks may send; each frame is whole. A client that does not read holds up those who send
+to it, and nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic_core import to_json
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from perdure.actors.gateway.problems import told
+from perdure.actors.tasks import Pending, awaited
+
+BEHIND: Final = 1013
+"""The close code for a client that reads too slowly. It connects again, and resumes."""
+CALLS_MAX: Final = 128
+"""How many calls of one connection may be under way."""
+
+
+class Closed(Exception):
+    """The server ends a connection."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+
+class Line:
+    """A connection that was accepted. `number` names it among those of its gateway."""
+
+    def __init__(self, socket: WebSocket, number: int) -> None:
+        self.socket, self.number = socket, number
+        self._turn = asyncio.Lock()
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        """Send a frame of this type."""
+        await self.send_text(encoded(kind, **fields))
+
+    async def send_text(self, frame: str) -> None:
+        """Send a frame that is encoded already. Raises `WebSocketDisconnect` if the client has gone."""
+        async with self._turn:
+            try:
+                await self.socket.send_text(frame)
+            except (RuntimeError, OSError) as gone:
+                raise WebSocketDisconnect(1006, str(gone)) from gone
+
+    async def receive(self) -> dict[str, Any] | None:
+        """The next frame; None for what is no JSON object with a type. Raises `WebSocketDisconnect`."""
+        message = await self.socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005), message.get("reason"))
+        try:
+            frame = json.loads(message.get("text") or "")
+        except (ValueError, RecursionError):
+            return None
+        return frame if isinstance(frame, dict) and isinstance(frame.get("type"), str) else None
+
+    async def beside(self, job: Pending[None]) -> None:
+        """Do a job beside the reading. If there are many already, wait for one of them first."""
+        while len(self._jobs) >= CALLS_MAX:
+            await asyncio.wait(self._jobs, return_when=asyncio.FIRST_COMPLETED)
+        task = awaited(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def together(self, *jobs: Pending[None]) -> None:
+        """Do these until one of them ends or fails, then stop them all, and what was begun beside them. Raises what made it end."""
+        tasks = [awaited(job) for job in jobs]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            under_way = [*tasks, *self._jobs]
+            for each in under_way:
+                each.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def encoded(kind: str, **fields: Any) -> str:
+    """A frame as it stands on the wire. Pure. Raises `ValueError` for what has no JSON."""
+    return json_text({"type": kind, **fields})
+
+
+def json_text(value: object) -> str:
+    """A value as JSON. Pure. Raises `ValueError` for what has none."""
+    return to_json(value, by_alias=True, inf_nan_mode="null", bytes_mode="base64").decode()
+
+
+def words_of(problem: Exception) -> str:
+    """What a client is told of an error."""
+    return told(problem)["message"]
+
+
+def chosen_protocol(socket: WebSocket) -> str | None:
+    """The sub-protocol that is echoed: the first that the client offers."""
+    offered: Mapping[str, Any] = socket.scope
+    return next(iter(offered.get("subprotocols") or ()), None)
