@@ -22,6 +22,7 @@ from perdure.scenarios.commands.log_files import LOGS
 from perdure.scenarios.commands.opening import AGENTS, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
+from perdure.scenarios.commands.watch import watch
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
@@ -49,6 +50,9 @@ def ps(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Number of runs on a page.")] = 50,
     page: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Which page.")] = 1,
+    watched: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show runs, mail and hosts live, until Ctrl-C.")
+    ] = False,
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -65,14 +69,27 @@ def ps(
 
     Agents and runs that have older code than came last, and runs that are parked for their input, are counted if there are any.
 
+    With --watch the overview is live: on a terminal a picture of the runs that are live, with their progress and milestones, and a line
+    for each host or supervisor that dies and for what is at work again; in a pipe plain lines; with --json an object for each look, with
+    answered and overview. It says when the supervisor does not answer, and goes on with the next one. --limit says how many live runs are
+    looked at.
+
     Examples:
         perdure ps
+        perdure ps --watch
         perdure ps "anna@desk.agents:Assistant"
         perdure ps --all --page 2
         perdure ps --status error --status interrupted --limit 10
     """
     chosen = [str(each) for each in status] if status else None
     listing = everything or chosen is not None or parent is not None
+    if watched:
+        if listing or agent is not None or page > 1:
+            raise BadRequest(
+                "watch", "shows the live runs; lists, pages and single agents are shown once, without --watch"
+            )
+        watch(data, limit, as_json=as_json)
+        return
     if agent is not None:
         with opened(data) as ledger:
             show_agent(about(ledger, data, agent), as_json=as_json)

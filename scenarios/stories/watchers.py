@@ -14,10 +14,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from perdure.scenarios.stories.live_tables import hosts_line, run_cells
+
 FRAME_S: Final = 0.25
 LINE_S: Final = 1.0
 RUNS_SHOWN_MAX: Final = 12
-WORDS_MAX: Final = 3
 
 
 @dataclass
@@ -88,7 +89,7 @@ class LiveTable(Watcher):
         if now_s - self._drawn_s >= FRAME_S or scene.ended == scene.requested:
             self._drawn_s = now_s
             self._live.start()
-            self._live.update(Group(_summary(scene), _runs(scene), _hosts(scene)), refresh=True)
+            self._live.update(Group(_summary(scene), _runs(scene), hosts_line(scene.overview)), refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(Text(f"  {text}", style="yellow" if text.startswith("kill") else "green"))
@@ -144,25 +145,7 @@ def _runs(scene: Scene) -> Table:
         table.add_column(title, no_wrap=True)
     rows = sorted(scene.overview["live"], key=lambda row: (row["status"] != "running", not row["progress"]))
     for row in rows[:RUNS_SHOWN_MAX]:
-        table.add_row(*_cells(row))
+        table.add_row(*run_cells(row))
     if len(rows) > RUNS_SHOWN_MAX:
         table.add_row(f"… and {len(rows) - RUNS_SHOWN_MAX} more")
     return table
-
-
-def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
-    progress = row["progress"] or {}
-    bar = ProgressBar(total=1.0, completed=min(1.0, progress.get("fraction") or 0.0), width=16)
-    words = f"{progress.get('phase') or row['status']}  {progress.get('message') or ''}".rstrip()
-    milestones = " ".join(row["milestones"][-WORDS_MAX:])
-    return row["run_id"][:14], str(row["attempt"]), bar, words, milestones, (row["host"] or "–")[:12]
-
-
-def _hosts(scene: Scene) -> Text:
-    hosts = [
-        f"{host['host'][:12]}: {host['tenants']} agents, {host['rss_mb']} MB"
-        if host["up"]
-        else f"{host['host'][:12]}: starting"
-        for host in scene.overview["hosts"]
-    ]
-    return Text("hosts  " + "   ".join(hosts or ["none yet"]), style="dim", no_wrap=True, overflow="ellipsis")

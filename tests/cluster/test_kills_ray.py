@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -207,6 +211,68 @@ def test_a_process_elsewhere_kills_itself_if_it_is_the_one_that_is_meant(runtime
     assert struck.way is Way.RAY
     assert wait_until_gone([next_one.process], PATIENCE_S) == []
     assert soon(supervisor)[1].pid != next_one.pid, "Ray restarts it"
+
+
+def test_a_watch_on_a_terminal_outlives_the_supervisor_and_leaves_the_terminal_as_it_was(data: Path) -> None:
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 140, 0, 0))
+    before, written = termios.tcgetattr(theirs), bytearray()
+
+    def has_written(text: str, since: int = 0) -> bool:
+        while select.select([ours], [], [], 0.05)[0]:
+            written.extend(os.read(ours, 65_536))
+        return text.encode() in written[since:]
+
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "perdure.cli", "ps", "--watch", "--data", str(data)],
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH, "TERM": "xterm-256color"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    try:
+        run_id = at_work(data)[0]["run_id"]
+        soon(lambda: has_written(run_id[:14]))
+        struck = len(written)
+        perdure(data, "kill", "supervisor", "--wait", "60s")
+        soon(lambda: has_written("the supervisor ", struck))
+        epoch = perdure(data, "ps")["epoch"]
+        soon(lambda: has_written(f"life {epoch}", struck))
+        watching.send_signal(signal.SIGINT)
+        soon(lambda: has_written("", 0) and watching.poll() is not None)
+        assert watching.returncode == 130, bytes(written[-500:])
+        has_written("")
+        assert written.rstrip().endswith(b"\x1b[?25h"), "the cursor is shown again, and no traceback follows"
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        watching.kill()
+        watching.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_watch_in_a_pipe_tells_the_same_in_lines_and_as_objects(data: Path) -> None:
+    for options, is_right in (([], lambda line: f"{PAGES} running" in line), (["--json"], _has_all)):
+        watching = subprocess.Popen(
+            [sys.executable, "-m", "perdure.cli", "ps", "--watch", *options, "--data", str(data)],
+            env={**os.environ, "PYTHONPATH": IMPORT_PATH},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert watching.stdout is not None
+            assert any(is_right(line) for line in watching.stdout)
+            watching.send_signal(signal.SIGTERM)
+            assert watching.wait(PATIENCE_S) == 143
+        finally:
+            watching.kill()
+            watching.communicate()
+
+
+def _has_all(line: str) -> bool:
+    told = json.loads(line)
+    return bool(told["answered"]) and len(told["overview"]["live"]) == PAGES
 
 
 def test_a_drill_ends_with_the_account_of_the_work_of_another_process(data: Path, runtime: Runtime) -> None:
