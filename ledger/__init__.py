@@ -73,7 +73,7 @@ from perdure.ledger.ids import (
     sub_agent_id,
     type_of,
 )
-from perdure.ledger.inspection import about_agent, audit, counts, inspection, lines, overview, parked
+from perdure.ledger.inspection import about_agent, audit, counts, inspection, line, lines, overview, parked
 from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
 from perdure.ledger.notes import Note
 from perdure.ledger.old_code import code_counts, code_standings, older_awake
@@ -96,6 +96,7 @@ from perdure.ledger.preview import preview_of, shown_input
 from perdure.ledger.protocol import decide
 from perdure.ledger.reach import Route, Standalone, named_on_the_way, route
 from perdure.ledger.run import Run, outcome_of
+from perdure.ledger.run_pages import Page, page_of
 from perdure.ledger.secret import (
     Secret,
     Struck,
@@ -139,7 +140,7 @@ from perdure.ledger.stimulus import (
     Unstarted,
     Up,
 )
-from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Store
+from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Store, Wanted
 from perdure.ledger.timeouts import arm, next_look
 from perdure.ledger.view import View, last_end
 

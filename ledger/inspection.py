@@ -38,7 +38,7 @@ def inspection(run: Run) -> dict[str, Any]:
 def line(run: Run) -> dict[str, Any]:
     """A run as one line of a list."""
     told = inspection(run)
-    kept = {key: told[key] for key in ("run_id", "agent_type", "parent", "attempt", "host")}
+    kept = {key: told[key] for key in _ON_A_LINE}
     outcome = {key: value for key, value in outcome_of(run).items() if key in ("summary", "error", "reason")}
     return {
         **kept,
@@ -49,6 +49,20 @@ def line(run: Run) -> dict[str, Any]:
         "milestones": [each["name"] for each in told["milestones"]],
         "outcome": outcome,
     }
+
+
+_ON_A_LINE = (
+    "run_id",
+    "agent_type",
+    "parent",
+    "parent_tool_call_id",
+    "display_order",
+    "display",
+    "input_preview",
+    "detached",
+    "attempt",
+    "host",
+)
 
 
 def overview(view: View, live_max: int) -> dict[str, Any]:

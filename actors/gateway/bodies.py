@@ -3,42 +3,67 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from starlette.requests import Request
 
 from perdure.ledger import BadRequest, TooLarge
 
 BODY_BYTES_MAX: Final = 32_000_000
+DEPTH_MAX: Final = 100
+"""How deep JSON may be nested."""
+
+
+async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The body of a request. Raises `TooLarge` as soon as it is."""
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared[:20]) > bytes_max:
+        raise TooLarge("body", f"has more than {bytes_max} bytes")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > bytes_max:
+            raise TooLarge("body", f"has more than {bytes_max} bytes")
+    return bytes(body)
 
 
 async def json_object(request: Request, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
-    """The JSON object in the body of a request. Raises `TooLarge` as soon as it is, and `BadRequest` if it is no object."""
-    declared = request.headers.get("content-length", "0")
-    size = int(declared) if declared.isdecimal() else 0
-    taken: list[bytes] = []
-    if size <= bytes_max:
-        size = 0
-        async for piece in request.stream():
-            size += len(piece)
-            if size > bytes_max:
-                break
-            taken.append(piece)
-    if size > bytes_max:
-        raise TooLarge("body", f"has more than {bytes_max} bytes")
-    return parsed_object(b"".join(taken))
+    """The JSON object in the body of a request. Raises `TooLarge`, and `BadRequest` if it is no object."""
+    return parsed_object(await body_of(request, bytes_max))
 
 
 def parsed_object(text: bytes | str, field: str = "body") -> dict[str, Any]:
     """The object in a JSON text. Raises `BadRequest`."""
-    try:
-        found = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as problem:
-        raise BadRequest(field, f"is not JSON: {problem}") from None
+    found = read_json(text.encode(errors="surrogatepass") if isinstance(text, str) else text, field)
     if not isinstance(found, dict):
         raise BadRequest(field, f"is {type(found).__name__}, not an object")
     return found
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number in JSON")
+def read_json(text: bytes, field: str = "body") -> Any:
+    """The data of a JSON text. Raises `BadRequest` for what is none, is nested too deeply, or has text that is no Unicode."""
+    try:
+        read = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as problem:
+        raise BadRequest(field, f"is not JSON: {problem!s:.200}") from None
+    _check_depth(read, field)
+    if b"\\ud" in text.lower():
+        try:
+            json.dumps(read, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise BadRequest(field, "has half of a surrogate pair") from None
+    return read
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _check_depth(read: Any, field: str) -> None:
+    level = [read]
+    for _ in range(DEPTH_MAX + 1):
+        below = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [child for each in below for child in each if isinstance(child, dict | list)]
+        if not level:
+            return
+    raise BadRequest(field, f"is nested more than {DEPTH_MAX} deep")

@@ -1,4 +1,4 @@
-"""What those ask for who look after a data directory and what serves it."""
+"""What those ask for who look after a data directory and what serves it, or who watch it."""
 
 from __future__ import annotations
 
@@ -27,3 +27,21 @@ class Keep(NamedTuple):
 
     wish: str
     arguments: list[Any]
+
+
+class PageOfRuns(NamedTuple):
+    """A page of runs, newest request first (`ledger.Wanted`), and where the next one begins."""
+
+    parent: str | None
+    agent_type: str | None
+    statuses: list[str] | None
+    words: str
+    before: int | None
+    limit: int
+
+
+class ChangedRuns(NamedTuple):
+    """Which runs have changed after a fact? See `actors.supervisor.changes`."""
+
+    after: int | None
+    limit: int

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
-from perdure.actors.link.keeping import Keep, ShowAgent, Upgrade, WindDown
+from perdure.actors.link.keeping import ChangedRuns, Keep, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.ledger import (
     Adopt,
     Alarm,
@@ -348,7 +348,7 @@ class ShowLimits(NamedTuple):
 Question: TypeAlias = (
     Call | Abort | Cancel | Clear | Retry | Tell | Forget
     | Known | Inspect | Show | ShowAgent | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown
-    | Upgrade | Keep
+    | Upgrade | Keep | PageOfRuns | ChangedRuns
 )  # fmt: skip
 
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled

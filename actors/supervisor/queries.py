@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TypeAlias
 
-from perdure.actors.link.keeping import Keep, ShowAgent, Upgrade, WindDown
+from perdure.actors.link.keeping import ChangedRuns, Keep, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.actors.link.messages import (
     Audit,
     Explain,
@@ -24,6 +24,7 @@ from perdure.actors.link.messages import (
 )
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
+from perdure.actors.supervisor.changes import Changes
 from perdure.actors.supervisor.keeping import Keeping
 from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.actors.supervisor.winding_down import WindingDown
@@ -34,15 +35,18 @@ from perdure.ledger import (
     Store,
     UnknownRun,
     View,
+    Wanted,
     about_agent,
     audit,
     code_standings,
     explain,
     frame_of,
     inspection,
+    line,
     lines,
     older_awake,
     overview,
+    page_of,
     parked,
     unpack,
 )
@@ -62,6 +66,8 @@ Query: TypeAlias = (
     | WindDown
     | Upgrade
     | Keep
+    | PageOfRuns
+    | ChangedRuns
 )
 
 
@@ -81,10 +87,11 @@ class Queries:
         findings: list[str],
         winding_down: WindingDown,
         keeping: Keeping,
+        changes: Changes,
     ) -> None:
         self._world, self._view, self._sessions, self._store, self._limits = world, view, sessions, store, limits
         self._tasks, self._now_ms, self._findings, self._winding_down = tasks, now_ms, findings, winding_down
-        self._keeping = keeping
+        self._keeping, self._changes = keeping, changes
         self._open: list[tuple[Session, str, Query]] = []
 
     def add(self, session: Session, ref: str, query: Query) -> None:
@@ -132,6 +139,10 @@ class Queries:
             case ListRuns():
                 archived = await self._world.threads.archive(lambda: self._store.ended_runs(*query))
                 return lines(self._view, archived, *query)
+            case PageOfRuns():
+                return await self._page(Wanted(*query[:-1]), query.limit)
+            case ChangedRuns(after, limit):
+                return self._changes.since(after, limit)
             case Overview(live_max):
                 vitals = self._world.vitals
                 about = {"pid": vitals.pid(), "node": vitals.node()}
@@ -149,6 +160,15 @@ class Queries:
                 if now:
                     self._sessions.let_go((each.host_id, each.agent_id) for each in older_awake(self._view, agent_type))
                 return standings
+
+    async def _page(self, wanted: Wanted, limit: int) -> Fields:
+        """What is in memory is looked through by the thread as well, so that the loop does not stand still. It is taken before the
+        snapshot is asked, so that a run that leaves memory meanwhile is in one of the two."""
+        runs, store = self._view.runs.copy(), self._store
+        page = await self._world.threads.archive(
+            lambda: page_of(runs, store.newest_runs(wanted, limit + 1), wanted, limit)
+        )
+        return {"runs": [line(run) for run in page.runs], "next": page.next}
 
     def _run(self, run_id: str) -> Run:
         run = self._view.runs.get(run_id)

@@ -21,6 +21,7 @@ from perdure.actors.link.messages import REPORTS, Ask, Exists, Message, Refused,
 from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import Fleet, KillPoint, World
 from perdure.actors.supervisor.calls import Calls
+from perdure.actors.supervisor.changes import Changes
 from perdure.actors.supervisor.checkpoints import Checkpoints
 from perdure.actors.supervisor.intake import Intake
 from perdure.actors.supervisor.keeping import Keeping
@@ -130,7 +131,10 @@ class Supervisor:
             world, view, self.store, self.checkpoints, self._cabinet.disk.directory, lost=self.pool.heartbeat.lost,
             wake=sessions.arrived.set,
         )  # fmt: skip
-        self.queries = Queries(*place, findings=self.findings, winding_down=self.winding_down, keeping=self.keeping)
+        self.changes = Changes(view)
+        self.queries = Queries(
+            *place, findings=self.findings, winding_down=self.winding_down, keeping=self.keeping, changes=self.changes
+        )
         ways = Ways(view, self._cabinet.exists)
         self.calls = Calls(view, sessions, ways)
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
@@ -191,6 +195,7 @@ class Supervisor:
         await self._perform(touched)
         self.sessions.seq = self.view.seq
         self.publisher.publish(rows)
+        self.changes.note(rows)
         self.calls.hosts_changed()
         self.calls.seen(touched)
         if not self.winding_down.is_on:

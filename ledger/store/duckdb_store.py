@@ -59,6 +59,7 @@ from perdure.ledger.store.duckdb_tables import (
     ended_runs,
     family_runs,
     forget,
+    newest_runs,
     read,
     replace,
 )
@@ -68,7 +69,7 @@ from perdure.ledger.store.journal_scan import commits, has_everything, has_segme
 from perdure.ledger.store.memory_store import TABLES, forget_bounds
 from perdure.ledger.store.run_filter import RunFilter, filter_after
 from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, extend, seal, seal_anew
-from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record
+from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Wanted
 
 _END = 2**62
 _SLICE = 1_000  # facts that DuckDB takes in one transaction: 2 µs each, and 10 in one of a hundred thousand
@@ -86,8 +87,7 @@ class DuckDBStore:
 
     def __init__(self, path: Path, *, fsync: bool = True, repair: bool = False) -> None:
         self.path = path
-        self._fsync = fsync
-        self._repair = repair
+        self._fsync, self._repair = fsync, repair
         self._lock: Lock | None = None
         self._con: duckdb.DuckDBPyConnection | None = None
         self._journal = Journal(path, fsync=fsync)
@@ -172,6 +172,11 @@ class DuckDBStore:
         """The snapshot's runs that are not live, oldest or newest request first."""
         with self._archived() as con:
             return ended_runs(con, parent, statuses, before_ms, limit, first)
+
+    def newest_runs(self, wanted: Wanted, limit: int) -> list[Record]:
+        """The snapshot's runs that are wanted and not live, newest request first."""
+        with self._archived() as con:
+            return newest_runs(con, wanted, limit)
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         """The snapshot's runs that an agent or its descendants requested, and that are not live."""
@@ -258,12 +263,8 @@ class DuckDBStore:
             raise LedgerDamaged(str(self.path), found.loss, DOCTOR)
         findings += found.plan.findings
         replayed = list(commits(found.plan.replay))
-        self._snapshot_seq, self._anchor, self._followed, self._tally = (
-            found.snapshot_seq,
-            found.mark,
-            found.mark,
-            NOTHING,
-        )
+        self._snapshot_seq, self._tally = found.snapshot_seq, NOTHING
+        self._anchor = self._followed = found.mark
         self._mark = replayed[-1].after if replayed else found.mark
         self._behind.extend(replayed)
         segments = dict.fromkeys(found.scanned.segments, 0) if self._repair else found.scanned.segments
@@ -393,8 +394,7 @@ class DuckDBStore:
         if self._con is not None:
             with suppress(duckdb.Error):
                 self._con.close()
-        self._con = None
         self._guard.close()
         if self._lock is not None:
             self._lock.release()
-        self._lock = None
+        self._con = self._lock = None

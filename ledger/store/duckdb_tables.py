@@ -10,7 +10,7 @@ import duckdb
 from perdure.ledger.store.duckdb_file import INDEXED_MAX
 from perdure.ledger.store.memory_store import TABLES, boot_order
 from perdure.ledger.store.seals import Commit, remove
-from perdure.ledger.store.store import FactRow, First, Record
+from perdure.ledger.store.store import FactRow, First, Record, Wanted
 
 COLUMNS = {  # of every table of records, its key first; `live` and `body` are in all of them
     "runs": ("run_id", "status", "agent_type", "parent", "requested_at_ms", "ended_at_ms", "first_seq", "last_seq"),
@@ -18,6 +18,7 @@ COLUMNS = {  # of every table of records, its key first; `live` and `body` are i
     "mail": ("mail_id", "recipient", "state", "run_id"),
 }
 _SCAN_FROM = 10_000  # keys above which one look at the whole table is quicker than the index
+_NAMES = ("run_id", "agent_type", "parent")  # in which words are looked for
 _NUMBERS = frozenset({"requested_at_ms", "ended_at_ms", "first_seq", "last_seq", "incarnation"})
 FACT = "seq, at_ms, subject, frame, kind, body"
 _SLICE = 1_000  # records that are replaced by one statement
@@ -130,6 +131,24 @@ def ended_runs(
     condition = f"""NOT live AND ($1::VARCHAR IS NULL OR parent = $1) AND ($2::VARCHAR[] IS NULL OR status = ANY($2::VARCHAR[]))
         AND ($3::BIGINT IS NULL OR requested_at_ms < $3) ORDER BY requested_at_ms {way}, first_seq {way}, run_id {way} LIMIT $4"""
     return read(con, "runs", condition, [parent, statuses, before_ms, limit])
+
+
+def newest_runs(con: duckdb.DuckDBPyConnection, wanted: Wanted, limit: int) -> list[Record]:
+    """The runs that are wanted and not live, newest request first. Only what is asked for is a condition: one that is always true would
+    cost ten times as much as the rest."""
+    clauses = {
+        "parent = ?": wanted.parent,
+        "agent_type = ?": wanted.agent_type,
+        "status = ANY(?::VARCHAR[])": wanted.statuses,
+        "first_seq < ?": wanted.before,
+    }
+    given = [(clause, value) for clause, value in clauses.items() if value is not None]
+    if wanted.words:
+        words = "contains(lower({}), ?)".format
+        given.append((f"({' OR '.join(map(words, _NAMES))})", wanted.words.lower()))
+    values = [each for clause, value in given for each in [value] * clause.count("?")]
+    condition = " AND ".join(["NOT live", *(clause for clause, _ in given)])
+    return read(con, "runs", f"{condition} ORDER BY first_seq DESC NULLS LAST LIMIT ?", [*values, limit])
 
 
 def family_runs(con: duckdb.DuckDBPyConnection, agent: str, limit: int) -> list[Record]:

@@ -12,7 +12,7 @@ from typing import NoReturn
 from perdure.ledger.errors import LedgerError
 from perdure.ledger.ids import is_within
 from perdure.ledger.status import HARD
-from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record
+from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Wanted
 
 TABLES = ("runs", "agents", "mail")
 
@@ -110,6 +110,26 @@ class MemoryStore:
             )
 
         return sorted(filter(wanted, self._records["runs"].values()), key=_age, reverse=first == "newest")[:limit]
+
+    def newest_runs(self, wanted: Wanted, limit: int) -> list[Record]:
+        """The snapshot's runs that are wanted and not live, newest request first."""
+        self._check()
+
+        def first_seq(record: Record) -> int:
+            return int(record.columns[5] or 0)
+
+        def is_wanted(record: Record) -> bool:
+            status, its_type, its_parent, *_ = record.columns
+            return (
+                not record.live
+                and wanted.parent in (None, its_parent)
+                and wanted.agent_type in (None, its_type)
+                and (wanted.statuses is None or status in wanted.statuses)
+                and any(wanted.words.lower() in str(each).lower() for each in (record.key, its_type, its_parent))
+                and (wanted.before is None or first_seq(record) < wanted.before)
+            )
+
+        return sorted(filter(is_wanted, self._records["runs"].values()), key=first_seq, reverse=True)[:limit]
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         """The snapshot's runs that an agent or its descendants requested, and that are not live."""

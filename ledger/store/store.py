@@ -59,6 +59,17 @@ class Boot(NamedTuple):
     ended: Mapping[str, int] = MappingProxyType({})
 
 
+class Wanted(NamedTuple):
+    """Which runs are asked for: those of a parent, of a type, of some statuses, that mention some words in their id, type or parent
+    (whatever the case), and that were requested before a fact. None, or no words, stands for any."""
+
+    parent: str | None = None
+    agent_type: str | None = None
+    statuses: list[str] | None = None
+    words: str = ""
+    before: int | None = None
+
+
 class Store(Protocol):
     """The durable side of the ledger. Every method blocks. The supervisor calls `append`, `records` and `family_runs` from one thread, and
     the others from a second one, which commits do not wait for; `runs_among` from any."""
@@ -93,6 +104,9 @@ class Store(Protocol):
     ) -> list[Record]:
         """The snapshot's runs that are not live, oldest or newest request first; optionally only those of one parent, of these statuses, or
         requested before an instant."""
+
+    def newest_runs(self, wanted: Wanted, limit: int) -> list[Record]:
+        """The snapshot's runs that are wanted and not live, newest request first, by the numbers of the facts that requested them."""
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         """The snapshot's runs that are not live and that an agent or its descendants requested, oldest request first."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perdure.ledger.errors import LedgerError
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.memory_store import MemoryStore
-from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Store
+from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Store, Wanted
 
 
 @pytest.fixture(params=["memory", "duckdb"])
@@ -263,6 +263,30 @@ def test_ended_runs_are_listed_by_age_and_what_is_asked(store: Store) -> None:
     assert listed("p>q", ["completed", "aborted"], 2_000) == "r4"
     assert listed(first="newest") == "r5 r4 r3 r2 r1"
     assert listed(statuses=["error"], limit=2, first="newest") == "r5 r3"
+
+
+def test_runs_are_found_by_pages_from_the_newest_on(store: Store) -> None:
+    store.append([fact(seq, f"R{seq}") for seq in range(1, 8)], [])
+    ended = [
+        run(f"R{seq}", seq, seq, live=False, status="error" if seq % 2 else "completed", parent=f"p{seq // 4}")
+        for seq in (5, 3, 1, 6, 2, 4)
+    ]
+    store.checkpoint(b"m", 7, [*ended, run("R7", 7, 7)], [])
+
+    def page(limit: int = 9, **wanted: Any) -> str:
+        return " ".join(record.key for record in store.newest_runs(Wanted(**wanted), limit))
+
+    assert page() == "R6 R5 R4 R3 R2 R1"
+    assert page(2) == "R6 R5"
+    assert page(2, before=5) == "R4 R3"
+    assert page(before=1) == ""
+    assert page(parent="p0") == "R3 R2 R1"
+    assert page(statuses=["error"], before=5) == "R3 R1"
+    assert page(statuses=[]) == ""
+    assert page(words="r4") == page(words="R4") == "R4"
+    assert page(words="P1") == "R6 R5 R4", "a parent is found by its name, too"
+    assert page(words="%") == ""
+    assert page(agent_type="nobody:Nothing") == ""
 
 
 def test_a_boot_counts_the_runs_that_are_not_live(store: Store) -> None:

@@ -1,0 +1,191 @@
+"""What REST takes and answers, as models. Names that end in `_ms` are milliseconds, those in `_at_ms` milliseconds since 1970."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
+
+from perdure.actors.protocols.rest_table import Taken
+from perdure.ledger import Status
+
+Id = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Words = Annotated[str, StringConstraints(max_length=200)]
+Seq = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+def _as_list(given: object) -> object:
+    return given if isinstance(given, list) else [given]
+
+
+Statuses = Annotated[list[Status], BeforeValidator(_as_list), Field(max_length=10)]
+
+
+class OfRun(Taken):
+    """The run in the path."""
+
+    run_id: Id
+
+
+class RunsAsked(Taken):
+    """Which runs."""
+
+    status: Annotated[Statuses | None, Field(description="Only runs with this status; repeatable.")] = None
+    type: Annotated[Id | None, Field(description="Only runs of this agent type, as module:Class.")] = None
+    parent: Annotated[Id | None, Field(description="Only runs that this agent requested, as name@module:Class.")] = None
+    q: Annotated[Words, Field(description="Only runs with this in their id, type or parent, whatever the case.")] = ""
+    before: Annotated[Seq | None, Field(description="The `next` of the page before.")] = None
+    limit: Annotated[int, Field(ge=1, le=500, description="Number of runs on a page.")] = 50
+
+
+class OverviewAsked(Taken):
+    """How much of an overview."""
+
+    live: Annotated[int, Field(ge=0, le=1000, description="Number of live runs that are listed.")] = 200
+
+
+class EventsAsked(Taken):
+    """From which event on."""
+
+    after: Annotated[
+        int | None, Field(ge=-1, lt=2**53, description="The last event that is known; `Last-Event-ID` wins.")
+    ] = None
+
+
+class LiveAsked(OverviewAsked, EventsAsked):
+    """From which event on, and how much of an overview."""
+
+
+class RunLine(BaseModel):
+    """A run in a list."""
+
+    run_id: str
+    agent_type: str
+    parent: Annotated[str, Field(description="The address of the agent that requested it; empty if none did.")]
+    parent_tool_call_id: str | None
+    display_order: int
+    display: Any
+    input_preview: Any
+    detached: bool
+    attempt: int
+    host: str | None
+    status: Status
+    started_at_ms: int
+    completed_at_ms: int | None
+    progress: Annotated[
+        dict[str, Any] | None, Field(description="`fraction`, `phase`, `message`, `at_ms` and what else was reported.")
+    ]
+    milestones: list[str]
+    outcome: Annotated[dict[str, Any], Field(description="`summary`, `error`, and `reason` of an interruption.")]
+
+
+class RunsPage(BaseModel):
+    """Runs, the newest request first."""
+
+    runs: list[RunLine]
+    next: Annotated[int | None, Field(description="`before` of the next page; null on the last.")]
+
+
+class HostLine(BaseModel):
+    """A host."""
+
+    host: str
+    pid: int
+    up: bool
+    tenants: Annotated[int, Field(description="Agents that are awake there.")]
+    load: int
+    rss_mb: int
+    node: str
+
+
+class Served(BaseModel):
+    """The supervisor."""
+
+    pid: int
+    node: str
+
+
+class OverviewTold(BaseModel):
+    """What `perdure ps` tells."""
+
+    epoch: Annotated[int, Field(description="The life of the supervisor.")]
+    facts: int
+    runs: Annotated[dict[Status, int], Field(description="How many runs have each status.")]
+    live: list[RunLine]
+    hosts: list[HostLine]
+    agents: Annotated[
+        list[tuple[str, str, int]], Field(description="Agents that are awake, at most 1,000: address, host, life.")
+    ]
+    alarms: int
+    waiting: int
+    audit: dict[str, Any]
+    code: dict[str, Any]
+    kept: dict[str, float | None]
+    supervisor: Served | None
+
+
+class RunTold(BaseModel):
+    """Everything about a run."""
+
+    run_id: str
+    agent_type: str
+    status: Status
+    attempt: int
+    retries: int
+    parent: str
+    parent_tool_call_id: str | None
+    display_order: int
+    display: Any
+    input_preview: Any
+    detached: bool
+    started_at_ms: int
+    completed_at_ms: int | None
+    source: Any = None
+    summary: str
+    error: str
+    output: Any
+    large: bool = False
+    trace: str = ""
+    reason: str | None = None
+    child_still_running: bool | None = None
+    digest: str
+    host: str | None
+    signal_at_ms: int | None
+    progress: dict[str, Any] | None = None
+    milestones: list[dict[str, Any]]
+    deliveries: dict[str, str]
+    options: dict[str, Any]
+
+
+class Explained(BaseModel):
+    """Where a run stands, and why."""
+
+    run_id: str
+    lines: list[str]
+
+
+class Audited(BaseModel):
+    """The account of all mail."""
+
+    enqueued: int
+    delivered: int
+    superseded: int
+    suppressed: int
+    parked: int
+    pending: int
+    balanced: bool
+    parked_mail: list[dict[str, Any]]
+    findings: list[str]
+
+
+class HostsTold(BaseModel):
+    """The processes that serve."""
+
+    supervisor: Served | None
+    hosts: list[HostLine]
+
+
+class LimitsTold(BaseModel):
+    """The limits in force; an infinite one is null."""
+
+    limits: dict[str, Any]

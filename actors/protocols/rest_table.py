@@ -1,0 +1,120 @@
+"""One table of operations, of which the routes and their description (OpenAPI) are made.
+
+An operation says what it takes and what it answers by models; whatever does not fit them is refused before the operation is entered, with
+the name of the field. So the description cannot say anything else than what is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
+from inspect import cleandoc
+from typing import Any, Final, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.bodies import body_of, read_json
+from perdure.actors.gateway.plain_json import json_bytes
+from perdure.actors.gateway.security import Principal, Scope
+from perdure.ledger import BadRequest
+
+JSON: Final = "application/json"
+
+
+class Taken(BaseModel):
+    """What a request says. Fields that nobody knows are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Nothing(Taken):
+    """Nothing is said."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that fits its operation: who asks, and what was said in the path, after the question mark and in the body."""
+
+    request: Request
+    who: Principal
+    path: Any
+    query: Any
+    body: Any
+
+
+Handler = Callable[[Asked], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing that can be asked. What it is stands in the docstring of its handler.
+
+    Args:
+        answer: the model of the answer; None for one of another kind, which the handler makes itself.
+        media: the type of such an answer.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    answer: type[BaseModel] | None = None
+    _: KW_ONLY
+    scope: Scope = Scope.READ
+    of: type[Taken] = Nothing
+    query: type[Taken] = Nothing
+    body: type[Taken] | None = None
+    media: str = JSON
+
+    @property
+    def name(self) -> str:
+        """Its name in the description."""
+        return str(getattr(self.handler, "__name__", self.path)).strip("_")
+
+    @property
+    def summary(self) -> str:
+        """What it is."""
+        return cleandoc(self.handler.__doc__ or "")
+
+
+def routes_of(table: list[Operation], backend: Backend) -> list[BaseRoute]:
+    """The routes of these operations."""
+    return [Route(each.path, _endpoint(each, backend), methods=[each.method], name=each.name) for each in table]
+
+
+def _endpoint(operation: Operation, backend: Backend) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        who = backend.principal(request, operation.scope)
+        path = _fitting(operation.of, request.path_params)
+        query = _fitting(operation.query, _query_of(request))
+        body = None if operation.body is None else await _body_of(request, operation.body)
+        told = await operation.handler(Asked(request, who, path, query, body))
+        return told if isinstance(told, Response) else Response(json_bytes(told), media_type=JSON)
+
+    return answer
+
+
+def _query_of(request: Request) -> dict[str, Any]:
+    """What stands after the question mark. A name that stands there twice has a list; a token is not for the operation."""
+    given = request.query_params
+    names = dict.fromkeys(name for name in given if name != "token")
+    return {name: values[0] if len(values := given.getlist(name)) == 1 else values for name in names}
+
+
+async def _body_of(request: Request, model: type[Taken]) -> Taken:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON:  # which a page elsewhere cannot send without being asked about it first
+        raise BadRequest("content-type", f"{kind!r:.80} is not {JSON}")
+    return cast("Taken", _fitting(model, read_json(await body_of(request))))
+
+
+def _fitting(model: type[Taken], given: Any) -> Any:
+    try:
+        return model.model_validate(given)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_input=False)[0]
+        field_name = ".".join(map(str, first["loc"])) or "body"
+        raise BadRequest(field_name[:200], first["msg"]) from None

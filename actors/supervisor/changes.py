@@ -1,0 +1,58 @@
+"""Which runs have changed since a fact, so that whoever shows runs asks for those alone.
+
+Nothing is kept for those who ask: the number of a fact is all that they remember. It holds across lives of the supervisor, so whoever was
+away asks for what came after it, of whichever life. What happened too long ago, or in an earlier life, is told as a reset: read everything
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import takewhile
+from typing import Final
+
+from perdure.actors.link.messages import Fields
+from perdure.ledger import FactRow, View, line
+
+CHANGED_MAX: Final = 20_000
+"""How many changed runs are remembered."""
+
+
+class Changes:
+    """Of one supervisor life."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._last: dict[str, int] = {}  # runs with the fact that changed them last, in the order of these facts
+        self._begin = self._upto = view.seq
+
+    def note(self, rows: Iterable[FactRow]) -> None:
+        """These facts are durable."""
+        for row in rows:
+            self._upto = row.seq
+            if row.subject in self._view.runs:
+                self._last.pop(row.subject, None)
+                self._last[row.subject] = row.seq
+        while len(self._last) > CHANGED_MAX:
+            oldest = next(iter(self._last))
+            self._begin = self._last.pop(oldest)
+
+    def since(self, after: int | None, limit: int) -> Fields:
+        """The runs that have changed after a fact, as lines, in the order of their changes, and the ids of those that are gone.
+
+        `upto` is the fact to ask from the next time, and `more` says that there are more already. Without a fact, or after one that is not
+        remembered, it is a `reset`, and nothing is told but `upto`.
+        """
+        if after is None or not self._begin <= after <= self._upto:
+            return {"reset": True, "upto": self._upto, "more": False, "runs": [], "gone": []}
+        newest_first = takewhile(lambda item: item[1] > after, reversed(self._last.items()))
+        changed = list(newest_first)[::-1]
+        told = changed[:limit]
+        runs = [self._view.runs.get(run_id) for run_id, _ in told]
+        return {
+            "reset": False,
+            "upto": told[-1][1] if len(changed) > limit else self._upto,
+            "more": len(changed) > limit,
+            "runs": [line(run) for run in runs if run is not None and not run.cleared],
+            "gone": [run_id for (run_id, _), run in zip(told, runs, strict=True) if run is None or run.cleared],
+        }
