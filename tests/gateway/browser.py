@@ -31,5 +31,5 @@ def browser_page(**options: object) -> Iterator[Page]:
 
 
 def _is_ours(kind: str, text: str) -> bool:
-    """Whether what the console says is an error of the page. A line that is lost is told there, too, and is none."""
-    return kind == "error" and "net::ERR" not in text and "status of 50" not in text
+    """Whether what the console says is an error of the page. The browser notes there, too, which requests were refused or lost."""
+    return kind == "error" and not text.startswith("Failed to load resource")

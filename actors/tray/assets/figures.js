@@ -4,6 +4,7 @@ import { h, say } from "./dom.js";
 import { state, watch } from "./live.js";
 
 const SPAN_MS = 5 * 60_000;
+const OVER_MS = 5000; // over which a rate is taken
 const SVG = "http://www.w3.org/2000/svg";
 
 const FIGURES = [
@@ -33,8 +34,9 @@ function figure({ name }) {
 
 function draw(element, { unit, value }) {
   const now = Date.now(), points = [];
-  for (let at = 1; at < state.history.length; at += 1) {
-    const found = value(state.history[at], state.history[at - 1]);
+  for (let at = 1, before = 0; at < state.history.length; at += 1) {
+    while (state.history[at].at - state.history[before + 1].at >= OVER_MS) before += 1;
+    const found = value(state.history[at], state.history[before]);
     if (found !== null && state.history[at].at > now - SPAN_MS) points.push([300 - ((now - state.history[at].at) / SPAN_MS) * 300, found]);
   }
   const most = Math.max(1e-9, ...points.map(([, y]) => y));
