@@ -15,7 +15,7 @@ export function show(main) {
     trouble.hidden = false;
     try {
       const told = await ask("api/kill", { method: "POST", body: target });
-      say(trouble, told.told ?? "It was killed. Watch its agents recover.");
+      say(trouble, told.told);
     } catch (problem) { say(trouble, problem.message); }
   }
 
@@ -23,8 +23,8 @@ export function show(main) {
     const overview = state.overview;
     if (!overview) return [];
     const supervisor = overview.supervisor ?? {};
-    return [{ name: "supervisor", target: { supervisor: true }, pid: supervisor.pid, node: supervisor.node, state: `life ${overview.epoch ?? ""}`, tenants: "", load: "", rss: supervisor.rss_mb },
-      ...(overview.hosts ?? []).map((each) => ({ name: each.host, target: { host: each.host }, pid: each.pid, node: each.node, state: each.up ? "up" : "starting", tenants: each.tenants, load: each.load, rss: each.rss_mb }))];
+    return [{ name: "supervisor", target: { process: "supervisor" }, pid: supervisor.pid, node: supervisor.node, state: `life ${overview.epoch ?? ""}`, tenants: "", load: "", rss: supervisor.rss_mb },
+      ...(overview.hosts ?? []).map((each) => ({ name: each.host, target: { process: each.host }, pid: each.pid, node: each.node, state: each.up ? "up" : "starting", tenants: each.tenants, load: each.load, rss: each.rss_mb }))];
   }
 
   function line(each) {
