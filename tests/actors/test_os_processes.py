@@ -1,0 +1,53 @@
+"""A process is told apart by its number and its start time: whoever has the number since is never struck."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from perdure.actors.ray_world.os_processes import ProcessId, is_alive, kill, process_of, strike
+
+
+@pytest.fixture
+def sleeper() -> Iterator[tuple[subprocess.Popen[bytes], ProcessId]]:
+    """A process that waits until it is killed."""
+    running = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = process_of(running.pid)
+    assert process is not None
+    yield running, process
+    running.kill()
+    running.communicate()
+
+
+def test_the_very_process_is_struck_once(sleeper: tuple[subprocess.Popen[bytes], ProcessId]) -> None:
+    running, process = sleeper
+    assert is_alive(process)
+    assert strike(process)
+    assert running.wait() == -signal.SIGKILL
+    assert not strike(process)
+
+
+def test_another_process_that_has_the_number_since_is_not_struck(
+    sleeper: tuple[subprocess.Popen[bytes], ProcessId],
+) -> None:
+    running, process = sleeper
+    earlier = process._replace(started_ms=process.started_ms - 1)
+    assert not is_alive(earlier)
+    assert not strike(earlier)
+    kill([earlier])
+    assert running.poll() is None
+    assert is_alive(process)
+
+
+def test_one_that_is_dead_but_not_yet_reaped_is_not_struck(
+    sleeper: tuple[subprocess.Popen[bytes], ProcessId],
+) -> None:
+    running, process = sleeper
+    running.kill()
+    while is_alive(process):
+        pass
+    assert not strike(process)
