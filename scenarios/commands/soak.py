@@ -21,7 +21,8 @@ def soak(
 ) -> None:
     """Play stories one after the other on one cluster, with kills, restarts and backups, and look whether anything grows.
 
-    A leg is a fan-out, jobs, or a turn of a chat agent whose model is scripted. Each is checked as `perdure run` does. After each the
+    A leg is a fan-out, jobs, or a turn of a chat agent whose model is scripted. Each is checked as `perdure run` does. A drill is a fan-out
+    that is struck as `perdure chaos` does it, and a stall one during which the supervisor and all hosts stand still. After each leg the
     memory, file descriptors and threads of the supervisor and the hosts, and the disk, are measured. At the end come the audit, `doctor`
     on the directory and on a restored backup, and a look for processes left behind. Ctrl-C ends the soak with the report so far. The exit
     code is 1 if anything is wrong.

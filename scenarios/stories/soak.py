@@ -1,9 +1,11 @@
 """`perdure soak`: the stories of `perdure run`, drawn one after the other on one cluster, for as long as you like.
 
 A leg is a fan-out, jobs (fibers, schedules and a queue), or one turn of a chat agent with tools and sub-agents. Each kills what its story
-kills: hosts, the supervisor, now and then everything at once. In between the directory is backed up while it is served. After each leg the
-processes and the directory are measured. What the messenger's story needs in the environment cannot be had beside the chat's, and clocks
-that jump and disks that are full cannot be had on a machine that others use: those are played by the swarm and by `tests/crash`.
+kills: hosts, the supervisor, now and then everything at once. In a drill a fan-out is struck by the clock, as `perdure chaos` does it, and
+shares of the hosts at once. In a stall the supervisor and all hosts stand still during a fan-out, which must cost no attempt. In between
+the directory is backed up while it is served. After each leg the processes and the directory are measured. What the messenger's story needs
+in the environment cannot be had beside the chat's, and clocks that jump and disks that are full cannot be had on a machine that others use:
+those are played by the swarm and by `tests/crash`.
 """
 
 from __future__ import annotations
@@ -13,17 +15,19 @@ import contextlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
 
 import psutil
 
+from perdure.scenarios.stories.chaos import Chaos, Plan, some
 from perdure.scenarios.stories.chat_play import PEACE
 from perdure.scenarios.stories.chat_recovery import ChatRecovery
 from perdure.scenarios.stories.engine import Scenario, in_words
 from perdure.scenarios.stories.fan_out import FanOut
+from perdure.scenarios.stories.fan_out_agents import Census
 from perdure.scenarios.stories.fan_out_record import Order
 from perdure.scenarios.stories.jobs import Jobs
 from perdure.scenarios.stories.soak_curves import Sample, curves, grown, told
@@ -33,6 +37,9 @@ from perdure.scenarios.stories.watchers import Watcher
 LEAST_LEG_S: Final = 5.0  # that a turn of the chat takes at least, to know how many there can be
 COLD_RESTARTS: Final = 0.15  # share of the fan-outs in which everything is killed at once
 BACKUP_EVERY: Final = 5  # legs
+DRILL_S: Final = 8.0
+STALL_AFTER_S: Final = 2.0  # by then some children are at work
+STALLS_S: Final = (3.0, 20.0)
 REST_S: Final = 60.0  # for what a leg left under way
 LOOK_S: Final = 0.2
 GONE_S: Final = 20.0  # for the processes of the cluster, after its end
@@ -88,6 +95,8 @@ class Soak(Scenario):
             "fan-out": self._fan_out,
             "jobs": self._jobs,
             "chat": self._turn,
+            "drill": self._drill,
+            "stall": self._stall,
         }
         name = self._die.choice(list(legs)) if number % BACKUP_EVERY else "backup"
         self.watcher.say(f"leg {number}: {name}")
@@ -103,6 +112,34 @@ class Soak(Scenario):
         story = FanOut(Order(children=children, kills=kills, seed=self._seed(number), cold_restart=cold), self.watcher)
         story.joined(stage)
         await self._play(story, stage, number)
+
+    async def _drill(self, stage: RayStage, number: int) -> None:
+        """A fan-out under strikes that do not wait for it to recover."""
+        order = Order(children=self._die.randint(50, 200), seed=self._seed(number))
+        story = FanOut(order, self.watcher, pace_s=DRILL_S)
+        story.joined(stage)
+        share = self._die.choice([None, 0.5, 1.0])
+        plan = Plan(self._die.choice([1.0, 2.0]), DRILL_S, self._seed(number), fraction=share, settle_s=REST_S)
+        drill = Chaos(stage, plan, self.watcher.say)
+        await asyncio.gather(self._play(story, stage, number), drill.play())
+        told = drill.judge(await stage.ask("ps", 0), await stage.ask("audit"))
+        self.wrong += [f"leg {number}, drill: {each}" for each in drill.wrong]
+        self.kills += Counter(told["kills"])
+
+    async def _stall(self, stage: RayStage, number: int) -> None:
+        """A fan-out during which the supervisor and the hosts stand still for a while, as on a machine that swaps or sleeps."""
+        order = Order(children=self._die.randint(20, 100), seed=self._seed(number))
+        story = FanOut(order, self.watcher, pace_s=STALL_AFTER_S + self._die.uniform(0, 2))
+        story.joined(stage)
+        playing = asyncio.ensure_future(self._play(story, stage, number))
+        await asyncio.sleep(STALL_AFTER_S)
+        with stood_still(await stage.pids()):
+            await asyncio.sleep(self._die.uniform(*STALLS_S))
+        await playing
+        rows = await stage.ask("list", stage.agent_id(Census, f"fan-out-{order.number}"), None, None, order.children)
+        again = [row["run_id"] for row in rows if row["attempt"] > 1]
+        if again:
+            self.wrong.append(f"leg {number}, stall: {len(again)} runs needed another attempt: {some(again)}")
 
     async def _jobs(self, stage: RayStage, number: int) -> None:
         jobs, desks, kills = self._die.randint(50, 300), self._die.randint(1, 4), self._die.randint(0, 2)
@@ -226,6 +263,22 @@ class Soak(Scenario):
                 "Verified: every leg, the audit, the doctor on the directory and on a restored backup; no process is left."
             )
         return said
+
+
+@contextlib.contextmanager
+def stood_still(pids: Sequence[int]) -> Iterator[None]:
+    """These processes stand still meanwhile."""
+    stopped: list[psutil.Process] = []
+    try:
+        for pid in pids:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                stopped.append(psutil.Process(pid))
+                stopped[-1].suspend()
+        yield
+    finally:
+        for process in stopped:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def size_mb(directory: Path) -> float:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from perdure.scenarios.stories.soak import size_mb
+from perdure.scenarios.stories.soak import size_mb, stood_still
 from perdure.scenarios.stories.soak_curves import Sample, curves, grown, growth, told, warmed_up
 
 HOUR_S = 3_600.0
@@ -72,3 +75,23 @@ def test_the_size_of_a_directory_is_what_its_files_take(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "file").write_bytes(b"x" * 3 * 2**20)
     assert 3.0 <= size_mb(tmp_path) < 3.1
+
+
+def test_processes_stand_still_meanwhile_and_go_on_whatever_happens_and_the_dead_are_passed_over() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    running = subprocess.Popen([sys.executable, "-c", "print(input())"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def stand_still() -> None:
+        with stood_still([ended.pid, running.pid]):
+            while psutil.Process(running.pid).status() != psutil.STATUS_STOPPED:
+                pass
+            raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stand_still()
+        assert running.communicate(b"on\n") == (b"on\n", None)
+    finally:
+        running.kill()
+        running.wait()
