@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from perdure.actors.tasks import awaited
 
@@ -29,7 +30,17 @@ def event(data: bytes, *, number: int | str | None = None, name: str = "") -> by
 
 def event_stream(pieces: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> StreamingResponse:
     """The answer that sends these pieces as they come, and closes the generator when the client leaves."""
-    return StreamingResponse(kept_alive(pieces), media_type="text/event-stream", headers={**HEADERS, **(headers or {})})
+    return _EventStream(kept_alive(pieces), media_type="text/event-stream", headers={**HEADERS, **(headers or {})})
+
+
+class _EventStream(StreamingResponse):
+    """Closes its generator at the end. A client that leaves while it is sent something would leave it to the garbage collector."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await cast("AsyncGenerator[bytes, None]", self.body_iterator).aclose()
 
 
 async def kept_alive(pieces: AsyncGenerator[bytes, None], every_s: float = KEEP_ALIVE_S) -> AsyncGenerator[bytes, None]:

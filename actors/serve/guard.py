@@ -149,6 +149,10 @@ class _Line:
             message = {**message, "headers": [*headers, *((n, v) for n, v in HEADERS.items() if n not in known)]}
             self._scope["state"][IS_STREAM] = known.get(b"content-type", b"").startswith(STREAM)
         await self._send(message)
+        if message.get("more_body"):
+            await asyncio.sleep(
+                0
+            )  # servers let who sends without a pause go on even after the client has left, and nobody else
 
     async def refuse_request(self, problem: Exception) -> None:
         """Answer with an error, or break the answer off."""

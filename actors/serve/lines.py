@@ -16,7 +16,7 @@ from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.problems import AGAIN
 from perdure.actors.serve.guard import IS_STREAM
 
-CLOSE_S: Final = 5.0  # for a client that took nothing to take its leave
+CLOSE_S: Final = 20.0  # for a client that took nothing to take its leave
 
 
 class HttpLine(H11Protocol):
@@ -120,6 +120,8 @@ class SocketLine(WebSocketsSansIOProtocol):
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
             self.queue.put_nowait({"type": "websocket.disconnect", "code": AGAIN})
+        self.disconnected = True
+        self.writable.set()  # whoever sends something has nobody left to send it to
         self.transport.close()
         self._stall_timer = self.loop.call_later(CLOSE_S, self.transport.abort)
 

@@ -8,8 +8,9 @@ import ssl
 from typing import Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from perdure.actors.serve.app import Gateway
+from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.serve.lines import HttpLine, lines
 from perdure.actors.serve.plan import ServePlan
 from perdure.ledger import BadRequest
@@ -23,7 +24,7 @@ class Server(uvicorn.Server):
     At its end it accepts nothing more, breaks event streams off, closes WebSockets by 1012, and gives other answers a moment to end.
     """
 
-    def __init__(self, app: Gateway, plan: ServePlan) -> None:
+    def __init__(self, app: ASGIApp, limits: GatewayLimits, plan: ServePlan) -> None:
         self.is_up = asyncio.Event()
         super().__init__(
             uvicorn.Config(
@@ -37,7 +38,7 @@ class Server(uvicorn.Server):
                 forwarded_allow_ips=plan.forwarded_allow_ips or "127.0.0.1",
                 ssl_certfile=plan.certfile or None,
                 ssl_keyfile=plan.keyfile or None,
-                **lines(app.limits),
+                **lines(limits),
             )
         )
 

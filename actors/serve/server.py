@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
@@ -33,7 +34,8 @@ class GatewayServer:
     ) -> None:
         self._plan, self._deployment, self._courier, self._is_local = plan, deployment, courier, is_local
         self._app = plan.application(opener=self._opened, striker=striker)
-        self._server = Server(self._app, plan)
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # or strangers would fill the log
+        self._server = Server(self._app, self._app.limits, plan)
 
     @asynccontextmanager
     async def _opened(self) -> AsyncGenerator[Client, None]:

@@ -56,7 +56,7 @@ async def serve(given: dict[str, Any]) -> None:
         options = {name: named(value) for name, value in given.get("hooks", {}).items()}
         app = Gateway([named(each) for each in given["agents"]], opener=opened, **options, **given.get("options", {}))
         listening = bound("127.0.0.1", given.get("port", 0))
-        server = Server(app, ServePlan(()))
+        server = Server(app, app.limits, ServePlan(()))
         serving = asyncio.ensure_future(server.serve([listening]))
         await server.is_up.wait()
         print("listening on", listening.getsockname()[1], flush=True)  # noqa: T201

@@ -1,0 +1,366 @@
+"""The server of a gateway on real sockets: who is patient with whom, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from perdure.actors import ServePlan, bound, check_certificate
+from perdure.actors.gateway.limits import GatewayLimits
+from perdure.actors.gateway.security import Principal, Security, bearer
+from perdure.actors.gateway.streaming import event_stream
+from perdure.actors.serve.guard import Guard
+from perdure.actors.serve.listening import Server
+from perdure.ledger import BadRequest
+
+PATIENCE_S = 60
+PIECE = b"x" * 65_536
+HELLO = b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Site:
+    """What is served here: pages that end and that do not."""
+
+    def __init__(self) -> None:
+        self.sent, self.left = 0, asyncio.Event()
+        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+
+    def app(self) -> Starlette:
+        paths = {"/hello": self.hello, "/late": self.late, "/flood": self.flood, "/feed": self.feed}
+        routes = [Route(path, each, methods=["GET", "POST"]) for path, each in paths.items()]
+        return Starlette(
+            routes=[*routes, WebSocketRoute("/socket", self.socket), WebSocketRoute("/torrent", self.torrent)]
+        )
+
+    async def hello(self, request: Request) -> JSONResponse:
+        return JSONResponse({"client": request.client and request.client.host, "scheme": request.url.scheme})
+
+    async def late(self, request: Request) -> PlainTextResponse:
+        self.asked.set()
+        await self.answer.wait()
+        return PlainTextResponse("whole")
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield PIECE
+                self.sent += len(PIECE)
+        finally:
+            self.left.set()
+
+    async def flood(self, request: Request) -> StreamingResponse:
+        return event_stream(self._pieces())
+
+    async def _feed(self) -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"data: 1\n\n"
+            self.asked.set()
+            await asyncio.Event().wait()
+        finally:
+            self.left.set()
+
+    async def feed(self, request: Request) -> StreamingResponse:
+        return event_stream(self._feed())
+
+    async def socket(self, socket: WebSocket) -> None:
+        await socket.accept()
+        self.asked.set()
+        try:
+            await socket.receive_text()
+        finally:
+            self.left.set()
+
+    async def torrent(self, socket: WebSocket) -> None:
+        await socket.accept()
+        try:
+            while True:
+                await socket.send_bytes(PIECE)
+                self.sent += len(PIECE)
+        except WebSocketDisconnect:
+            self.left.set()
+            raise
+
+
+class Place:
+    """A server that serves a site."""
+
+    def __init__(self, site: Site, server: Server, port: int) -> None:
+        self.site, self.server, self.port = site, server, port
+
+    async def line(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def said(self, text: bytes) -> bytes:
+        """All that is answered until the server closes."""
+        reader, writer = await self.line()
+        writer.write(text)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+
+@asynccontextmanager
+async def serving(plan: ServePlan | None = None, **limits: Any) -> AsyncGenerator[Place, None]:
+    given = GatewayLimits(**limits)
+    site, listening = Site(), bound("127.0.0.1", 0)
+    server = Server(Guard(site.app(), Security(), given), given, plan or ServePlan(()))
+    running = asyncio.ensure_future(server.serve([listening]))
+    await server.is_up.wait()
+    try:
+        yield Place(site, server, listening.getsockname()[1])
+    finally:
+        server.should_exit = True
+        await running
+
+
+def play(story: Callable[[], Any]) -> None:
+    async def patient() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await story()
+
+    asyncio.run(patient())
+
+
+# patience
+
+
+def test_a_thousand_connections_that_say_nothing_are_closed_while_others_are_served() -> None:
+    async def story() -> None:
+        async with serving(head_s=3) as place:
+            silent = [await place.line() for _ in range(1000)]
+            reader, writer = await place.line()
+            writer.write(HELLO)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            ended = await asyncio.gather(*(reader.read() for reader, _ in silent), return_exceptions=True)
+            assert all(each == b"" or isinstance(each, ConnectionResetError) for each in ended)
+            for each in (writer, *(writer for _, writer in silent)):
+                each.close()
+
+    play(story)
+
+
+def test_headers_that_come_a_byte_at_a_time_are_waited_for_only_so_long() -> None:
+    async def story() -> None:
+        async with serving(head_s=0.3) as place:
+            reader, writer = await place.line()
+            writer.write(HELLO)
+            await reader.readuntil(b"}")
+            writer.write(b"GET /hello HTTP/1.1\r\nX-Slow: ")
+            ended = asyncio.ensure_future(reader.read())
+            while not ended.done():
+                writer.write(b"x")
+                await asyncio.wait({ended}, timeout=0.05)
+            assert isinstance(ended.exception(), ConnectionResetError) or ended.result() == b""
+            writer.close()
+
+    play(story)
+
+
+def test_headers_without_an_end_are_refused() -> None:
+    async def story() -> None:
+        async with serving(head_bytes_max=2000) as place:
+            assert (await place.said(b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000)).startswith(b"HTTP/1.1 400")
+
+    play(story)
+
+
+def test_a_body_that_goes_on_after_its_answer_is_cut_off() -> None:
+    async def story() -> None:
+        async with serving(head_s=0.3, body_bytes_max=100) as place:
+            reader, writer = await place.line()
+            writer.write(b"POST /hello HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+            ended = asyncio.ensure_future(reader.read())
+            while not ended.done():
+                writer.write(b"1\r\nx\r\n")
+                await asyncio.wait({ended}, timeout=0.02)
+            assert isinstance(ended.exception(), ConnectionResetError) or b" 200 " in ended.result()
+            writer.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize("path", ["/flood", "/torrent"])
+def test_who_reads_nothing_costs_little_memory_and_is_cut_off(path: str) -> None:
+    async def story() -> None:
+        async with serving(stall_s=0.5) as place:
+            line = socket.create_connection(("127.0.0.1", place.port))
+            upgrade = (
+                b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+                + b"a" * 22
+                + b"==\r\n"
+            )
+            line.sendall(
+                b"GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
+                % (path.encode(), upgrade if path == "/torrent" else b"")
+            )
+            await place.site.left.wait()
+            assert place.site.sent < 16 * 1024 * 1024, "what the kernel holds, and little more"
+            line.close()
+
+    play(story)
+
+
+def test_a_slow_websocket_is_told_to_come_again() -> None:
+    async def story() -> None:
+        async with (
+            serving(stall_s=0.5) as place,
+            connect(f"ws://127.0.0.1:{place.port}/torrent", max_queue=1) as client,
+        ):
+            await place.site.left.wait()
+            with suppress(ConnectionClosed):
+                while await client.recv():
+                    """What was sent before."""
+            assert client.close_code == 1013
+
+    play(story)
+
+
+def test_one_connection_too_many_is_sent_away() -> None:
+    async def story() -> None:
+        async with serving(connections_max=2) as place:
+            lines = [await place.line() for _ in range(2)]
+            assert b"200 OK" not in await _quietly(place.said(HELLO))
+            lines[0][1].write(HELLO)
+            assert (await lines[0][0].readline()).startswith(b"HTTP/1.1 200")
+            for _, writer in lines:
+                writer.close()
+
+    play(story)
+
+
+async def _quietly(answer: Any) -> bytes:
+    try:
+        return bytes(await answer)
+    except ConnectionResetError:
+        return b""
+
+
+# the end
+
+
+def test_at_the_end_streams_break_off_sockets_are_told_to_come_again_and_answers_are_finished() -> None:
+    async def story() -> None:
+        async with serving() as feeding, httpx.AsyncClient(base_url=f"http://127.0.0.1:{feeding.port}") as client:
+            site = feeding.site
+            async with client.stream("GET", "/feed") as answer:
+                pieces = answer.aiter_bytes()
+                assert await anext(pieces) == b"data: 1\n\n"
+                feeding.server.should_exit = True
+                with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+                    await anext(pieces)
+            await site.left.wait()
+
+        async with serving() as place, connect(f"ws://127.0.0.1:{place.port}/socket") as client:
+            await place.site.asked.wait()
+            place.server.should_exit = True
+            with pytest.raises(ConnectionClosed) as closed:
+                await client.recv()
+            assert closed.value.rcvd
+            assert closed.value.rcvd.code == 1012
+
+        async with serving() as place, httpx.AsyncClient(base_url=f"http://127.0.0.1:{place.port}") as client:
+            late = asyncio.ensure_future(client.get("/late"))
+            await place.site.asked.wait()
+            place.server.should_exit = True
+            while place.server.servers[0].is_serving():
+                await asyncio.sleep(0.01)
+            place.site.answer.set()
+            assert (await late).text == "whole"
+
+    play(story)
+
+
+# who asks, and what is heard on the way
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    openssl = shutil.which("openssl")
+    assert openssl, "openssl is missing; install it, for instance Debian's package openssl"
+    folder = tmp_path_factory.mktemp("tls")
+    made = str(folder / "cert.pem"), str(folder / "key.pem")
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    subprocess.run([*command, "-out", made[0], "-keyout", made[1], *subject], check=True, capture_output=True)
+    return made
+
+
+def test_tls_is_spoken_with_a_certificate(certificate: tuple[str, str]) -> None:
+    async def story() -> None:
+        plan = ServePlan((), certfile=certificate[0], keyfile=certificate[1])
+        trust = ssl.create_default_context(cafile=certificate[0])
+        async with serving(plan) as place, httpx.AsyncClient(verify=trust) as client:
+            assert (await client.get(f"https://localhost:{place.port}/hello")).json()["scheme"] == "https"
+            with pytest.raises(httpx.TransportError):
+                await client.get(f"http://localhost:{place.port}/hello")
+
+    play(story)
+    check_certificate(*certificate)
+    check_certificate("", "")
+    for pair in ((certificate[1], ""), (certificate[0], certificate[0]), ("nowhere.pem", ""), ("", certificate[1])):
+        with pytest.raises(BadRequest):
+            check_certificate(*pair)
+
+
+@pytest.mark.parametrize(
+    ("proxies", "client", "scheme"),
+    [("", "127.0.0.1", "http"), ("192.0.2.1", "127.0.0.1", "http"), ("127.0.0.1", "203.0.113.9", "https")],
+)
+def test_what_a_proxy_says_of_its_client_is_believed_only_of_a_named_proxy(
+    proxies: str, client: str, scheme: str
+) -> None:
+    async def story() -> None:
+        headers = {"x-forwarded-for": "203.0.113.9", "x-forwarded-proto": "https"}
+        async with serving(ServePlan((), forwarded_allow_ips=proxies)) as place, httpx.AsyncClient() as asking:
+            answer = await asking.get(f"http://127.0.0.1:{place.port}/hello", headers=headers)
+        assert answer.json() == {"client": client, "scheme": scheme}
+
+    play(story)
+
+
+def test_under_another_server_its_access_log_has_no_token(caplog: pytest.LogCaptureFixture) -> None:
+    key = "correct-horse-battery"
+
+    async def story() -> None:
+        guarded = Guard(Site().app(), Security(bearer({key: Principal("anna")})), GatewayLimits())
+        server = uvicorn.Server(uvicorn.Config(guarded, log_config=None, lifespan="off"))
+        with bound("127.0.0.1", 0) as listening:
+            running = asyncio.ensure_future(server.serve([listening]))
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
+                assert (await client.get(f"/hello?x=1&token={key}")).status_code == 200
+            server.should_exit = True
+            await running
+
+    with caplog.at_level(logging.INFO, "uvicorn.access"):
+        play(story)
+    assert "/hello?x=1" in caplog.text
+    assert key not in "".join(each.getMessage() for each in caplog.records if each.name == "uvicorn.access")
