@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from perdure.actors.runtime.async_runtime import AsyncRuntime
     from perdure.actors.runtime.background import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK, state_in, version_in
     from perdure.actors.runtime.client import Client
+    from perdure.actors.runtime.inspecting import begun_at_ms
     from perdure.actors.runtime.runtime import Runtime
     from perdure.actors.runtime.stopping import Stopped, stop_serving
     from perdure.actors.serve.listening import bound, check_certificate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from inspect import isawaitable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from starlette.requests import HTTPConnection
@@ -47,6 +48,7 @@ class Backend:
         opener: opens the client, on the first request.
         may_address: an author's word on who may address whom; by default everybody who has the scope.
         striker: ends a process on behalf of whoever has the scope `admin`; None if nobody may.
+        storages: the folder of the agents' storages; None if there are no files.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Backend:
         may_address: MayAddress | None = None,
         *,
         striker: Striker | None = None,
+        storages: Path | None = None,
     ) -> None:
+        self.storages = storages
         self.registry, self.security, self.striker = registry, security, striker
         self._connection = Connection(opener)
         self._may_address = may_address

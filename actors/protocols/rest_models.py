@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, Field, JsonValue, StringConstraints
 
 from perdure.actors.protocols.rest_table import Taken
 from perdure.ledger import Status
@@ -189,3 +189,138 @@ class LimitsTold(BaseModel):
     """The limits in force; an infinite one is null."""
 
     limits: dict[str, Any]
+
+
+class StartAsked(Taken):
+    """A run to begin. The same `run_id` with the same content is the same run."""
+
+    type: Annotated[Id, Field(description="A class that the gateway serves: as module:Class, or as in its address.")]
+    input: JsonValue = None
+    run_id: Annotated[Id | None, Field(description="By default a new one.")] = None
+
+
+class Started(BaseModel):
+    """A run that is durable."""
+
+    run_id: str
+    status: Status
+
+
+class CancelAsked(Taken):
+    """Why."""
+
+    reason: Annotated[str, StringConstraints(max_length=1000)] = "cancelled by an operator"
+
+
+class Confirmed(Taken):
+    """Nothing more to say."""
+
+
+class ClearAsked(Taken):
+    """Which runs are forgotten: these, or those that the filters choose, or all."""
+
+    run_ids: Annotated[list[Id] | None, Field(max_length=1000)] = None
+    status: Annotated[list[Status] | None, Field(max_length=10)] = None
+    before_ms: Annotated[Seq | None, Field(description="Only runs that were requested before this instant.")] = None
+    all: bool = False
+
+
+class Cleared(BaseModel):
+    """How many runs were forgotten."""
+
+    cleared: int
+
+
+class Standing(BaseModel):
+    """A run after a request."""
+
+    run_id: str
+    status: Annotated[str, Field(description="Its status; `pending` for a mail that is delivered again.")]
+
+
+class OfAgent(Taken):
+    """The agent in the path, as name@module:Class."""
+
+    agent: Id
+
+
+class AgentAsked(Taken):
+    """What is asked of its tables."""
+
+    sql: Annotated[
+        str | None, StringConstraints(max_length=10_000), Field(description="One SELECT; at most 1,000 rows.")
+    ] = None
+
+
+class AgentTold(BaseModel):
+    """What is known of an agent. What its storage tells is missing if it has none."""
+
+    agent: str
+    host: str | None
+    pid: int | None = None
+    node: str | None = None
+    incarnation: int = 0
+    run: str | None = None
+    run_status: str | None = None
+    is_stopping: bool = False
+    wakes_at_ms: int | None = None
+    losses: int = 0
+    lost_by: str | None = None
+    mail: dict[str, int] = {}
+    live_runs: list[str] = []
+    last_life: int | None = None
+    state: dict[str, Any] = {}
+    tables: list[dict[str, Any]] = []
+    fibers: list[dict[str, Any]] = []
+    schedules: list[dict[str, Any]] = []
+    turns: list[dict[str, Any]] = []
+    rows: Annotated[list[dict[str, Any]], Field(description="The answer to `sql`.")] = []
+
+
+class WorkAsked(Taken):
+    """Which work."""
+
+    failed: Annotated[bool, Field(description="Only what has failed, or keeps failing.")] = False
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    storages: Annotated[int, Field(ge=1, le=10_000, description="Of how many agents: those that wrote last.")] = 100
+
+
+class WorkTold(BaseModel):
+    """Work of one kind, newest first."""
+
+    rows: list[dict[str, Any]]
+    all: int
+    storages: int
+    unreadable: list[str]
+
+
+class OfMethod(Taken):
+    """An exposed method of the agent at an address: `class/name`, and `/sub/class/name` for each step to a sub-agent."""
+
+    address: Id
+    method: Id
+
+
+class CallAsked(Taken):
+    """Arguments."""
+
+    args: list[JsonValue] = Field(default_factory=list)
+    kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Answered(BaseModel):
+    """What the method returned."""
+
+    value: Any
+
+
+class CodeTold(BaseModel):
+    """Which code stands where, by agent type."""
+
+    types: list[dict[str, Any]]
+
+
+class UpgradeAsked(Taken):
+    """Which agents go on with newer code at once, if they are at rest."""
+
+    type: Id | None = None

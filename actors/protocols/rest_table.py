@@ -6,6 +6,7 @@ the name of the field. So the description cannot say anything else than what is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
 from inspect import cleandoc
@@ -82,7 +83,12 @@ class Operation:
 
 def routes_of(table: list[Operation], backend: Backend) -> list[BaseRoute]:
     """The routes of these operations."""
-    return [Route(each.path, _endpoint(each, backend), methods=[each.method], name=each.name) for each in table]
+    return [Route(_wide(each), _endpoint(each, backend), methods=[each.method], name=each.name) for each in table]
+
+
+def _wide(operation: Operation) -> str:
+    """The path, with names that may have slashes in them."""
+    return re.sub(r"\{(run_id|agent|address)\}", r"{\1:path}", operation.path)
 
 
 def _endpoint(operation: Operation, backend: Backend) -> Callable[[Request], Awaitable[Response]]:

@@ -29,6 +29,8 @@ from perdure.actors.tray import page
 PROTOCOLS = (rest.routes, ai_sdk.routes, ag_ui.routes, agents_client.routes, page.routes)
 
 
+AGENTS = "agents"
+"""The folder of the agents' storages in a data directory."""
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 EXPOSED = ("retry-after", "x-vercel-ai-ui-message-stream", "www-authenticate")
 ASKED_AGAIN_S = 600
@@ -75,7 +77,8 @@ class Gateway:
         opener = opener or joining(data, address=address)
         self.limits = limits or GatewayLimits()
         striker = striker if allows_kill else None
-        self.backend = Backend(Registry(agents), security, opener, may_address, striker=striker)
+        storages = Path(data) / AGENTS
+        self.backend = Backend(Registry(agents), security, opener, may_address, striker=striker, storages=storages)
         self._app = Starlette(
             routes=[route for routes in PROTOCOLS for route in routes(self.backend)],
             middleware=[*_cors(security), Middleware(Guard, security=security, limits=self.limits)],

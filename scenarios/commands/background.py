@@ -194,7 +194,7 @@ def _list(kind: str, data: Path, agent: str | None, limit: int, *, failed: bool,
             awake = {} if isinstance(ledger, ColdLedger) else standing_by(ledger)
             lives = {each: its.incarnation for each, its in awake.items() if its.is_awake}
             rows, count = _everywhere(kind, data, lives, problems)
-    chosen = sorted((row for row in rows if row["is_failed"] or not failed), key=_begun_at_ms, reverse=True)
+    chosen = sorted((row for row in rows if row["is_failed"] or not failed), key=actors.begun_at_ms, reverse=True)
     if as_json:
         about_it = {"supervisor": served, "storages": count, "unreadable": problems, "all": len(chosen)}
         print(json_of({**about_it, kind: chosen[:limit]}))
@@ -218,10 +218,6 @@ def _everywhere(kind: str, data: Path, lives: dict[str, int], problems: list[str
         else:
             rows += actors.KINDS_OF_WORK[kind](found, lives.get(found.agent_id, actors.NOT_AWAKE))
     return rows, len(places)
-
-
-def _begun_at_ms(row: Told) -> int:
-    return int(row.get("created_at_ms") or row.get("accepted_at_ms") or 0)
 
 
 def _fiber_cells(row: Told) -> tuple[str, ...]:
@@ -248,7 +244,7 @@ def _turn_cells(row: Told) -> tuple[str, ...]:
 
 
 def _when(row: Told) -> str:
-    return instant(_begun_at_ms(row))
+    return instant(actors.begun_at_ms(row))
 
 
 def _error(row: Told) -> str:

@@ -1,0 +1,173 @@
+"""What REST changes: runs are started, cancelled, tried again and cleared; methods of agents are called and told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from perdure.actors.gateway.security import Principal, Scope, bearer
+from perdure.actors.protocols import rest_models as models
+from perdure.scenarios.testing.laboratory import Laboratory
+from tests.gateway.cast import Counter, Walker
+from tests.gateway.door import Door
+from tests.gateway.test_rest_reading import Teller, client_of, fits, tell
+from tests.gateway.world import visit
+
+
+async def ended(laboratory: Laboratory, run_id: str) -> str:
+    """The status in which a run ends."""
+    client = await client_of(laboratory)
+    async for _ in client.follow(run_id):
+        pass
+    return str((await client.ask("show", run_id))["status"])
+
+
+def test_a_run_is_started_once_however_often_it_is_asked_for() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        wish = {"type": "teller", "input": "word", "run_id": "mine"}
+        first, second = [await door.post("/api/runs", wish) for _ in range(2)]
+        assert (first.status, second.status) == (200, 200)
+        fits(models.Started, first.json())
+        assert await ended(laboratory, "mine") == "completed"
+        other = await door.post("/api/runs", {**wish, "input": "other"})
+        assert (other.status, other.json()["error"]["type"]) == (409, "ConflictingRequest")
+        assert len((await door.get("/api/runs")).json()["runs"]) == 1
+        by_type = await door.post("/api/runs", {"type": f"{Teller.__module__}:Teller", "input": "x"})
+        assert by_type.json()["run_id"]
+
+    visit([Teller], story)
+
+
+@pytest.mark.parametrize(
+    ("wish", "field"),
+    [
+        ({"type": "nobody", "input": 1}, "type"),
+        ({"type": "os:system", "input": "x"}, "type"),
+        ({"type": "teller", "input": 5}, "input"),
+        ({"type": "teller", "input": "x", "run_id": ""}, "run_id"),
+        ({"type": "teller", "input": "x", "run_id": "a\x00b"}, "run_id"),
+        ({"type": "teller", "input": "x", "more": 1}, "more"),
+        ({"input": "x"}, "type"),
+        ([], "body"),
+        (None, "content-type"),
+    ],
+)
+def test_a_wish_that_does_not_fit_starts_nothing_and_names_the_field(wish: Any, field: str) -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        answer = await door.post("/api/runs", wish)
+        assert (answer.status, answer.json()["error"].get("field")) == (400, field)
+        assert (await door.get("/api/runs")).json()["runs"] == []
+
+    visit([Teller], story)
+
+
+def test_a_body_that_is_no_json_or_nested_too_deeply_is_refused() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        kind = {"content-type": "application/json"}
+        deep = b'{"type":"teller","input":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+        for body in (b"{", b"\xff\xfe", b'{"type":NaN}', deep, b"[" * 100_000, b'{"type":"\\ud800"}', b"1" * 10_000):
+            answer = await door.ask("POST", "/api/runs", body=body, headers=kind)
+            assert answer.status == 400, body[:40]
+            assert answer.json()["error"]["field"]
+
+    visit([Teller], story)
+
+
+def test_a_run_is_cancelled_tried_again_and_cleared() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        await door.post("/api/runs", {"type": "walker", "input": 600, "run_id": "long"})
+        cancelled = await door.post("/api/runs/long/cancel", {"reason": "enough"})
+        assert cancelled.json() == {"run_id": "long", "status": "aborted"}
+        await tell(laboratory, "fail")
+        again = await door.post("/api/runs/fail-0/retry", {})
+        assert (again.status, again.json()["status"]) == (200, "starting")
+        assert await ended(laboratory, "fail-0") == "error"
+        assert (await door.get("/api/runs/fail-0")).json()["retries"] == 1
+        refused = await door.post("/api/runs/long/retry", {})
+        assert (refused.status, refused.json()["error"]["type"]) == (409, "RetryRefused")
+        assert (await door.ask("DELETE", "/api/runs/long")).json() == {"cleared": 1}
+        for method, path in (("POST", "cancel"), ("POST", "retry"), ("DELETE", "")):
+            gone = await door.ask(method, f"/api/runs/long/{path}".rstrip("/"), json_body={} if path else None)
+            assert gone.status == 404
+
+    visit([Teller, Walker], story)
+
+
+def test_runs_are_cleared_by_names_filters_or_all_but_never_by_saying_nothing() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        await tell(laboratory, "a", "fail", "b", "c")
+
+        async def cleared(**wish: Any) -> Any:
+            answer = await door.post("/api/runs/clear", wish)
+            return answer.json()["cleared"] if answer.status == 200 else answer.status
+
+        assert await cleared() == 400
+        assert await cleared(run_ids=["a-0"], all=True) == 400
+        assert await cleared(run_ids=["a-0", "nobody"]) == 404
+        assert await cleared(run_ids=["a-0"]) == 1
+        assert await cleared(status=["error"]) == 1
+        assert await cleared(before_ms=5) == 0
+        assert await cleared(all=True) == 2
+
+    visit([Teller], story)
+
+
+def test_a_run_whose_id_has_slashes_and_spaces_is_found() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        run_id = "a/b c/ü"
+        await door.post("/api/runs", {"type": "teller", "input": "x", "run_id": run_id})
+        assert await ended(laboratory, run_id) == "completed"
+        assert (await door.get("/api/runs/a%2Fb%20c%2F%C3%BC")).json()["run_id"] == run_id
+        assert (await door.get("/api/runs/a%2Fb%20c%2F%C3%BC/explain")).json()["run_id"] == run_id
+
+    visit([Teller], story)
+
+
+def test_exposed_methods_are_called_with_checked_arguments_and_nothing_else_is() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        path = "/api/agents/counter/one/call"
+        assert (await door.post(f"{path}/add", {"args": [2]})).json() == {"value": 2}
+        assert (await door.post(f"{path}/add", {"kwargs": {"amount": 3}})).json() == {"value": 5}
+        for body in ({"args": ["two"]}, {"args": []}, {"args": [1, 2]}, {"kwargs": {"other": 1}}, {"args": 1}):
+            assert (await door.post(f"{path}/add", body)).status == 400, body
+        for method in ("run_agent_tool", "_perdure_follow_turn", "__init__", "sql", "nothing", "state"):
+            assert (await door.post(f"{path}/{method}", {})).status == 400, method
+        raised = await door.post(f"{path}/fail", {})
+        assert (raised.status, raised.json()["error"]["message"]) == (422, "ValueError: as asked")
+        assert (await door.post("/api/agents/nobody/one/call/add", {"args": [2]})).status == 404
+
+    visit([Counter], story)
+
+
+def test_a_method_that_is_told_takes_effect_once() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        assert (await door.post("/api/agents/counter/one/tell/add", {"args": [2]})).status == 200
+        while (await door.post("/api/agents/counter/one/call/add", {"args": [0]})).json()["value"] != 2:
+            await asyncio.sleep(1)
+
+    visit([Counter], story)
+
+
+def test_each_operation_asks_for_its_scope() -> None:
+    only = {scope: Principal(scope, frozenset({scope})) for scope in Scope}
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        described = (await door.get("/api/openapi.json", headers={"authorization": "Bearer read"})).json()
+        for path, operations in described["paths"].items():
+            for method, told in operations.items():
+                real = path.replace("{run_id}", "x").replace("{agent}", "x@m:X").replace("{address}", "counter/x")
+                for scope in set(Scope) - {Scope(told["x-scope"])}:
+                    answer = await door.ask(
+                        method.upper(), real.replace("{method}", "add"), headers={"authorization": f"Bearer {scope}"}
+                    )
+                    assert (answer.status, json.loads(answer.body)["error"]["type"]) == (403, "Forbidden"), (
+                        path,
+                        scope,
+                    )
+        assert (await door.get("/api/runs")).status == 401
+
+    tokens = {str(scope): who for scope, who in only.items()}
+    visit([Counter], story, gateway_options={"authenticate": bearer(tokens)})
