@@ -9,11 +9,15 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from perdure import Limits, Runtime
 from perdure.actors.chat.tool_run import RepeatableToolRun
 from perdure.messengers import ChatState
 from perdure.scenarios.stories.fan_out_agents import Census, Reader, SourceFile
 from tests.tidy import ROOT
+
+pytestmark = pytest.mark.shared_ray
 
 NOTHING = SourceFile(path="/dev/null")
 CALL = {"tool": "scenarios.chat_workloads:add", "input": {"a": 1, "b": 2}, "call_id": "c1", "key": "k1"}

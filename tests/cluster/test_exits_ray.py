@@ -19,6 +19,8 @@ from perdure.actors import Agent, FiberContext, FiberRetry, Runtime, exposed
 from perdure.ledger import OutcomeUnknown
 from perdure.scenarios.commands.log_files import LogFiles, Wanted
 
+pytestmark = pytest.mark.shared_ray
+
 
 class Ends(Agent):
     """Ends its process."""

@@ -15,6 +15,8 @@ import pytest
 from perdure.actors import Agent, RunContext, Runtime
 from perdure.policies import Limits
 
+pytestmark = pytest.mark.shared_ray
+
 SOON_S = 60.0
 SWIFT = Limits(hosts_max=1, hosts_warm=1, heartbeat_ms=500, blocked_warn_ms=1_000, blocked_max_ms=60_000)
 

@@ -15,6 +15,8 @@ from perdure.policies import Limits
 from perdure.scenarios.cli import app
 from tests.cluster.test_ray_world import soon
 
+pytestmark = pytest.mark.shared_ray
+
 
 class Ledger(Agent):
     """Counts."""

@@ -10,12 +10,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 from fastmcp.client.transports import StdioTransport
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelMessage, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from perdure.actors import ChatAgent, Runtime
+
+pytestmark = pytest.mark.shared_ray
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 

@@ -19,6 +19,8 @@ from perdure.policies import Limits
 from tests.actors.cast import Sleeper, Talker
 from tests.tidy import IMPORT_PATH
 
+pytestmark = pytest.mark.shared_ray
+
 ROOT = Path(__file__).resolve().parents[2]
 JOIN = """
 import sys
@@ -65,7 +67,7 @@ def test_events_are_read_in_sync_and_in_async_code_and_happenings_are_told_once(
         assert asyncio.run(read(runtime)) == kinds
         first = next(iter(runtime.events("talk", after=4)))
         assert first["sequence"] == 5
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not all(events and events[-1].type == "agent_tool:finished" for events in heard):
             assert time.monotonic() < until, heard
             time.sleep(0.05)

@@ -1,0 +1,53 @@
+"""One Ray for all tests that are marked `shared_ray`: it stays from one to the next, and is ended before a test that has one of its own.
+
+A process is in one Ray at a time, whatever directories it opens, so a directory that holds nothing keeps it. Each test opens a directory
+of its own there, with a supervisor and hosts of its own, which end when that is closed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from perdure.actors.ray_world.driver import DRIVER, Member
+
+
+class SharedRay:
+    """The Ray that is kept, if there is one."""
+
+    def __init__(self) -> None:
+        self._keeper: Member | None = None
+
+    def keep(self) -> None:
+        """Start it, if it is not there."""
+        if self._keeper is None:
+            keeper = Member(Path(tempfile.mkdtemp(prefix="perdure-shared-ray-")), ensure=lambda _own: None)
+            DRIVER.enter(keeper, None)
+            self._keeper = keeper
+
+    def let_go(self) -> None:
+        """End it."""
+        if self._keeper is not None:
+            keeper, self._keeper = self._keeper, None
+            DRIVER.leave(keeper)
+            shutil.rmtree(keeper.data)
+
+
+SHARED = SharedRay()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture of the test, of whatever scope."""
+    if item.get_closest_marker("shared_ray"):
+        SHARED.keep()
+    else:
+        SHARED.let_go()
+
+
+def pytest_sessionfinish() -> None:
+    """Leave nothing behind."""
+    SHARED.let_go()
