@@ -28,6 +28,11 @@ class RealGateway:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start it, on the port that it had before."""
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / ".src"), str(ROOT)])}
