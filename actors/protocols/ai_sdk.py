@@ -4,6 +4,7 @@
     GET  /chat/{class}/{id}/stream      the answer that is under way, from its start; 204 if there is none
     POST /chat/{class}/{id}/cancel      cancel what is under way
     GET  /chat/{class}/{id}/messages    the conversation, to begin a page with
+    WS   /chat/{class}                  the client's own WebSocket transport (`actors.protocols.ai_sdk_socket`)
 
 If one class of chat agents is served, it also has the client's default, `/api/chat`. A chat's id is the name of its agent. `?ai=7` says
 that the client has this major of `ai`; without it only what the major before knows is sent.
@@ -20,7 +21,8 @@ from typing import Any, Final
 from pydantic_core import PydanticSerializationError, to_json
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.gateway.backend import Backend, Reached, asked
@@ -30,7 +32,8 @@ from perdure.actors.gateway.registry import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.streaming import event, event_stream
 from perdure.actors.protocols.ai_sdk_chunks import NEWEST, OLDEST, Chunk
-from perdure.actors.protocols.ai_sdk_stream import chunks_of
+from perdure.actors.protocols.ai_sdk_socket import ChatSocket
+from perdure.actors.protocols.ai_sdk_stream import Pace, chunks_of
 from perdure.actors.protocols.ai_sdk_turns import UNDER_WAY, Following, Turns, Wish
 from perdure.ledger import BadRequest, PerdureError
 
@@ -46,6 +49,7 @@ def routes(backend: Backend) -> list[BaseRoute]:
     chats = _Chats(backend)
     found: list[BaseRoute] = []
     for prefix in ("/chat/{chat_class}", DEFAULT):
+        found.append(WebSocketRoute(prefix, chats.socket))
         found += [
             Route(prefix, in_words(chats.ask), methods=["POST"]),
             Route(f"{prefix}/{{chat_id:path}}/stream", in_words(chats.resume), methods=["GET"]),
@@ -105,7 +109,7 @@ def chat_id_of(body: Mapping[str, Any]) -> str:
 
 class _Chats:
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        self._backend, self._pace = backend, Pace()
 
     async def ask(self, request: Request) -> Response:
         """Take what the client has said, and stream the answer."""
@@ -114,13 +118,13 @@ class _Chats:
         body = await json_object(request)
         wish = Wish.of(body)
         turns, reached = await self._turns(request, Scope.CHAT, name, chat_id_of(body))
-        return answer(reached.handle, await turns.begin(wish))
+        return answer(reached.handle, await turns.begin(wish), self._pace)
 
     async def resume(self, request: Request) -> Response:
         """Stream the answer under way from its start."""
         turns, reached = await self._addressed(request, Scope.READ)
         following = await turns.resume() if await self._is_at_work(reached) else None
-        return Response(status_code=204) if following is None else answer(reached.handle, following)
+        return Response(status_code=204) if following is None else answer(reached.handle, following, self._pace)
 
     async def cancel(self, request: Request) -> Response:
         """Cancel what is under way."""
@@ -140,6 +144,12 @@ class _Chats:
         shown = [each for each in found if each["id"] not in written]
         return Response(to_json(all_mended(shown)), media_type="application/json")
 
+    async def socket(self, socket: WebSocket) -> None:
+        """Speak with a client over its own WebSocket transport."""
+        self._backend.principal(socket, Scope.READ)
+        name = chat_class(self._backend, socket.path_params.get("chat_class"))
+        await ChatSocket(self._backend, socket, name, major_of(socket), self._pace).serve()
+
     async def _is_at_work(self, reached: Reached) -> bool:
         """Whether the agent may be playing a turn: one that sleeps, or was never called, is not woken for the question."""
         return await (await self._backend.client()).ask("agent", reached.agent_id) is not None
@@ -155,13 +165,14 @@ class _Chats:
         return Turns(reached.handle, client.world.dice.token, major_of(connection)), reached
 
 
-def answer(chat: Any, following: Following) -> Response:
+def answer(chat: Any, following: Following, pace: Pace) -> Response:
     """The event stream of a turn."""
 
     async def pieces() -> AsyncGenerator[bytes, None]:
-        chunks = chunks_of(chat, following.request_id, following.translator, following.opening)
+        chunks = chunks_of(chat, following.request_id, following.translator, pace, following.opening)
         async for batch in chunks:
-            yield b"".join(event(encoded(each)) for each in batch)
+            if batch:
+                yield b"".join(event(encoded(each)) for each in batch)
         yield DONE
 
     return event_stream(pieces(), HEADERS)

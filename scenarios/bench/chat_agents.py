@@ -156,3 +156,18 @@ class SlowParent(ChatParent):
 
     def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
         return [(Slow, "Is it?")] * count
+
+
+async def _twenty_a_second(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    for _ in range(200):
+        await asyncio.sleep(0.05)
+        yield f"{time.monotonic()!r} "
+
+
+class Steady(ChatAgent):
+    """Says what time it is, twenty times a second for ten seconds."""
+
+    model = FunctionModel(stream_function=_twenty_a_second)
+
+
+GATEWAY_AGENTS = [Instant, Steady]

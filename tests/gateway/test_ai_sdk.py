@@ -391,8 +391,59 @@ def test_bodies_that_are_no_json_or_too_large_are_refused() -> None:
             await door.post(CHAT, None, body=each) for each in (b"", b"{", b"[]", b"[" * 100_000, b'{"id": NaN}')
         ]
         assert [each.status for each in answers] == [400] * 5
-        large = await door.post(CHAT, None, body=b" " * 32_000_001)
-        assert (large.status, b"more than" in large.body) == (413, True)
+        large = await door.post(CHAT, None, body=b" " * 9_000_000)
+        assert (large.status, b"most that is taken" in large.body) == (413, True)
         assert (await door.post(f"{CHAT}?ai=5", body(said("words")))).status == 400
+
+    play(story)
+
+
+def frame(kind: str, request_id: str, **more: Any) -> dict[str, Any]:
+    """What the client's WebSocket transport sends."""
+    return {"type": kind, "requestId": request_id, "id": "ann", "headers": {}, "body": {}, **more}
+
+
+def test_answers_over_one_socket_are_numbered_left_and_resumed_apart() -> None:
+    async def story(door: Door, _: Laboratory) -> None:
+        async with door.socket(f"{CHAT}?ai=7") as socket:
+            socket.send(frame("resume", "early"))
+            assert await socket.receive() == {"type": "no-active", "requestId": "early"}
+            socket.send(frame("send", "one", trigger="submit-message", messages=[said("sum")]))
+            socket.send(frame("send", "two", trigger="submit-message", messages=[said("words")], id="bob"))
+            seen = await socket.until(type="end", requestId="one")
+            for name, text in (("one", WHOLE), ("two", "Only words")):
+                own = [each for each in seen if each["requestId"] == name]
+                chunks = [each for each in own if each["type"] == "chunk"]
+                assert [each["sequence"] for each in chunks] == list(range(len(chunks)))
+                assert own[0]["type"] == "start"
+                assert text_of([each["chunk"] for each in chunks]).startswith(text)
+            socket.send(frame("send", "three", trigger="submit-message", messages=[said("sum", "m2")]))
+            await socket.until(type="start", requestId="three")
+            socket.send({"type": "abort", "requestId": "three"})
+            socket.send(frame("resume", "four"))
+            rest = [each for each in await socket.until(type="end", requestId="four") if each["requestId"] == "four"]
+            assert text_of([each["chunk"] for each in rest if each["type"] == "chunk"]) == WHOLE
+
+    play(story, pace=SLOW)
+
+
+def test_a_frame_that_is_wrong_is_refused_and_the_connection_stays() -> None:
+    async def story(door: Door, _: Laboratory) -> None:
+        async with door.socket(CHAT) as socket:
+            wrong: list[Any] = [
+                "{",
+                "[]",
+                {"type": "send"},
+                frame("shout", "a"),
+                frame("send", "b", trigger="submit-message", messages=7),
+                frame("send", "c", trigger="submit-message", messages=[said("words")], body=7),
+                frame("resume", "d", id=7),
+            ]
+            for each in wrong:
+                socket.send(each)
+                told = await socket.receive()
+                assert (told["type"], bool(told["errorText"])) == ("error", True)
+            socket.send(frame("send", "e", trigger="submit-message", messages=[said("words")]))
+            assert (await socket.until(type="end"))[-1]["requestId"] == "e"
 
     play(story)

@@ -167,7 +167,7 @@ const all = {
       reader: [{ headers: { "x-reader": "1" } }, "new"],
       other: [{}, "other-chat"],
       missing: [{ api: `${url}/chat/unknown` }, "new"],
-      large: [{ body: { large: "x".repeat(33_000_000) } }, "new"],
+      large: [{ body: { large: "x".repeat(9_000_000) } }, "new"],
       metadata: [{ body: { large: "x".repeat(70_000) } }, "new"],
       major: [{ api: `${url}/chat/talker?ai=3` }, "new"],
     };
@@ -188,6 +188,24 @@ const all = {
     const [[one], [two]] = [open("together"), open("together")];
     await Promise.all([one.sendMessage({ text: "words" }), two.sendMessage({ text: "sum" })]);
     tell("together", { one: state(one), two: state(two), kept: (await kept("together")).map(textOf) });
+  },
+  async socket() {
+    const { WebSocketChatTransport } = await import("ai");
+    const { WebSocket } = await import("ws");
+    const transport = () => new WebSocketChatTransport({ url: api, webSocket: WebSocket });
+    const [chat, seen] = open("socket", { transport: transport() });
+    await chat.resumeStream();
+    tell("socket idle", state(chat));
+    await chat.sendMessage({ text: "sum" });
+    tell("socket", { ...state(chat), ...seen });
+    const asked = chat.sendMessage({ text: "sum" });
+    await until("text", () => chat.messages.length === 4 && textOf(chat.lastMessage).includes("Let me"));
+    await chat.stop();
+    await asked;
+    await chat.resumeStream();
+    tell("socket resumed", { ...state(chat) });
+    await chat.sendMessage({ text: "words" }, { body: { clientTools: 7 } });
+    tell("socket refused", { status: chat.status, errors: seen.errors });
   },
   async killed() {
     const [chat, seen] = open("killed");
